@@ -19,8 +19,8 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from data_prep.prepared.examples import Rows, concatenate
 from data_prep.prepared.reader import read_blocks
-from data_prep.prepared.rows import Rows, concatenate
 from data_prep.prepared.schema import ADVICE, VOCABULARY_FILE, Schema, damaged_files
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from app.config.run import DeviceOptions
+from app.config.run_settings import DeviceOptions
 from common.memory import num_cores
 from common.signals import held
 

@@ -223,7 +223,7 @@ def _add_prepare_arguments(prepare: argparse.ArgumentParser) -> None:
 
 
 def _describe(command: argparse.Namespace, _: list[str]) -> None:
-    from data_prep.checks.describe import describe
+    from data_prep.checks.propose import describe
 
     proposal = describe(command.input, command.rows, command.label)
     print(proposal.as_yaml(), end="")
@@ -269,7 +269,7 @@ def _prepare(command: argparse.Namespace, settings: list[str]) -> None:
 
 def _inspect(command: argparse.Namespace, _: list[str]) -> None:
     if command.report:
-        from data_prep.report.page import write_report
+        from data_prep.report.data_report import write_report
 
         print(write_report(command.folder))
     else:
@@ -280,7 +280,7 @@ def _inspect(command: argparse.Namespace, _: list[str]) -> None:
 
 def _suggest_crosses(command: argparse.Namespace, _: list[str]) -> None:
     require("scipy", "sklearn")
-    from data_prep.checks.crosses import describe_gains, find_gains
+    from data_prep.checks.suggest_crosses import describe_gains, find_gains
 
     if command.top < 1:
         raise ValueError(f"--top must be 1 or more; found {command.top}")

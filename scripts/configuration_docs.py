@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from app.config.config import Config
-from app.config.optimizers import DeepOptimizer, TowerOptimizer, WideOptimizer
+from app.config.optimizer_settings import DeepOptimizer, TowerOptimizer, WideOptimizer
 from app.config.schedules import Schedule
 from common.settings import bounds_of
 from data_prep.options.log_format import ListForm, LogFormat

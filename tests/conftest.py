@@ -15,7 +15,7 @@ import pytest
 
 from app import device
 from app.config.config import Config
-from app.config.run import DeviceOptions
+from app.config.run_settings import DeviceOptions
 from app.tables.native import library
 from common import settings
 from data_prep.options.prepare_options import read_options

@@ -31,7 +31,7 @@ LAYERS = [
 FLOORS = {name.strip(): floor for floor, line in enumerate(LAYERS) for name in line.split("|")}
 DOORS = {"data_prep.options", "data_prep.prepared", "data_prep.encoding"}  # all that app may know of data_prep
 BEYOND = {  # one face of both packages
-    ("app.cli.notebook", "data_prep.checks.describe"),
+    ("app.cli.notebook", "data_prep.checks.propose"),
     ("app.cli.notebook", "data_prep.pipeline.prepare"),
     ("app.cli.notebook", "data_prep.pipeline.in_memory"),
 }

@@ -1,3 +1,3 @@
-"""Checkpoints, complete or not there: disk, array_file, slices, manifest, write, read, retention;
+"""Checkpoints, complete or not there: disk, array_file, tower_slices, manifest, write, read, retention;
 zoo reads the model zoo's.
 """

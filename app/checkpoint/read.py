@@ -19,7 +19,7 @@ import numpy as np
 from app.checkpoint.array_file import ArrayReader, Place, read_arrays_once, read_places
 from app.checkpoint.disk import DamagedFileError, FileRecord, Progress, check_size, ignore, read_checked
 from app.checkpoint.manifest import Manifest, ParentRecord, read_manifest, use_an_older
-from app.checkpoint.slices import dense_files, join
+from app.checkpoint.tower_slices import dense_files, join
 from app.checkpoint.write import ROW_IDS, ModelState, shard_name, step_name
 from app.tables.checks import check_bounds, check_row_ids, check_table
 from app.tables.interface import Places, RowArray, TablesSpec, WriteRows

@@ -12,7 +12,7 @@ from app.checkpoint.disk import Progress, ignore
 from app.checkpoint.manifest import Manifest, read_manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import PARTIAL, write_checkpoint
-from app.config.run import CheckpointOptions
+from app.config.run_settings import CheckpointOptions
 from app.evaluation.metrics import as_score
 from common.files import sync_folder
 

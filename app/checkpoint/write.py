@@ -22,7 +22,7 @@ import numpy as np
 from app.checkpoint.array_file import Column, column_of, write_arrays
 from app.checkpoint.disk import BLOCK_BYTES, FileRecord, Progress, ignore
 from app.checkpoint.manifest import Manifest, identify, write_manifest
-from app.checkpoint.slices import WHOLE_FILE, slice_file
+from app.checkpoint.tower_slices import WHOLE_FILE, slice_file
 from app.distributed.process_group import MpiGroup, SingleProcess, is_collective, on_all_ranks
 from app.tables.interface import DEEP, WIDE, Places, RowArray, TableSnapshot
 from common.files import sync_folder

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from app.batches import check_files
-from app.evaluation.evaluate import best_on, check_split
+from app.evaluation.measure import best_on, check_split
 from app.evaluation.metrics import METRICS, Metrics, MetricStream, defined
 from app.run.record import read_runs
+from data_prep.prepared.examples import Rows, concatenate
 from data_prep.prepared.features import one_hot, read_spread
 from data_prep.prepared.reader import read_blocks
-from data_prep.prepared.rows import Rows, concatenate
 from data_prep.prepared.schema import Schema, read_schema
 
 log = logging.getLogger("app")

@@ -20,8 +20,8 @@ from app.checkpoint.read import Checkpoint, DamagedCheckpointError
 from app.checkpoint.retention import open_if_whole, step_folders
 from app.cli import rank
 from app.config.config import Config
-from app.config.run import Target
-from app.distributed.launch import launch
+from app.config.run_settings import Target
+from app.distributed.mpirun import launch
 from app.distributed.process_group import (
     MpiGroup,
     ProcessGroup,
@@ -31,17 +31,17 @@ from app.distributed.process_group import (
     started_by_mpi,
 )
 from app.evaluation.calibration import Calibration, fit_calibration
-from app.evaluation.evaluate import Evaluation, best_on, check_split, intervals_of, measure
+from app.evaluation.measure import Evaluation, best_on, check_split, intervals_of, measure
+from app.evaluation.metric_text import describe, one_line
 from app.evaluation.results import as_json, content_of, write_evaluation
 from app.evaluation.slices import SliceStream, check_slices, find_parts
-from app.evaluation.text import describe, one_line
+from app.run.decision import read_state
 from app.run.folder import CONFIG_FILE, best_of_run, run_checkpoints
 from app.run.identity import check_same_inputs
 from app.run.older import read_config
-from app.run.plan import read_state
 from app.run.report import leave_report
 from app.tables.interface import UniqueIds
-from app.training.stopping import Stopped, StopRequest
+from app.training.stop_signals import Stopped, StopRequest
 from app.training.validate import check_group_field
 from common import settings
 from common.files import is_locked

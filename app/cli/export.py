@@ -20,17 +20,17 @@ from app.checkpoint.write import ModelState
 from app.cli.evaluate import check_data, saved_config
 from app.config.config import Config
 from app.evaluation.calibration import fit_calibration
-from app.evaluation.evaluate import check_split, intervals_of, measure
+from app.evaluation.measure import check_split, intervals_of, measure
 from app.evaluation.metrics import MetricStream, NothingToMeasureError
 from app.evaluation.results import Measurement
 from app.run.folder import best_of_run
 from app.scoring import card
-from app.scoring.bundle import new_bundle
+from app.scoring.bundle_folder import new_bundle
+from app.scoring.bundle_tables import TABLES, RowType
 from app.scoring.distribution import Distribution
-from app.scoring.export import finish, logit_tolerances, write_model
 from app.scoring.made_rows import make_rows
 from app.scoring.predictor import Predictor, are_apart
-from app.scoring.rows import TABLES, RowType
+from app.scoring.write_bundle import finish, logit_tolerances, write_model
 from app.training.learning_rates import running_mean, step_history, table_spec
 from common.console import progress_bar
 from common.packages import require

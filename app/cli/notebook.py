@@ -22,20 +22,20 @@ from app.cli.evaluate import check_data, evaluate_on_device, saved_config, write
 from app.cli.export import export
 from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
-from app.config.run import DeviceOptions
+from app.config.run_settings import DeviceOptions
 from app.distributed.process_group import SingleProcess
-from app.evaluation.evaluate import Evaluation
+from app.evaluation.measure import Evaluation
 from app.evaluation.slices import check_slices
+from app.run.decision import read_state
 from app.run.folder import RunFolder, RunIsFinishedError, best_of_run, run_config
-from app.run.plan import read_state
 from app.run.record import read_runs
 from app.run.report import report_page
-from app.scoring.bundle import read_manifest
+from app.scoring.bundle_folder import read_manifest
+from app.scoring.bundle_tables import RowType
 from app.scoring.explain import ORDERS
 from app.scoring.predictor import FieldEffect, Predictor
-from app.scoring.rows import RowType
-from app.training.launch import NOT_WRITTEN, plan_launch, report_finished
-from app.training.stopping import Stopped
+from app.training.start import NOT_WRITTEN, plan_launch, report_finished
+from app.training.stop_signals import Stopped
 from common import settings
 from common.console import log_shown
 from common.frames import data_frame
@@ -60,9 +60,9 @@ LOGGERS = ("app", "data_prep")
 def describe(log: Log, **named: Any) -> Any:
     """Return the proposed description of a log or a table, which `prepare` takes as `data`.
 
-    `named` and the errors are those of `data_prep.checks.describe.describe`.
+    `named` and the errors are those of `data_prep.checks.propose.describe`.
     """
-    from data_prep.checks.describe import describe
+    from data_prep.checks.propose import describe
 
     table = arrow_table(log)
     return describe(_paths(log) if table is None else table, **named)

@@ -14,7 +14,7 @@ from common.packages import require
 
 require("isal", "numpy", "pyarrow", "tqdm", "xxhash", "yaml")
 
-from app.scoring.predict import STDIN, predict
+from app.scoring.batch_prediction import STDIN, predict
 from common.console import STOPPED_BY_READER, has_no_reader, log_to_console
 from data_prep.encoding.raw_rows import KINDS, ExecutorChoice, Stopped, stop_by_signals
 from data_prep.options.prepare_options import PrepareOptions

@@ -19,7 +19,7 @@ from typing import Any
 
 from app.checkpoint.disk import in_words
 from app.config.config import Config
-from app.distributed.launch import die_with_parent
+from app.distributed.mpirun import die_with_parent
 from app.distributed.process_group import (
     QUIET,
     MpiGroup,

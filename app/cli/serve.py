@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from app.cli.predict import main
-from app.scoring.bundle import MANIFEST, read_manifests, short
+from app.scoring.bundle_folder import MANIFEST, read_manifests, short
 from app.serving.options import Limits, ServerOptions, host_name
 from app.serving.processes import serve
 from app.serving.statement import Statement

@@ -27,14 +27,14 @@ import numpy as np
 import xxhash
 
 from app.config.config import Config
-from app.distributed.launch import USELESS, die_with_parent
+from app.distributed.mpirun import USELESS, die_with_parent
 from app.evaluation.metrics import as_score
+from app.run.decision import read_state
 from app.run.folder import CONFIG_FILE
 from app.run.identity import data_identity
-from app.run.plan import read_state
 from app.run.record import read_run
 from app.run.report import REPORT_FILE, write_report
-from app.training.stopping import Stopped, StopRequest
+from app.training.stop_signals import Stopped, StopRequest
 from common import settings
 from common.files import write_whole
 from common.memory import num_cores

@@ -9,12 +9,12 @@ from typing import Any
 from app.cli import rank
 from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
-from app.distributed.launch import check_rank_table, launch
+from app.distributed.mpirun import check_rank_table, launch
 from app.distributed.process_group import ProcessGroup, SingleProcess, max_rank_rows, started_by_mpi
 from app.run.folder import RunIsFinishedError
-from app.training.launch import plan_launch, report_finished
-from app.training.parallel.pipeline.plan import describe_pipeline, plan_pipeline
-from app.training.parallel.tensor.plan import describe_plan, plan_run, run_shapes
+from app.training.parallel.pipeline.stage_plan import describe_pipeline, plan_pipeline
+from app.training.parallel.tensor.layout_plan import describe_plan, plan_run, run_shapes
+from app.training.start import plan_launch, report_finished
 from common import settings
 from data_prep.prepared.schema import Schema, read_schema
 
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print_placement(config: Config, schema: Schema, target: str, backend: str, num_ranks: int) -> None:
-    from app.config.optimizers import FtrlOptions
+    from app.config.optimizer_settings import FtrlOptions
     from app.training.step.stock_tables import describe_placement, placed_ops
 
     print(f"tower: on {target}")

@@ -1,4 +1,5 @@
-"""Every setting of a run: config (all sections), by_rows, run, optimizers, schedules, parallel; other programs' flags.
+"""Every setting of a run: config (all sections), by_rows, run_settings, optimizer_settings, schedules, parallel; other
+programs' flags.
 
 No MindSpore.
 """

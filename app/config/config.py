@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from app.config.optimizers import (
+from app.config.optimizer_settings import (
     AdamOptions,
     DeepOptimizer,
     FtrlOptions,
@@ -17,7 +17,7 @@ from app.config.optimizers import (
     WideOptimizer,
 )
 from app.config.parallel import ParallelOptions
-from app.config.run import CheckpointOptions, ClusterOptions, DeviceOptions, EvalOptions, TablesOptions
+from app.config.run_settings import CheckpointOptions, ClusterOptions, DeviceOptions, EvalOptions, TablesOptions
 from common.settings import Bounds, Checked, Count, Fraction, NotNegative, Seed
 from data_prep.options.prepare_options import PrepareOptions
 

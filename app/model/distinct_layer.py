@@ -8,11 +8,11 @@ from __future__ import annotations
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 
-from app.config.run import DeviceOptions
+from app.config.run_settings import DeviceOptions
 from app.device import cpu_flags, records_dropped
 from app.model.dense_layer import NATIVE_ACTIVATION
+from app.model.layer_library import LIBRARY
 from app.model.native_layer import BFLOAT16_FLAGS, make_operators
-from app.model.native_library import LIBRARY
 
 
 class NativeDistinctLayer(nn.Cell):

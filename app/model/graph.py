@@ -21,7 +21,7 @@ from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from app.config.config import LossOptions
 from app.model import native_layer
 from app.model.dense_layer import Total
-from app.model.optimizers import DenseOptimizers
+from app.model.tower_optimizers import DenseOptimizers
 from app.model.wide_deep import WideDeep
 from app.tables.checks import LARGEST_GRADIENT
 

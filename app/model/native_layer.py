@@ -9,9 +9,9 @@ from collections.abc import Callable
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 
-from app.config.run import DeviceOptions
+from app.config.run_settings import DeviceOptions
 from app.device import MATH_MODE_FLAGS, cpu_flags, log, records_dropped
-from app.model.native_library import LIBRARY
+from app.model.layer_library import LIBRARY
 
 
 class NativeLayer(nn.Cell):

@@ -19,9 +19,9 @@ from mindspore import Parameter
 from app.config.config import LossOptions
 from app.config.schedules import ConstantSchedule
 from app.model.graph import HostGraph, OnDevice
+from app.model.layer_library import LIBRARY
 from app.model.native_layer import NativeLayer
-from app.model.native_library import LIBRARY
-from app.model.optimizers import CLIP_EPSILON, Adam, DenseOptimizers, Ftrl
+from app.model.tower_optimizers import CLIP_EPSILON, Adam, DenseOptimizers, Ftrl
 from app.model.wide_deep import Tower, WideDeep
 from app.tables.checks import LARGEST_GRADIENT
 from app.tables.optimizers import ftrl_step

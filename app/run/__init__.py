@@ -1,3 +1,3 @@
-"""A run's folder: plan (new, resume, continue), identity, folder, logs, event_file, record,
+"""A run's folder: decision (new, resume, continue), identity, folder, logs, event_file, record,
 older (runs of earlier versions), training_loss (has the model learned anything), report/.
 """

@@ -32,11 +32,11 @@ from app.checkpoint.write import clear_leftovers
 from app.config.config import Config
 from app.distributed.process_group import ProcessGroup, SingleProcess, mark_collective
 from app.evaluation.results import write_evaluation
+from app.run.decision import ASKED, STATE_FILE, Plan, asked_otherwise, checkpoint_folder, make_plan
 from app.run.event_file import EventFile
 from app.run.identity import identity
 from app.run.logs import EVAL_LOG, LOSS_LOG, METRICS, LogFile, forget_after
 from app.run.older import FORMAT_VERSION, read_config
-from app.run.plan import ASKED, STATE_FILE, Plan, asked_otherwise, checkpoint_folder, make_plan
 from common import settings
 from common.files import FolderInUse, lock_folder, sync_folder, write_whole
 from data_prep.prepared.schema import Schema

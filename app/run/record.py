@@ -15,9 +15,9 @@ import yaml
 
 from app.evaluation.metrics import as_score
 from app.evaluation.results import interval_ends, read_evaluations
+from app.run.decision import STATE_FILE
 from app.run.folder import CONFIG_FILE
 from app.run.logs import LOSS_LOG, METRICS, OP_TIMES, PROFILE_FOLDER
-from app.run.plan import STATE_FILE
 
 _LOSSES = re.compile(r"wide_loss is (\S+), deep_loss is \S+")
 Points = tuple[list[float], list[float]]  # x, y

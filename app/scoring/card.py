@@ -11,8 +11,8 @@ import yaml
 from app.config.config import Config
 from app.evaluation.calibration import Calibration
 from app.evaluation.metrics import MEASURED, Metrics
-from app.scoring.bundle import GOLDEN, Manifest
-from app.scoring.export import CODE, CODE_PACKAGE, PACKAGES
+from app.scoring.bundle_folder import GOLDEN, Manifest
+from app.scoring.write_bundle import CODE, CODE_PACKAGE, PACKAGES
 from common import settings
 from data_prep.prepared.schema import Schema
 

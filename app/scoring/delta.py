@@ -12,9 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from app.scoring.bundle import MANIFEST, Manifest, check_files, new_bundle, read_chain, write_manifest
-from app.scoring.predictor import Predictor
-from app.scoring.rows import (
+from app.scoring.bundle_folder import MANIFEST, Manifest, check_files, new_bundle, read_chain, write_manifest
+from app.scoring.bundle_tables import (
     CHECKSUMS,
     INDEX,
     TABLES,
@@ -27,6 +26,7 @@ from app.scoring.rows import (
     in_pieces,
     write_rows,
 )
+from app.scoring.predictor import Predictor
 from data_prep.encoding.encoder import LOOKUP_FILE, merge_lookups
 from data_prep.prepared.schema import Schema
 

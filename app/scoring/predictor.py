@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from app.evaluation.score_bins import sigmoid
-from app.scoring.bundle import (
+from app.scoring.bundle_folder import (
     GOLDEN,
     GOLDEN_TOLERANCE,
     TOLERANCE,
@@ -26,10 +26,10 @@ from app.scoring.bundle import (
     read_chain,
     read_manifest,
 )
+from app.scoring.bundle_tables import RowsSpec, RowTables, lookup
 from app.scoring.distribution import Distribution, read_distribution
 from app.scoring.explain import ORDERS, parts_of_logits
-from app.scoring.rows import RowsSpec, RowTables, lookup
-from app.scoring.tower import MANY, TOWER, Tower
+from app.scoring.onnx_tower import MANY, TOWER, Tower
 from app.tables.fields import TableField, columns_of, field_of_position
 from app.tables.pooling import pool, position_weights, sum_over_positions
 from common.frames import as_frame, as_series

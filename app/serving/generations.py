@@ -20,9 +20,19 @@ from typing import Any
 
 import numpy as np
 
-from app.scoring.bundle import MANIFEST, Chain, Manifest, bundles_in, chains, check_files, rank, read_manifest, short
+from app.scoring.bundle_folder import (
+    MANIFEST,
+    Chain,
+    Manifest,
+    bundles_in,
+    chains,
+    check_files,
+    rank,
+    read_manifest,
+    short,
+)
+from app.scoring.bundle_tables import RowTables
 from app.scoring.predictor import Predictor
-from app.scoring.rows import RowTables
 from app.serving.batching import join
 from app.serving.decoding import RowsToScore
 from app.serving.options import ServerOptions

@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from app.scoring.bundle import short
+from app.scoring.bundle_folder import short
 from app.scoring.predictor import Predictor, ScoredChunk
 from app.serving import decoding, openapi
 from app.serving.batching import LOOP_BYTES, Batcher

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 
-from app.scoring.bundle import Chain, rank
+from app.scoring.bundle_folder import Chain, rank
 from app.serving.options import ServerOptions
 from common.files import make_folder, sync_folder, write_whole
 

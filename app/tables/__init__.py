@@ -1,13 +1,13 @@
-"""Host tables: fields, interface, checks, initial, optimizers, reference (NumPy), native/
-(C++), parts (wide and deep apart), positions (of lists too) and pooling, statistics. The backend is picked here, once.
+"""Host tables: fields, interface, checks, initial, optimizers, reference (NumPy), native/ (C++), parts (wide and deep
+apart), positions (of lists too) and pooling, row_statistics. The backend is picked here, once.
 """
 
 from __future__ import annotations
 
 import logging
 
-from app.config.optimizers import DeepOptimizer, FtrlOptions, LazyAdamOptions, WideOptimizer
-from app.config.run import Backend
+from app.config.optimizer_settings import DeepOptimizer, FtrlOptions, LazyAdamOptions, WideOptimizer
+from app.config.run_settings import Backend
 from app.config.schedules import ConstantSchedule
 from app.tables.interface import HostTables, TableRates, TablesSpec
 from app.tables.parts import PartTables

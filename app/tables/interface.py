@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from app.config.optimizers import DeepOptimizer, SgdOptions, WideOptimizer
+from app.config.optimizer_settings import DeepOptimizer, SgdOptions, WideOptimizer
 from app.tables.fields import TableField
 from app.tables.optimizers import (
     MEAN,

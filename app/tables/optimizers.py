@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.config.optimizers import (
+from app.config.optimizer_settings import (
     AdagradOptions,
     AdamOptions,
     DeepOptimizer,

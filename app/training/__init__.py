@@ -1,3 +1,3 @@
 """A training: context (what its parts are given), assemble (the parts), loop, step/, learning_rates, progress, saving,
-stopping, parallel/, warm_start/; validate (rules between settings) and launch (from the first check to the status).
+stop_signals, parallel/, warm_start/; validate (rules between settings) and start (from the first check to the status).
 """

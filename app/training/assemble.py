@@ -21,7 +21,7 @@ from app.model.distinct_layer import NativeSumRows, distinct_layer
 from app.model.dropout import DropoutNoise
 from app.model.native_layer import dense_layer
 from app.model.native_tower import logits_of
-from app.model.optimizers import DenseOptimizers
+from app.model.tower_optimizers import DenseOptimizers
 from app.model.wide_deep import Tower, WideDeep
 from app.tables import make_host_tables, pick_host_backend
 from app.tables.checks import load_state
@@ -31,7 +31,7 @@ from app.tables.interface import DEEP, WIDE, HostTables, Snapshot, TableRates, T
 from app.training.learning_rates import LearningRates, learning_rates, table_learning_rates, table_spec
 from app.training.parallel.accelerator import AcceleratorPlacement, recompute_layers
 from app.training.parallel.placement import TowerPlacement
-from app.training.parallel.tensor.run import ShardedPlacement
+from app.training.parallel.tensor.split_step import ShardedPlacement
 from app.training.step.distinct import DistinctRows, one_field
 from app.training.step.first_layer import most_distinct
 from app.training.step.step import HostTablesScorer, HostTablesStep, PositionRows, StepParts, TrainStep
@@ -161,7 +161,7 @@ def place_tower(config: Config, model: WideDeep, group: ProcessGroup | None) -> 
         return TowerPlacement(model, config.train.batch_size)
     # These load MPI, which one process does not need.
     from app.training.parallel.data_parallel import DataParallelPlacement
-    from app.training.parallel.pipeline.run import PipelinePlacement
+    from app.training.parallel.pipeline.stage_step import PipelinePlacement
 
     options, on_cpu = config.parallel, ms.get_current_device().device_target == "CPU"
     rows = max_rank_rows(config.train.batch_size, group.size)

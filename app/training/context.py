@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from app.config.config import Config
 from app.distributed.process_group import ProcessGroup
 from app.run.folder import RunFolder
-from app.training.stopping import StopRequest
+from app.training.stop_signals import StopRequest
 from data_prep.prepared.schema import Schema
 
 # Plain function of a run and the values of one line of metrics.jsonl: `step`, `epoch` and what was measured.

@@ -12,7 +12,7 @@ from typing import Any
 
 from app.checkpoint.manifest import Manifest
 from app.config.config import Config
-from app.config.optimizers import DeepOptimizer
+from app.config.optimizer_settings import DeepOptimizer
 from app.config.schedules import PlateauSchedule, Schedule
 from app.run.older import read_config
 from app.tables.fields import TableField, fields_of_model

@@ -11,20 +11,20 @@ import numpy as np
 from app.batches import Batch, Prefetcher, num_batches, read_batches, training_order
 from app.checkpoint.manifest import Position
 from app.distributed.process_group import shows_progress
-from app.evaluation.evaluate import measure
+from app.evaluation.measure import measure
+from app.evaluation.metric_text import one_line
 from app.evaluation.metrics import Metrics, NothingToMeasureError, as_score
 from app.evaluation.results import Measurement, content_of
 from app.evaluation.selection import Selection
-from app.evaluation.text import one_line
 from app.run.logs import PROFILE_FOLDER
 from app.tables.interface import UniqueIds
 from app.training.assemble import assemble
 from app.training.context import RunContext
 from app.training.progress import Progress
 from app.training.saving import CheckpointManager
-from app.training.step.profile import KernelProfile
+from app.training.step.kernel_times import KernelProfile
 from app.training.step.step import Losses
-from app.training.stopping import Stopped
+from app.training.stop_signals import Stopped
 from app.training.warm_start.dense import warm_start
 
 log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from app.evaluation.metrics import Metrics, defined
 from app.evaluation.selection import Selection
 from app.run.identity import data_identity
 from app.tables.interface import Snapshot
-from app.tables.statistics import merged, table_statistics
+from app.tables.row_statistics import merged, table_statistics
 from app.training.context import RunContext
 from common import settings
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from app.config.config import Config
 from app.config.parallel import recomputed_runs
-from app.config.run import EvalOptions
+from app.config.run_settings import EvalOptions
 from app.config.schedules import ConstantSchedule
 from app.distributed.process_group import max_rank_rows
 from app.evaluation.metrics import METRICS
 from app.tables import check_supported
 from app.tables.fields import fields_of_model, is_plain
-from app.training.parallel.pipeline.plan import plan_pipeline
-from app.training.parallel.tensor.plan import plan_run, run_shapes
+from app.training.parallel.pipeline.stage_plan import plan_pipeline
+from app.training.parallel.tensor.layout_plan import plan_run, run_shapes
 from app.training.step.first_layer import obstacle
 from common.text import did_you_mean
 from data_prep.prepared.schema import Schema

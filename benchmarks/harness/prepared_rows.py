@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from app.batches import read_batches, written_order
-from data_prep.prepared.rows import Rows, concatenate
+from data_prep.prepared.examples import Rows, concatenate
 from data_prep.prepared.schema import Schema
 
 READ_ROWS = 100_000

@@ -17,7 +17,7 @@ import numpy as np
 from app import device
 from app.batches import Batch
 from app.cli.evaluate import saved_config
-from app.evaluation.evaluate import measure
+from app.evaluation.measure import measure
 from app.evaluation.metrics import Metrics
 from app.run.folder import best_of_run
 from app.tables.interface import UniqueIds

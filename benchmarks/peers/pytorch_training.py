@@ -12,7 +12,7 @@ from app.batches import Batch
 from benchmarks.harness.prepared_rows import READ_ROWS, read_rows
 from benchmarks.harness.workload import Workload
 from benchmarks.peers.pytorch_wide_deep import PeerSettings, PyTorchStep
-from data_prep.prepared.rows import Rows
+from data_prep.prepared.examples import Rows
 from data_prep.prepared.schema import read_schema
 
 

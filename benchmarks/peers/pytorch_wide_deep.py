@@ -33,7 +33,7 @@ from torch.nn import functional
 
 from app.batches import Batch
 from app.config.config import LossOptions, ModelOptions
-from app.config.optimizers import AdamOptions, FtrlOptions
+from app.config.optimizer_settings import AdamOptions, FtrlOptions
 from benchmarks.harness.contender import serve
 from benchmarks.harness.workload import NUM_NUMERIC, Workload, contender_arguments, steps_on_prefetched_batches
 from benchmarks.training.kernels import NUM_FIELDS

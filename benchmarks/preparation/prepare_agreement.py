@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from data_prep.prepared.examples import Rows
 from data_prep.prepared.reader import read_blocks
-from data_prep.prepared.rows import Rows
 from data_prep.prepared.schema import SPLITS, read_schema
 
 # Both round the same float64 to float32, but the logarithm's last bit is the library's own.

@@ -27,10 +27,10 @@ import numpy as np
 
 from app.checkpoint.write import ModelState
 from app.config.config import Config
-from app.scoring.export import finish, write_model
-from app.scoring.predict import predict
+from app.scoring.batch_prediction import predict
+from app.scoring.bundle_tables import lookup
 from app.scoring.predictor import Predictor
-from app.scoring.rows import lookup
+from app.scoring.write_bundle import finish, write_model
 from app.tables.interface import TableState
 from benchmarks.harness.timing import machine
 from common import settings

@@ -34,8 +34,8 @@ import uvloop
 
 from app.checkpoint.write import ModelState
 from app.config.config import Config
-from app.scoring.export import finish, write_model
 from app.scoring.predictor import Predictor
+from app.scoring.write_bundle import finish, write_model
 from app.tables.interface import TableState
 from benchmarks.harness.timing import machine
 from benchmarks.scoring.__main__ import PROJECT, SETTINGS, kept, parse, random_state

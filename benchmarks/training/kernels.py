@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from app.config.optimizers import FtrlOptions, LazyAdamOptions
+from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
 from app.tables import make_host_tables
 from app.tables.fields import TableField
 from app.tables.interface import DEEP, WIDE, RowGradients, TableRates, TablesSpec

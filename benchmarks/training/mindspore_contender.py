@@ -16,7 +16,7 @@ import numpy as np
 
 from app import device
 from app.config.config import Config, ModelOptions, TrainOptions
-from app.config.run import Backend, DeviceOptions, TablesOptions
+from app.config.run_settings import Backend, DeviceOptions, TablesOptions
 from app.tables.native.tables import NativeTables
 from benchmarks.harness.contender import Parts, serve
 from benchmarks.harness.workload import (

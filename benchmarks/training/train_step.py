@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 
 from app.config.config import FirstLayer
-from app.config.run import Precision
+from app.config.run_settings import Precision
 from app.device import MATH_MODE_FLAGS, cpu_flags
 from app.model.native_layer import BFLOAT16_FLAGS
 from benchmarks.harness.contender import KEEP_PAGES, Contender

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.kernels.rows import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
+from data_prep.kernels.parsed import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
 from data_prep.options.log_format import LogFormat
-from data_prep.raw_log.files import LogFile, find_log, is_parquet
+from data_prep.raw_log.log_files import LogFile, find_log, is_parquet
 from data_prep.raw_log.reading import open_reader
 
 if TYPE_CHECKING:

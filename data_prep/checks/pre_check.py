@@ -26,11 +26,11 @@ from data_prep.checks.inspect import print_table
 from data_prep.checks.rejects import Findings, check_rejects
 from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.crosses import text_columns
-from data_prep.kernels.rows import Chunk, LogRows
+from data_prep.kernels.parsed import Chunk, LogRows
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.truth import area_under_curve
-from data_prep.raw_log.files import find_log
+from data_prep.raw_log.log_files import find_log
 from data_prep.raw_log.sample import FileSample, sample_log
 
 DEFAULT_ROWS = 100_000

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from data_prep.execution.folder import REJECTS_FILE
+from data_prep.execution.prepared_folder import REJECTS_FILE
 from data_prep.kernels.parse import parse_labels, take_quotes_off
-from data_prep.kernels.rows import BARE_SEPARATOR, Chunk
+from data_prep.kernels.parsed import BARE_SEPARATOR, Chunk
 from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions

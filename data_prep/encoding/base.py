@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from common import settings
-from data_prep.encoding.file import read_vocabulary
 from data_prep.encoding.vocabulary import FieldVocabulary
+from data_prep.encoding.vocabulary_file import read_vocabulary
 from data_prep.options.columns import CategoricalColumn
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions

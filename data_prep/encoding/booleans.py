@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from data_prep.options.log_format import BOOLEANS
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.raw_log.files import LogFile, is_parquet
+from data_prep.raw_log.log_files import LogFile, is_parquet
 
 if TYPE_CHECKING:
     from data_prep.encoding.base import BaseVocabulary

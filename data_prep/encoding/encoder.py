@@ -30,14 +30,14 @@ from data_prep.encoding.lookup_file import (
     write_lookup_tables,
 )
 from data_prep.encoding.vocabulary import FieldVocabulary, added_values, update_checksum
-from data_prep.kernels import reference
+from data_prep.kernels import numpy_kernels
 from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.crosses import text_columns
-from data_prep.kernels.rows import Chunk, LogRows, ParsedChunk
+from data_prep.kernels.parsed import Chunk, LogRows, ParsedChunk
 from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.prepared.rows import Rows
+from data_prep.prepared.examples import Rows
 from data_prep.prepared.schema import (
     INDICATOR,
     NO_ID,
@@ -94,7 +94,7 @@ class RowEncoder:
         texts = Strings.of([text.encode() for text in BOOLEAN_TEXTS])
         known: set[str] = set()
         for table in tables:
-            ids = reference.find_strings(table, texts, np.ones(len(texts), np.bool_))
+            ids = numpy_kernels.find_strings(table, texts, np.ones(len(texts), np.bool_))
             is_known = (ids < table.first_oov_id) | (ids >= table.first_oov_id + table.num_oov_ids)
             known.update(text for text, is_there in zip(BOOLEAN_TEXTS, is_known, strict=True) if is_there)
         return texts_among(known, sum(len(table.texts) for table in tables))

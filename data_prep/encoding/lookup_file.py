@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from data_prep.encoding.vocabulary import FieldVocabulary
 from data_prep.execution.pieces import storable
-from data_prep.kernels.reference import ID_BITS, ID_MASK, FieldLookup, StringLookup
-from data_prep.kernels.rows import MISSING
+from data_prep.kernels.numpy_kernels import ID_BITS, ID_MASK, FieldLookup, StringLookup
+from data_prep.kernels.parsed import MISSING
 from data_prep.kernels.strings import Strings, concatenate_strings, group_equal
 
 LOOKUP_FILE = "lookup.bin"

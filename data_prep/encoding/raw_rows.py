@@ -21,10 +21,10 @@ from data_prep.execution.pieces import Pieces
 from data_prep.execution.pools import KINDS, ExecutorChoice, Pools
 from data_prep.execution.stopping import Stopped, check_stop, stop_by_signals
 from data_prep.kernels.parse import quoted_cells, take_quotes_off
-from data_prep.kernels.rows import BARE_SEPARATOR, ONLY_FILE, Chunk, LogRows, ParsedChunk
+from data_prep.kernels.parsed import BARE_SEPARATOR, ONLY_FILE, Chunk, LogRows, ParsedChunk
 from data_prep.options.log_format import FIELD_KINDS, NO_BOOLEANS, FormatToScore, Kind, LogFormat
 from data_prep.raw_log.compression import MAGIC
-from data_prep.raw_log.files import LogFile, absolute, find_log, is_parquet
+from data_prep.raw_log.log_files import LogFile, absolute, find_log, is_parquet
 from data_prep.raw_log.reading import LogReading, column_names
 from data_prep.raw_log.sample import sample_log
 

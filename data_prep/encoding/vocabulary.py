@@ -16,8 +16,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from data_prep.kernels.reference import COUNT_BITS, COUNT_MASK
-from data_prep.kernels.rows import MISSING
+from data_prep.kernels.numpy_kernels import COUNT_BITS, COUNT_MASK
+from data_prep.kernels.parsed import MISSING
 from data_prep.kernels.strings import Strings
 from data_prep.prepared.schema import CategoricalField
 from data_prep.statistics.value_counts import check_count

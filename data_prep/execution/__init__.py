@@ -1,1 +1,3 @@
-"""Run the work of a preparation: folder (of the output), pieces (results on disk), pools, tasks, memory, stopping."""
+"""Run the work of a preparation: prepared_folder (of the output), pieces (results on disk), pools, tasks, memory_limit,
+stopping.
+"""

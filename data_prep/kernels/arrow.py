@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_prep.kernels.rows import MISSING
+from data_prep.kernels.parsed import MISSING
 from data_prep.kernels.strings import Strings
 
 _HEX_DIGITS = np.frombuffer("".join(f"{number:04x}" for number in range(1 << 16)).encode(), "S4")

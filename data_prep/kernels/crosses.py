@@ -16,7 +16,7 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.kernels.rows import SMALLEST_BUCKET, LogRows
+from data_prep.kernels.parsed import SMALLEST_BUCKET, LogRows
 from data_prep.kernels.strings import PADDING_BYTES, Strings
 from data_prep.options.columns import CategoricalColumn
 

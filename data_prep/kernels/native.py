@@ -1,4 +1,4 @@
-"""The native kernels (csrc/): the functions of reference.py, several times as fast.
+"""The native kernels (csrc/): the functions of numpy_kernels.py, several times as fast.
 
 Letters: n rows, N numeric fields, C categorical fields.
 """
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from common.native_library import NativeLibrary, address, room
 from data_prep.kernels.lists import Lists
-from data_prep.kernels.reference import NUM_BINS, CountedStrings, FieldLookup, StringLookup, add_up, ids_room
-from data_prep.kernels.rows import BARE_SEPARATOR, MAX_LINE_BYTES, Chunk, LogRows, ParsedChunk
+from data_prep.kernels.numpy_kernels import NUM_BINS, CountedStrings, FieldLookup, StringLookup, add_up, ids_room
+from data_prep.kernels.parsed import BARE_SEPARATOR, MAX_LINE_BYTES, Chunk, LogRows, ParsedChunk
 from data_prep.kernels.strings import PADDING_BYTES, Strings
 from data_prep.options.log_format import REASONS, RELATIONS, Kind, LogFormat
 

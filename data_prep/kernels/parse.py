@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.kernels.rows import BARE_SEPARATOR, MAX_LINE_BYTES, Chunk, LogRows, ParsedChunk
+from data_prep.kernels.parsed import BARE_SEPARATOR, MAX_LINE_BYTES, Chunk, LogRows, ParsedChunk
 from data_prep.kernels.strings import Strings, trim_blanks
 from data_prep.options.log_format import (
     CATEGORICAL,

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.execution import memory
-from data_prep.execution.folder import REJECTS_FILE, WorkDir
+from data_prep.execution import memory_limit
+from data_prep.execution.prepared_folder import REJECTS_FILE, WorkDir
 from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.crosses import presence, text_columns
-from data_prep.kernels.reference import NOTHING, CountedStrings, count_float_bins, merge
-from data_prep.kernels.rows import Chunk, LogRows, ParsedChunk
+from data_prep.kernels.numpy_kernels import NOTHING, CountedStrings, count_float_bins, merge
+from data_prep.kernels.parsed import Chunk, LogRows, ParsedChunk
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.split import TRAIN, SplitRule, assign_rows, splitmix64
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
 def new_statistics(options: PrepareOptions, work_dir: WorkDir, num_workers: int) -> LogStatistics:
     """Return empty statistics; their counts may take the memory that `memory_limit` leaves them."""
-    return LogStatistics(options, work_dir.work_folder, memory.counts_bytes(options, num_workers, work_dir.chunk_bytes))
+    return LogStatistics(
+        options, work_dir.work_folder, memory_limit.counts_bytes(options, num_workers, work_dir.chunk_bytes)
+    )
 
 
 def count_log(

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from data_prep.raw_log.files import PACKED_ENDINGS, PARQUET_ENDINGS, LogFile
+from data_prep.raw_log.log_files import PACKED_ENDINGS, PARQUET_ENDINGS, LogFile
 
 _MIB = 1 << 20
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)

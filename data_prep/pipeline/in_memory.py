@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.files import FolderInUse, checksum, make_folder
-from data_prep.execution.folder import real_output
+from data_prep.execution.prepared_folder import real_output
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import Schema

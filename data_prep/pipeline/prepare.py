@@ -19,11 +19,10 @@ from data_prep.checks.rejects import check_statistics
 from data_prep.encoding.base import BaseVocabulary, read_base_vocabulary
 from data_prep.encoding.booleans import with_booleans
 from data_prep.encoding.fit import fit_vocabulary
-from data_prep.execution import memory
-from data_prep.execution.folder import WorkDir, new_folder, real_output, sync_files
+from data_prep.execution import memory_limit
 from data_prep.execution.pools import ExecutorChoice, Pools
+from data_prep.execution.prepared_folder import WorkDir, new_folder, real_output, sync_files
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.pipeline.describe import describe, run_fingerprint
 from data_prep.pipeline.disk_space import (
     check_room,
     explain_full_disk,
@@ -32,19 +31,20 @@ from data_prep.pipeline.disk_space import (
     warn_of_little_room,
     whole_bytes,
 )
-from data_prep.pipeline.encode import Encoder
-from data_prep.pipeline.fit import fit, needs_counting, usual_row_bytes
+from data_prep.pipeline.first_pass import fit, needs_counting, usual_row_bytes
+from data_prep.pipeline.make_schema import describe, run_fingerprint
+from data_prep.pipeline.second_pass import Encoder
 from data_prep.pipeline.split import find_split
-from data_prep.pipeline.write import write_splits
+from data_prep.pipeline.split_files import write_splits
 from data_prep.pipeline.zoo_layout import check_ids_fit, lay_out_for_zoo, zoo_row_bytes
 from data_prep.prepared import schema
-from data_prep.prepared.rows import row_bytes
+from data_prep.prepared.examples import row_bytes
 from data_prep.prepared.writer import FILE_ROWS
-from data_prep.raw_log.files import LogFile, absolute, find_log
+from data_prep.raw_log.log_files import LogFile, absolute, find_log
 from data_prep.raw_log.reading import LogReading
-from data_prep.report.page import REPORT_FILE, write_report
+from data_prep.report.data_report import REPORT_FILE, write_report
 from data_prep.report.timing import RunClock, write_timing
-from data_prep.statistics.file import write_statistics
+from data_prep.statistics.statistics_file import write_statistics
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ def prepare(
     folder to `overwrite`), ValueError (bad input, or an interrupted run with other options or another log).
     """
     options = options or PrepareOptions()
-    memory.check_limit(options)
+    memory_limit.check_limit(options)
     clock = RunClock()
     executor = executor or ExecutorChoice()
     files, output = find_log(inputs), real_output(output)
@@ -83,7 +83,7 @@ def prepare(
     given = read_base_vocabulary(vocabulary_of, options, extend) if vocabulary_of else None
     options = with_booleans(files, options, given)
     identity = run_fingerprint(files, options, given, file_rows)
-    chunk_bytes = chunk_bytes or memory.chunk_bytes(options)
+    chunk_bytes = chunk_bytes or memory_limit.chunk_bytes(options)
     needed = whole_bytes(guess_rows(files), usual_row_bytes(options), zoo_row_bytes(options))
     with (
         new_folder(output, identity, chunk_bytes, overwrite, restart) as work_dir,
@@ -126,7 +126,7 @@ def _make_files(
     is_zoo, is_only_pass = options.layout == "zoo", not needs_counting(options, given)
 
     # First pass: raw log -> statistics -> vocabulary.
-    num_workers = memory.counting_workers(options, num_cores(), work_dir.chunk_bytes)
+    num_workers = memory_limit.counting_workers(options, num_cores(), work_dir.chunk_bytes)
     reading = LogReading(files, options.data, pools, num_workers, work_dir.chunk_bytes, work_dir.pieces)
     split = find_split(reading, options, work_dir.pieces)
     fitted = fit(reading, split, options, given, work_dir)
@@ -143,7 +143,7 @@ def _make_files(
         bool(options.data.weight_source),
         len(options.data.key_fields),
     )
-    reading.num_workers, num_writers = memory.encoding_workers(
+    reading.num_workers, num_writers = memory_limit.encoding_workers(
         options, num_workers, work_dir.chunk_bytes, window_bytes, vocabulary.lookup.size
     )
     check_room(

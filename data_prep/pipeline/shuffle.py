@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.prepared.rows import Rows
+from data_prep.prepared.examples import Rows
 
 _PIECE_ROWS = 50_000  # rows copied at a time into the new order, so that a window is not held twice
 

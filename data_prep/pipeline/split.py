@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from common.hashing import GOLDEN, mix64
 from data_prep.execution.pieces import Pieces, storable
 from data_prep.kernels.choose import choose_kernels
-from data_prep.kernels.rows import Chunk, LogRows
+from data_prep.kernels.parsed import Chunk, LogRows
 from data_prep.options.prepare_options import PrepareOptions
 
 if TYPE_CHECKING:  # workers import this file without what passes over the log need

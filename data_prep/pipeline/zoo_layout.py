@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from data_prep.options.prepare_options import ZOO_BLOCK_ROWS, PrepareOptions
+from data_prep.prepared.examples import Rows
 from data_prep.prepared.reader import read_files
-from data_prep.prepared.rows import Rows
 from data_prep.prepared.schema import Split, block_checksum, data_file
 from data_prep.prepared.writer import as_os_error, require_room
 

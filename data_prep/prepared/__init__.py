@@ -1,1 +1,1 @@
-"""The prepared folder, the contract with app: schema, rows, writer, reader, features, truth (of synthetic logs)."""
+"""The prepared folder, the contract with app: schema, examples, writer, reader, features, truth (of synthetic logs)."""

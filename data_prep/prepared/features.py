@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from data_prep.prepared.examples import Rows
 from data_prep.prepared.reader import read_blocks
-from data_prep.prepared.rows import Rows
 from data_prep.prepared.schema import NO_ID, Schema
 
 NUMERIC_SCALE = 0.2  # logarithms of counts reach 16; unscaled they slow the solver down tenfold

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from data_prep.prepared.rows import KEY_PREFIX, Rows
+from data_prep.prepared.examples import KEY_PREFIX, Rows
 from data_prep.prepared.schema import ADVICE, Schema, block_checksum, damaged_files
 
 _COLUMNS = {"blocks": ["ids", "numeric", "label"], "zoo": ["feat_ids", "feat_vals", "label"]}

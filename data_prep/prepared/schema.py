@@ -338,4 +338,6 @@ def transform_numbers(field: NumericField, cells: NDArray[np.number]) -> NDArray
     if field.transform == "quantile":
         boundaries, ranks = np.array(field.quantiles).T
         return np.interp(numbers, boundaries, ranks)
-    raise ValueError(f"numeric column {field.name!r} has transform {field.transform!r}, which encode.py does not know")
+    raise ValueError(
+        f"numeric column {field.name!r} has transform {field.transform!r}, which this program does not know"
+    )

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.prepared.rows import KEY_PREFIX, Rows, concatenate
+from data_prep.prepared.examples import KEY_PREFIX, Rows, concatenate
 from data_prep.prepared.schema import DataFile, block_checksum, data_file
 
 FILE_ROWS = 2_000_000  # about 430 MB; until a file is finished, its rows are in pieces as well

@@ -1,1 +1,1 @@
-"""The log as stored: storage, files, compression, chunks and parquet; reading (passes over all of it), sample."""
+"""The log as stored: storage, log_files, compression, chunks and parquet; reading (passes over all of it), sample."""

@@ -16,11 +16,11 @@ import xxhash
 
 from common.files import format_checksum
 from data_prep.kernels.parse import quoted_cells
-from data_prep.kernels.rows import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
+from data_prep.kernels.parsed import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
 from data_prep.options.log_format import LogFormat
 from data_prep.raw_log import storage
 from data_prep.raw_log.compression import DAMAGED, unpacked
-from data_prep.raw_log.files import LogFile
+from data_prep.raw_log.log_files import LogFile
 
 _READ_BYTES = 1 << 20
 

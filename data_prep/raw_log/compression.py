@@ -18,7 +18,7 @@ from isal.igzip import IGzipFile
 from isal.igzip_lib import IsalError
 
 from data_prep.raw_log import storage
-from data_prep.raw_log.files import PACKED_ENDINGS, TAR_ENDINGS
+from data_prep.raw_log.log_files import PACKED_ENDINGS, TAR_ENDINGS
 
 _READ_BYTES = 1 << 20
 # An archive of a log has a few members with short names. One beyond these limits was made to fill the memory.

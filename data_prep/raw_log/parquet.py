@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from data_prep.kernels.arrow import hex_text
-from data_prep.kernels.rows import BARE_SEPARATOR, MISSING, ONLY_FILE, Chunk, FileOfLog
+from data_prep.kernels.parsed import BARE_SEPARATOR, MISSING, ONLY_FILE, Chunk, FileOfLog
 from data_prep.options.log_format import MILLISECONDS, NO_BOOLEANS, SECONDS, FormatToScore, Kind, LogFormat, time_text
 from data_prep.raw_log import storage
 from data_prep.raw_log.chunks import Fingerprint, StoredFile
-from data_prep.raw_log.files import LogFile
+from data_prep.raw_log.log_files import LogFile
 
 _CELL_BYTES = 6  # of text, roughly: for the number of rows in a chunk
 _READABLE = "strings, whole numbers, floats, decimals or booleans"

@@ -20,10 +20,10 @@ from data_prep.execution.pieces import Pieces, storable
 from data_prep.execution.pools import Pools
 from data_prep.execution.stopping import check_stop
 from data_prep.execution.tasks import Parts, ReadPart, TasksBeside, job_name, map_in_order
-from data_prep.kernels.rows import Chunk, FileOfLog
+from data_prep.kernels.parsed import Chunk, FileOfLog
 from data_prep.options.log_format import FormatToScore, LogFormat
 from data_prep.raw_log.chunks import Fingerprint, LogReader, StoredChunk, changed_while_read, header_columns, open_log
-from data_prep.raw_log.files import LogFile, is_parquet
+from data_prep.raw_log.log_files import LogFile, is_parquet
 from data_prep.raw_log.storage import file_state
 
 if TYPE_CHECKING:  # workers that read no Parquet need no pyarrow

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from data_prep.kernels.rows import Chunk, FileOfLog
+from data_prep.kernels.parsed import Chunk, FileOfLog
 from data_prep.options.log_format import LogFormat
-from data_prep.raw_log.files import LogFile
+from data_prep.raw_log.log_files import LogFile
 from data_prep.raw_log.reading import file_of_log, open_reader
 
 _CHUNK_BYTES = 1 << 20

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from common.html.charts import Axis, Bars, Chart, Density, bar_chart, histogram
-from data_prep.kernels.reference import FLOAT_BINS, bin_bounds
+from data_prep.kernels.numpy_kernels import FLOAT_BINS, bin_bounds
 from data_prep.prepared.schema import INDICATOR, NumericField, Schema, transform_numbers
-from data_prep.statistics.file import NumericProfile, Profile
+from data_prep.statistics.statistics_file import NumericProfile, Profile
 
 _MOST_BINS = 48  # drawn
 _SHOWN = 0.99  # of the cells before the transform: the few largest integers would hide the others

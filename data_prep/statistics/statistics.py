@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.execution.pieces import storable
-from data_prep.kernels.reference import FLOAT_BINS, INTEGER_BINS, CountedStrings
+from data_prep.kernels.numpy_kernels import FLOAT_BINS, INTEGER_BINS, CountedStrings
 from data_prep.kernels.strings import Strings
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.statistics.profile import ChunkSpans, Coverage, Timeline

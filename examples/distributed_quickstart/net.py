@@ -88,9 +88,9 @@ def train_on_cpu() -> None:
     from mpi4py import MPI
 
     from app.training.parallel.tensor.collectives import SumInTurn, SumOver, split
+    from app.training.parallel.tensor.split_tower import ShardedMatMul
     from app.training.parallel.tensor.strategy import BATCH as BATCH_AXIS
     from app.training.parallel.tensor.strategy import batch_slices, check, parse, shard
-    from app.training.parallel.tensor.tower import ShardedMatMul
 
     world = MPI.COMM_WORLD
     rank, num_ranks = world.Get_rank(), world.Get_size()

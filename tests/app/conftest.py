@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from app.batches import Batch
-from app.config.optimizers import FtrlOptions, LazyAdamOptions
+from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
 from app.distributed.process_group import MpiGroup
 from app.tables.fields import TableField
 from app.tables.interface import HostTables, RowGradients, TablesSpec

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from app import device
-from app.config.run import DeviceOptions
+from app.config.run_settings import DeviceOptions
 
 
 def test_the_cpu_can_be_selected_by_name_and_by_auto(cpu):

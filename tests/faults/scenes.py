@@ -22,11 +22,11 @@ from app.checkpoint.retention import remove_old, step_folders, whole_checkpoints
 from app.checkpoint.write import write_checkpoint
 from app.cli.checkpoint import reshard
 from app.config.config import Config
-from app.config.run import CheckpointOptions
+from app.config.run_settings import CheckpointOptions
+from app.run.decision import find_newest
 from app.run.folder import RunIsFinishedError, open_run
 from app.run.identity import data_identity
 from app.run.logs import EVAL_LOG, LOSS_LOG, METRICS, forget_after
-from app.run.plan import find_newest
 from common import settings
 from data_prep.checks.inspect import verify_files
 from data_prep.options.prepare_options import PrepareOptions, read_options
@@ -106,7 +106,7 @@ class Save(Scene):
 
     def judge(self, root: Path, count: int) -> str:
         write.clear_leftovers(root)
-        with mock.patch("app.run.plan.difference", return_value=None):
+        with mock.patch("app.run.decision.difference", return_value=None):
             newest, refused = find_newest(root, IDENTITY, None)
         assert newest is not None, refused
         assert not refused, refused

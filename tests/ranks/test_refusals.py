@@ -24,7 +24,7 @@ def test_an_error_of_one_rank_is_reported_first_and_ends_all(run, tmp_path):
     ],
 )
 def test_a_wrong_host_file_is_one_line(run, tmp_path, content, message):
-    """Other errors of the file are in tests/app/distributed/test_launch.py."""
+    """Other errors of the file are in tests/app/distributed/test_mpirun.py."""
     (tmp_path / "hosts").write_text(content)
     status, errors = run(tmp_path, 2, HOSTFILE="hosts")
     assert status != 0

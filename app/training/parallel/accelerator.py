@@ -20,7 +20,7 @@ from app.device import init_communication
 from app.model.graph import DeviceGraph
 from app.model.wide_deep import Tower, WideDeep
 from app.training.parallel.placement import Arrays, TowerPlacement
-from app.training.parallel.tensor.plan import layer_names
+from app.training.parallel.tensor.layout_plan import layer_names
 from app.training.parallel.tensor.strategy import parse_all
 from app.training.step.step import StepParts
 

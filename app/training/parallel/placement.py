@@ -8,7 +8,7 @@ from mindspore import nn
 from app.distributed.process_group import rank_slice
 from app.model.graph import DeviceGraph, HostGraph, OnDevice
 from app.model.native_tower import NativeStep, NativeTower
-from app.model.optimizers import DenseOptimizers, WrapOptimizer
+from app.model.tower_optimizers import DenseOptimizers, WrapOptimizer
 from app.model.wide_deep import WideDeep
 from app.training.step.step import Graph, StepParts
 

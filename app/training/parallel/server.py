@@ -21,11 +21,11 @@ from app.distributed.exchange import Operation
 from app.distributed.process_group import MpiGroup
 from app.distributed.sharded_tables import make_sharded_tables
 from app.tables.interface import Snapshot
-from app.tables.statistics import table_statistics
+from app.tables.row_statistics import table_statistics
 from app.training.learning_rates import learning_rates, table_learning_rates, table_spec
-from app.training.stopping import HANDED_ON
+from app.training.stop_signals import HANDED_ON
 from app.training.warm_start.source import open_source
-from app.training.warm_start.tables import take_rows
+from app.training.warm_start.start_tables import take_rows
 from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from typing import Any
 
 from app.config.config import Config
 from app.config.parallel import ParallelOptions
-from app.training.parallel.pipeline.plan import plan_pipeline
-from app.training.parallel.tensor.plan import run_shapes
+from app.training.parallel.pipeline.stage_plan import plan_pipeline
+from app.training.parallel.tensor.layout_plan import run_shapes
 from common.files import check_format_version, write_whole
 from data_prep.prepared.schema import Schema
 

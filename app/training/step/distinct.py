@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from app.batches import Batch
-from app.model.native_library import distinct_rows
+from app.model.layer_library import distinct_rows
 from app.tables.checks import check_ids
 from app.tables.fields import TableField
 from app.tables.interface import HostTables, RowGradients, Rows, TablesSpec, UniqueIds

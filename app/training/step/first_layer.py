@@ -16,8 +16,8 @@ import numpy as np
 
 from app.config.config import Config, FirstLayer
 from app.config.parallel import recomputed_runs
-from app.config.run import Precision
-from app.model.native_library import LIBRARY
+from app.config.run_settings import Precision
+from app.model.layer_library import LIBRARY
 from app.tables.fields import fields_of_model, is_plain
 from data_prep.prepared.schema import VOCABULARY_FILE, Schema
 

@@ -26,7 +26,7 @@ from app.batches import Batch
 from app.config.config import LossOptions
 from app.model.dropout import DropoutNoise
 from app.model.graph import ForwardBackward, HostGraph, l2_loss
-from app.model.optimizers import DenseOptimizers
+from app.model.tower_optimizers import DenseOptimizers
 from app.model.wide_deep import WideDeep
 from app.tables.checks import LARGEST_GRADIENT
 from app.tables.interface import DEEP, LOOKUP, WIDE, HostTables, RowGradients, Rows, Tables, UniqueIds

@@ -13,7 +13,7 @@ from mindspore import Tensor, nn, ops
 
 from app.batches import Batch
 from app.model.graph import ForwardBackward, l2_loss
-from app.model.optimizers import DenseOptimizers
+from app.model.tower_optimizers import DenseOptimizers
 from app.model.wide_deep import WideDeep
 from app.tables.fields import NO_ROW
 from app.tables.interface import UniqueIds

@@ -1,1 +1,3 @@
-"""A run that begins with another's model: source, the origins of its rows and blocks of its arrays, tables, dense."""
+"""A run that begins with another's model: source, the origins of its rows and blocks of its arrays, start_tables,
+dense.
+"""

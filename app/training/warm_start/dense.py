@@ -15,7 +15,7 @@ from app.tables.optimizers import MEAN
 from app.training.assemble import Parts, fold_numeric
 from app.training.warm_start.blocks import NUMERIC, dense_layouts, move_dense
 from app.training.warm_start.source import Source, open_source
-from app.training.warm_start.tables import take_rows
+from app.training.warm_start.start_tables import take_rows
 from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)

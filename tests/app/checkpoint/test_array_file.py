@@ -16,7 +16,7 @@ from app.checkpoint.disk import DamagedFileError, read_checked, write_file
 from app.checkpoint.manifest import MANIFEST, Manifest, read_manifest, write_manifest
 from app.checkpoint.read import Checkpoint, DamagedCheckpointError, FileTable
 from app.checkpoint.write import ModelState, write_checkpoint
-from app.config.optimizers import FtrlOptions, LazyAdamOptions
+from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
 from app.tables.fields import TableField
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TablesSpec, TableState
 from tests.checkpoints import load

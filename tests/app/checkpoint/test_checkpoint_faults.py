@@ -15,7 +15,7 @@ from app.checkpoint.manifest import Manifest, read_manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import compact, delta_to_compact, remove_old, step_folders
 from app.checkpoint.write import ModelState, clear_leftovers, step_name, write_checkpoint
-from app.config.run import CheckpointOptions
+from app.config.run_settings import CheckpointOptions
 from app.tables.interface import DEEP, TableState
 from tests.checkpoints import load
 

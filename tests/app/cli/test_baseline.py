@@ -8,9 +8,9 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from app.__main__ import main
 from app.cli import baseline
+from data_prep.prepared.examples import concatenate
 from data_prep.prepared.features import NUMERIC_SCALE
 from data_prep.prepared.reader import read_blocks
-from data_prep.prepared.rows import concatenate
 
 
 def rows_of(folder, schema, split):

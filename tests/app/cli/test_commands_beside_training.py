@@ -23,7 +23,7 @@ from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import step_folders, whole_checkpoints
 from app.checkpoint.write import ModelState, write_checkpoint
 from app.config.config import Config
-from app.config.optimizers import FtrlOptions, LazyAdamOptions
+from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
 from app.distributed.process_group import SingleProcess
 from app.run.folder import open_run
 from app.tables.fields import TableField

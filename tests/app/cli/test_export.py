@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from app.__main__ import main as app
+from app.scoring.bundle_tables import RowTables
 from app.scoring.predictor import Predictor
-from app.scoring.rows import RowTables
 from data_prep.options.prepare_options import read_options
 from data_prep.pipeline.prepare import prepare
 

@@ -357,7 +357,7 @@ def test_a_warm_start_is_evaluated_before_its_first_step(command, tmp_path, monk
     """The result is its source's, and takes no part in the selection; at tiny rates it stays so. After a stop, during
     it or later, every log is that of a run without a stop."""
     from app.training.loop import Trainer
-    from app.training.stopping import Stopped
+    from app.training.stop_signals import Stopped
 
     assert command("train", "tables.backend=reference")[0] == 0
     (tmp_path / "device_0").rename(tmp_path / "model")
@@ -401,7 +401,7 @@ def test_a_warm_start_is_evaluated_before_its_first_step(command, tmp_path, monk
 def test_patience_goes_on_over_a_stop_in_the_middle_of_an_evaluation(command, tmp_path, monkeypatch):
     """The second launch does the evaluation of step 4 that the first left undone, and ends at the same step."""
     from app.training.loop import Trainer
-    from app.training.stopping import Stopped
+    from app.training.stop_signals import Stopped
 
     assert command(*EARLY)[0] == 0
     score = Trainer._score
@@ -437,7 +437,7 @@ def test_a_resume_reads_each_manifest_once_and_so_does_retention(command, monkey
 
     monkeypatch.setattr(Path, "read_text", counted)
     monkeypatch.setattr(loop.Trainer, "_take_step", stepping)
-    monkeypatch.setattr("app.training.launch.check_launch", lambda *_: None)  # which looks before the folder is locked
+    monkeypatch.setattr("app.training.start.check_launch", lambda *_: None)  # which looks before the folder is locked
     assert command("train", "train.epochs=2", *words)[0] == 0
     chain = [f"step-{step:08d}" for step in (2, 4, 5)]
     assert at_first_step[0] == dict.fromkeys(chain, 1)

@@ -19,7 +19,7 @@ from app import describe, evaluate, load_run, prepare, train
 from app.checkpoint.retention import whole_checkpoints
 from app.evaluation.calibration import Calibration
 from app.evaluation.metrics import MEASURED
-from app.training.launch import plan_launch
+from app.training.start import plan_launch
 from app.training.step import first_layer
 from common import settings
 

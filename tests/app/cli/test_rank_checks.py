@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from app.cli.rank import check_alike, check_one_place, data_of
-from app.config.optimizers import FtrlOptions, LazyAdamOptions, SgdOptions
+from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions, SgdOptions
 from app.distributed import exchange
 from app.distributed.exchange import Operation
 from app.distributed.process_group import SingleProcess, is_collective

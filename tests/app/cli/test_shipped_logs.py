@@ -3,10 +3,10 @@
 import pytest
 
 from app import train
-from data_prep.checks.describe import describe
+from data_prep.checks.propose import describe
 from data_prep.options.prepare_options import read_options
 from data_prep.pipeline.prepare import prepare
-from tests.data_prep.checks.test_describe import SHIPPED, make_movielens
+from tests.data_prep.checks.test_propose import SHIPPED, make_movielens
 
 
 def train_on(prepared, config, run):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from app.__main__ import main
 from app.cli import sweep
 from app.cli.sweep import SweepOptions, Trial, find_points
-from app.run.plan import read_state
+from app.run.decision import read_state
 
 VALUES = {"model.hidden_widths": [[8], [16, 8]], "train.seed": [1, 2, 3]}
 

@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from app.config.config import Config
-from app.config.optimizers import AdagradOptions, AdamOptions, AdamWOptions, FtrlOptions
+from app.config.optimizer_settings import AdagradOptions, AdamOptions, AdamWOptions, FtrlOptions
 from common import settings
 
 

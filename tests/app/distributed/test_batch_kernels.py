@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from app.config.optimizers import FtrlOptions, LazyAdamOptions
+from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
 from app.distributed.batch_kernels import make_batch_kernels
 from app.tables.fields import TableField
 from app.tables.interface import TablesSpec

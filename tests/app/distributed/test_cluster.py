@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from app.distributed.launch import check_rank_table
+from app.distributed.mpirun import check_rank_table
 
 
 def table_of(*servers, **changes):

@@ -1,6 +1,6 @@
 import pytest
 
-from app.config.run import ClusterOptions
+from app.config.run_settings import ClusterOptions
 
 
 def test_the_rank_that_the_others_wait_for_is_named_once_a_wait(run_ranks):

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from app.evaluation.evaluate import Evaluation
 from app.evaluation.grouped_auc import GroupedAuc
+from app.evaluation.measure import Evaluation
+from app.evaluation.metric_text import describe, one_line
 from app.evaluation.metrics import MetricStream
 from app.evaluation.results import (
     Groups,
@@ -19,7 +20,6 @@ from app.evaluation.results import (
     read_evaluations,
     write_evaluation,
 )
-from app.evaluation.text import describe, one_line
 from data_prep.prepared.truth import Best
 
 

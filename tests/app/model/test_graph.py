@@ -3,7 +3,7 @@ import pytest
 from mindspore import Tensor
 
 from app.model.graph import AllFinite, cross_entropy, l2_loss
-from app.model.native_library import LIBRARY
+from app.model.layer_library import LIBRARY
 
 
 def test_cross_entropy_is_the_weighted_sum_of_its_formula(cpu):

@@ -15,7 +15,7 @@ import pytest
 
 from app.device import cpu_flags
 from app.model.dropout import DropoutNoise, kept
-from app.model.native_library import distinct_rows
+from app.model.layer_library import distinct_rows
 
 # One row; fewer rows than a task; several tasks with a short last one, and widths that no block divides.
 SHAPES = [(1, 1, 1, 1), (5, 7, 3, 2), (1300, 50, 33, 1), (700, 300, 130, 27)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.model import dense_layer
-from app.model.native_library import LIBRARY
+from app.model.layer_library import LIBRARY
 from app.model.native_tower import NativeStep, memory_of
 
 BATCH_SIZE = 24

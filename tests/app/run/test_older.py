@@ -9,9 +9,9 @@ from app.checkpoint.retention import whole_checkpoints
 from app.cli.evaluate import saved_config
 from app.config.config import Config
 from app.run import older as older_runs
+from app.run.decision import describe_kept
 from app.run.folder import best_of_run, run_config
 from app.run.older import upgraded
-from app.run.plan import describe_kept
 
 
 def forget(run, section, key):

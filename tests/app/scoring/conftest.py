@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from app.checkpoint.write import ModelState
-from app.scoring.export import PACKAGES, finish, write_model
 from app.scoring.predictor import Predictor
+from app.scoring.write_bundle import PACKAGES, finish, write_model
 from app.tables.fields import fields_of_model, num_deep_inputs
 from app.tables.interface import TableState
 from data_prep.options.prepare_options import PrepareOptions, read_options

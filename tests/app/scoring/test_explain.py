@@ -11,7 +11,7 @@ import pytest
 from app.scoring.explain import INTERCEPT, parts_of_logits
 from app.scoring.predictor import Predictor
 from data_prep.encoding.raw_rows import arrow_table, mappings_to_chunk
-from data_prep.kernels.reference import parse_chunk
+from data_prep.kernels.numpy_kernels import parse_chunk
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.in_memory import prepare_table

@@ -18,14 +18,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.scoring import export
-from app.scoring.predict import predict
+from app.scoring import write_bundle
+from app.scoring.batch_prediction import predict
 from app.scoring.predictor import Predictor
 from app.serving.decoding import RequestError, arrow_to_chunk, rows_to_chunk
 from app.serving.options import Limits
 from data_prep.encoding.raw_rows import split_line
-from data_prep.kernels import reference
-from data_prep.kernels.rows import Chunk
+from data_prep.kernels import numpy_kernels
+from data_prep.kernels.parsed import Chunk
 from data_prep.options.log_format import BOOLEANS
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
@@ -65,7 +65,7 @@ class World:
         self.predictor = Predictor.open(self.bundle)
         lines = self.lines(list(self.log_format.columns))
         chunk = Chunk(0, len(lines), "".join(f"{line}\n" for line in lines).encode())
-        self.parsed = reference.parse_chunk(chunk, self.log_format).rows
+        self.parsed = numpy_kernels.parse_chunk(chunk, self.log_format).rows
 
     def _role(self, name):
         """What the texts of a column stand for: words for booleans, numbers, or nothing else."""
@@ -298,7 +298,7 @@ def test_the_forms_of_a_row_score_the_same_bits_or_name_the_column(
 ):
     folder = tmp_path_factory.mktemp("forms")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(export, "_write_code", lambda folder: None)
+        patch.setattr(write_bundle, "_write_code", lambda folder: None)
         world = World(seed, folder, make_bundle, make_state, tiny_config())
     check(world, folder)
     if not world.in_doubt:

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from app.scoring.bundle_tables import lookup
 from app.scoring.predictor import Predictor
-from app.scoring.rows import lookup
 from app.tables.initial import initial_rows
 from data_prep.encoding.encoder import Chunk, open_encoder
 from data_prep.encoding.raw_rows import table_to_chunk, table_to_rows
@@ -320,7 +320,7 @@ def test_an_explanation_has_the_wide_weight_of_numbers(predictor, tiny_state, li
 
 def test_rows_that_no_step_touched_follow_a_whole_table_adam(make_bundle, make_state, tiny_dataset, tiny_config, lines):
     """There the loss pulls every row at every step, so each id has a row in the bundle."""
-    from app.config.optimizers import AdamOptions
+    from app.config.optimizer_settings import AdamOptions
     from app.tables.optimizers import StepHistory
 
     schema = read_schema(tiny_dataset)

@@ -9,7 +9,7 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.scoring import bundle
+from app.scoring import bundle_folder
 
 
 @dataclass(frozen=True)
@@ -93,22 +93,22 @@ class Life:
 
     def _numbers(self):
         """Numbers of the copies beside a new one."""
-        return [self.model.age(c.version)[2] for c in self.model.copies.values() if bundle.MANIFEST not in c.bad]
+        return [self.model.age(c.version)[2] for c in self.model.copies.values() if bundle_folder.MANIFEST not in c.bad]
 
     def _export(self, output, parent=None):
         self.clock_ms += 1
         known = {version.age[2] for version in self.model.versions.values()}
         while (number := max(self.clock_ms, 1 + max(self._numbers(), default=0))) in known:
             self.clock_ms = number + 1  # no two bundles of one millisecond, of which one is gone
-        with bundle.new_bundle(output, overwrite=False) as partial:
+        with bundle_folder.new_bundle(output, overwrite=False) as partial:
             self._look()
             self._make(partial, parent, self.folder)
             self._look()
-        manifest = bundle.read_manifest(output)
+        manifest = bundle_folder.read_manifest(output)
         if parent is None:
             version = Version(manifest.version, (number, 0, number), None)
         else:
-            before = self.model.versions[bundle.read_manifest(parent).version]
+            before = self.model.versions[bundle_folder.read_manifest(parent).version]
             version = Version(manifest.version, (before.age[0], before.age[1] + 1, number), before.id)
         self.model.versions[version.id] = version
         return Copy(version.id, parent is None)
@@ -185,7 +185,7 @@ class Life:
             path = draw.choice(files)
             content = path.read_bytes()
             how = how or draw.choice(["cut", "changed", "gone"])
-            if how == "changed" and path.name == bundle.TABLES:  # of which only blocks that are touched are read
+            if how == "changed" and path.name == bundle_folder.TABLES:  # of which only blocks that are touched are read
                 how = "cut"
             self.model.copies[name].bad[path.name] = content
             path.unlink()

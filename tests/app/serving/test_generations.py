@@ -14,7 +14,7 @@ import pytest
 
 from app.checkpoint.write import ModelState
 from app.cli import serve as serve_command
-from app.scoring.bundle import short
+from app.scoring.bundle_folder import short
 from app.scoring.distribution import Distribution
 from app.scoring.predictor import Predictor
 from app.serving import statement

@@ -19,8 +19,8 @@ import httpx
 import psutil
 import pytest
 
-from app.scoring import bundle
-from app.scoring.bundle import short
+from app.scoring import bundle_folder
+from app.scoring.bundle_folder import short
 from app.scoring.delta import fold
 from app.scoring.predictor import Predictor
 from tests.app.serving.life import Life
@@ -84,8 +84,8 @@ class Service(Life):
     def _export(self, output, parent=None):
         copy = super()._export(output, parent)
         if parent is not None and output.parent != self.folder:  # beside its parent, to be opened
-            manifest = bundle.read_manifest(output)
-            opened = Predictor([*bundle.read_chain(parent), (output, manifest)])
+            manifest = bundle_folder.read_manifest(output)
+            opened = Predictor([*bundle_folder.read_chain(parent), (output, manifest)])
         else:
             opened = Predictor.open(output)
         self.scores[short(copy.version)] = opened.score(self._golden.slice(0, NUM_ROWS)).tolist()
@@ -110,9 +110,9 @@ class Service(Life):
 
     def take_folded(self):
         """Tell the model of what the service has folded."""
-        for path in bundle.bundles_in(self.folder):
-            if path.name not in self.model.copies and (path / bundle.MANIFEST).is_file():
-                manifest = bundle.read_manifest(path)
+        for path in bundle_folder.bundles_in(self.folder):
+            if path.name not in self.model.copies and (path / bundle_folder.MANIFEST).is_file():
+                manifest = bundle_folder.read_manifest(path)
                 assert manifest.parent is None and manifest.folded in self.model.versions
                 self.model.copies[path.name] = type(next(iter(self.model.copies.values())))(manifest.folded, True)
 
@@ -259,15 +259,15 @@ def test_a_service_serves_what_it_must(
     draw, config, states = random.Random(seed), tiny_config(), {}
 
     def make(partial, parent, beside):
-        before = tiny_state if parent is None else states[bundle.read_manifest(parent).version]
+        before = tiny_state if parent is None else states[bundle_folder.read_manifest(parent).version]
         state = moved(before, by=draw.uniform(-1, 1), share=1 if parent is None else 0.04)
         partial.rmdir()
         parent = parent and Predictor.open(parent)
         make_bundle(tiny_dataset, config, state, parent=parent, folder=partial, beside=beside)
-        states[bundle.read_manifest(partial).version] = state
+        states[bundle_folder.read_manifest(partial).version] = state
 
     service = Service(tmp_path, make, golden, project)
-    monkeypatch.setattr(bundle, "time", SimpleNamespace(time_ns=lambda: service.clock_ms * 10**6))
+    monkeypatch.setattr(bundle_folder, "time", SimpleNamespace(time_ns=lambda: service.clock_ms * 10**6))
     try:
         service.run(draw)
     finally:
@@ -287,7 +287,7 @@ def test_each_documented_line_does_what_it_says(models, project, tmp_path, event
         pytest.skip("no curl here")
     (tmp_path / "models").mkdir()
     environment = {**os.environ, "PYTHONPATH": str(project)}
-    first, second = (short(bundle.read_manifest(models[0] / name).version) for name in ("1", "2"))
+    first, second = (short(bundle_folder.read_manifest(models[0] / name).version) for name in ("1", "2"))
     expected = iter([  # folder and pin after each line but the exports, and the answer's status
         ("0001", None), ("0002", None),
         ("0002", second), ("0001", first), ("0002", None),

@@ -12,8 +12,8 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from app.scoring import bundle
-from app.scoring.bundle import Manifest, short
+from app.scoring import bundle_folder
+from app.scoring.bundle_folder import Manifest, short
 from app.serving import generations, statement
 from app.serving.generations import LONGEST_PAUSE, Generations
 from app.serving.options import ServerOptions
@@ -52,22 +52,22 @@ THIRD = delta("4", "2", 2, whole_serial=1, serial=2)
     ],
 )
 def test_the_rule(seen, pinned, expected):
-    chosen = statement.choose(bundle.chains(seen), pinned, None)
+    chosen = statement.choose(bundle_folder.chains(seen), pinned, None)
     assert (chosen and chosen[-1][0].name) == expected
     if chosen is not None:
-        for current in bundle.chains(seen).values():
-            again = statement.choose(bundle.chains(seen), pinned, current)
+        for current in bundle_folder.chains(seen).values():
+            again = statement.choose(bundle_folder.chains(seen), pinned, current)
             assert again == (None if current == chosen else chosen)
         gone = {path: manifest for path, manifest in seen.items() if path not in dict(chosen)}
-        assert statement.choose(bundle.chains(gone), pinned, chosen) is None  # none that is older
+        assert statement.choose(bundle_folder.chains(gone), pinned, chosen) is None  # none that is older
 
 
 def test_a_folded_chain_is_taken_once():
     folded = whole("2-folded", generation=1, folded="xxh3:2", whole_serial=1, serial=7)
-    chain = bundle.chains(FIRST | DELTA)["2"]
-    (again,) = statement.choose(bundle.chains(FIRST | DELTA | folded), None, chain)
+    chain = bundle_folder.chains(FIRST | DELTA)["2"]
+    (again,) = statement.choose(bundle_folder.chains(FIRST | DELTA | folded), None, chain)
     assert again[0].name == "2-folded"
-    assert statement.choose(bundle.chains(FIRST | DELTA | folded), None, (again,)) is None
+    assert statement.choose(bundle_folder.chains(FIRST | DELTA | folded), None, (again,)) is None
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"pinned": 1}', ""])
@@ -87,25 +87,25 @@ def write_bundle(folder, parent, beside):
     """A bundle of two small files."""
     manifest = Manifest({}, {}, {}, {}, {})
     if parent is not None:
-        before = bundle.read_manifest(parent)
+        before = bundle_folder.read_manifest(parent)
         named = {"id": before.version, "name": parent.name}
         manifest = Manifest(
             {}, {}, {}, {}, {}, parent=named, generation=before.generation + 1, whole_serial=before.whole_serial
         )
     (folder / "lookup.bin").write_text(f"{next(NUMBERS)} " * 3)
-    (folder / bundle.TABLES).write_text("rows")
-    bundle.write_manifest(folder, bundle.numbered(manifest, beside))
+    (folder / bundle_folder.TABLES).write_text("rows")
+    bundle_folder.write_manifest(folder, bundle_folder.numbered(manifest, beside))
 
 
 def fold(delta, output):
-    manifest = bundle.read_manifest(delta)
-    bundle.read_chain(delta)
-    with bundle.new_bundle(output, overwrite=False) as folder:
+    manifest = bundle_folder.read_manifest(delta)
+    bundle_folder.read_chain(delta)
+    with bundle_folder.new_bundle(output, overwrite=False) as folder:
         (folder / "lookup.bin").write_bytes((delta / "lookup.bin").read_bytes())
-        (folder / bundle.TABLES).write_text("all rows")
+        (folder / bundle_folder.TABLES).write_text("all rows")
         folded = Manifest({}, {}, {}, {}, {}, generation=manifest.generation, folded=manifest.version)
         numbers = {"whole_serial": manifest.whole_serial, "serial": manifest.serial}
-        bundle.write_manifest(folder, Manifest(**{**vars(folded), **numbers}))
+        bundle_folder.write_manifest(folder, Manifest(**{**vars(folded), **numbers}))
 
 
 class OpenBundle:
@@ -157,8 +157,8 @@ class Machine(Life):
         self.foldings = []
         monkeypatch.setattr(generations, "Predictor", OpenBundle)
         monkeypatch.setattr(generations.subprocess, "Popen", self._start_folding)
-        monkeypatch.setattr(bundle, "time", SimpleNamespace(time_ns=lambda: self.clock_ms * 10**6))
-        monkeypatch.setattr(bundle, "sync_folder", lambda _: None)
+        monkeypatch.setattr(bundle_folder, "time", SimpleNamespace(time_ns=lambda: self.clock_ms * 10**6))
+        monkeypatch.setattr(bundle_folder, "sync_folder", lambda _: None)
         monkeypatch.setattr("common.files.os.fsync", lambda _: None)
         write_whole = statement.write_whole
         monkeypatch.setattr(statement, "write_whole", lambda *given: self._check_lock() or write_whole(*given))
@@ -243,11 +243,11 @@ class Machine(Life):
         assert status["refused"].keys() <= wrong
         assert status["waiting"].keys() <= wrong  # a delta whose parent is refused
         newer = {name for name in wrong if model.age(model.copies[name].version) > model.age(serving)}
-        newer = {name for name in newer if (self.folder / name / bundle.MANIFEST).exists()}
+        newer = {name for name in newer if (self.folder / name / bundle_folder.MANIFEST).exists()}
         newer -= {name for name in newer if model.copies[name].version == serving}
         assert newer <= status["refused"].keys() | status["waiting"].keys()
         assert not newer or status["refused"]
-        known = {name for name in newer if bundle.MANIFEST not in model.copies[name].bad}
+        known = {name for name in newer if bundle_folder.MANIFEST not in model.copies[name].bad}
         assert (status["newest_age_seconds"] > 0) == bool(known) or is_settled == 1
 
     def wait(self, draw):
@@ -400,7 +400,7 @@ def half_finished_exports(patch):
         yield partial
         partial.rename(output)
 
-    patch.setattr(bundle, "new_bundle", beside)
+    patch.setattr(bundle_folder, "new_bundle", beside)
     patch.setattr(generations, "bundles_in", lambda folder: sorted(folder.iterdir()))
 
 

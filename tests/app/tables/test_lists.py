@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from app.config.optimizers import AdamOptions, LazyAdamOptions, SgdOptions
+from app.config.optimizer_settings import AdamOptions, LazyAdamOptions, SgdOptions
 from app.distributed.batch_kernels import make_batch_kernels
 from app.tables import make_host_tables
 from app.tables.checks import load_state

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.config.optimizers import (
+from app.config.optimizer_settings import (
     AdagradOptions,
     AdamOptions,
     FtrlOptions,

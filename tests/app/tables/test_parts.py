@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from app.config.optimizers import AdagradOptions, AdamOptions, LazyAdamOptions, SgdOptions
+from app.config.optimizer_settings import AdagradOptions, AdamOptions, LazyAdamOptions, SgdOptions
 from app.tables import make_host_tables
 from app.tables.checks import load_state
 from app.tables.fields import TableField

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.config.optimizers import (
+from app.config.optimizer_settings import (
     AdagradOptions,
     AdamOptions,
     FtrlOptions,

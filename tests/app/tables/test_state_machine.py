@@ -22,7 +22,7 @@ from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import compact, rewrite
 from app.checkpoint.write import write_checkpoint
 from app.config.config import Config
-from app.config.optimizers import DeepOptimizer, WideOptimizer
+from app.config.optimizer_settings import DeepOptimizer, WideOptimizer
 from app.config.schedules import ConstantSchedule, CosineSchedule, PlateauSchedule, StepSchedule
 from app.run.identity import data_identity
 from app.tables import optimizers
@@ -32,7 +32,7 @@ from app.tables.native.tables import NativeTables
 from app.tables.reference import ReferenceTables
 from app.training.learning_rates import learning_rates, table_learning_rates, table_spec
 from app.training.warm_start.source import open_source
-from app.training.warm_start.tables import take_rows
+from app.training.warm_start.start_tables import take_rows
 from common import settings as run_settings
 from data_prep.prepared.schema import CategoricalField, Schema, Split
 from tests.app.tables.job_in_threads import JobInThreads

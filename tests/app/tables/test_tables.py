@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.config.optimizers import FtrlOptions, LazyAdamOptions
+from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
 from app.tables.checks import load_state
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, RowGradients, TableState

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from app.config.optimizers import AdamOptions
+from app.config.optimizer_settings import AdamOptions
 from app.tables import optimizers
 from app.tables.checks import load_state
 from app.tables.initial import initial_rows

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.config.optimizers import AdagradOptions, AdamOptions, FtrlOptions, LazyAdamOptions
+from app.config.optimizer_settings import AdagradOptions, AdamOptions, FtrlOptions, LazyAdamOptions
 from app.config.schedules import ConstantSchedule
 from app.tables.fields import TableField
 from app.tables.interface import DEEP, WIDE, RowGradients, TablesSpec

@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from data_prep.__main__ import main
-from data_prep.checks.describe import describe
+from data_prep.checks.propose import describe
 from tests.data_prep.checks.generated_tables import write_csv
 
 ROWS = 1_500

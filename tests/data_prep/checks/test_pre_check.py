@@ -15,7 +15,7 @@ from data_prep.checks.pre_check import pre_check
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import read_options
 from data_prep.prepared.truth import area_under_curve
-from data_prep.raw_log.files import find_log
+from data_prep.raw_log.log_files import find_log
 from data_prep.raw_log.sample import sample_log
 from data_prep.sources.synthetic import synthesize
 

@@ -9,7 +9,7 @@ import pytest
 
 from data_prep.encoding.booleans import BOOLEAN_TEXTS, texts_among
 from data_prep.encoding.encoder import open_encoder
-from data_prep.kernels.rows import Chunk
+from data_prep.kernels.parsed import Chunk
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare

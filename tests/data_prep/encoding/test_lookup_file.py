@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 
 from data_prep.encoding.lookup_file import make_lookup, write_lookup_tables
 from data_prep.encoding.vocabulary import FieldVocabulary
-from data_prep.kernels.reference import bucket, encode_values
-from data_prep.kernels.rows import MISSING
+from data_prep.kernels.numpy_kernels import bucket, encode_values
+from data_prep.kernels.parsed import MISSING
 
 
 def encode(field, values, present, dtype="int32"):

@@ -7,7 +7,7 @@ import pytest
 
 from data_prep.encoding.raw_rows import add_label, mappings_to_chunk
 from data_prep.kernels.choose import choose_kernels
-from data_prep.kernels.rows import Chunk
+from data_prep.kernels.parsed import Chunk
 from data_prep.options.log_format import LogFormat
 
 CELLS = [

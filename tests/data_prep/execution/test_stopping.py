@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from data_prep.execution.folder import partial_folder
+from data_prep.execution.prepared_folder import partial_folder
 from data_prep.execution.stopping import Stopped, check_stop, children_without_interrupt, stop_by_signals
 
 

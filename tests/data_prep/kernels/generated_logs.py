@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from data_prep.kernels.rows import MAX_LINE_BYTES, Chunk, FileOfLog
+from data_prep.kernels.parsed import MAX_LINE_BYTES, Chunk, FileOfLog
 from data_prep.options.log_format import RELATIONS, ListForm, LogFormat, time_range, time_text
 
 _KINDS = ("integer", "hex32", "string", "ignored", "id", "list", "float", "timestamp")

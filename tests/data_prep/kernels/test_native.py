@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from data_prep.encoding import lookup_file
 from data_prep.encoding.vocabulary import FieldVocabulary
-from data_prep.kernels import native, parse, reference
+from data_prep.kernels import native, numpy_kernels, parse
 from data_prep.kernels.choose import choose_kernels
-from data_prep.kernels.reference import count_bins, count_strings, count_values, encode_values, find_strings
-from data_prep.kernels.rows import MAX_LINE_BYTES, MISSING, Chunk
+from data_prep.kernels.numpy_kernels import count_bins, count_strings, count_values, encode_values, find_strings
+from data_prep.kernels.parsed import MAX_LINE_BYTES, MISSING, Chunk
 from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import LogFormat
 
@@ -196,7 +196,7 @@ def test_no_kernel_reads_arrays_of_different_lengths():
 
 def test_the_native_kernels_are_chosen_where_they_are_built():
     assert choose_kernels("auto") is choose_kernels("native") is native
-    assert choose_kernels("numpy") is reference
+    assert choose_kernels("numpy") is numpy_kernels
 
 
 def test_a_missing_library_says_how_to_build_it(monkeypatch, tmp_path):
@@ -238,7 +238,7 @@ def test_strings_are_counted_alike(some, key_mask):
 @given(st.lists(st.text("a;bc", max_size=9), max_size=20), st.integers(1, 4))
 def test_lists_are_split_alike(cells, max_length):
     texts = Strings.of([cell.encode() for cell in cells])
-    native_lists, numpy_lists = (of.split_lists(texts, ";", max_length) for of in (native, reference))
+    native_lists, numpy_lists = (of.split_lists(texts, ";", max_length) for of in (native, numpy_kernels))
     assert native_lists.values.tolist() == numpy_lists.values.tolist()
     assert native_lists.lengths.tolist() == numpy_lists.lengths.tolist()
     assert native_lists.cut.tolist() == numpy_lists.cut.tolist()

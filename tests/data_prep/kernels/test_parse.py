@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.kernels.parse import parse_chunk
-from data_prep.kernels.rows import MAX_LINE_BYTES, Chunk
+from data_prep.kernels.parsed import MAX_LINE_BYTES, Chunk
 from data_prep.options.log_format import LogFormat
 
 INTEGER = re.compile(rb"-?[0-9]{1,19}")

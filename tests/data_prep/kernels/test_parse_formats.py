@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.kernels.choose import choose_kernels
-from data_prep.kernels.rows import MAX_LINE_BYTES, Chunk
+from data_prep.kernels.parsed import MAX_LINE_BYTES, Chunk
 from data_prep.options.log_format import LogFormat
 
 COLUMNS = {"id": "ignored", "count": "integer", "site": "string", "click": "label", "hash": "hex32", "city": "string"}

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from data_prep.encoding.fit import fit_vocabulary
-from data_prep.execution.folder import WORK_FOLDER
+from data_prep.execution.prepared_folder import WORK_FOLDER
 from data_prep.kernels import native
 from data_prep.kernels.choose import choose_kernels
-from data_prep.kernels.rows import Chunk
+from data_prep.kernels.parsed import Chunk
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.count import ChunkCounter
-from data_prep.pipeline.encode import Encoder
-from data_prep.pipeline.fit import numeric_fields
+from data_prep.pipeline.first_pass import numeric_fields
 from data_prep.pipeline.prepare import prepare
+from data_prep.pipeline.second_pass import Encoder
 from data_prep.pipeline.split import make_split
 from data_prep.statistics.statistics import LogStatistics
 from tests.data_prep.kernels.generated_logs import criteo_log_between, generate_log

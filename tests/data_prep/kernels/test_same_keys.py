@@ -8,8 +8,8 @@ import pytest
 
 from data_prep.encoding import lookup_file
 from data_prep.encoding.vocabulary import FieldVocabulary
-from data_prep.kernels import native, reference
-from data_prep.kernels.rows import MISSING
+from data_prep.kernels import native, numpy_kernels
+from data_prep.kernels.parsed import MISSING
 from data_prep.kernels.strings import Strings
 
 BITS_64 = 2**64 - 1
@@ -22,7 +22,7 @@ if not native.is_available() and "CI" not in os.environ:
 
 kernels = pytest.mark.parametrize(
     ("count_strings", "find_strings"),
-    [(native.count_strings, native.find_strings), (reference.count_strings, reference.find_strings)],
+    [(native.count_strings, native.find_strings), (numpy_kernels.count_strings, numpy_kernels.find_strings)],
     ids=["native", "numpy"],
 )
 

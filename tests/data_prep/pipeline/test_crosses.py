@@ -7,8 +7,8 @@ import pytest
 
 from data_prep.checks.inspect import inspect
 from data_prep.encoding.encoder import open_encoder
-from data_prep.kernels import native, reference
-from data_prep.kernels.rows import Chunk
+from data_prep.kernels import native, numpy_kernels
+from data_prep.kernels.parsed import Chunk
 from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions, read_options
@@ -17,9 +17,9 @@ from data_prep.pipeline.prepare import prepare
 from data_prep.pipeline.split import make_split
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import read_schema
-from data_prep.report.page import write_report
-from data_prep.statistics.file import read_statistics
+from data_prep.report.data_report import write_report
 from data_prep.statistics.statistics import LogStatistics
+from data_prep.statistics.statistics_file import read_statistics
 from tests.prepared_folders import vocabulary_of
 
 OPTIONS = PrepareOptions(
@@ -191,7 +191,7 @@ def test_native_joins_are_numpys():
     for num_rows in (0, 1, 300):
         parts = [Strings.of([words[i] for i in random.integers(0, len(words), num_rows)]) for _ in range(3)]
         present = random.random(num_rows) < 0.7
-        found = [kernels.join_strings(parts, present) for kernels in (native, reference)]
+        found = [kernels.join_strings(parts, present) for kernels in (native, numpy_kernels)]
         assert found[0].tolist() == found[1].tolist()
         by_text = {}
         for *cells, here, text in zip(*(part.tolist() for part in parts), present, found[0].tolist(), strict=True):

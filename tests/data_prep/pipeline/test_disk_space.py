@@ -15,7 +15,7 @@ import pytest
 from data_prep.encoding.lookup_file import write_lookup_tables
 from data_prep.encoding.vocabulary import FieldVocabulary
 from data_prep.execution.pieces import Pieces
-from data_prep.kernels.reference import CountedStrings
+from data_prep.kernels.numpy_kernels import CountedStrings
 from data_prep.kernels.strings import Strings
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline import disk_space
@@ -27,10 +27,10 @@ from data_prep.pipeline.disk_space import (
     warn_of_little_room,
     whole_bytes,
 )
-from data_prep.pipeline.fit import usual_row_bytes
+from data_prep.pipeline.first_pass import usual_row_bytes
 from data_prep.pipeline.prepare import prepare
 from data_prep.pipeline.zoo_layout import zoo_row_bytes
-from data_prep.raw_log.files import LogFile
+from data_prep.raw_log.log_files import LogFile
 from data_prep.raw_log.storage import FileState
 from data_prep.statistics.value_counts import _TextRun
 from tests.prepared_folders import contents

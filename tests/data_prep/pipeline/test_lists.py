@@ -9,13 +9,13 @@ import pytest
 from data_prep.checks.inspect import inspect
 from data_prep.encoding.encoder import open_encoder
 from data_prep.encoding.raw_rows import mappings_to_chunk
-from data_prep.kernels.rows import Chunk
+from data_prep.kernels.parsed import Chunk
 from data_prep.options.log_format import ListForm, LogFormat
 from data_prep.options.prepare_options import PrepareOptions, read_options
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import read_schema
-from data_prep.report.page import write_report
+from data_prep.report.data_report import write_report
 from tests.prepared_folders import vocabulary_of
 
 OPTIONS = PrepareOptions(

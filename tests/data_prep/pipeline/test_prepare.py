@@ -11,8 +11,8 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.encoding.file import VocabularyWriter
-from data_prep.kernels.reference import bucket
+from data_prep.encoding.vocabulary_file import VocabularyWriter
+from data_prep.kernels.numpy_kernels import bucket
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.count import ChunkCounter
 from data_prep.pipeline.prepare import prepare

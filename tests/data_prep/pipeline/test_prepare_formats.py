@@ -106,7 +106,7 @@ def test_the_folder_has_the_same_bytes_for_any_chunk_size_workers_memory_and_ker
     for name, way in ways.items():
         prepare(log_path, tmp_path / name, dataclasses.replace(options, **way), chunk_bytes=30_000)
         assert contents(tmp_path / name) == contents(folder)
-    monkeypatch.setattr("data_prep.execution.memory.counts_bytes", lambda *_: 1000)  # all counts go to disk
+    monkeypatch.setattr("data_prep.execution.memory_limit.counts_bytes", lambda *_: 1000)  # all counts go to disk
     prepare(log_path, tmp_path / "little", options, chunk_bytes=30_000)
     assert contents(tmp_path / "little") == contents(folder)
 

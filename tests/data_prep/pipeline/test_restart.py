@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from common.files import lock_folder
-from data_prep.execution.folder import OtherRun, partial_folder
+from data_prep.execution.prepared_folder import OtherRun, partial_folder
 from data_prep.options.prepare_options import PrepareOptions, read_options
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import SCHEMA_FILE
@@ -111,11 +111,11 @@ def test_what_is_finished_is_not_done_again(tmp_path, log_path, small_options, m
         patch.setattr("data_prep.pipeline.prepare.write_splits", interrupt)
         prepare_small(log_path, tmp_path / "out", small_options)
     monkeypatch.setattr("data_prep.pipeline.count.ChunkCounter.count", None)
-    monkeypatch.setattr("data_prep.pipeline.fit.fit_vocabulary", None)
+    monkeypatch.setattr("data_prep.pipeline.first_pass.fit_vocabulary", None)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("data_prep.pipeline.prepare.describe", interrupt)
         prepare_small(log_path, tmp_path / "out", small_options)
-    monkeypatch.setattr("data_prep.pipeline.encode.Encoder.encode", None)
+    monkeypatch.setattr("data_prep.pipeline.second_pass.Encoder.encode", None)
     monkeypatch.setattr("data_prep.prepared.writer.MindRecordWriter._open", None)
     prepare_small(log_path, tmp_path / "out", small_options)
     monkeypatch.undo()
@@ -165,7 +165,7 @@ def test_a_log_of_texts_goes_on_with_what_is_finished(tmp_path, make_avazu, proj
                 prepare_small(log_path, output, options)
         with monkeypatch.context() as patch:
             patch.setattr("data_prep.pipeline.count.ChunkCounter.count", None)
-            patch.setattr("data_prep.pipeline.encode.Encoder.encode", None)
+            patch.setattr("data_prep.pipeline.second_pass.Encoder.encode", None)
             prepare_small(log_path, output, options)
         prepare_small(log_path, tmp_path / "whole", options, overwrite=True)
         assert contents(output) == contents(tmp_path / "whole")
@@ -196,7 +196,7 @@ def test_another_log_is_refused(ended, make_log, small_options):
 
 
 def test_work_of_another_version_is_refused(ended, small_options, monkeypatch):
-    monkeypatch.setattr("data_prep.pipeline.describe._program", lambda: "another")
+    monkeypatch.setattr("data_prep.pipeline.make_schema._program", lambda: "another")
     with pytest.raises(OtherRun, match=r": program was 'xxh3:.*', is 'another'\."):
         prepare_small(*ended, small_options)
 
@@ -253,7 +253,7 @@ def test_a_users_folder_of_a_name_of_ours_stays(tmp_path, make_log, small_option
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(Path, "rename", lambda path, to: interrupt() if path.suffix == ended_at else rename(path, to))
             if ended_at == "_tidy_up":
-                patch.setattr("data_prep.execution.folder._tidy_up", interrupt)
+                patch.setattr("data_prep.execution.prepared_folder._tidy_up", interrupt)
             prepare_small(log_path, tmp_path / "out", small_options, overwrite=True)
     prepare_small(log_path, tmp_path / "out", small_options, overwrite=True, restart=restart)
     assert tree(tmp_path / "out.replaced") == mine
@@ -306,7 +306,7 @@ def test_a_partial_folder_of_another_user_is_not_trusted(ended, small_options, m
     partial = partial_folder(ended[1])
     os.chown(partial, 12345, -1)
     before = tree(partial)
-    monkeypatch.setattr("data_prep.execution.folder.Pieces.read", None)
+    monkeypatch.setattr("data_prep.execution.prepared_folder.Pieces.read", None)
     with pytest.raises(FileExistsError, match=r"belongs to another user \(number 12345, not 0\)"):
         prepare_small(*ended, small_options, restart=restart)
     assert tree(partial) == before
@@ -373,7 +373,7 @@ def test_a_run_that_ended_before_it_tidied_up_is_done_with_the_next(
     if overwrite:
         prepare_small(log_path, tmp_path / "out", dataclasses.replace(small_options, seed=2))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("data_prep.execution.folder._tidy_up", interrupt)
+        patch.setattr("data_prep.execution.prepared_folder._tidy_up", interrupt)
         prepare_small(log_path, tmp_path / "out", small_options, overwrite=overwrite)
     made = contents(tmp_path / "out")
     with pytest.raises(FileExistsError, match="holds prepared data"):  # another command

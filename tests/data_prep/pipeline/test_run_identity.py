@@ -3,7 +3,7 @@
 import pytest
 
 from common.files import checksum_of_sources
-from data_prep.pipeline import describe
+from data_prep.pipeline import make_schema
 
 PACKAGES = ("common", "data_prep")
 FILES = ("common/settings.py", "data_prep/__main__.py", "data_prep/kernels/parse.py", "data_prep/kernels/csrc/parse.cc")
@@ -23,7 +23,7 @@ def test_a_change_anywhere_makes_another_program(tmp_path, changed):
 
 
 def test_it_is_the_checksum_of_this_project(project):
-    assert describe._program() == checksum_of_sources(project, PACKAGES)
+    assert make_schema._program() == checksum_of_sources(project, PACKAGES)
 
 
 def test_what_is_built_or_cached_does_not_count(tmp_path):

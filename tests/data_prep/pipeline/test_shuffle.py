@@ -3,7 +3,7 @@ import pytest
 
 from data_prep.pipeline import shuffle
 from data_prep.pipeline.shuffle import WindowShuffle
-from data_prep.prepared.rows import Rows, concatenate
+from data_prep.prepared.examples import Rows, concatenate
 
 
 def rows_of(numbers):

@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
+from data_prep.prepared.examples import Rows
 from data_prep.prepared.reader import read_files
-from data_prep.prepared.rows import Rows
 from data_prep.prepared.writer import MindRecordWriter
 
 
@@ -85,7 +85,7 @@ def test_files_and_indexes_are_those_of_mindspores_own_writer(tmp_path):
 def test_rows_are_written_without_mindspore_which_can_be_imported_later(tmp_path, project):
     program = """
 import sys; from pathlib import Path; import numpy as np
-from data_prep.prepared.rows import Rows
+from data_prep.prepared.examples import Rows
 from data_prep.prepared.writer import MindRecordWriter
 rows = Rows(np.ones((3, 2), np.int32), np.ones((3, 1), np.float32), np.ones(3, np.float32))
 writer = MindRecordWriter(Path(sys.argv[1]) / "train-00000.mindrecord", 2)
@@ -139,7 +139,7 @@ import errno, sys
 from pathlib import Path
 from resource import RLIM_INFINITY, RLIMIT_FSIZE, setrlimit
 import numpy as np
-from data_prep.prepared.rows import Rows
+from data_prep.prepared.examples import Rows
 from data_prep.prepared.writer import MindRecordWriter
 
 rows = Rows(np.ones((40_000, 20), np.int32), np.ones((40_000, 1), np.float32), np.ones(40_000, np.float32))

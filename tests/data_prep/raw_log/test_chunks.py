@@ -12,11 +12,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from data_prep.kernels.parse import parse_chunk
-from data_prep.kernels.rows import MAX_LINE_BYTES
+from data_prep.kernels.parsed import MAX_LINE_BYTES
 from data_prep.options.log_format import LogFormat
 from data_prep.raw_log.chunks import open_log as open_file
 from data_prep.raw_log.compression import MAGIC
-from data_prep.raw_log.files import find_log
+from data_prep.raw_log.log_files import find_log
 
 TEXT = b"".join(b"line %d\n" % i for i in range(1000))
 

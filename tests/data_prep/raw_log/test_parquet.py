@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_prep.kernels.parse import parse_chunk
-from data_prep.kernels.rows import ONLY_FILE
+from data_prep.kernels.parsed import ONLY_FILE
 from data_prep.options.log_format import LogFormat, time_text
 from data_prep.options.prepare_options import read_options
 from data_prep.pipeline.prepare import prepare
-from data_prep.raw_log.files import find_log
+from data_prep.raw_log.log_files import find_log
 from data_prep.raw_log.parquet import TableChunk, open_table
 from tests.prepared_folders import contents
 

@@ -9,7 +9,7 @@ import xxhash
 from data_prep.execution.pieces import Pieces
 from data_prep.execution.pools import ExecutorChoice, Pools
 from data_prep.options.log_format import LogFormat
-from data_prep.raw_log.files import find_log
+from data_prep.raw_log.log_files import find_log
 from data_prep.raw_log.reading import LogReading, Progress
 
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_prep.pipeline.prepare import prepare
-from data_prep.raw_log.files import find_log
+from data_prep.raw_log.log_files import find_log
 from data_prep.raw_log.storage import file_state, files_in, open_stream, read_range
 from tests.prepared_folders import contents
 
@@ -138,7 +138,7 @@ def test_an_object_that_changes_is_an_error(tmp_path, bucket, log_path, small_op
     def change(*_):
         bucket.objects["train.txt"] += b"more\n"
 
-    monkeypatch.setattr("data_prep.pipeline.fit.check_statistics", lambda *_, **__: change())
+    monkeypatch.setattr("data_prep.pipeline.first_pass.check_statistics", lambda *_, **__: change())
     with pytest.raises(ValueError, match=r"s3://logs/train.txt\S* changed or vanished while it was read"):
         prepare(bucket.uri("train.txt"), tmp_path / "out", small_options)
 

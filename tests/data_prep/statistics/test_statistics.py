@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.kernels.rows import Chunk
+from data_prep.kernels.parsed import Chunk
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.count import ChunkCounter
 from data_prep.pipeline.split import make_split

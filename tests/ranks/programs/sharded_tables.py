@@ -8,7 +8,7 @@ import sys
 import numpy as np
 from mpi4py import MPI
 
-from app.config.optimizers import (
+from app.config.optimizer_settings import (
     AdagradOptions,
     AdamOptions,
     FtrlOptions,

@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from app import device
 from app.config.config import Config
-from app.config.run import DeviceOptions
+from app.config.run_settings import DeviceOptions
 from common import settings
 from tests.ranks.programs.train_steps import (
     BATCH,

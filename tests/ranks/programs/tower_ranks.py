@@ -13,10 +13,10 @@ from mindspore import ParameterTuple, Tensor, nn, ops
 from mpi4py import MPI
 
 from app.training.parallel.tensor.collectives import SumInTurn, SumOver
+from app.training.parallel.tensor.layout_plan import layer_names, plan_tower
 from app.training.parallel.tensor.optimizer_shards import OptimizerShards
-from app.training.parallel.tensor.plan import layer_names, plan_tower
+from app.training.parallel.tensor.split_tower import ShardedTower, gradient_groups
 from app.training.parallel.tensor.strategy import parse_all
-from app.training.parallel.tensor.tower import ShardedTower, gradient_groups
 
 NUM_STEPS = 20
 OPTIMIZER_SHARDS = "optimizer shards"

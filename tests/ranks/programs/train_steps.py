@@ -16,7 +16,7 @@ from mpi4py import MPI
 from app import device
 from app.batches import Batch
 from app.config.config import Config
-from app.config.run import DeviceOptions
+from app.config.run_settings import DeviceOptions
 from common import settings
 from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
 

@@ -1,1 +1,1 @@
-"""Two stages of the tower: plan, stages, run."""
+"""Two stages of the tower: stage_plan, stages, stage_step."""

@@ -141,7 +141,7 @@ class LastLoss(nn.Cell):
 
 
 class GivenSquaredNorm(nn.Cell):
-    """`app.model.optimizers.SquaredNorm` over both stages: a parameter that is written before each step."""
+    """`app.model.tower_optimizers.SquaredNorm` over both stages: a parameter that is written before each step."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,1 +1,1 @@
-"""A layer's product split: strategy, layout, plan, collectives, tower, optimizer_shards, run."""
+"""A layer's product split: strategy, layout, layout_plan, collectives, split_tower, optimizer_shards, split_step."""

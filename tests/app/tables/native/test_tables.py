@@ -183,7 +183,7 @@ def test_an_address_space_limit_is_an_error_not_a_kill():
 import resource, numpy as np
 from app.tables.fields import TableField
 from app.tables.interface import TablesSpec
-from app.config.optimizers import FtrlOptions, LazyAdamOptions
+from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
 from tests.app.tables.tables_of_spec import native_tables
 spec = TablesSpec(10**7, 1000, (TableField("C1"),), 0, 0.01, 0.0, FtrlOptions(), LazyAdamOptions())
 tables = native_tables(spec, num_threads=1)

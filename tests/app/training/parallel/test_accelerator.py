@@ -73,7 +73,7 @@ def test_strategies_and_optimizer_shards_become_calls_of_mindspore(spread_run, a
 
 
 def test_a_pipeline_takes_a_device_a_rank_and_runs_nothing_that_is_for_a_cpu_alone(spread_run, accelerator):
-    from app.training.parallel.pipeline.run import PipelinePlacement
+    from app.training.parallel.pipeline.stage_step import PipelinePlacement
 
     run, _ = spread_run("parallel.pipeline_stages=2")
     assert isinstance(run, PipelinePlacement)

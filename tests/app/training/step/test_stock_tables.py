@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.config.optimizers import AdamOptions, FtrlOptions, SgdOptions
+from app.config.optimizer_settings import AdamOptions, FtrlOptions, SgdOptions
 from app.config.schedules import ConstantSchedule, StepSchedule
 from app.model import dense_layer
 from app.tables.checks import load_state

@@ -25,7 +25,7 @@ from app.tables.reference import ReferenceTables
 from app.training.learning_rates import learning_rates, table_learning_rates, table_spec
 from app.training.warm_start.origins import NONE, _values, row_origins
 from app.training.warm_start.source import check_source, open_source
-from app.training.warm_start.tables import take_rows
+from app.training.warm_start.start_tables import take_rows
 from common import settings
 from data_prep.options.prepare_options import read_options
 from data_prep.pipeline.prepare import prepare

@@ -19,7 +19,7 @@ from app.tables.interface import DEEP, WIDE
 from app.training.learning_rates import learning_rates, table_learning_rates
 from app.training.warm_start.blocks import dense_layouts, move_dense
 from app.training.warm_start.source import check_source, open_source
-from app.training.warm_start.tables import take_rows
+from app.training.warm_start.start_tables import take_rows
 from tests.app.training.warm_start.pairs import DIM, KINDS, SAME_ROWS, STEP, Prepared, make_rows, pairs, prepared
 
 FUZZED = not settings.default.derandomize  # by the profiles of tests/conftest.py

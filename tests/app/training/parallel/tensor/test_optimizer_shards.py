@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.config.optimizers import AdagradOptions, AdamOptions, AdamWOptions, SgdOptions
+from app.config.optimizer_settings import AdagradOptions, AdamOptions, AdamWOptions, SgdOptions
 
 
 @pytest.mark.parametrize("options", [AdamOptions(), AdamWOptions(weight_decay=0.1), AdagradOptions(), SgdOptions()])
@@ -11,7 +11,7 @@ def test_one_rank_with_shards_steps_as_the_whole_optimizer(cpu, options):
     from mindspore import Parameter, Tensor
     from mpi4py import MPI
 
-    from app.model.optimizers import make_optimizer
+    from app.model.tower_optimizers import make_optimizer
     from app.training.parallel.tensor.optimizer_shards import OptimizerShards, share_of
 
     rng = np.random.default_rng(1)

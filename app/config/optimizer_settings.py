@@ -1,0 +1,143 @@
+"""The optimizers by name, each with its own settings: `deep_optimizer: {name: adam, learning_rate: 1.0e-3}`.
+
+Another `name` starts from that optimizer's defaults. Formulas: `app/tables/optimizers.py` and
+`app/model/tower_optimizers.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from app.config.schedules import ConstantSchedule, CosineSchedule, Schedule
+from common.settings import Bounds, Checked, NotNegative, Positive
+
+LEAST_FLOAT32 = 2.0**-126  # smaller numbers count as 0 on some devices
+Epsilon = Annotated[float, Bounds(least=LEAST_FLOAT32, expected="1.2e-38 or more, float32's least normal number")]
+# float32 rounds what is from the bound on up to 1.
+Decay = Annotated[float, Bounds(least=0, below=1 - 2**-25, expected="in [0, 1) as float32")]
+
+
+@dataclass(frozen=True)
+class _Optimizer(Checked):
+    name: str = ""
+    learning_rate: Positive = 1e-3  # of a step, before the schedule
+    schedule: Schedule = field(default_factory=ConstantSchedule)  # how the learning rate changes
+
+    def correction(self, step: int) -> float:
+        """Return the factor of the learning rate at step 1, 2, … that corrects moments which began as 0."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class SgdOptions(_Optimizer):
+    """Stochastic gradient descent, without state."""
+
+    name: Literal["sgd"] = "sgd"
+    learning_rate: Positive = 0.1
+
+
+@dataclass(frozen=True)
+class FtrlOptions(_Optimizer):
+    """FTRL-proximal with the usual power -½ (McMahan et al., "Ad Click Prediction", KDD 2013, Algorithm 1)."""
+
+    name: Literal["ftrl"] = "ftrl"
+    learning_rate: Positive = 5e-2
+    l1: NotNegative = 1e-8  # L1 coefficient of the proximal step
+    l2: NotNegative = 1e-8  # L2 coefficient of the proximal step
+    initial_accumulator: Positive = 1.0  # Σ gradient² before the first step
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.schedule, CosineSchedule) and self.schedule.final_factor == 0:
+            raise ValueError(
+                "schedule.final_factor must be above 0 for ftrl, which divides by its learning rate; found 0"
+            )
+
+    @property
+    def is_scheduled(self) -> bool:
+        """True if the learning rate changes."""
+        return self.schedule != ConstantSchedule()
+
+
+@dataclass(frozen=True)
+class AdagradOptions(_Optimizer):
+    """Adagrad (Duchi, Hazan & Singer, 2011), with epsilon beside the root as in `torch.optim.Adagrad`."""
+
+    name: Literal["adagrad"] = "adagrad"
+    learning_rate: Positive = 1e-2
+    initial_accumulator: NotNegative = 0.0  # Σ gradient² before the first step
+    epsilon: Epsilon = 1e-10  # added to the root of Σ gradient²
+
+
+@dataclass(frozen=True)
+class RowwiseAdagradOptions(_Optimizer):
+    """Adagrad with one accumulator a row, of the mean of its gradient's squares, as in FBGEMM."""
+
+    name: Literal["rowwise_adagrad"] = "rowwise_adagrad"
+    learning_rate: Positive = 1e-2
+    initial_accumulator: NotNegative = 0.0  # mean square of the gradients before the first step
+    epsilon: Epsilon = 1e-8  # added to the accumulator's root
+
+
+@dataclass(frozen=True)
+class _Adam(_Optimizer):
+    learning_rate: Positive = 3.5e-4
+    beta1: Decay = 0.9  # decay of the first moment
+    beta2: Decay = 0.999  # decay of the second moment
+    epsilon: Epsilon = 1e-8  # added to the root of the second moment
+
+    def correction(self, step: int) -> float:
+        # In float64: 1 - beta2**1 loses four digits in float32.
+        return math.sqrt(1 - self.beta2**step) / (1 - self.beta1**step)
+
+    def uncorrected_epsilon(self, step: int) -> float:
+        """Return what stands for epsilon beside a root that is not corrected, if it is that of the corrected one.
+
+        On a table `adam` and `partial_rowwise_adam` have it so, as `torch.optim.Adam` and FBGEMM.
+        """
+        return self.epsilon * math.sqrt(1 - self.beta2**step)
+
+
+@dataclass(frozen=True)
+class LazyAdamOptions(_Adam):
+    """Adam on the rows of the batch only; other rows and their moments do not change. As MindSpore's."""
+
+    name: Literal["lazy_adam"] = "lazy_adam"
+
+
+@dataclass(frozen=True)
+class AdamOptions(_Adam):
+    """Adam (Kingma & Ba, 2015). On a table it changes every row at every step, as `torch.optim.Adam` does."""
+
+    name: Literal["adam"] = "adam"
+
+
+@dataclass(frozen=True)
+class PartialRowwiseAdamOptions(_Adam):
+    """Lazy Adam with one second moment a row, of the mean of its gradient's squares, as in FBGEMM: two thirds of the
+    memory."""
+
+    name: Literal["partial_rowwise_adam"] = "partial_rowwise_adam"
+
+
+@dataclass(frozen=True)
+class AdamWOptions(_Adam):
+    """Adam with decoupled weight decay (Loshchilov & Hutter, 2019)."""
+
+    name: Literal["adamw"] = "adamw"
+    weight_decay: NotNegative = 1e-2  # each step takes learning_rate · weight_decay of each weight away
+
+
+WideOptimizer = FtrlOptions | AdagradOptions | SgdOptions
+DeepOptimizer = (
+    LazyAdamOptions
+    | AdamOptions
+    | PartialRowwiseAdamOptions
+    | AdagradOptions
+    | RowwiseAdagradOptions
+    | SgdOptions
+    | FtrlOptions
+)
+TowerOptimizer = AdamOptions | AdamWOptions | AdagradOptions | SgdOptions

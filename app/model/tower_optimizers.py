@@ -1,0 +1,372 @@
+"""The optimizers of the dense parameters: one for the wide head, one for the tower.
+
+Adam is MindSpore's (its epsilon stands beside the root that is not corrected for its bias, as in TensorFlow's); the
+others are written out here from operators. Gradients come in scaled by the loss scale.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
+
+from app.config.optimizer_settings import (
+    AdagradOptions,
+    AdamOptions,
+    AdamWOptions,
+    FtrlOptions,
+    SgdOptions,
+    TowerOptimizer,
+    WideOptimizer,
+)
+from app.model import dense_layer, native_layer
+from app.model.dense_layer import Total
+from app.model.wide_deep import WideDeep
+from app.tables.optimizers import LEAST_FTRL_RATE, MEAN, RunningMean, ftrl_linear
+
+CLIP_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it
+
+State = dict[str, Parameter]
+WrapOptimizer = Callable[[State, Callable[[State], nn.Cell]], nn.Cell]
+
+
+class Ftrl(nn.Cell):
+    """FTRL as in `app.tables.optimizers.ftrl_step`."""
+
+    def __init__(self, weights: State, options: FtrlOptions, loss_scale: float) -> None:
+        super().__init__()
+        self.names, self.options, self.loss_scale = tuple(weights), options, loss_scale
+        self.l1, self.l2 = options.l1, options.l2
+        self.weights = ParameterTuple(weights.values())
+        self.accumulators = _filled("accumulator", weights, options.initial_accumulator)
+        self.linear = _filled("linear", weights, 0.0)
+        self.places = tuple(Tensor(np.arange(weight.shape[0], dtype=np.int32)) for weight in weights.values())
+        self.learning_rate = _rate(options.learning_rate)
+
+    def construct(self, gradients: tuple[Tensor, ...]) -> object:
+        """Take one step; below `LEAST_FTRL_RATE` nothing changes."""
+        done: tuple = ()
+        moves = self.learning_rate >= LEAST_FTRL_RATE
+        rate = ops.maximum(self.learning_rate, LEAST_FTRL_RATE)
+        for i, weight in enumerate(self.weights):
+            gradient = gradients[i] / self.loss_scale
+            accumulator = self.accumulators[i] + gradient * gradient
+            root = ops.sqrt(accumulator)
+            linear = self.linear[i] + gradient - (root - ops.sqrt(self.accumulators[i])) / rate * weight
+            shrunk = (ops.sign(linear) * self.l1 - linear) / (root / rate + 2 * self.l2)
+            new = ops.select(ops.abs(linear) > self.l1, shrunk, ops.zeros_like(shrunk))
+            # `ops.assign` in one graph with `EmbeddingLookup`, as stock has it, ends MindSpore 2.10's compiler.
+            done += (
+                ops.scatter_update(
+                    self.accumulators[i], self.places[i], ops.select(moves, accumulator, self.accumulators[i])
+                ),
+                ops.scatter_update(self.linear[i], self.places[i], ops.select(moves, linear, self.linear[i])),
+                ops.scatter_update(weight, self.places[i], ops.select(moves, new, weight)),
+            )
+        return done
+
+    def fit_linear(self, rate: float) -> None:
+        """Set the linear terms from which a step computes the weights at this learning rate."""
+        rate = max(rate, float(LEAST_FTRL_RATE))
+        for weight, squares, linear in zip(self.weights, self.accumulators, self.linear, strict=True):
+            rows, accumulator, before = (array.asnumpy() for array in (weight, squares, linear))
+            fitted = ftrl_linear(rows, accumulator, before, np.float32(rate), self.options)
+            dense_layer.write_parameter(linear, fitted)
+
+    def change_rate(self, old: float, new: float) -> None:
+        """Set the linear terms for a new learning rate, such that the weights stay (see `app.tables.optimizers`).
+
+        Below `LEAST_FTRL_RATE` they stay those of that rate.
+        """
+        old, new = max(old, float(LEAST_FTRL_RATE)), max(new, float(LEAST_FTRL_RATE))
+        for weight, squares, linear in zip(self.weights, self.accumulators, self.linear, strict=True):
+            change = np.sqrt(squares.asnumpy()) * np.float32(1 / new - 1 / old) * weight.asnumpy()
+            dense_layer.write_parameter(linear, linear.asnumpy() - change)
+
+    def named_state(self) -> State:
+        """Return the optimizer's state by array and the model's own parameter names."""
+        return _named("ftrl.accumulator", self.names, self.accumulators) | _named(
+            "ftrl.linear", self.names, self.linear
+        )
+
+
+ALMOST_0 = sys.float_info.min  # MindSpore's Adam takes no decay of 0, and rounds this one to float32's 0
+
+
+class Adam(nn.Cell):
+    """MindSpore's Adam; for AdamW each weight is first multiplied by 1 - learning_rate · weight_decay."""
+
+    def __init__(self, weights: State, options: AdamOptions | AdamWOptions, loss_scale: float) -> None:
+        super().__init__()
+        self.names, self.name = tuple(weights), options.name
+        self.weight_decay = options.weight_decay if isinstance(options, AdamWOptions) else 0.0
+        self.optimizer = nn.Adam(
+            list(weights.values()),
+            learning_rate=options.learning_rate,
+            beta1=options.beta1 or ALMOST_0,
+            beta2=options.beta2 or ALMOST_0,
+            eps=options.epsilon,
+            loss_scale=loss_scale,
+        )
+        self.learning_rate = self.optimizer.learning_rate
+        self.weights = ParameterTuple(weights.values())
+        self.powers = ParameterTuple([self.optimizer.beta1_power, self.optimizer.beta2_power])
+        self.moments = ParameterTuple([*self.optimizer.moment1, *self.optimizer.moment2])
+        self.native = native_layer.dense_adam()
+        constants = (options.beta1, options.beta2, options.epsilon, 1 / loss_scale, self.weight_decay)
+        self.constants = Tensor(np.array(constants, np.float32))
+
+    def construct(self, gradients: tuple[Tensor, ...]) -> object:
+        if self.native is not None:
+            return self.native(
+                self.constants, self.learning_rate, *self.powers, *self.weights, *self.moments, *gradients
+            )
+        if self.weight_decay:
+            keep = 1 - self.learning_rate * self.weight_decay
+            for weight in self.weights:
+                gradients = ops.depend(gradients, ops.assign(weight, weight * keep))
+        return self.optimizer(gradients)
+
+    def named_state(self) -> State:
+        return (
+            _named(f"{self.name}.first_moment", self.names, self.optimizer.moment1)
+            | _named(f"{self.name}.second_moment", self.names, self.optimizer.moment2)
+            | {
+                f"{self.name}.beta1_power": self.optimizer.beta1_power,
+                f"{self.name}.beta2_power": self.optimizer.beta2_power,
+            }
+        )
+
+
+class Adagrad(nn.Cell):
+    """Adagrad as `torch.optim.Adagrad`: accumulator += g², weight -= rate · g / (√accumulator + epsilon)."""
+
+    def __init__(self, weights: State, options: AdagradOptions, loss_scale: float) -> None:
+        super().__init__()
+        self.names, self.loss_scale, self.epsilon = tuple(weights), loss_scale, options.epsilon
+        self.weights = ParameterTuple(weights.values())
+        self.accumulators = _filled("accumulator", weights, options.initial_accumulator)
+        self.learning_rate = _rate(options.learning_rate)
+
+    def construct(self, gradients: tuple[Tensor, ...]) -> tuple:
+        done: tuple = ()
+        for i, weight in enumerate(self.weights):
+            gradient = gradients[i] / self.loss_scale
+            accumulator = self.accumulators[i] + gradient * gradient
+            new = weight - self.learning_rate * gradient / (ops.sqrt(accumulator) + self.epsilon)
+            done += (ops.assign(self.accumulators[i], accumulator), ops.assign(weight, new))
+        return done
+
+    def named_state(self) -> State:
+        return _named("adagrad.accumulator", self.names, self.accumulators)
+
+
+class Sgd(nn.Cell):
+    """Gradient descent."""
+
+    def __init__(self, weights: State, options: SgdOptions, loss_scale: float) -> None:
+        super().__init__()
+        self.loss_scale = loss_scale
+        self.weights = ParameterTuple(weights.values())
+        self.learning_rate = _rate(options.learning_rate)
+
+    def construct(self, gradients: tuple[Tensor, ...]) -> tuple:
+        done: tuple = ()
+        for i, weight in enumerate(self.weights):
+            new = weight - self.learning_rate * gradients[i] / self.loss_scale
+            done += (ops.assign(weight, new),)
+        return done
+
+    def named_state(self) -> State:
+        return {}
+
+
+class NothingToOptimize(nn.Cell):
+    """The optimizer of a group without parameters on this rank."""
+
+    def __init__(self, learning_rate: float) -> None:
+        super().__init__()
+        self.learning_rate = _rate(learning_rate)
+
+    def named_state(self) -> State:
+        return {}
+
+
+class SquaredNorm(nn.Cell):
+    """Σ gradient² over several gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = Total()
+
+    def construct(self, gradients: tuple[Tensor, ...]) -> Tensor:
+        """Any shapes -> []."""
+        squares = 0.0
+        for gradient in gradients:
+            squares = squares + self.total(ops.square(gradient))
+        return squares
+
+
+class DenseMeans(nn.Cell):
+    """The running means of weights, as `RunningMean` defines them."""
+
+    def __init__(self, weights: State, decay: float) -> None:
+        super().__init__()
+        self.names, self.steps = tuple(weights), RunningMean(decay)
+        self.weights, self.means = ParameterTuple(weights.values()), _filled(MEAN, weights, 0.0)
+        self.rate = Parameter(Tensor(np.float32(0)), name="mean_rate", requires_grad=False)
+
+    def set_step(self, step: int) -> None:
+        """Set the number 1, 2, … of the next step, without another compilation."""
+        self.steps.reach(step)
+        dense_layer.write_parameter(self.rate, self.steps.rates[step])
+
+    def construct(self, updated: tuple) -> tuple:
+        """Take the weights into their means once `updated` is there."""
+        done: tuple = ()
+        for i, weight in enumerate(self.weights):
+            new = ops.depend(weight, updated)
+            done += (ops.assign(self.means[i], self.means[i] + self.rate * (new - self.means[i])),)
+        return done
+
+    def named_state(self) -> State:
+        return _named(MEAN, self.names, self.means)
+
+
+class DenseOptimizers(nn.Cell):
+    """The optimizers of the wide head and the tower; they change the model's parameters.
+
+    Batch normalization's running statistics are updated with them. If `tower_clip_norm` is above 0, the tower's
+    gradients are first clipped to that norm over all of them. With `ema_decay` above 0 they keep `DenseMeans`.
+    """
+
+    def __init__(
+        self,
+        model: WideDeep,
+        wide: WideOptimizer,
+        tower: TowerOptimizer,
+        loss_scale: float,
+        tower_clip_norm: float = 0.0,
+        wrap_tower: WrapOptimizer | None = None,
+        squared_norm: nn.Cell | None = None,
+        ema_decay: float = 0.0,
+    ) -> None:
+        """For a rank with only a part of the tower: `wrap_tower` makes the tower's optimizer from its weights and a
+        factory of optimizers, and `squared_norm` is a `SquaredNorm` over the whole tower."""
+        super().__init__()
+        named = list(model.named_parameters().items())
+        self.num_wide = len(model.wide.trainable_params())
+        self.wide = make_optimizer(dict(named[: self.num_wide]), wide, loss_scale)
+        make_tower = functools.partial(make_optimizer, options=tower, loss_scale=loss_scale)
+        weights = dict(named[self.num_wide :])
+        self.tower = wrap_tower(weights, make_tower) if wrap_tower else make_tower(weights)
+        self.loss_scale, self.tower_clip_norm = loss_scale, tower_clip_norm
+        self.squared_norm = squared_norm or SquaredNorm()
+        self.norms = nn.CellList(model.tower.norms())
+        self.means = DenseMeans(dict(named), ema_decay) if ema_decay else None
+        self.rates = {"wide": wide.learning_rate, "tower": tower.learning_rate}
+
+    def set_learning_rates(self, wide: float, tower: float) -> None:
+        """Set the learning rates of the next steps, without another compilation."""
+        if isinstance(self.wide, Ftrl) and wide != self.rates["wide"]:
+            self.wide.change_rate(self.rates["wide"], wide)
+        self.resume_learning_rates(wide, tower)
+
+    def set_step(self, step: int) -> None:
+        """Set the number 1, 2, … of the next step."""
+        if self.means is not None:
+            self.means.set_step(step)
+
+    @contextmanager
+    def means_as_weights(self) -> Iterator[None]:
+        """Let the model have its weights' running means inside the block, if there are any."""
+        if self.means is None or not self.means.rate.asnumpy():  # no step has been taken
+            yield
+            return
+        pairs = list(zip(self.means.weights, self.means.means, strict=True))
+        saved = [weight.asnumpy().copy() for weight, _ in pairs]
+        try:
+            for weight, mean in pairs:
+                dense_layer.write_parameter(weight, mean.asnumpy())
+            yield
+        finally:
+            for (weight, _), values in zip(pairs, saved, strict=True):
+                dense_layer.write_parameter(weight, values)
+
+    def start_from_weights(self, wide: float, tower: float) -> None:
+        """Fit FTRL's state to weights that were written, at the learning rates of the first step."""
+        if isinstance(self.wide, Ftrl):
+            self.wide.fit_linear(wide)
+        self.resume_learning_rates(wide, tower)
+
+    def resume_learning_rates(self, wide: float, tower: float) -> None:
+        """Set the learning rates of the last step before a state that was loaded."""
+        for group, optimizer, rate in (("wide", self.wide, wide), ("tower", self.tower, tower)):
+            if rate != self.rates[group]:
+                dense_layer.write_parameter(optimizer.learning_rate, np.array(rate, np.float32))
+                self.rates[group] = rate
+
+    def construct(self, gradients: tuple[Tensor, ...]) -> tuple:
+        """Update with the gradients of the wide head, then of the tower, in the order of their parameters."""
+        tower = gradients[self.num_wide :]
+        if self.tower_clip_norm:
+            tower = self.clipped(tower)
+        done: tuple = (self.tower(tower),)
+        if self.num_wide:
+            done = (self.wide(gradients[: self.num_wide]), *done)
+        for norm in self.norms:
+            done = (*done, norm.update())
+        if self.means is not None:
+            done = (*done, self.means(done))
+        return done
+
+    def clipped(self, gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return the gradients times min(1, clip_norm / norm); the norm is that without the loss scale."""
+        unscaled: tuple = ()
+        for gradient in gradients:
+            unscaled += (gradient / self.loss_scale,)
+        norm = ops.sqrt(self.squared_norm(unscaled))
+        factor = ops.minimum(self.tower_clip_norm / (norm + CLIP_EPSILON), 1.0)
+        clipped: tuple = ()
+        for gradient in gradients:
+            clipped += (gradient * factor,)
+        return clipped
+
+    def named_state(self) -> State:
+        """Return the state of both optimizers, by optimizer, array and the model's own parameter names."""
+        state: State = self.wide.named_state() | self.tower.named_state()
+        return state if self.means is None else state | self.means.named_state()
+
+
+def make_optimizer(weights: State, options: WideOptimizer | TowerOptimizer, loss_scale: float) -> nn.Cell:
+    """Return the optimizer of `weights` that `options` describe."""
+    if not weights:
+        return NothingToOptimize(options.learning_rate)
+    match options:
+        case FtrlOptions():
+            return Ftrl(weights, options, loss_scale)
+        case AdamOptions() | AdamWOptions():
+            return Adam(weights, options, loss_scale)
+        case AdagradOptions():
+            return Adagrad(weights, options, loss_scale)
+        case SgdOptions():
+            return Sgd(weights, options, loss_scale)
+
+
+def _rate(learning_rate: float) -> Parameter:
+    return Parameter(Tensor(np.float32(learning_rate)), name="learning_rate", requires_grad=False)
+
+
+def _filled(prefix: str, weights: State, value: float) -> ParameterTuple:
+    arrays = {name: np.full(weight.shape, value, np.float32) for name, weight in weights.items()}
+    return ParameterTuple(
+        Parameter(Tensor(array), name=f"{prefix}.{name}", requires_grad=False) for name, array in arrays.items()
+    )
+
+
+def _named(prefix: str, names: tuple[str, ...], states: tuple[Parameter, ...]) -> State:
+    return {f"{prefix}.{name}": state for name, state in zip(names, states, strict=True)}

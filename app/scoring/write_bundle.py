@@ -1,0 +1,239 @@
+"""Write a bundle from a checkpoint's arrays and the prepared folder that it was trained on.
+
+Letters: T touched rows, n rows of one read, D width.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import logging
+import platform
+import re
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from app.checkpoint.write import ModelState
+from app.config.config import Config
+from app.evaluation.calibration import Calibration
+from app.scoring.bundle_folder import GOLDEN, GOLDEN_TOLERANCE, TOLERANCE, Manifest, numbered, write_manifest
+from app.scoring.bundle_tables import RowsSpec, RowType, lookup, stored_as, write_rows
+from app.scoring.delta import changed_rows, check_fits
+from app.scoring.made_rows import make_rows
+from app.scoring.onnx_tower import rounding_bound, write_tower
+from app.scoring.predictor import Predictor, probabilities
+from app.tables.fields import fields_of_model, is_plain
+from app.tables.initial import initial_rows
+from app.tables.interface import DEEP, WIDE, TableSnapshot, TableState, scored_table
+from app.tables.optimizers import ROWS, RunningMean, StepHistory
+from data_prep.encoding.base import BaseVocabulary
+from data_prep.encoding.encoder import open_vocabulary, write_lookup
+from data_prep.encoding.raw_rows import table_to_chunk
+from data_prep.prepared.schema import Schema, write_schema
+
+log = logging.getLogger(__name__)
+
+GOLDEN_ROWS = 100
+PROJECT = Path(__file__).parents[2]
+CODE = "code"
+# The package in a bundle's code/ that all its modules are in: on the path, app and common would hide a user's own ones.
+CODE_PACKAGE = "wide_deep_bundle"
+_OWN_IMPORT = re.compile(r"^( *(?:from|import) )((?:app|data_prep|common)[. ])", re.MULTILINE)
+CODE_ROOTS = ("app.cli.predict", "app.cli.bundle", "app.scoring.pyfunc")  # what a bundle brings, with all they import
+PACKAGES = ("numpy", "pyarrow", "onnxruntime", "xxhash", "pyyaml", "isal", "tqdm")  # of the core
+LIBRARY = Path("data_prep/kernels/csrc/build/liblog_kernels.so")
+
+
+def write_model(
+    folder: Path,
+    state: ModelState,
+    config: Config,
+    prepared: Path,
+    checkpoint: dict[str, Any],
+    rows: RowType,
+    history: StepHistory | None = None,
+    means: RunningMean | None = None,
+    parent: Predictor | None = None,
+    calibration: Calibration | None = None,
+) -> Manifest:
+    """Write all that a score depends on into the new `folder`, but for the manifest; returns that.
+
+    `state.dense` has the numeric fields folded; `history` is that of a deep table whose rows move without being looked
+    up (`adam`): then every id has a row. With `means` the rows are their running means. With a `parent` it is a delta,
+    which has the rows that are not the parent's. Raises ValueError where the model or the vocabulary is not the
+    parent's with additions.
+    """
+    schema, _, given = open_vocabulary(prepared)
+    spec = RowsSpec(
+        num_rows=0,
+        num_ids=schema.vocabulary_size,
+        width=config.model.embedding_dim,
+        dtype=rows,
+        seed=config.train.seed,
+        initial_scale=config.model.initial_scale,
+    )
+    row_ids = _row_ids(state.tables, schema, every_id=history is not None)
+    scored = {
+        table: partial(scored_table, step=checkpoint["step"], history=history if table == DEEP else None, means=means)
+        for table in state.tables
+    }
+    stored = stored_as(rows, _reader(state.tables, spec, scored, every_id=history is not None))
+    deleted = np.zeros(0, np.int64)
+    if parent is not None:
+        check_fits(parent, schema, spec)
+        num_rows = len(row_ids)
+        row_ids, deleted = changed_rows(parent.tables, row_ids, stored)
+        if 2 * len(row_ids) > num_rows:
+            share = len(row_ids) / num_rows
+            log.warning(
+                "warning: %.0f %% of the rows differ from those of %s, so a whole bundle is about as small: write one, "
+                "without --delta-from",
+                100 * share,
+                parent.folder,
+            )
+    spec = dataclasses.replace(spec, num_rows=len(row_ids), num_deleted=len(deleted))
+    source = {key: schema.source[key] for key in ("name", "lines")}
+    write_schema(dataclasses.replace(schema, splits={}, other_files=(), source=source), folder)
+    write_tower(folder, state.dense, config.model.activation, calibration)
+    write_rows(folder, spec, row_ids, stored, deleted)
+    known = () if parent is None else (parent.schema.categorical, parent.manifest.vocabulary.get("values", ""))
+    vocabulary = write_lookup(given, folder, *known)
+    model: dict[str, Any] = {"hidden_widths": list(config.model.hidden_widths), "activation": config.model.activation}
+    if not is_plain(fields := fields_of_model(schema, config.model)):
+        model["fields"] = [field._asdict() for field in fields]
+    model |= {"batch_norm": config.model.batch_norm, "label_smoothing": config.loss.label_smoothing}
+    model |= {"calibration": dataclasses.asdict(calibration)} if calibration else {}
+    model["numeric_weights"] = state.dense.get("wide.numeric_weight", np.zeros(0)).ravel().tolist()
+    versions = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
+    manifest = Manifest(model, dataclasses.asdict(spec), vocabulary, checkpoint, versions)
+    if parent is not None:
+        named = {"id": parent.version, "name": parent.folder.absolute().name}
+        manifest = dataclasses.replace(manifest, parent=named, generation=parent.generation + 1)
+        manifest = dataclasses.replace(manifest, whole_serial=parent.manifest.whole_serial)
+    _write_golden(Predictor([*(parent.chain if parent else ()), (folder, manifest)]), given, state.dense)
+    _write_code(folder / CODE)
+    return manifest
+
+
+def _row_ids(tables: Mapping[str, TableSnapshot], schema: Schema, every_id: bool) -> np.ndarray:
+    """Return the ids, ascending, whose rows are not the initial ones; those of numeric fields are the tower's."""
+    if every_id:
+        return np.arange(schema.num_numeric, schema.vocabulary_size)
+    row_ids = np.union1d(tables[WIDE].row_ids, tables[DEEP].row_ids)
+    return row_ids[row_ids >= schema.num_numeric]
+
+
+def _reader(
+    tables: Mapping[str, TableSnapshot],
+    spec: RowsSpec,
+    scored: Mapping[str, Callable[[TableSnapshot], TableSnapshot]],
+    every_id: bool,
+) -> Callable[[str, np.ndarray], np.ndarray]:
+    """Return a function from table and ids [n] to rows: saved ones as `scored` gives them, else initial ones.
+
+    With `every_id` the steps have moved the initial deep rows as well.
+    """
+    views = {table: scored[table](saved) for table, saved in tables.items()}
+
+    def read(table: str, ids: np.ndarray) -> np.ndarray:
+        saved = views[table]
+        if table == WIDE:
+            values = np.zeros((len(ids), 1), np.float32)
+        else:
+            values = initial_rows(spec.seed, ids, spec.width, spec.initial_scale)
+        places = np.searchsorted(saved.row_ids, ids)
+        places[places == len(saved.row_ids)] = 0
+        known = saved.row_ids[places] == ids if len(saved.row_ids) else np.zeros(len(ids), np.bool_)
+        if table == DEEP and every_id and not known.all():
+            layout = tables[DEEP].layout.items()
+            states = {name: np.zeros((np.count_nonzero(~known), width), dtype) for name, (dtype, width) in layout}
+            states[ROWS] = values[~known]
+            values[~known] = scored[DEEP](TableState(ids[~known], states)).read(ROWS, slice(None))
+        values[known] = saved.read(ROWS, places[known])
+        return values[:, 0] if table == WIDE else values
+
+    return read
+
+
+def logit_tolerances(
+    predictor: Predictor, dense: Mapping[str, np.ndarray], ids: np.ndarray, numeric: np.ndarray
+) -> np.ndarray:
+    """Return how far float32 may take the logits of encoded rows from others' evaluations, [n]; see `rounding_bound`.
+
+    `dense` are the arrays that the bundle's tower was made of.
+    """
+    deep, _ = predictor.tower_inputs(ids)
+    _, wide = lookup(predictor.tables, np.maximum(ids, 0))
+    slope = abs(predictor.manifest.model.get("calibration", {}).get("slope", 1))
+    return np.maximum(GOLDEN_TOLERANCE, slope * rounding_bound(dense, deep, wide, numeric))
+
+
+def _write_golden(predictor: Predictor, given: BaseVocabulary, dense: Mapping[str, np.ndarray]) -> None:
+    """Write golden.parquet: made rows with the scores of this bundle."""
+    table = make_rows(given, predictor.log_format, GOLDEN_ROWS, seed=1)
+    scored = predictor.score_chunk(table_to_chunk(table, predictor.log_format))
+    assert scored.encoded is not None
+    tolerances = logit_tolerances(predictor, dense, scored.encoded.ids, scored.encoded.numeric)
+    scores = {"logit": scored.logits, "score": probabilities(scored.logits), TOLERANCE: tolerances}
+    for name, values in scores.items():
+        table = table.append_column(name, pa.array(values))
+    pq.write_table(table, predictor.folder / GOLDEN)
+
+
+def _write_code(folder: Path) -> None:
+    """Write the modules that scoring consists of as one package, and the native encoder where it is built."""
+    package = folder / CODE_PACKAGE
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text('"""Code that scores by the bundle which it is in."""\n', encoding="utf-8")
+    for module in code_modules(CODE_ROOTS):
+        path = _module_path(module)
+        assert path is not None
+        target = package / path.relative_to(PROJECT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        text = _OWN_IMPORT.sub(rf"\1{CODE_PACKAGE}.\2", path.read_text(encoding="utf-8"))
+        target.write_text(text, encoding="utf-8")
+    if (PROJECT / LIBRARY).is_file():
+        (package / LIBRARY).parent.mkdir(parents=True)
+        shutil.copyfile(PROJECT / LIBRARY, package / LIBRARY)
+
+
+def code_modules(roots: Iterable[str]) -> list[str]:
+    """Return the project's modules that `roots` import, inside functions too, with their packages."""
+    found: set[str] = set()
+    left = list(roots)
+    while left:
+        module = left.pop()
+        path = _module_path(module)
+        if path is None or module in found:
+            continue
+        found.add(module)
+        left.append(module.rpartition(".")[0] or module)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                left += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                left += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return sorted(found)
+
+
+def _module_path(module: str) -> Path | None:
+    """Return the file of one of the project's modules; None for any other name."""
+    if module.split(".")[0] not in ("app", "data_prep", "common"):
+        return None
+    path = PROJECT.joinpath(*module.split("."))
+    return next((p for p in (path.with_suffix(".py"), path / "__init__.py") if p.is_file()), None)
+
+
+def finish(folder: Path, manifest: Manifest, texts: Mapping[str, str], beside: Path) -> None:
+    """Write the other files, by name, and last the manifest, numbered above the bundles in the folder `beside`."""
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    write_manifest(folder, numbered(manifest, beside))

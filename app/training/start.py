@@ -1,0 +1,228 @@
+"""A launch of a training in this process: check everything, open the run's folder, train, write the status.
+
+The command `train` and the notebook's function come this way.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from app import device
+from app.batches import check_files
+from app.checkpoint.read import DamagedCheckpointError
+from app.config.by_rows import describe_by_rows, describe_few_steps
+from app.config.config import Config
+from app.distributed.mpirun import USELESS
+from app.distributed.process_group import ProcessGroup, SingleProcess
+from app.run.decision import describe_kept, read_state, settings_of_run
+from app.run.folder import RunIsFinishedError, check_launch, open_run
+from app.run.report import leave_report
+from app.run.training_loss import trained_click_rate, why_useless
+from app.tables import pick_backend
+from app.tables.fields import fields_of_model, is_plain
+from app.training.context import LOGS, Callback, RunContext
+from app.training.parallel.strategy_file import STRATEGY_FILE, read_strategies, strategy_record, write_strategy
+from app.training.step.first_layer import obstacle, with_first_layer
+from app.training.stop_signals import Stopped, StopRequest
+from app.training.validate import validate, validate_target
+from app.training.warm_start.source import check_source
+from common import settings
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.prepared.schema import SCHEMA_FILE, Schema, read_schema
+
+log = logging.getLogger("app")
+
+NOT_WRITTEN = 3  # exit status
+
+USELESS_BECAUSE = "useless_because"  # of run.json
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A training that was found possible: of the run in `path`, by `config`, on the prepared folder `dataset`.
+
+    `asked` are the settings before those that an older run keeps, `first_layer` the log's line on its choice; `on_step`
+    and `on_evaluation` are called as well.
+    """
+
+    path: Path
+    asked: Config
+    config: Config
+    dataset: Path
+    schema: Schema
+    backend: str
+    first_layer: str = ""
+    on_step: tuple[Callback, ...] = ()
+    on_evaluation: tuple[Callback, ...] = ()
+
+    def check_folder(self) -> None:
+        """Raise the errors of opening the run's folder, RunIsFinishedError among them; change nothing."""
+        check_launch(self.path.parent, self.config, self.schema, self._find_source, self.path.name)
+
+    def select_device(self) -> str:
+        """Import MindSpore and return its target; raise ValueError for settings that do not go with it."""
+        target = device.select_device(self.config.device)
+        validate_target(self.config, target)
+        if target == "CPU" and (unused := self.config.parallel.unused_on_cpu()):
+            log.warning("warning: %s: for Ascend and GPU only; ignored on a CPU", ", ".join(unused))
+        return target
+
+    def train(self, target: str, group: ProcessGroup | None = None) -> int:
+        """Train on the device `target`, as one of the ranks `group`, and return the exit status.
+
+        Raises as `Trainer.train`, but for what it has saved.
+        """
+        group = group or SingleProcess()
+        # One process finds a damaged checkpoint as it loads it, which reads each byte once; several verify it before.
+        damaged: dict[Path, str] | None = {} if isinstance(group, SingleProcess) else None
+        while True:
+            try:
+                return self._train_in_folder(target, group, damaged)
+            except RunIsFinishedError as finished:
+                with group:  # so that servers end
+                    return report_finished(finished)
+            except DamagedCheckpointError as error:
+                if damaged is None or error.checkpoint is None or error.checkpoint in damaged:
+                    raise
+                damaged[error.checkpoint] = str(error)
+
+    def _find_source(self) -> Path | None:
+        return check_source(self.config, self.schema)
+
+    def _train_in_folder(self, target: str, group: ProcessGroup, damaged: dict[Path, str] | None) -> int:
+        """Open the run's folder and train; raise DamagedCheckpointError if the checkpoint to resume is damaged."""
+        base, name = self.path.parent, self.path.name
+        folder, lock = open_run(base, self.config, self.schema, group, self._find_source, damaged, self.asked, name)
+        config = folder.config
+        with (
+            lock,
+            StopRequest(config.train.time_limit, all_reduce_max=group.all_reduce_max) as stop,
+            _log_to(folder.log_path),
+        ):
+            verb = {"new": "Starting", "resume": "Resuming", "continue": "Continuing"}[folder.plan.kind]
+            log.info("%s %s (%s)", verb, folder.path, folder.plan.reason)
+            for refused in folder.plan.refused.values():
+                log.warning("warning: a newer checkpoint is not used: %s", refused)
+            for line in describe_kept(self.asked, config):
+                log.info("%s", line)
+            num_rows = self.schema.splits["train"].rows
+            if config.train.auto:
+                log.info("%s", describe_by_rows(config, num_rows))
+            if few_steps := describe_few_steps(config, num_rows):
+                log.warning("warning: %s", few_steps)
+            if self.first_layer:
+                log.info("%s", self.first_layer)
+            threads = config.device.num_threads
+            log.info("the tower runs on %s, the tables are %s, %d host threads", target, self.backend, threads)
+            if group.size > 1:
+                rows = config.train.batch_size
+                log.info("rank %d of %d, which share batches of %d rows", group.rank, group.size, rows)
+            if config.parallel.is_spread:
+                write_strategy(folder.path / STRATEGY_FILE, strategy_record(config, self.schema, group.size))
+            else:
+                (folder.path / STRATEGY_FILE).unlink(missing_ok=True)  # an earlier launch may have written it
+            on_step, on_evaluation = (*LOGS, *self.on_step), (*LOGS, *self.on_evaluation)
+            try:
+                with group:
+                    context = RunContext(config, self.dataset, self.schema, folder, stop, group, on_step, on_evaluation)
+                    return _train(context, self.backend)
+            except DamagedCheckpointError as error:
+                error.checkpoint = folder.plan.checkpoint.path if folder.plan.checkpoint else None
+                raise
+
+
+def plan_launch(config: Config, dataset: Path, path: Path, num_ranks: int = 1, num_servers: int = 0) -> Launch:
+    """Check settings and data, and set the environment of MindSpore; nothing is imported or written yet.
+
+    `path` is the run's folder, on several ranks that of the first. Raises ValueError or FileNotFoundError.
+    """
+    schema = read_schema(dataset)
+    check_files(dataset, schema)
+    # The settings of a run are on record beside it: those of its data are the folder's, whatever a file or default has.
+    config = replace(config, prepare=settings.merge(PrepareOptions(), schema.options, where=str(dataset / SCHEMA_FILE)))
+    asked = read_strategies(config, schema)
+    config = settings_of_run(path, asked, schema)
+    device.prepare_environment(config.device)
+    plain = is_plain(fields_of_model(schema, config.model))
+    backend = pick_backend(config.tables.backend, config.model.fold_numeric, num_ranks + num_servers, plain)
+    asked_way, num_processes = asked.model.first_layer, num_ranks + num_servers
+    was_chosen = (asked_way, config.model.first_layer) == ("auto", "distinct")
+    if was_chosen and (reason := obstacle(config, schema, backend, num_processes=1)):
+        raise ValueError(
+            f"the run in {path} multiplies distinct rows once (model.first_layer=distinct), but now {reason}; resume "
+            "it without that, or begin anew with train.resume=never"
+        )
+    config, reason = with_first_layer(config, asked_way, schema, dataset, backend, num_processes)
+    if num_processes > 1 and config.model.first_layer == "distinct":
+        reason = "several ranks multiply the first layer position by position, which rounds otherwise"
+    # A run that auto began as distinct may be resumed by several ranks; who asks for distinct there is refused.
+    as_asked = replace(config, model=replace(config.model, first_layer=asked_way))
+    validate(as_asked, schema, num_ranks, num_servers, backend)
+    return Launch(path, asked, config, dataset, schema, backend, reason)
+
+
+def report_finished(finished: RunIsFinishedError) -> int:
+    """Log that the run needs no training; return the exit status that its training had."""
+    log.info("%s", finished)
+    useless_because = read_state(finished.path).get(USELESS_BECAUSE, "")
+    return _warn_of_useless(useless_because) if useless_because else 0
+
+
+def _warn_of_useless(reason: str) -> int:
+    log.warning("warning: the training did not learn: %s; its checkpoints are kept; try smaller learning rates", reason)
+    return USELESS
+
+
+@contextmanager
+def _log_to(path: Path) -> Iterator[None]:
+    """Copy the log to a file."""
+    log_file = logging.FileHandler(path, encoding="utf-8")
+    log_file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logging.getLogger().addHandler(log_file)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(log_file)
+        log_file.close()
+
+
+def _train(context: RunContext, backend: str) -> int:
+    """Train, write the run's status and report to its folder, and return the exit status."""
+    from app.training.loop import Trainer
+    from app.training.saving import NotSavedError
+
+    exit_status, run = 0, context.run
+    try:
+        Trainer(context, backend).train()
+    except Stopped as stopped:
+        exit_status = stopped.exit_status
+        run.set_status("stopped")
+        log.info("stopped after saving: %s; run the same command to resume", stopped)
+    except DamagedCheckpointError:
+        if run.plan.checkpoint is None:  # of a warm start
+            run.set_status("failed")
+        raise
+    except NotSavedError as error:
+        run.set_status("failed")
+        log.error("error: %s", error)
+    except BaseException as error:
+        run.set_status("failed")
+        log.info("the run stopped: %s: %s", type(error).__name__, error)
+        leave_report(run.path)
+        raise
+    else:
+        click_rate = trained_click_rate(context.dataset, context.schema)
+        reason = why_useless(run.loss_path, click_rate, context.config.loss.label_smoothing)
+        run.set_status("finished", **({USELESS_BECAUSE: reason} if reason else {}))
+        log.info("finished; evaluate it on the test rows with: make eval (in Python: evaluate(run))")
+        if reason:
+            exit_status = _warn_of_useless(reason)
+    unwritten = [*run.write_errors(), *leave_report(run.path)]
+    if unwritten:
+        log.error("error: could not write %s", ", ".join(unwritten))
+        return NOT_WRITTEN
+    return exit_status

@@ -1,0 +1,164 @@
+"""Rows of a model that was trained before, for a new run's tables; no MindSpore, as servers of rows take them too.
+
+Letters: n rows of a piece, V vocabulary size.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import numpy as np
+
+from app.checkpoint.read import PIECE_BYTES
+from app.config.config import Config
+from app.config.optimizer_settings import FtrlOptions
+from app.tables.fields import are_seen, fields_of_model
+from app.tables.interface import DEEP, WIDE, RowArray, TableSnapshot, TablesSpec, WriteRows
+from app.tables.optimizers import LAST_RATE, LAST_STEP, MEAN, MEAN_STEP, ROWS, TableOptimizer, ftrl_arrays
+from app.training.learning_rates import LearningRates
+from app.training.warm_start.origins import NONE
+from app.training.warm_start.source import Source
+from data_prep.prepared.schema import Schema
+
+log = logging.getLogger(__name__)
+
+OWN = LAST_STEP, MEAN, MEAN_STEP  # arrays that begin anew with each run
+FREE = LAST_RATE, MEAN, MEAN_STEP  # arrays that the source may have or lack
+
+UNTOUCHED_BYTES = 1 << 26  # of rows that nothing was learned of, unless the others take more
+
+Seen = Callable[[np.ndarray], np.ndarray]
+Loading = Callable[[int], AbstractContextManager[WriteRows]]  # `loading` of all tables, or of those of one owner
+
+
+def take_rows(
+    loading: Loading, spec: TablesSpec, rates: LearningRates, config: Config, schema: Schema, source: Source
+) -> None:
+    """Load the source's rows, and with `train.init_optimizer` their optimizer states, into empty tables.
+
+    Rows that no step of it touched come along where they would have other values here. Raises ValueError if the
+    source's tables have other arrays than `spec`.
+    """
+    with_optimizer = config.train.init_optimizer
+    _check_tables(source, spec, with_optimizer)
+    rates.steps_before = source.steps if with_optimizer else 0
+    with loading(0) as write:
+        for table in (WIDE, DEEP):
+            rows, seen = source.state.tables[table], _seen_by_both(table, config, schema, source)
+            new_ids, old_ids = _touched(rows.row_ids, source, seen)
+            parts = [(rows, new_ids, np.searchsorted(rows.row_ids, old_ids))]
+            if table == DEEP and source.untouched is not None:
+                untouched, their_old_ids = _untouched(rows.row_ids, new_ids.size, spec, source, seen)
+                parts.append((source.untouched(their_old_ids), untouched, np.arange(untouched.size)))
+            for part in parts:
+                for name, ids, values in _pieces(*part, spec.optimizer(table), with_optimizer):
+                    try:
+                        write(table, name, ids, values)
+                    except ValueError as error:
+                        raise ValueError(f"{source.where}: {error}") from error
+            taken = sum(ids.size for _, ids, _ in parts)
+            log.info(
+                "%s: %s table: %s rows taken, %s of %s newly initialized, %s dropped",
+                source.where,
+                table,
+                f"{taken:,}",
+                f"{schema.vocabulary_size - taken:,}",
+                f"{schema.vocabulary_size:,}",
+                f"{rows.row_ids.size - np.unique(old_ids).size:,}",
+            )
+
+
+def _seen_by_both(table: str, config: Config, schema: Schema, source: Source) -> Seen:
+    """Return a function of ids that masks those of fields which this part of both models sees."""
+    # Where the numeric fields belong to the tower, their rows are not taken.
+    first_id = schema.num_numeric if config.model.fold_numeric else 0
+    there = {field.name: field for field in source.fields}
+    fields = fields_of_model(schema, config.model)
+    are_both = [getattr(field, table) and getattr(there.get(field.name, field), table) for field in fields]
+    if all(are_both):
+        return lambda ids: ids >= first_id
+    return lambda ids: (ids >= first_id) & are_seen(ids, schema, are_both)
+
+
+def _touched(row_ids: np.ndarray, source: Source, seen: Seen) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ids here, and the old ones, of the rows `row_ids` of the source."""
+    if source.origins is None:
+        kept = row_ids[seen(row_ids)]
+        return kept, kept
+    new_ids = np.flatnonzero(_are_among(row_ids, source.origins))
+    new_ids = new_ids[seen(new_ids)]
+    return new_ids, source.origins[new_ids]
+
+
+def _untouched(
+    row_ids: np.ndarray, num_touched: int, spec: TablesSpec, source: Source, seen: Seen
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ids here, and the old ones, of rows that are not among those touched, `row_ids`, and differ here.
+
+    Too many of them, of a large hashed vocabulary, begin anew: what nothing was learned of is not worth the memory.
+    """
+    nothing = np.empty(0, np.int64)
+    if source.origins is None and not source.own_initial:
+        return nothing, nothing
+    most = max(num_touched, UNTOUCHED_BYTES // (4 * spec.embedding_dim))
+    count = spec.vocabulary_size - row_ids.size
+    if source.origins is not None or count <= most:
+        origins = np.arange(spec.vocabulary_size) if source.origins is None else source.origins
+        new_ids = np.flatnonzero((origins != NONE) & ~_are_among(row_ids, origins))
+        new_ids = new_ids[seen(new_ids) & (source.own_initial | (origins[new_ids] != new_ids))]
+        count = new_ids.size
+        if count <= most:
+            return new_ids, origins[new_ids]
+    log.warning(
+        "warning: %s: %s deep rows that no step of it touched begin anew, as they take more memory than its %s others",
+        source.where,
+        f"{count:,}",
+        f"{num_touched:,}",
+    )
+    return nothing, nothing
+
+
+def _are_among(row_ids: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """Return a mask of the `ids` that are among `row_ids`, which ascend."""
+    if not row_ids.size:
+        return np.zeros(ids.shape, bool)
+    found: np.ndarray = row_ids[np.minimum(np.searchsorted(row_ids, ids), row_ids.size - 1)] == ids
+    return found
+
+
+def _pieces(
+    rows: TableSnapshot, ids: np.ndarray, places: np.ndarray, options: TableOptimizer, with_optimizer: bool
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Yield some of the rows at `places` [k] at a time, array by array: name, their `ids` [n], values [n, width].
+
+    FTRL computes its weights from its linear terms, so these are fitted to the weights.
+    """
+    names = [name for name in rows.layout if name not in OWN and (with_optimizer or name == ROWS)]
+    count = max(1, PIECE_BYTES // (4 * rows.layout[ROWS].width))
+    for start in range(0, places.size, count):
+        piece = places[start : start + count]
+        arrays = {name: rows.read(name, piece).copy() for name in names}
+        if isinstance(options, FtrlOptions):
+            arrays = ftrl_arrays(arrays, options)
+        for name, values in arrays.items():
+            yield name, ids[start : start + count], values
+
+
+def _check_tables(source: Source, spec: TablesSpec, with_optimizer: bool) -> None:
+    for table, rows in source.state.tables.items():
+        # An FTRL's last learning rates are of no use to one with another schedule, and can be done without.
+        found, expected = (
+            {name: array for name, array in layout.items() if name == ROWS or (with_optimizer and name not in FREE)}
+            for layout in (rows.layout, spec.layout(table))
+        )
+        if found != expected:
+            advice = "; train.init_optimizer=false takes the rows alone" if with_optimizer else ""
+            raise ValueError(
+                f"{source.where}: {table} table has {_described(found)}, expected {_described(expected)}{advice}"
+            )
+
+
+def _described(layout: dict[str, RowArray]) -> str:
+    return ", ".join(f"{name} ({array.dtype}, {array.width} wide)" for name, array in layout.items())

@@ -1,0 +1,139 @@
+"""Pairs of fields whose cross helps a logistic regression, the wide part: `python -m data_prep suggest-crosses`.
+
+A regression on the fields alone is fitted to one half of the training rows. Where its predictions on the other half are
+wrong for a pair of values, a cross can correct them: each pair gets the weight of one Newton step, sum(y - p) /
+(sum(p (1 - p)) + 1 / C). The gain of two fields is by how much these weights lower the log loss on valid rows.
+Values out of vocabulary count for nothing, as a pair of them is too rare for an id of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.prepared.examples import Rows, concatenate
+from data_prep.prepared.features import one_hot, read_spread
+from data_prep.prepared.schema import Schema, read_schema
+
+INVERSE_PENALTY = 0.05  # C of the regression and of the pairs' weights
+MAX_ROWS = 400_000  # of training, and of valid
+LEVEL = 0.05  # the chance that any pair that does not help is suggested
+MOST_SUGGESTED = 5
+
+
+@dataclass(frozen=True)
+class Gain:
+    """The mean log loss on valid rows that a cross takes away, its standard error, and whether that is no chance."""
+
+    fields: tuple[str, str]
+    log_loss: float
+    error: float
+    is_certain: bool
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """Rows [n] with the regression's probabilities; `weights` are all 1 where the rows have none."""
+
+    ids: NDArray[Any]
+    labels: NDArray[Any]
+    weights: NDArray[Any]
+    logits: NDArray[Any]
+    known: NDArray[np.bool_]  # [n, P]: not out of vocabulary
+
+
+def find_gains(folder: Path, max_rows: int = MAX_ROWS) -> list[Gain]:
+    """Return the gain of each pair of fields with one value a row, the largest first.
+
+    Raises ValueError for a folder without valid rows, with rows of one class, with fewer than two such fields, or with
+    2**31 ids or more.
+    """
+    schema = read_schema(folder)
+    ends = np.cumsum([field.max_length for field in schema.categorical], dtype=int)
+    columns = {
+        field.name: int(end) - 1
+        for field, end in zip(schema.categorical, ends, strict=True)
+        if field.max_length == 1 and not field.cross
+    }
+    if schema.vocabulary_size >= 2**31:
+        raise ValueError(f"{folder} has {schema.vocabulary_size:,} ids; pairs are counted of fewer than 2,147,483,648")
+    if len(columns) < 2:
+        raise ValueError(f"{folder} has {len(columns)} categorical fields of one value a row; a cross needs two")
+    second, valid = _score(folder, schema, max_rows)
+    pairs = list(itertools.combinations(columns, 2))
+    least = NormalDist().inv_cdf(1 - LEVEL / len(pairs))  # Bonferroni's correction
+    gains = []
+    for pair in pairs:
+        lowered = _lowered_loss(second, valid, columns[pair[0]], columns[pair[1]])
+        total = valid.weights.sum()
+        mean = float(valid.weights @ lowered / total)
+        error = float(np.sqrt(valid.weights**2 @ (lowered - mean) ** 2) / total)
+        gains.append(Gain(pair, mean, error, mean > least * error))
+    return sorted(gains, key=lambda gain: -gain.log_loss)
+
+
+def _score(folder: Path, schema: Schema, max_rows: int) -> tuple[_Scored, _Scored]:
+    """Fit to the first half of the training rows, which are shuffled; score the second half and the valid rows."""
+    from sklearn.linear_model import LogisticRegression  # late: the import takes a second
+
+    for split in ("train", "valid"):
+        if split not in schema.splits or not schema.splits[split].rows:
+            raise ValueError(f"{folder} has no rows in split {split!r}; crosses are fitted to train, measured on valid")
+    train = concatenate(list(read_spread(folder, schema, "train", max_rows)))
+    valid = concatenate(list(read_spread(folder, schema, "valid", max_rows)))
+    if not len(valid):
+        raise ValueError(f"{folder} has no row in split 'valid' with a weight above 0; crosses are measured on valid")
+    first, second = train.take(slice(len(train) // 2)), train.take(slice(len(train) // 2, None))
+    if len(np.unique(first.labels)) < 2:
+        raise ValueError(f"the {len(first):,} training rows read of {folder} have one class only")
+    model = LogisticRegression(C=INVERSE_PENALTY, max_iter=200)
+    model.fit(one_hot(first, schema), first.labels, first.weights)
+    out = np.array([field.oov_ids for field in schema.categorical for _ in range(field.max_length)])
+
+    def scored(rows: Rows) -> _Scored:
+        logits = model.decision_function(one_hot(rows, schema)).astype(np.float64)
+        weights = np.ones(len(rows)) if rows.weights is None else rows.weights.astype(np.float64)
+        known = (rows.ids < out[:, 0]) | (rows.ids >= out[:, 1])
+        return _Scored(rows.ids.astype(np.int64), rows.labels, weights, logits, known)
+
+    return scored(second), scored(valid)
+
+
+def _lowered_loss(fitted: _Scored, valid: _Scored, one: int, other: int) -> NDArray[np.float64]:
+    """Return by how much the weights of a pair's values, fitted to `fitted`, lower the log loss of each valid row."""
+    of_fitted, of_valid = (
+        np.where(rows.known[:, one] & rows.known[:, other], rows.ids[:, one] << 32 | rows.ids[:, other], -1)
+        for rows in (fitted, valid)
+    )
+    values, places = np.unique(of_fitted, return_inverse=True)
+    probabilities = 1 / (1 + np.exp(-fitted.logits))
+    wrong = np.bincount(places, fitted.weights * (fitted.labels - probabilities))
+    curvature = np.bincount(places, fitted.weights * probabilities * (1 - probabilities))
+    steps = np.where(values < 0, 0.0, wrong / (curvature + 1 / INVERSE_PENALTY))
+    found = np.minimum(np.searchsorted(values, of_valid), len(values) - 1)
+    moved = valid.logits + np.where(values[found] == of_valid, steps[found], 0.0)
+    return np.logaddexp(0, valid.logits) - np.logaddexp(0, moved) + valid.labels * (moved - valid.logits)
+
+
+def describe_gains(gains: list[Gain], shown: int) -> str:
+    """Return a table of the best pairs, and the setting that crosses those that help for certain."""
+    lines = [
+        f"the best {min(shown, len(gains))} of {len(gains)} pairs, by what a cross takes from the log loss of valid"
+    ]
+    lines += [
+        f"  {' * '.join(gain.fields):40} {gain.log_loss:+.6f} ± {gain.error:.6f}{'  helps' * gain.is_certain}"
+        for gain in gains[:shown]
+    ]
+    certain = [gain.fields for gain in gains if gain.is_certain][:MOST_SUGGESTED]
+    if not certain:
+        return "\n".join([*lines, "no pair helps by more than chance: leave crosses out"])
+    setting = ",".join(f"[{','.join(pair)}]" for pair in certain)
+    return "\n".join(
+        [*lines, f"prepare again with: prepare.crosses=[{setting}]", "and compare: python -m app baseline"]
+    )

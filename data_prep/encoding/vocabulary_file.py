@@ -1,0 +1,130 @@
+"""Write and read vocabulary.parquet. Apart from vocabulary.py, which workers import: pyarrow costs memory and time.
+
+Letters: K values of a field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from data_prep.encoding.vocabulary import FieldVocabulary, OrderedValues
+from data_prep.kernels.arrow import from_arrow, hex_text, to_arrow
+from data_prep.kernels.numpy_kernels import CountedStrings
+from data_prep.kernels.parsed import MISSING, SMALLEST_BUCKET
+from data_prep.kernels.strings import Strings, concatenate_strings
+from data_prep.options.columns import CategoricalColumn
+from data_prep.prepared.schema import CategoricalField
+
+_GROUP_ROWS = 1 << 20  # of vocabulary.parquet
+_PARQUET_SCHEMA = pa.schema(
+    [
+        ("field", pa.dictionary(pa.int32(), pa.string())),
+        ("value", pa.string()),
+        ("count", pa.int64()),
+        ("id", pa.int64()),
+    ]
+)
+_VALUE_OF_DIGIT = np.array([int(chr(byte), 16) if chr(byte) in "0123456789abcdef" else 0 for byte in range(256)])
+
+
+class VocabularyWriter:
+    """Writes vocabulary.parquet (field, value, count, id) by rising id, one field after the other."""
+
+    def __init__(self, path: Path, columns: Sequence[CategoricalColumn]) -> None:
+        self._names = [column.name for column in columns]
+        self._kinds = {column.name: column.kind for column in columns}
+        self._dictionary = to_arrow(Strings.of([name.encode() for name in self._names])).cast(pa.string())
+        self._writer = pq.ParquetWriter(path, _PARQUET_SCHEMA)
+
+    def add(self, field: FieldVocabulary) -> None:
+        """Write a field, in row groups of its own."""
+        ids = field.value_ids
+        for first in range(0, len(field.values), _GROUP_ROWS):
+            rows = slice(first, first + _GROUP_ROWS)
+            values = field.values[rows]
+            if field.texts is not None:
+                written = to_arrow(field.texts.take(rows)).cast(pa.string())
+            elif self._kinds[field.name] == "hex32":
+                written = hex_text(values)
+            else:
+                smallest = _smallest(self._kinds[field.name])
+                texts = [b"" if value == MISSING else b"%d" % (value + smallest) for value in values.tolist()]
+                written = to_arrow(Strings.of(texts)).cast(pa.string())
+            name_index = np.full(len(values), self._names.index(field.name), np.int32)
+            columns = [
+                pa.DictionaryArray.from_arrays(_numbers(name_index, pa.int32()), self._dictionary),
+                written,
+                _numbers(field.counts[rows], pa.int64()),
+                _numbers(ids[rows], pa.int64()),
+            ]
+            self._writer.write_table(pa.table(columns, schema=_PARQUET_SCHEMA))
+
+    def copy(self, path: Path) -> None:
+        """Write all of another vocabulary.parquet with the same fields; to be called first."""
+        with pq.ParquetFile(path) as file:
+            for number in range(file.num_row_groups):
+                group = file.read_row_group(number)
+                names = group["field"].cast(pa.string()).combine_chunks()
+                name_index = pc.index_in(names, value_set=self._dictionary)
+                field = pa.DictionaryArray.from_arrays(name_index, self._dictionary)
+                self._writer.write_table(pa.table([field, *group.columns[1:]], schema=_PARQUET_SCHEMA))
+
+    def finish(self) -> None:
+        self._writer.close()
+
+
+def read_vocabulary(path: Path, field: CategoricalField, column: CategoricalColumn) -> FieldVocabulary:
+    """Return the vocabulary of a field as it was written."""
+    table = pq.read_table(path, filters=[("field", "==", field.name)])
+    written, counts = table["value"].combine_chunks(), table["count"].to_numpy()
+    texts = None
+    if column.is_text:
+        is_missing = pc.equal(written, "").to_numpy(zero_copy_only=False)
+        values, texts = np.where(is_missing, MISSING, np.arange(len(written))), from_arrow(written)
+    elif column.kind == "hex32":
+        values = _hex_values(written)
+    else:  # of which there are few
+        smallest = _smallest(column.kind)
+        values = np.array([int(text) - smallest if text else MISSING for text in written.to_pylist()], np.int64)
+    return FieldVocabulary(field.name, field.oov_ids, field.id_ranges, values, counts, texts)
+
+
+def order_strings(counted: CountedStrings, num_missing: int, max_size: int | None = None) -> OrderedValues:
+    """Do what `vocabulary.order_values` does with strings: order by falling count, then by their bytes."""
+    arrays = [to_arrow(counted.texts), _numbers(counted.counts, pa.int64())]
+    table = pa.Table.from_arrays(arrays, ["text", "count"])
+    sorted_rows = pc.sort_indices(table, [("count", "descending"), ("text", "ascending")])
+    order = np.frombuffer(sorted_rows.buffers()[1], np.uint64)[: len(table)][:max_size]  # `to_numpy` imports pandas
+    counts, texts = counted.counts[order], counted.texts.take(order).compact()
+    missing_index = int(np.searchsorted(-counts, -num_missing))  # "" comes before all other strings
+    numbers = np.insert(np.arange(len(counts)), missing_index, MISSING)
+    with_missing = np.insert(1 + np.arange(len(counts)), missing_index, 0)
+    all_texts = concatenate_strings([Strings.of([b""]), texts]).take(with_missing).compact()
+    return numbers, np.insert(counts, missing_index, num_missing), all_texts
+
+
+def _numbers(numbers: NDArray[np.signedinteger], kind: pa.DataType) -> pa.Array:
+    """Return numbers as pyarrow has them. `pa.array` would import pandas if it is installed."""
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
+
+
+def _smallest(kind: str) -> int:
+    """Return the number that 0 stands for in a column of buckets, hours or weekdays."""
+    return SMALLEST_BUCKET if kind == "bucket" else 0
+
+
+def _hex_values(texts: pa.StringArray) -> NDArray[np.int64]:
+    """Return values [K] from eight hex digits each, MISSING from ""."""
+    is_missing = pc.equal(texts, "")
+    # All of the same length, so their digits lie end to end in the array's memory.
+    filled = pc.if_else(is_missing, "0" * 8, texts)
+    digits = np.frombuffer(filled.buffers()[2], np.uint8, 8 * len(filled)).reshape(-1, 8)
+    values = _VALUE_OF_DIGIT[digits] @ 16 ** np.arange(7, -1, -1)
+    return np.where(is_missing.to_numpy(zero_copy_only=False), MISSING, values)

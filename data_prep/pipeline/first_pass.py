@@ -1,0 +1,178 @@
+"""First pass over the log: fit vocabulary and numeric parameters to the training rows, or take them from a folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.files import checksum
+from data_prep.checks.rejects import check_statistics
+from data_prep.encoding.base import BaseVocabulary
+from data_prep.encoding.fit import FittedVocabulary, copy_base_vocabulary, extend_base_vocabulary, fit_vocabulary
+from data_prep.encoding.lookup_file import LOOKUP_FILE
+from data_prep.execution.pieces import storable
+from data_prep.execution.prepared_folder import REJECTS_FILE, WorkDir
+from data_prep.options.columns import check_names
+from data_prep.options.log_format import AGE
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.count import count_log, new_statistics
+from data_prep.pipeline.split import SplitRule
+from data_prep.prepared.examples import row_bytes
+from data_prep.prepared.schema import (
+    DAY,
+    INDICATOR,
+    NEWEST,
+    VOCABULARY_FILE,
+    CategoricalField,
+    NumericField,
+    before_transform,
+)
+from data_prep.raw_log.reading import LogReading
+from data_prep.statistics.statistics import LogStatistics, NumericStatistics, RowSample
+
+_PIECE = "fitted"
+NUM_QUANTILES = 256
+
+storable(FittedVocabulary, CategoricalField, NumericField)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Results of the first pass; `statistics` are empty if there was none."""
+
+    statistics: LogStatistics
+    numeric: tuple[NumericField, ...]
+    vocabulary: FittedVocabulary
+
+
+def fit(
+    reading: LogReading, split: SplitRule, options: PrepareOptions, given: BaseVocabulary | None, work_dir: WorkDir
+) -> Fitted:
+    """Count the log, if anything is fitted to it, and write vocabulary.parquet, or restore what an earlier run fitted.
+
+    Raises ValueError if the log is bad.
+    """
+    restored = _restore(reading, options, given, work_dir)
+    if restored is not None:
+        return restored
+    folder = work_dir.folder
+    statistics = new_statistics(options, work_dir, reading.num_workers)
+    (folder / REJECTS_FILE).write_bytes(b"")
+    if needs_counting(options, given):
+        count_log(reading, split, options, statistics, folder)
+        check_statistics(statistics, options, reading.name, folder, is_fitted=True)
+    if given is not None and given.extends:
+        extended = extend_base_vocabulary(given, statistics, options, folder)
+        fitted = Fitted(statistics, given.schema.numeric, extended)
+    elif given is not None:
+        fitted = Fitted(statistics, given.schema.numeric, copy_base_vocabulary(given, folder))
+    else:
+        numeric = numeric_fields(options, statistics.numeric, statistics.sample)
+        fitted = Fitted(statistics, numeric, fit_vocabulary(statistics, options, len(numeric), folder))
+    made = (fitted.statistics.kept(), fitted.numeric, fitted.vocabulary, _checksums(work_dir, options, given))
+    work_dir.pieces.write(_PIECE, made)
+    work_dir.pieces.clear("counts-")
+    work_dir.pieces.clear("texts-")
+    return fitted
+
+
+def needs_counting(options: PrepareOptions, given: BaseVocabulary | None) -> bool:
+    """Return True if the log is counted: something is fitted to the training rows, or added from them."""
+    return options.needs_counting if given is None else given.extends
+
+
+def _restore(
+    reading: LogReading, options: PrepareOptions, given: BaseVocabulary | None, work_dir: WorkDir
+) -> Fitted | None:
+    kept = work_dir.pieces.read(_PIECE)
+    if kept is None or kept[-1] != _checksums(work_dir, options, given):
+        return None
+    statistics = new_statistics(options, work_dir, reading.num_workers)
+    statistics.restore(kept[0])
+    numeric: tuple[NumericField, ...] = kept[1]
+    vocabulary: FittedVocabulary = kept[2]
+    lookup = dataclasses.replace(vocabulary.lookup, path=work_dir.work_folder / LOOKUP_FILE)
+    return Fitted(statistics, numeric, dataclasses.replace(vocabulary, lookup=lookup))
+
+
+def _checksums(work_dir: WorkDir, options: PrepareOptions, given: BaseVocabulary | None) -> dict[str, str | None]:
+    """Return the checksums of the files that belong to the piece; rejects.tsv only if the first pass writes it."""
+    files = [work_dir.work_folder / LOOKUP_FILE, work_dir.folder / VOCABULARY_FILE]
+    if needs_counting(options, given):
+        files.append(work_dir.folder / REJECTS_FILE)
+    return {path.name: checksum(path) if path.is_file() else None for path in files}
+
+
+def usual_row_bytes(options: PrepareOptions) -> int:
+    """Return the bytes of an encoded row before the vocabulary is known: with int32 ids, enough below 2**31 of them."""
+    num_numeric = len(numeric_fields(options, [NumericStatistics()] * len(options.data.numeric_fields)))
+    return row_bytes(
+        options.num_positions,
+        num_numeric,
+        "int32",
+        bool(options.data.weight_source),
+        len(options.data.key_fields),
+    )
+
+
+def numeric_fields(
+    options: PrepareOptions, statistics: Sequence[NumericStatistics], sample: RowSample | None = None
+) -> tuple[NumericField, ...]:
+    """Return the numeric columns: each numeric field transformed, then each field's missing indicator if asked for.
+
+    Raises ValueError for two of one name.
+    """
+    transform, names = options.numeric_transform, options.data.numeric_fields
+    values = []
+    for place, (name, of_field) in enumerate(zip(names, statistics, strict=True)):
+        field = NumericField(name, name, transform, _fit(transform, of_field))
+        if name in options.data.time_fields:
+            if not options.data.has_age(name):
+                continue
+            newest = {NEWEST: float(of_field.maximum or 0)}
+            field = NumericField(f"{name}{AGE}", name, transform, newest | _fit(transform, _ages(of_field), DAY))
+        if transform == "quantile":
+            numbers = np.empty(0) if sample is None else sample.numbers[place]
+            field = dataclasses.replace(field, quantiles=_quantiles(before_transform(field, numbers)))
+        values.append(field)
+    indicators = [NumericField(f"{field.source}_missing", field.source, INDICATOR, {}) for field in values]
+    fields = tuple(values + indicators if options.missing_indicator else values)
+    check_names([field.name for field in fields])
+    return fields
+
+
+def _ages(times: NumericStatistics) -> NumericStatistics:
+    """Return the statistics of ages, in milliseconds before the newest time, from those of times."""
+    if times.maximum is None or times.minimum is None:
+        return times
+    newest = int(times.maximum)
+    squares = times.count * newest**2 - 2 * newest * times.total + times.total_squares
+    oldest = newest - int(times.minimum)
+    return NumericStatistics(times.count, times.count * newest - times.total, squares, oldest, 0)
+
+
+def _quantiles(numbers: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
+    """Return boundaries among numbers [k], NaN left out, with their ranks from 0 to 1; ties have their mean rank."""
+    ordered = np.sort(numbers[~np.isnan(numbers)])
+    if not len(ordered):
+        return ((0.0, 0.5),)
+    ranks = np.arange(NUM_QUANTILES + 1) / NUM_QUANTILES
+    places = np.maximum(np.ceil(ranks * len(ordered)).astype(np.int64) - 1, 0)
+    boundaries, tied = np.unique(ordered[places], return_inverse=True)
+    mean_ranks = np.bincount(tied, ranks) / np.bincount(tied)
+    return tuple(zip(boundaries.tolist(), mean_ranks.tolist(), strict=True))
+
+
+def _fit(transform: str, statistics: NumericStatistics, unit: int = 1) -> dict[str, float]:
+    """Fit a transform's parameters to the training rows, so that it never divides by 0 or flips signs."""
+    if transform == "max":
+        return {"max": float(max((statistics.maximum or 1) / unit, 1))}
+    if transform == "standardize":
+        if not statistics.count:
+            return {"mean": 0.0, "standard_deviation": 1.0}
+        return {"mean": statistics.mean / unit, "standard_deviation": statistics.standard_deviation / unit or 1.0}
+    return {}

@@ -1,0 +1,98 @@
+"""schema.json's content, and the fingerprint by which a run recognizes an interrupted run of the same command."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from common.files import checksum, checksum_of_sources
+from data_prep.encoding.base import BaseVocabulary
+from data_prep.encoding.fit import FittedVocabulary
+from data_prep.execution.prepared_folder import OWN_NAMES
+from data_prep.options.prepare_options import PREPARE_SECTION, PrepareOptions
+from data_prep.prepared import schema
+from data_prep.prepared.schema import SCHEMA_FILE, data_file
+from data_prep.prepared.truth import truth_path
+from data_prep.raw_log.log_files import LogFile
+from data_prep.raw_log.reading import LogReading
+from data_prep.raw_log.storage import is_uri
+from data_prep.statistics.statistics import LogStatistics
+
+
+def describe(
+    reading: LogReading,
+    statistics: LogStatistics,
+    vocabulary: FittedVocabulary,
+    numeric: tuple[schema.NumericField, ...],
+    splits: dict[str, schema.Split],
+    options: PrepareOptions,
+    folder: Path,
+) -> schema.Schema:
+    """Return schema.json's content."""
+    in_splits = {file.name for split in splits.values() for file in split.files}
+    return schema.Schema(
+        format_version=schema.FORMAT_VERSION,
+        numeric=numeric,
+        categorical=vocabulary.categorical,
+        vocabulary_size=vocabulary.size,
+        ids_dtype=vocabulary.ids_dtype,
+        block_rows=options.block_rows,
+        splits=splits,
+        rejected_rows=statistics.num_rejects,
+        options=options.decisive(),
+        source=_describe_source(reading, statistics),
+        other_files=tuple(
+            data_file(folder, path.name)
+            for path in sorted(folder.iterdir())
+            if path.name not in {*in_splits, *OWN_NAMES}
+        ),
+        weight=options.data.weight_source,
+        keys=options.data.key_fields,
+    )
+
+
+def _describe_source(reading: LogReading, statistics: LogStatistics) -> dict[str, Any]:
+    file, is_one = reading.files[0], len(reading.files) == 1
+    # A synthetic log's true probabilities; a log of several files has none.
+    truth = truth_path(Path(file.location)) if is_one and not is_uri(file.location) else None
+    return {
+        "name": file.name if is_one else reading.name,
+        **dataclasses.asdict(reading.fingerprint),
+        "files": [dataclasses.asdict(file) for file in reading.files_read],
+        "lines": statistics.num_lines,
+        "rejected_by_reason": dict(sorted(statistics.rejects_by_reason.items())),
+        "truth": str(truth.resolve()) if truth and truth.is_file() else None,
+    }
+
+
+_LIBRARIES = ("numpy", "pyarrow", "mindspore")
+
+
+def run_fingerprint(
+    files: Sequence[LogFile], options: PrepareOptions, given: BaseVocabulary | None, file_rows: int
+) -> dict[str, Any]:
+    """Return everything that decides a byte of the result as plain values, by names to show."""
+    return {
+        **{f"{PREPARE_SECTION}.{name}": value for name, value in options.decisive().items()},
+        "input": [file.location if is_uri(file.location) else str(Path(file.location).resolve()) for file in files],
+        **{f"size of {file.name}": file.state.size for file in files},
+        **{f"time of {file.name} in ns": file.state.modified_ns for file in files},
+        "--vocabulary": str(given.folder.resolve()) if given else None,
+        "--extend": given.extends if given else False,
+        "--vocabulary's checksum": checksum(given.folder / SCHEMA_FILE) if given else None,
+        "rows of a file": file_rows,
+        "program": _program(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in _LIBRARIES},
+    }
+
+
+@functools.cache
+def _program() -> str:
+    """Return the checksum of this program: pieces of work fit the version that made them."""
+    return checksum_of_sources(Path(__file__).parents[2], ("common", "data_prep"))

@@ -1,0 +1,88 @@
+"""Second pass over the log: the workers' task, from a chunk's lines to encoded rows by split.
+
+Letters: n rows, C categorical columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.encoding.encoder import RowEncoder
+from data_prep.encoding.lookup_file import LookupTables
+from data_prep.execution.pieces import storable
+from data_prep.kernels.choose import choose_kernels
+from data_prep.kernels.parsed import Chunk
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.count import count_lines, count_missing
+from data_prep.pipeline.split import TRAIN, SplitRule, assign_rows
+from data_prep.prepared.examples import Rows
+from data_prep.prepared.schema import NO_ID, SPLITS, NumericField
+from data_prep.statistics.statistics import ChunkCounts
+
+REST = "rest"  # the part of a chunk's result that is not rows of a split
+
+
+@dataclass(frozen=True)
+class EncodedRest:
+    """Figures of an encoded chunk besides its rows; by split."""
+
+    row_numbers: dict[str, NDArray[np.int64]]
+    clicks: dict[str, int]
+    unknown: NDArray[np.int64]  # [C] training rows whose value, or one of a list's, has no id of its own
+    counts: ChunkCounts | None  # if there was no first pass
+
+
+storable(Rows, EncodedRest)
+
+
+class Encoder:
+    """The workers' task of the second pass; the same for every chunk, so workers get it once.
+
+    With `counts` it is the only pass, which counts lines, rejects and missing values too.
+    """
+
+    def __init__(
+        self,
+        numeric: Sequence[NumericField],
+        lookup: LookupTables,
+        dtype: str,
+        split: SplitRule,
+        options: PrepareOptions,
+        counts: bool,
+    ) -> None:
+        self._rows = RowEncoder(numeric, lookup, dtype, options)
+        self._split = split
+        self._options = options
+        self.counts = counts
+        # Smaller ids are those of numeric columns, which no row has, or out of vocabulary.
+        self._first_own_id = len(numeric) + sum(options.num_oov_ids(column.name) for column in options.vocabularies)
+
+    def encode(self, chunk: Chunk) -> dict[str, Rows | EncodedRest]:
+        """Parse a chunk and encode its good lines: the rows of each split, and last the rest, under REST."""
+        parsed, encoded = self._rows.encode(chunk)
+        rows = parsed.rows
+        splits = assign_rows(self._split, rows, self._options, chunk.file.place)
+        chosen = {name: np.flatnonzero(splits == index) for index, name in enumerate(SPLITS)}
+        by_split = {name: encoded.take(of_split) for name, of_split in chosen.items()}
+        counts = None
+        if self.counts:
+            training = splits == TRAIN
+            missing = count_missing(rows, training, self._options)
+            kernels = choose_kernels(self._options.kernels)
+            counts = count_lines(self._options.data, kernels, chunk, parsed, training, missing)
+        ids = by_split["train"].ids
+        is_unknown = (ids < self._first_own_id) & (ids != NO_ID)
+        lengths = np.array([column.max_length for column in self._options.categorical_columns])
+        if ids.shape[1] > len(lengths):  # lists; reduceat would take two thirds of the counting's time without them
+            is_unknown = np.logical_or.reduceat(is_unknown, np.cumsum(lengths) - lengths, axis=1)
+        rest = EncodedRest(
+            {name: rows.row_numbers[of_split] for name, of_split in chosen.items()},
+            {name: int(part.labels.sum()) for name, part in by_split.items()},
+            is_unknown.sum(axis=0),
+            counts,
+        )
+        return {**by_split, REST: rest}

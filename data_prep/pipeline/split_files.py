@@ -1,0 +1,264 @@
+"""Second pass over the log: rows by split, those of train shuffled, into MindRecord files.
+
+Workers encode chunks. Once the rows of a file are there, one of them writes the whole file, in a folder of its own from
+which it is renamed into place, and records it in a piece. The parts of results that are in finished files are removed.
+A resumed run takes the numbers of all rows again, but the rows themselves only of files that are not finished.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from common.files import format_checksum
+from data_prep.execution.memory_limit import keep_freed_memory
+from data_prep.execution.pieces import Pieces, leading, numbered, storable
+from data_prep.execution.prepared_folder import REJECTS_FILE, WorkDir
+from data_prep.execution.stopping import check_stop
+from data_prep.execution.tasks import Parts, ReadPart, TasksBeside
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.second_pass import REST, EncodedRest, Encoder
+from data_prep.pipeline.shuffle import WindowShuffle
+from data_prep.prepared.examples import Rows
+from data_prep.prepared.schema import SPLITS, DataFile, Split, data_file, row_numbers_file
+from data_prep.prepared.writer import INDEX_ENDING, ArrayWriter, MindRecordWriter, mindrecord_file
+from data_prep.raw_log.reading import LogReading
+from data_prep.statistics.statistics import LogStatistics
+
+_TITLE, _FILES_TITLE = "rows", "files"
+_UNFINISHED = "writing-"
+
+storable(DataFile)
+
+
+@dataclass(frozen=True)
+class FileToWrite:
+    """The workers' task that writes a file. Rows are numbered by split, from 0; written, in another order."""
+
+    folder: Path  # of the finished file
+    work_folder: Path
+    split: str
+    number: int
+    rows: range  # as written
+    parts: tuple[tuple[range, str], ...]  # rows in the log's order, and the pieces that hold them
+    block_rows: int
+    window_rows: int  # 1: in the log's order
+    seed: int
+
+    def write(self) -> tuple[DataFile, DataFile]:
+        """Write the file and its index, and put both in their place, in the stead of what an earlier try left."""
+        name = mindrecord_file(self.split, self.number)
+        with TemporaryDirectory(prefix=f"{_UNFINISHED}{name}-", dir=self.work_folder) as beside:
+            writer = MindRecordWriter(Path(beside) / name, self.block_rows)
+            for rows in self._in_order():
+                check_stop()
+                writer.write(rows)
+            written = (writer.finish(), data_file(Path(beside), name + INDEX_ENDING))
+            for file in written:
+                (Path(beside) / file.name).replace(self.folder / file.name)
+        return written
+
+    def _in_order(self) -> Iterator[Rows]:
+        """Yield the file's rows in the order in which they are written."""
+        window = self.rows.start // self.window_rows
+        place = window * self.window_rows
+        shuffle = WindowShuffle(self.seed, self.window_rows, window) if self.window_rows > 1 else None
+        for rows in self._shuffled(place, shuffle) if shuffle else self._read(place):
+            first, place = place, place + len(rows)
+            yield rows.take(slice(max(self.rows.start - first, 0), self.rows.stop - first))
+            if place >= self.rows.stop:
+                return
+
+    def _shuffled(self, start: int, shuffle: WindowShuffle) -> Iterator[Rows]:
+        for rows in self._read(start):
+            yield from shuffle.add(rows)
+        yield from shuffle.finish()
+
+    def _read(self, start: int) -> Iterator[Rows]:
+        pieces = Pieces(self.work_folder)
+        for place, name in self.parts:
+            yield pieces.expect(name).take(slice(max(start - place.start, 0), None))
+
+
+def _write_file(task: FileToWrite) -> Parts:
+    return {task.split: task.write()}
+
+
+def write_splits(
+    reading: LogReading,
+    encoder: Encoder,
+    options: PrepareOptions,
+    statistics: LogStatistics,
+    work_dir: WorkDir,
+    blocks_folder: Path,
+    file_rows: int,
+    num_writers: int,
+) -> dict[str, Split]:
+    """Encode the log and write the MindRecord files of all splits into `blocks_folder`, `num_writers` at a time.
+
+    Adds to `statistics` the values out of vocabulary and, if there was no first pass, lines and rejects.
+    """
+    keep_freed_memory()
+    for left in work_dir.work_folder.glob(f"{_UNFINISHED}*"):
+        shutil.rmtree(left)
+    numbers = itertools.count()
+    rejects_path: Path = work_dir.folder / REJECTS_FILE
+    with (
+        rejects_path.open("wb" if encoder.counts else "ab") as rejects,
+        reading.tasks_beside(_write_file, _FILES_TITLE, num_writers) as files,
+    ):
+        outputs = {split: _SplitOutput(split, options, work_dir, blocks_folder, file_rows, files) for split in SPLITS}
+
+        def consume(read: ReadPart) -> None:
+            rest: EncodedRest = read(REST)
+            number = next(numbers)
+            for split, output in outputs.items():
+                output.add(rest.row_numbers[split], rest.clicks[split], numbered(_TITLE, number, split))
+            statistics.unknown += rest.unknown
+            if rest.counts is not None:
+                statistics.add(rest.counts)
+                rejects.write(rest.counts.rejects_tsv)
+
+        reading.run_in_parts(encoder.encode, consume, _TITLE, _needed_parts(work_dir.pieces, outputs))
+        for output in outputs.values():
+            output.finish()
+    return {split: output.written() for split, output in outputs.items()}
+
+
+def _needed_parts(pieces: Pieces, outputs: dict[str, _SplitOutput]) -> Callable[[int], Collection[str]]:
+    """Return a function from a result's number to its needed parts: not the rows that are in finished files."""
+    ends = dict.fromkeys(outputs, 0)
+    of_first: list[Collection[str]] = []  # results that an interrupted run left
+    rest: EncodedRest
+    for rest in leading(pieces, _TITLE, REST):
+        for split, row_numbers in rest.row_numbers.items():
+            ends[split] += len(row_numbers)
+        of_first.append([REST, *(split for split, output in outputs.items() if ends[split] > output.first_needed)])
+    of_others = [REST, *outputs]
+    return lambda number: of_first[number] if number < len(of_first) else of_others
+
+
+class _SplitOutput:
+    """The files of one split: finished ones stay, tasks write the others, and rows that are in files are removed."""
+
+    def __init__(
+        self,
+        split: str,
+        options: PrepareOptions,
+        work_dir: WorkDir,
+        blocks_folder: Path,
+        file_rows: int,
+        files: TasksBeside,
+    ) -> None:
+        self._split = split
+        self._options = options
+        self._folder = blocks_folder
+        self._pieces = work_dir.pieces
+        self._files = files
+        self._file_rows = max(file_rows // options.block_rows, 1) * options.block_rows  # the last file may have fewer
+        self._window_rows = options.shuffle_window_rows if split == "train" else 1
+        self._finished = self._find_finished()
+        self._num_leading = 0  # of the first files, all finished
+        self._num_files = 0  # that were finished or given to a worker
+        self._clicks = self._num_rows = 0
+        self._membership = xxhash.xxh3_64()
+        # The rows of train are not written in the log's order.
+        row_numbers_path = work_dir.folder / row_numbers_file(split)
+        self._row_numbers = ArrayWriter(row_numbers_path) if split != "train" else None
+        self._parts: deque[tuple[range, str]] = deque()  # a result's rows in the log's order, and their piece
+
+    def _find_finished(self) -> set[int]:
+        """Return the numbers of the files that an interrupted run finished; remove what else it left of the split."""
+        finished: set[int] = set()
+        kept: set[str] = set()
+        for piece in self._pieces.folder.glob(f"{_FILES_TITLE}-*.{self._split}"):
+            pair: tuple[DataFile, DataFile] | None = self._pieces.read(piece.name)
+            if pair is not None and all(map(self._is_whole, pair)):
+                finished.add(int(piece.stem.rpartition("-")[2]))
+                kept |= {file.name for file in pair}
+            else:
+                piece.unlink()
+        for path in self._folder.glob(f"{self._split}-*.mindrecord*"):
+            if path.name not in kept:
+                path.unlink()
+        return finished
+
+    def _is_whole(self, file: DataFile) -> bool:
+        there = (self._folder / file.name).is_file()
+        return there and data_file(self._folder, file.name, file.rows, file.blocks) == file
+
+    def _piece(self, number: int) -> str:
+        return numbered(_FILES_TITLE, number, self._split)
+
+    @property
+    def first_needed(self) -> int:
+        """The first row, in the log's order, of the windows that are not all in finished files."""
+        while self._num_leading in self._finished or self._is_written(self._num_leading):
+            self._num_leading += 1
+        return self._num_leading * self._file_rows // self._window_rows * self._window_rows
+
+    def _is_written(self, number: int) -> bool:
+        return number < self._num_files and self._pieces.is_whole(self._piece(number))
+
+    def add(self, row_numbers: NDArray[np.int64], clicks: int, part: str) -> None:
+        """Take a result's rows, in the log's order, which are in the piece `part`; start files that have all rows."""
+        self._clicks += clicks
+        self._membership.update(np.ascontiguousarray(row_numbers).data)
+        if self._row_numbers is not None:
+            self._row_numbers.write(row_numbers)
+        first, self._num_rows = self._num_rows, self._num_rows + len(row_numbers)
+        self._parts.append((range(first, self._num_rows), part))
+        while self._windows_of(self._next_rows()).stop <= self._num_rows:
+            self._start_file(self._next_rows())
+        first_needed = self.first_needed
+        while self._parts and self._parts[0][0].stop <= first_needed:
+            self._pieces.remove(self._parts.popleft()[1])
+
+    def _next_rows(self) -> range:
+        first = self._num_files * self._file_rows
+        return range(first, first + self._file_rows)
+
+    def _windows_of(self, rows: range) -> range:
+        """Return the rows of all windows of which a file with these rows has some."""
+        w = self._window_rows
+        return range(rows.start // w * w, -(-rows.stop // w) * w)
+
+    def _start_file(self, rows: range) -> None:
+        number, windows = self._num_files, self._windows_of(rows)
+        self._num_files += 1
+        if number in self._finished:
+            return
+        parts = tuple(part for part in self._parts if part[0].start < windows.stop and part[0].stop > windows.start)
+        task = FileToWrite(
+            self._folder,
+            self._pieces.folder,
+            self._split,
+            number,
+            rows,
+            parts,
+            self._options.block_rows,
+            self._window_rows,
+            self._options.seed,
+        )
+        self._files.start(number, task)
+
+    def finish(self) -> None:
+        """Start the last file, which may be short."""
+        while (rows := self._next_rows()).start < self._num_rows:
+            self._start_file(range(rows.start, min(rows.stop, self._num_rows)))
+        if self._row_numbers is not None:
+            self._row_numbers.finish()
+
+    def written(self) -> Split:
+        """Return the split's entry of schema.json, once all files are there."""
+        files = tuple(self._pieces.expect(self._piece(number))[0] for number in range(self._num_files))
+        return Split(self._num_rows, self._clicks, files, format_checksum(self._membership))

@@ -1,0 +1,231 @@
+"""report.html of a prepared folder, drawn from schema.json, statistics.json, rejects.tsv and timing.json."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from common.files import write_whole
+from common.html.charts import Axis, Bars, Chart, Series, bar_chart, line_chart
+from common.html.page import render_page
+from common.number_text import number_text
+from data_prep.prepared.schema import Schema, read_schema
+from data_prep.report.numeric import numeric_fields
+from data_prep.report.timing import Timing, read_timing
+from data_prep.statistics.statistics_file import Profile, cut_lists, read_statistics
+
+REPORT_FILE = "report.html"
+TEMPLATE = Path(__file__).with_name("prepared.html")
+SPLIT_RULES = {
+    "hash": "The split of a row follows from a hash of its line number.",
+    "chronological": "The first lines of the log are train, the next ones valid, the last ones test.",
+    "stratified": "Exact shares, with the same share of clicks in every split.",
+    "files": "Whole files of the log are valid and test.",
+}
+_MOST_POINTS = 256  # of the click rate over the log
+_MOST_FIELDS = 60  # with a chart of their own
+_REJECTS_READ_BYTES = 64 << 20
+_EXAMPLES = 3  # of each reason
+_EXAMPLE_BYTES = 160
+
+
+def write_report(folder: Path) -> Path:
+    """Write the report of a prepared folder into it.
+
+    Raises FileNotFoundError and ValueError as `read_schema`, `read_statistics` and `read_timing`.
+    """
+    schema, profile, timing = read_schema(folder), read_statistics(folder), read_timing(folder)
+    subtitle = (
+        f"{schema.num_categorical} categorical and {len(profile.numeric)} numeric fields. Figures of fields are of the "
+        f"{profile.training_rows:,} training rows, all others of the whole log. The {schema.label_in_words}."
+    )
+    content = render_page(
+        TEMPLATE,
+        f"Prepared data: {schema.source['name']}",
+        subtitle,
+        figures=_key_figures(schema, timing),
+        split_rule=SPLIT_RULES[schema.options["split"]],
+        splits=_splits(schema),
+        over_time=_over_time(schema, profile),
+        **_categorical(schema, profile),
+        **_coverage(schema, profile),
+        **numeric_fields(schema, profile),
+        rejects=_rejects(schema, folder),
+        settings=_settings(schema),
+        timing=_timing(schema, timing) if timing else None,
+    )
+    write_whole(folder / REPORT_FILE, content)
+    return folder / REPORT_FILE
+
+
+def _key_figures(schema: Schema, timing: Timing | None) -> list[tuple[str, str, str]]:
+    """Return (quantity, number, a word on it)."""
+    lines, rows = schema.source["lines"], sum(split.rows for split in schema.splits.values())
+    clicks = sum(split.clicks for split in schema.splits.values())
+    figures = [
+        ("lines", f"{lines:,}", number_text(schema.source["size_bytes"], "bytes")),
+        ("rows kept", f"{rows:,}", f"{schema.rejected_rows:,} lines rejected"),
+        ("click rate", number_text(clicks / rows if rows else None, "percent"), f"{clicks:,} clicks"),
+        ("ids", f"{schema.vocabulary_size:,}", f"of {schema.num_categorical + schema.num_numeric} columns"),
+    ]
+    if timing is None:
+        return figures
+    peak = timing.peak_bytes + timing.workers * timing.worker_peak_bytes * (timing.workers > 1)
+    return [
+        *figures,
+        ("lines/s", f"{lines / timing.seconds:,.0f}", f"{number_text(timing.seconds, 'seconds')} in all"),
+        ("memory", number_text(peak, "bytes"), "at most: sum of the processes' peaks"),
+    ]
+
+
+def _splits(schema: Schema) -> list[list[object]]:
+    rows = sum(split.rows for split in schema.splits.values())
+    return [
+        [
+            name,
+            split.rows,
+            split.rows / rows if rows else math.nan,
+            split.clicks,
+            split.click_rate,
+            len(split.files),
+            split.membership,
+        ]
+        for name, split in schema.splits.items()
+    ]
+
+
+def _over_time(schema: Schema, profile: Profile) -> list[Chart]:
+    """Draw clicks over the log; a rate that wanders further than chance allows is drift."""
+    per_point = -(-len(profile.rows) // _MOST_POINTS) or 1
+    rows = [sum(profile.rows[i : i + per_point]) for i in range(0, len(profile.rows), per_point)]
+    clicks = [sum(profile.clicks[i : i + per_point]) for i in range(0, len(profile.clicks), per_point)]
+    lines = per_point * profile.span_lines
+    middles = [min((i + 0.5) * lines, schema.source["lines"]) for i in range(len(rows))]
+    rates = [c / n if n else math.nan for c, n in zip(clicks, rows, strict=True)]
+    mean = sum(clicks) / sum(rows) if sum(rows) else math.nan
+    margins = [2 * math.sqrt(mean * (1 - mean) / n) if n else math.nan for n in rows]
+    series = [
+        Series("click rate", middles, rates, points=len(rates) < 60),
+        Series("mean ± 2 standard errors", middles, [mean + margin for margin in margins], reference=True),
+        Series("", middles, [mean - margin for margin in margins], reference=True),
+    ]
+    x = Axis("line of the log")
+    charts = [line_chart(f"Click rate per {lines:,} lines", series, x, Axis("click rate", "percent"), "wide")]
+    if schema.rejected_rows:
+        whole = [min(lines, schema.source["lines"] - i * lines) for i in range(len(rows))]
+        bad = [1 - n / total for n, total in zip(rows, whole, strict=True)]
+        share = Axis("share of the lines", "percent", low=0)
+        charts.append(line_chart("Rejected lines", [Series("rejected", middles, bad)], x, share, "wide"))
+    return charts
+
+
+def _categorical(schema: Schema, profile: Profile) -> dict[str, Any]:
+    fields = {field.name: field for field in schema.categorical}
+    names = list(fields)
+    profiles = [profile.categorical[name] for name in names]
+    training = max(profile.training_rows, 1)
+    own_ids = [fields[name].num_values - 1 for name in names]  # without that of the missing value
+    distinct = [float(p.values[0]) if p.values else math.nan for p in profiles]
+    bars = [Bars("in the log", distinct)] * any(p.values for p in profiles) + [Bars("with an id of their own", own_ids)]
+    missing = [p.missing / training for p in profiles]
+    unknown = [p.unknown / training for p in profiles]
+    shares = [Bars("missing", missing), Bars("out of vocabulary", unknown)]
+    ids = [", ".join(f"{first:,} … {end - 1:,}" for first, end in fields[name].id_ranges) for name in names]
+    return {
+        "categorical": [
+            bar_chart("Distinct values", names, bars, Axis("distinct values", log=True, low=1)),
+            bar_chart("Cells without an id of their own", names, shares, Axis("share of training rows", "percent")),
+        ],
+        "cut_lists": cut_lists(schema, profile),
+        "categorical_rows": list(zip(names, distinct, own_ids, missing, unknown, ids, strict=True)),
+    }
+
+
+def _coverage(schema: Schema, profile: Profile) -> dict[str, Any]:
+    """Return charts of what a larger or smaller min_count would give; none where values were not counted."""
+    fields = {name: field for name, field in profile.categorical.items() if field.values}
+    if not fields:
+        return {"coverage": [], "field_coverage": [], "coverage_left_out": 0}
+    counts = [count for count in profile.min_counts if count <= max(profile.training_rows / 10, 10)]
+    places = range(len(counts))
+    values = [sum(field.values[i] for field in fields.values()) for i in places]
+    present = sum(profile.training_rows - field.missing for field in fields.values()) or 1
+    covered = [sum(field.rows[i] for field in fields.values()) / present for i in places]
+    chosen, low = schema.options["min_count"], min(0.5, *covered)
+    x, size = Axis("min_count", log=True, low=1), Axis("distinct values", log=True, low=1)
+    known = Axis("share of present cells", "percent", low=low, high=1)
+    ends = (((1, max(values)), "Size of the vocabulary", values, size), ((low, 1), "Cells with an id", covered, known))
+    both = []
+    for (first, last), title, curve, y in ends:
+        mark = Series(f"min_count {chosen}", [chosen, chosen + 1e-9], [first, last], reference=True)
+        both.append(line_chart(title, [Series("all fields", counts, curve, points=True), mark], x, y))
+    largest = sorted(fields, key=lambda name: -fields[name].values[0])
+    drawn = [name for name in largest if fields[name].values[0] > 100]
+    small = []
+    for name in drawn[:_MOST_FIELDS]:
+        field, cells = fields[name], profile.training_rows - fields[name].missing or 1
+        series = [
+            Series("cells", counts, [field.rows[i] / cells for i in places]),
+            Series("values", counts, [field.values[i] / field.values[0] for i in places]),
+        ]
+        title, share = f"{name}: {field.values[0]:,} values", Axis("share with an id", "percent", low=0, high=1)
+        small.append(line_chart(title, series, x, share, "small"))
+    return {"coverage": both, "field_coverage": small, "coverage_left_out": len(drawn[_MOST_FIELDS:])}
+
+
+def _rejects(schema: Schema, folder: Path) -> list[list[object]]:
+    """Return reason, count, share, and the first few lines: number and start."""
+    by_reason = schema.source["rejected_by_reason"]
+    if not by_reason:
+        return []
+    found: dict[str, list[str]] = {reason: [] for reason in by_reason}
+    with (folder / "rejects.tsv").open("rb") as rejects:
+        for line in rejects:
+            number, reason, content = [*line.rstrip(b"\r\n").split(b"\t", 2), b"", b""][:3]
+            of_reason = found.get(reason.decode(errors="replace"))
+            if of_reason is not None and len(of_reason) < _EXAMPLES:
+                shown = content[:_EXAMPLE_BYTES].decode("utf-8", errors="backslashreplace")
+                shown = "".join("⇥" if c == "\t" else c if c.isprintable() else repr(c)[1:-1] for c in shown)
+                dots = "…" if len(content) > _EXAMPLE_BYTES else ""
+                of_reason.append(f"{number.decode(errors='replace')}: {shown}{dots}")
+            if rejects.tell() > _REJECTS_READ_BYTES or all(len(e) >= _EXAMPLES for e in found.values()):
+                break
+    frequent_first = sorted(by_reason.items(), key=lambda item: -item[1])
+    return [[reason, count, count / schema.source["lines"], found[reason]] for reason, count in frequent_first]
+
+
+def _settings(schema: Schema) -> list[dict[str, object]]:
+    source: dict[str, object] = {
+        name: value for name, value in schema.source.items() if isinstance(value, (str, int)) and value != ""
+    }
+    source["size_bytes"] = number_text(schema.source["size_bytes"], "bytes")
+    source["lines"] = f"{schema.source['lines']:,}"
+    files = {"layout": schema.layout, "type of ids": schema.ids_dtype, "rows per block": schema.block_rows}
+    options: dict[str, object] = {}
+    for name, value in schema.options.items():
+        parts = {f"{name}.{key}": part for key, part in value.items()} if isinstance(value, dict) else {name: value}
+        options |= {key: part for key, part in parts.items() if part not in ({}, [], "", None)}
+    if "data.columns" in options:
+        options["data.columns"] = ", ".join(
+            f"{name}: {kind}" for name, kind in schema.options["data"]["columns"].items()
+        )
+    return [options, source, files]
+
+
+def _timing(schema: Schema, timing: Timing) -> dict[str, Any]:
+    other = timing.seconds - sum(timing.stages.values())
+    stages = {**timing.stages, "all else": other}
+    cpu = f"{1e6 * timing.cpu_seconds / schema.source['lines']:.2f} µs a line"
+    peaks = [number_text(size, "bytes") for size in (timing.peak_bytes, timing.worker_peak_bytes)]
+    return {
+        "stages": [[name, seconds, seconds / timing.seconds] for name, seconds in stages.items()],
+        "facts": {
+            "finished": timing.finished,
+            "wall clock": number_text(timing.seconds, "seconds"),
+            "CPU time": f"{number_text(timing.cpu_seconds, 'seconds')}, {cpu}",
+            "workers": f"{timing.workers} on {timing.cores} cores, {timing.machine}, Python {timing.python}",
+            "peak memory": f"{peaks[0]} of the main process, {peaks[1]} of the largest worker (resident)",
+        },
+        "many_rejected": schema.rejected_rows > 0.001 * schema.source["lines"],
+    }

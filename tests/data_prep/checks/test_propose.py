@@ -1,0 +1,294 @@
+"""The description that is proposed for a log prepares that log unedited."""
+
+import random
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from data_prep.__main__ import main
+from data_prep.checks.propose import describe
+from data_prep.options.prepare_options import read_options
+from data_prep.pipeline.prepare import prepare
+from data_prep.prepared.schema import read_schema
+
+SHIPPED = Path(__file__).parents[3] / "configs" / "data"
+
+
+def columns_of(text):
+    return yaml.safe_load(text)["columns"]
+
+
+def prepare_as_described(log, folder, capsys):
+    """Prepare `log` with its proposed description; return the description and the schema."""
+    assert main(["describe", str(log)]) == 0
+    text = capsys.readouterr().out
+    (folder / "my.yaml").write_text(text)
+    prepared = folder / "prepared"
+    words = ["prepare", str(log), str(prepared), "--data", str(folder / "my.yaml"), "prepare.min_count=1"]
+    assert main([*words, "prepare.workers=1"]) == 0
+    return yaml.safe_load(text), read_schema(prepared)
+
+
+def test_an_avazu_log_is_prepared_as_described(make_avazu, tmp_path, capsys):
+    (tmp_path / "train.csv").write_text(make_avazu(2_000))
+    proposed, schema = prepare_as_described(tmp_path / "train.csv", tmp_path, capsys)
+    kinds = proposed["columns"]
+    assert (proposed["separator"], proposed["header"], kinds["click"], kinds["id"]) == (",", True, "label", "ignored")
+    assert kinds["site_id"] == "hex32"
+    assert kinds["hour"] == kinds["device_type"] == kinds["C21"] == "string"
+    assert schema.rejected_rows == 0
+
+
+def test_a_log_between_semicolons_with_quotes_and_missing_words(tmp_path, capsys):
+    random_ = random.Random(1)
+    rows = [
+        f'{random_.choice(["yes", "no"])};{random_.choice(["17", "NULL", "4", "-3"])};"{random_.choice("abc")};x";0.5'
+        for _ in range(500)
+    ]
+    (tmp_path / "log.txt").write_text("\n".join(rows) + "\n")
+    proposed, schema = prepare_as_described(tmp_path / "log.txt", tmp_path, capsys)
+    kinds = {"column_1": "label", "column_2": "integer", "column_3": "string", "column_4": "ignored"}
+    words = {"separator": ";", "quotes": True, "missing": ["NULL"], "clicked": ["yes"], "not_clicked": ["no"]}
+    assert proposed == {**words, "columns": kinds}
+    assert schema.rejected_rows == 0
+
+
+def test_broken_lines_and_cells_and_texts_with_spaces(tmp_path, capsys):
+    """A space divides more of the lines alike than the comma does, for some lines have a comma too many."""
+    random_ = random.Random(3)
+    lines = ["when seen,user id,price,text,converted"]
+    for number in range(2_000):
+        price = "?" if number % 200 == 7 else f"{random_.random():.2f}"
+        converted = "maybe" if number % 300 == 3 else random_.choice(["yes", "no"])
+        when = f"2024-03-{random_.randrange(1, 29):02}T10:00:00Z"
+        lines.append(f'{when},{random_.randrange(300)},{price},"buy {number % 9}, ""now""",{converted}')
+        lines[-1] += ",more" * (number % 250 == 11)
+    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    proposed, schema = prepare_as_described(tmp_path / "log.csv", tmp_path, capsys)
+    kinds = {"when seen": "timestamp", "user id": "string", "price": "float", "text": "string", "converted": "label"}
+    assert proposed["columns"] == kinds
+    assert (proposed["separator"], proposed["clicked"], proposed["not_clicked"]) == (",", ["yes"], ["no"])
+    assert proposed["missing"] == ["?"]
+    assert schema.rejected_rows == 8 + 7
+
+
+def test_a_decimal_comma_is_no_separator(tmp_path, capsys):
+    lines = ["click;shop;price;size", *(f"{n * 7 % 3 % 2};{'abc'[n % 3]};{n},5;{n % 7},2" for n in range(500))]
+    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    proposed, schema = prepare_as_described(tmp_path / "log.csv", tmp_path, capsys)
+    assert proposed["columns"] == {"click": "label", "shop": "ignored", "price": "float", "size": "string"}
+    assert (proposed["decimal"], schema.rejected_rows) == (",", 0)
+
+
+def test_criteo_s_form_is_recognized(tiny_log, tmp_path, capsys):
+    proposed, schema = prepare_as_described(tiny_log, tmp_path, capsys)
+    assert list(proposed) == ["columns"]
+    assert list(proposed["columns"])[:3] == ["label", "I1", "I2"]
+    assert list(proposed["columns"].values()) == ["label", *["integer"] * 13, *["hex32"] * 26]
+    assert schema.rejected_rows == 0
+
+
+def test_a_parquet_log(tmp_path, capsys):
+    random_ = random.Random(2)
+    table = pa.table(
+        {
+            "user": [random_.choice(["ann", "bob", "eve"]) for _ in range(400)],
+            "bought": [random_.random() < 0.3 for _ in range(400)],
+            "price": [random_.choice([1.0, 2.0, None]) for _ in range(400)],
+            "when": [random_.random() for _ in range(400)],
+        }
+    )
+    pq.write_table(table, tmp_path / "log.parquet")
+    proposed, schema = prepare_as_described(tmp_path / "log.parquet", tmp_path, capsys)
+    assert proposed["columns"] == {"user": "string", "bought": "label", "price": "integer", "when": "float"}
+    assert schema.rejected_rows == 0
+
+
+def test_times_lists_and_decimals_of_a_parquet_log(tmp_path, capsys):
+    moments = [datetime(2024, 1, 1 + row % 28, row % 24) for row in range(400)]
+    table = pa.table(
+        {
+            "click": [row * 7919 % 13 % 2 for row in range(400)],
+            "seen": moments,
+            "day": [moment.date() for moment in moments],
+            "price": [Decimal(row) / 8 for row in range(400)],
+            "tags": [["a|b", "c", None][: row % 3] if row % 7 else None for row in range(400)],
+            "text": [b"xyz"[row % 3 :] for row in range(400)],
+        }
+    )
+    pq.write_table(table, tmp_path / "log.parquet")
+    proposed, schema = prepare_as_described(tmp_path / "log.parquet", tmp_path, capsys)
+    kinds = ["label", "timestamp", "timestamp", "float", "list", "string"]
+    assert list(proposed["columns"].values()) == kinds
+    assert proposed["lists"] == {"tags": {"separator": ";", "max_length": 2, "pool": "mean"}}
+    assert schema.rejected_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("names", "row", "kinds"),
+    [
+        ('click,"a, ""b""",c', '{n},"x, {n}",y{n}', {"click": "label", 'a, "b"': "string", "c": "string"}),
+        (",click,c", "{row},{n},x{n}", {"click": "label", "c": "string"}),  # as pandas writes a table
+    ],
+    ids=["quoted", "numbered rows"],
+)
+def test_names_as_csv_has_them(tmp_path, capsys, names, row, kinds):
+    lines = [row.format(row=number, n=number % 2) for number in range(200)]
+    lines[7] = lines[7].replace("1,y1", "3,y3").replace("x1", "x3")  # no column is the label's
+    (tmp_path / "log.csv").write_text("\n".join([names, *lines]) + "\n")
+    proposed, schema = prepare_as_described(tmp_path / "log.csv", tmp_path, capsys)
+    assert proposed["columns"].keys() == kinds.keys()
+    assert proposed["columns"]["click"] == "label"
+    assert schema.rejected_rows == 0
+
+
+def test_the_types_of_a_parquet_log_decide(tmp_path, capsys):
+    random_ = random.Random(4)
+    rows = range(1_200)
+    table = pa.table(
+        {
+            "seen": [datetime(1962, 3, 1, tzinfo=UTC) + timedelta(seconds=61 * row) for row in rows],
+            "day": [date(2024, 3, 1 + row % 28) for row in rows],
+            "tags": [random_.sample("abcdef", row % 3) if row % 5 == 0 else [] for row in rows],
+            "price": [Decimal(random_.randrange(1_000)) / 100 for _ in rows],
+            "user_id": [Decimal(10**18 + random_.randrange(5)) for _ in rows],
+            "more": [{"x": row} for row in rows],
+            "clicks": [random_.choice([0, 0, 1, 2]) for _ in rows],
+            "mobile": [random_.random() < 0.5 for _ in rows],
+        }
+    )
+    pq.write_table(table, tmp_path / "log.parquet")
+    proposed, schema = prepare_as_described(tmp_path / "log.parquet", tmp_path, capsys)
+    kinds = {"seen": "timestamp", "day": "timestamp", "tags": "list", "price": "float", "user_id": "string"}
+    assert proposed["columns"] == {**kinds, "more": "ignored", "clicks": "label", "mobile": "integer"}
+    assert proposed["clicked"] == ">= 1"
+    assert proposed["timestamps"] == {"seen": "milliseconds", "day": "milliseconds"}
+    assert proposed["lists"] == {"tags": {"separator": "|", "max_length": 2, "pool": "mean"}}
+    assert schema.rejected_rows == 0
+    (users,) = [field for field in schema.categorical if field.name == "user_id"]
+    assert users.num_values == 5 + 1  # and the missing one
+
+
+@pytest.mark.parametrize(
+    ("form", "written"),
+    [
+        ("%Y-%m-%dT%H:%M:%S.%fZ", lambda number: f"2024-03-01T10:{number % 60:02}:07.{number % 1000:03}Z"),
+        ("%Y-%m-%d %H:%M:%S+01:00", lambda number: f"2024-03-01 10:{number % 60:02}:07+01:00"),
+    ],
+)
+def test_times_with_fractions_and_offsets(tmp_path, capsys, form, written):
+    random_ = random.Random(5)
+    lines = ["click,seen,price", *(f"{random_.randrange(2)}.0,{written(n)},{random_.random()}" for n in range(400))]
+    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    proposed, schema = prepare_as_described(tmp_path / "log.csv", tmp_path, capsys)
+    assert proposed["timestamps"] == {"seen": form}
+    assert (proposed["clicked"], schema.rejected_rows) == (["1.0"], 0)
+
+
+def test_lines_of_another_encoding_are_counted(tmp_path):
+    lines = ["click,city", *(f"{number % 2},{'Köln' if number % 4 == 1 else 'Bonn'}" for number in range(40))]
+    (tmp_path / "log.csv").write_bytes("\n".join(lines).encode("latin-1"))
+    assert (
+        "# 10 of these rows are not valid UTF-8 and will be rejected" in describe(str(tmp_path / "log.csv")).as_yaml()
+    )
+
+
+def make_movielens(num_rows, seed=6):
+    """Text of a log as MovieLens's, ratings joined with movies; ratings follow the genres."""
+    random_ = random.Random(seed)
+    genres = ["Action", "Comedy", "Drama", "Horror", "Sci-Fi", "War", "Western"]
+    movies = [sorted(random_.sample(genres, random_.choice([1, 2, 3, 4]))) for _ in range(200)]
+    lines = ["userId,movieId,rating,timestamp,genres"]
+    for _ in range(num_rows):
+        movie = random_.randrange(200)
+        stars = min(5, max(0.5, (7 if "Drama" in movies[movie] else 4) / 2 + random_.randrange(-2, 3) / 2))
+        time = 1_100_000_000 + random_.randrange(200_000_000)
+        lines.append(f"{random_.randrange(1, 80)},{movie},{stars:.1f},{time},{'|'.join(movies[movie])}")
+    return "\n".join(lines) + "\n"
+
+
+def test_a_log_of_ratings_with_lists_and_times(tmp_path, capsys):
+    (tmp_path / "ratings.csv").write_text(make_movielens(2_000))
+    proposed, schema = prepare_as_described(tmp_path / "ratings.csv", tmp_path, capsys)
+    kinds = {"userId": "string", "movieId": "string", "rating": "label", "timestamp": "timestamp", "genres": "list"}
+    assert proposed["columns"] == kinds
+    assert proposed["clicked"].startswith(">= ")
+    assert proposed["timestamps"] == {"timestamp": "seconds"}
+    assert proposed["lists"] == {"genres": {"separator": "|", "max_length": 4, "pool": "mean"}}
+    assert schema.rejected_rows == 0
+    clicks = sum(split.clicks for split in schema.splits.values())
+    assert 0.2 < clicks / 2_000 < 0.8
+    options = read_options(data_path=SHIPPED / "movielens.yaml", overrides=["prepare.min_count=1", "prepare.workers=1"])
+    shipped = prepare(tmp_path / "ratings.csv", tmp_path / "shipped", options)
+    names = ["userId", "movieId", "genres", "timestamp_hour", "timestamp_weekday"]
+    assert [field.name for field in shipped.categorical] == names
+    assert (shipped.num_positions, shipped.rejected_rows) == (14, 0)
+
+
+def test_criteos_day_files_have_the_columns_of_its_contest():
+    assert (
+        read_options(data_path=SHIPPED / "criteo_1tb.yaml").data == read_options(data_path=SHIPPED / "criteo.yaml").data
+    )
+
+
+def test_times_are_found_in_their_form(tmp_path):
+    random_ = random.Random(7)
+    rows = [
+        f"{random_.randrange(2)},2024-03-{random_.randrange(10, 30)} 12:00:{row % 60:02},{random_.random()}"
+        for row in range(300)
+    ]
+    (tmp_path / "log.csv").write_text("click,shown,price\n" + "\n".join(rows) + "\n")
+    found = yaml.safe_load(describe(str(tmp_path / "log.csv")).as_yaml())
+    assert found["columns"] == {"click": "label", "shown": "timestamp", "price": "float"}
+    assert found["timestamps"] == {"shown": "%Y-%m-%d %H:%M:%S"}
+
+
+def test_what_no_model_should_see_is_ignored_with_its_reason(tmp_path):
+    random_ = random.Random(3)
+    lines = ["click,shop,order_id,country,clicked_at,comment"]
+    for row in range(3_000):
+        click = random_.random() < 0.4
+        cells = [int(click), random_.choice("xyz"), 5_000_000 + 7 * row, "de", "a9" if click else "b9", f"text {row}"]
+        lines.append(",".join(map(str, cells)))
+    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    text = describe(str(tmp_path / "log.csv")).as_yaml()
+    kinds = columns_of(text)
+    assert kinds == {"click": "label", "shop": "string", **dict.fromkeys(lines[0].split(",")[2:], "ignored")}
+    reasons = {line.split(":")[0].strip(): line.split("# ")[1] for line in text.splitlines() if ": ignored" in line}
+    assert "identifier" in reasons["order_id"]
+    assert "one value only" in reasons["country"]
+    assert "predicts the label by itself (AUC 1.000)" in reasons["clicked_at"]
+    assert "new value in nearly every row" in reasons["comment"]
+
+
+@pytest.mark.parametrize("bad_line", ['1\t"a\t3', "1\t" + "x" * 200_000 + "\t3"], ids=["open quote", "too long"])
+def test_a_bad_line_does_not_hide_the_others(tmp_path, bad_line):
+    rows = [f"{row % 2}\t{'abc'[row % 3]}\t{row % 7}" for row in range(36_000)]  # more than csv takes for one cell
+    (tmp_path / "log.txt").write_text("\n".join([rows[0], bad_line, *rows[1:]]) + "\n")
+    assert columns_of(describe(str(tmp_path / "log.txt")).as_yaml()) == {
+        "column_1": "label",
+        "column_2": "string",
+        "column_3": "integer",
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "no lines"),
+        (b"abc\ndef\n", "no separator"),
+        (b"a,b\n", "no rows"),
+        (b"click,a,a\n" + b"1,x,y\n0,y,x\n" * 9, "its header names 'a' twice"),
+        ("a,b\n".encode("utf-16"), "NUL bytes"),
+        (b'{"click": 1, "c": "x"}\n{"click": 0, "c": "y"}\n', "holds JSON"),
+    ],
+)
+def test_what_cannot_be_described_is_refused(tmp_path, content, message, capsys):
+    (tmp_path / "log.csv").write_bytes(content)
+    assert main(["describe", str(tmp_path / "log.csv")]) == 2
+    assert message in capsys.readouterr().err

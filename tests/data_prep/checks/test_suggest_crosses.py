@@ -1,0 +1,105 @@
+"""Suggested crosses: a planted pair is found, and chance is not taken for one."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from data_prep.__main__ import main
+from data_prep.checks.suggest_crosses import INVERSE_PENALTY, find_gains
+from data_prep.options.log_format import LogFormat
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.prepare import prepare
+from data_prep.prepared.examples import concatenate
+from data_prep.prepared.reader import read_blocks
+from data_prep.prepared.schema import read_schema
+
+ROWS = 5_000
+COLUMNS = {"click": "label", "w": "weight", "A": "string", "B": "string", "C": "string", "L": "list"}
+
+
+def prepared(folder, planted, **options):
+    """A log of three fields with eight values each; where `planted`, clicks follow the parity of A and B together.
+
+    Rows of weight 0 have other labels, which must not count.
+    """
+    generator = np.random.default_rng(1)
+    values = generator.integers(8, size=(ROWS, 3))
+    chance = np.where(values[:, :2].sum(axis=1) % 2, 0.5, 0.1) if planted else np.full(ROWS, 0.3)
+    weights = generator.integers(3, size=ROWS)
+    clicks = (generator.random(ROWS) < chance) | (weights == 0)
+    rows = zip(clicks, weights, values, strict=True)
+    lines = [f"{click:d},{weight},a{a},b{b},c{c},x|y" for click, weight, (a, b, c) in rows]
+    (folder / "log.csv").write_text("\n".join(lines) + "\n")
+    made = PrepareOptions(data=LogFormat(COLUMNS, ","), workers=1, **{"min_count": 1, "valid_fraction": 0.1, **options})
+    prepare(folder / "log.csv", folder / "prepared", made)
+    return folder / "prepared"
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    return prepared(tmp_path_factory.mktemp("planted"), planted=True)
+
+
+def test_a_planted_pair_is_suggested(planted, capsys):
+    assert main(["suggest-crosses", str(planted), "--top", "2"]) == 0
+    title, best, second, setting, _ = capsys.readouterr().out.splitlines()
+    assert title.startswith("the best 2 of 3 pairs")
+    assert best.split()[:3] == ["A", "*", "B"] and best.endswith("  helps")
+    assert not second.endswith("helps")
+    assert setting == "prepare again with: prepare.crosses=[[A,B]]"
+
+
+def test_the_gain_is_what_newton_s_step_on_the_other_half_takes_from_the_loss_of_valid(planted):
+    schema = read_schema(planted)
+    train, valid = (concatenate(list(read_blocks(planted, schema, split))) for split in ("train", "valid"))
+    train, valid = train.take(train.weights > 0), valid.take(valid.weights > 0)
+    half = len(train) // 2
+
+    def features(ids):
+        hot = np.zeros((len(ids), schema.vocabulary_size))
+        np.put_along_axis(hot, ids, 1, axis=1)
+        return hot
+
+    model = LogisticRegression(C=INVERSE_PENALTY, max_iter=200)
+    model.fit(features(train.ids[:half]), train.labels[:half], train.weights[:half])
+    logits = [model.decision_function(features(ids)) for ids in (train.ids[half:], valid.ids)]
+    lowered = np.zeros(len(valid))
+    for pair in {tuple(row[:2]) for row in train.ids[half:]}:
+        rows, judged = ((ids[:, :2] == pair).all(axis=1) for ids in (train.ids[half:], valid.ids))
+        p = 1 / (1 + np.exp(-logits[0][rows]))
+        weights, y = train.weights[half:][rows], train.labels[half:][rows]
+        step = (weights * (y - p)).sum() / ((weights * p * (1 - p)).sum() + 1 / INVERSE_PENALTY)
+        losses = [
+            np.logaddexp(0, at) - valid.labels[judged] * at for at in (logits[1][judged], logits[1][judged] + step)
+        ]
+        lowered[judged] = losses[0] - losses[1]
+    best = find_gains(planted)[0]
+    assert best.fields == ("A", "B")
+    assert best.log_loss == pytest.approx(
+        np.average(lowered, weights=valid.weights), abs=1e-4
+    )  # the solver's tolerance
+
+
+def test_chance_is_not_suggested(tmp_path, capsys):
+    assert main(["suggest-crosses", str(prepared(tmp_path, planted=False))]) == 0
+    assert capsys.readouterr().out.endswith("no pair helps by more than chance: leave crosses out\n")
+
+
+def test_values_out_of_vocabulary_count_for_nothing(tmp_path):
+    gains = find_gains(prepared(tmp_path, planted=True, min_count=ROWS))
+    assert [(gain.log_loss, gain.is_certain) for gain in gains] == [(0, False)] * 3
+
+
+def test_a_folder_without_valid_rows_is_refused(tmp_path, capsys):
+    folder = prepared(tmp_path, planted=True, valid_fraction=0.0, test_fraction=0.2)
+    assert main(["suggest-crosses", str(folder)]) == 2
+    assert "has no rows in split 'valid'; crosses are fitted to train" in capsys.readouterr().err
+
+
+def test_valid_rows_without_labels_are_refused(tmp_path, capsys):
+    (tmp_path / "log.csv").write_text("".join(f"{n % 2 if n < 80 else ''},a{n % 3},b{n % 5}\n" for n in range(100)))
+    data = LogFormat({"click": "label", "A": "string", "B": "string"}, ",", label="optional")
+    made = PrepareOptions(data=data, workers=1, min_count=1, split="chronological")
+    prepare(tmp_path / "log.csv", tmp_path / "prepared", made)
+    assert main(["suggest-crosses", str(tmp_path / "prepared")]) == 2
+    assert "has no row in split 'valid' with a weight above 0" in capsys.readouterr().err

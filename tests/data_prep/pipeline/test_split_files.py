@@ -1,0 +1,66 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from data_prep.execution.pieces import Pieces
+from data_prep.pipeline.prepare import prepare
+from data_prep.pipeline.shuffle import window_order
+from data_prep.pipeline.split_files import FileToWrite
+from data_prep.prepared.examples import Rows
+from data_prep.prepared.reader import read_files
+
+PART_ROWS = (0, 7, 1, 50, 0, 33, 9)
+NUM_ROWS = sum(PART_ROWS)
+
+
+def rows_of(numbers):
+    return Rows(
+        numbers[:, None].astype(np.int32), np.zeros((len(numbers), 1), np.float32), np.zeros(len(numbers), "f4")
+    )
+
+
+def write(folder, rows, window_rows):
+    pieces, parts, first = Pieces(folder / "work"), [], 0
+    pieces.folder.mkdir(exist_ok=True)
+    for number, num_rows in enumerate(PART_ROWS):
+        numbers, first = range(first, first + num_rows), first + num_rows
+        pieces.write(f"part-{number}", rows_of(np.arange(numbers.start, numbers.stop)))
+        parts.append((numbers, f"part-{number}"))
+    start = rows.start // window_rows * window_rows
+    needed = tuple(part for part in parts if part[0].stop > start)
+    return FileToWrite(folder, pieces.folder, "train", 3, rows, needed, 10, window_rows, seed=5).write()
+
+
+@pytest.mark.parametrize("window_rows", [1, 20, 30, 70, 1000])
+@pytest.mark.parametrize("rows", [range(0, 40), range(40, 80), range(80, NUM_ROWS)])
+def test_a_file_has_its_part_of_the_order_of_all_rows(tmp_path, window_rows, rows):
+    windows = [np.arange(first, min(first + window_rows, NUM_ROWS)) for first in range(0, NUM_ROWS, window_rows)]
+    order = np.concatenate([window[window_order(5, number, len(window))] for number, window in enumerate(windows)])
+    (tmp_path / "train-00003.mindrecord").write_text("of an earlier try")
+    file, index = write(tmp_path, rows, window_rows)
+    assert (file.name, index.name, file.rows) == ("train-00003.mindrecord", "train-00003.mindrecord.db", len(rows))
+    blocks = list(read_files(tmp_path, [file.name]))
+    assert np.array_equal(np.concatenate([block.ids[:, 0] for block in blocks]), order[rows.start : rows.stop])
+    assert all(len(block) == 10 for block in blocks[:-1])
+    assert not list((tmp_path / "work").glob("writing-*"))
+
+
+def test_a_part_that_is_damaged_is_an_error_that_leaves_no_file(tmp_path):
+    write(tmp_path, range(10), 1)
+    (tmp_path / "work" / "part-3").write_bytes(b"")
+    (tmp_path / "train-00003.mindrecord").unlink()
+    with pytest.raises(OSError, match=r"part-3 does not hold what was written to it; check the disk"):
+        Pieces(tmp_path / "work").expect("part-3")
+    with pytest.raises(OSError, match=r"part-3 does not hold what was written to it; check the disk"):
+        FileToWrite(tmp_path, tmp_path / "work", "train", 3, range(9), ((range(9), "part-3"),), 10, 1, 5).write()
+    assert not (tmp_path / "train-00003.mindrecord").exists()
+
+
+def test_files_hold_whole_blocks_but_the_last_and_a_split_without_rows_has_none(tmp_path, log_path, small_options):
+    options = dataclasses.replace(small_options, train_fraction=1.0, valid_fraction=0.0, test_fraction=0.0)
+    splits = prepare(log_path, tmp_path / "out", options, file_rows=100).splits
+    *whole, last = splits["train"].files
+    assert {file.rows for file in whole} == {64} and 0 < last.rows <= 64
+    assert [file.name for file in splits["train"].files[:2]] == ["train-00000.mindrecord", "train-00001.mindrecord"]
+    assert splits["valid"].files == splits["test"].files == ()
