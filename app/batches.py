@@ -19,13 +19,13 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from data_prep.prepared.examples import Rows, concatenate
+from data_prep.prepared.examples import Examples, concatenate
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import ADVICE, VOCABULARY_FILE, Schema, damaged_files
 
 
 @dataclass(frozen=True)
-class Batch(Rows):
+class Batch(Examples):
     """Rows of a step: `ids` [B, P], `numeric` [B, N], `labels` [B].
 
     A rank's slice of a batch starts at the batch's row `first_row`; `whole_weight` is the sum of the weights of the
@@ -121,7 +121,7 @@ def read_batches(
     pool_ends = np.cumsum([order.block_sizes[pool].sum() for pool in order.pools], dtype=np.int64)
     pool = int(np.searchsorted(pool_ends, first_batch * batch_size, side="right"))
     skip = first_batch * batch_size - int(pool_ends[pool - 1] if pool else 0)
-    rest: list[Rows] = []  # fewer than a batch
+    rest: list[Examples] = []  # fewer than a batch
     for rows in _read_pools(folder, schema, split, order, pool):
         rows, skip = rows.take(slice(skip, None)), 0
         rows = concatenate([*rest, rows])
@@ -132,11 +132,11 @@ def read_batches(
     yield from map(_batch, rest)
 
 
-def _batch(rows: Rows) -> Batch:
+def _batch(rows: Examples) -> Batch:
     return Batch(rows.ids, rows.numeric, rows.labels, rows.weights, rows.keys)
 
 
-def _read_pools(folder: Path, schema: Schema, split: str, order: Order, first_pool: int) -> Iterator[Rows]:
+def _read_pools(folder: Path, schema: Schema, split: str, order: Order, first_pool: int) -> Iterator[Examples]:
     numbers = [int(number) for pool in order.pools[first_pool:] for number in pool]
     blocks = read_blocks(folder, schema, split, numbers)
     for pool in range(first_pool, len(order.pools)):

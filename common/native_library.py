@@ -99,7 +99,7 @@ def address(array: NDArray[Any], dtype: DTypeLike, *shape: int) -> int:
     return int(array.ctypes.data)
 
 
-def room(array: NDArray[Any]) -> int:
+def output_address(array: NDArray[Any]) -> int:
     """Return the address of an array that C fills. Raise TypeError if the array is read-only or not in C order."""
     if not array.flags.writeable:
         raise TypeError(f"a native kernel writes to this {array.dtype} {list(array.shape)}, which is read-only")

@@ -42,7 +42,7 @@ class Run:
         self.metrics.append(values)
 
 
-class Parts:
+class StateOfTables:
     """The parts of a run that a save asks: tables, and one dense array with the value `dense`."""
 
     learning_rates = SimpleNamespace(state=dict)

@@ -22,7 +22,7 @@ from app.checkpoint.disk import (
     FileRecord,
     Part,
     Progress,
-    ignore,
+    no_progress,
     read_checked,
     write_file,
 )
@@ -50,7 +50,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Place:
+class ArrayEntry:
     """The position of an array in a file: `start` is its offset from the beginning."""
 
     dtype: str
@@ -65,7 +65,7 @@ def column_of(array: np.ndarray) -> Column:
 
 
 def write_arrays(
-    path: Path, columns: dict[str, Column], progress: Progress = ignore, alignment: int = ALIGNMENT
+    path: Path, columns: dict[str, Column], progress: Progress = no_progress, alignment: int = ALIGNMENT
 ) -> FileRecord:
     """Write and sync a file of `columns`, each of a dtype of `DTYPE_NAMES`; the first begins at a multiple of
     `alignment` bytes."""
@@ -90,7 +90,7 @@ def _parts(columns: dict[str, Column], alignment: int) -> Iterator[Part]:
             yield piece.reshape(-1).view(np.uint8).data
 
 
-def read_places(path: Path) -> dict[str, Place]:
+def read_entries(path: Path) -> dict[str, ArrayEntry]:
     """Return the position of each array of a file, in the order of the file.
 
     Raises ValueError, naming file and array, for a header that `write_arrays` does not write to a file of this size:
@@ -112,7 +112,7 @@ def _header_bytes(path: Path, first: bytes, size: int) -> int:
     return length
 
 
-def _places(path: Path, header: bytes, size: int) -> dict[str, Place]:
+def _places(path: Path, header: bytes, size: int) -> dict[str, ArrayEntry]:
     try:
         entries = json.loads(header.decode(), object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:
@@ -140,7 +140,7 @@ def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return entries
 
 
-def _place(entry: object, begin: int, start: int, size: int) -> Place:
+def _place(entry: object, begin: int, start: int, size: int) -> ArrayEntry:
     """Return the position of one array, which must start `start` bytes after `begin`, in a file of `size` bytes."""
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise ValueError("has not dtype, shape and data_offsets")
@@ -160,24 +160,24 @@ def _place(entry: object, begin: int, start: int, size: int) -> Place:
         )
     if begin + start + num_bytes > size:
         raise ValueError(f"ends at {begin + start + num_bytes:,}, and the file has {size:,} bytes")
-    return Place(DTYPES[dtype], tuple(shape), begin + start, num_bytes)
+    return ArrayEntry(DTYPES[dtype], tuple(shape), begin + start, num_bytes)
 
 
 class ArrayReader:
     """Reads a file's arrays once, in the order of the file. `read_arrays_once` makes it."""
 
-    def __init__(self, path: Path, reader: FileReader, places: dict[str, Place]) -> None:
+    def __init__(self, path: Path, reader: FileReader, places: dict[str, ArrayEntry]) -> None:
         self.path = path
         self.places = places
         self._reader = reader
 
-    def next_array(self, place: Place) -> np.ndarray:
+    def next_array(self, place: ArrayEntry) -> np.ndarray:
         """Return a copy of the next array."""
         array = np.empty(place.shape, place.dtype)
         self._check_all_came(self._reader.take_into(array.reshape(-1).view(np.uint8)), place.num_bytes)
         return array
 
-    def next_rows(self, place: Place, most_bytes: int) -> Iterator[np.ndarray]:
+    def next_rows(self, place: ArrayEntry, most_bytes: int) -> Iterator[np.ndarray]:
         """Yield the next array in pieces of rows that are contiguous in memory; a piece is valid until the next."""
         start, end = 0, place.shape[0]
         row_bytes = place.num_bytes // max(end, 1)

@@ -37,18 +37,18 @@ class FileRecord(TypedDict):
     checksum: str
 
 
-def in_words(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """Return an error as the console shows it: the system's errors without their numbers."""
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
     return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
 
 
-def ignore(_: int) -> None:
+def no_progress(_: int) -> None:
     """Do nothing: a `Progress` that is not shown."""
 
 
-def write_file(path: Path, parts: Iterable[Part], progress: Progress = ignore) -> FileRecord:
+def write_file(path: Path, parts: Iterable[Part], progress: Progress = no_progress) -> FileRecord:
     """Write a new file and sync it."""
     descriptor = _open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
@@ -175,7 +175,7 @@ class FileReader:
         if start < self._size:
             self._coming.append((view, self._threads.submit(read_all)))
 
-    def checksum_of_all(self, progress: Progress = ignore) -> str:
+    def checksum_of_all(self, progress: Progress = no_progress) -> str:
         """Return the checksum of the whole file, after reading the bytes that were not taken."""
         while ready := self.available():
             progress(len(self.take(min(ready, BLOCK_BYTES))))
@@ -194,7 +194,7 @@ def read_file(path: Path) -> Iterator[FileReader]:
 
 
 @contextmanager
-def read_checked(path: Path, expected: FileRecord, progress: Progress = ignore) -> Iterator[FileReader]:
+def read_checked(path: Path, expected: FileRecord, progress: Progress = no_progress) -> Iterator[FileReader]:
     """Open a file for one read, of which the block may leave the rest.
 
     Raises DamagedFileError, in place of a ValueError or LookupError of the block, if the file is missing or has another

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-from app.checkpoint.array_file import ArrayReader, Place, read_arrays_once, read_places
-from app.checkpoint.disk import DamagedFileError, FileRecord, Progress, check_size, ignore, read_checked
+from app.checkpoint.array_file import ArrayEntry, ArrayReader, read_arrays_once, read_entries
+from app.checkpoint.disk import DamagedFileError, FileRecord, Progress, check_size, no_progress, read_checked
 from app.checkpoint.manifest import Manifest, ParentRecord, read_manifest, use_an_older
 from app.checkpoint.tower_slices import dense_files, join
 from app.checkpoint.write import ROW_IDS, ModelState, shard_name, step_name
 from app.tables.checks import check_bounds, check_row_ids, check_table
-from app.tables.interface import Places, RowArray, TablesSpec, WriteRows
+from app.tables.interface import Indices, RowArray, TablesSpec, WriteRows
 from app.tables.optimizers import LAST_STEP, MEAN, MEAN_STEP
 
 PIECE_BYTES = 2 << 20  # of one array, given to the tables at once
@@ -93,7 +93,7 @@ class Checkpoint:
         except (FileNotFoundError, ValueError):
             return False
 
-    def verify(self, progress: Progress = ignore, sizes_only: bool = False) -> None:
+    def verify(self, progress: Progress = no_progress, sizes_only: bool = False) -> None:
         """Read all files; raise DamagedCheckpointError naming one that is missing or whose checksum differs.
 
         With `sizes_only` nothing is read: raise for a file that is missing or has another size.
@@ -131,7 +131,7 @@ class Checkpoint:
     def state(self) -> ModelState:
         """Return the state, its tables' rows left in the files; these are to be verified before."""
         paths = [self.path / name for name in dense_files(self.manifest.files)]
-        dense = [(name, np.array(_map(path, place))) for path in paths for name, place in read_places(path).items()]
+        dense = [(name, np.array(_map(path, place))) for path in paths for name, place in read_entries(path).items()]
         return ModelState(join(dense), {table: FileTable(self, table) for table in self.manifest.shards})
 
 
@@ -188,7 +188,7 @@ def _write_rows(table: str, spec: TablesSpec, write: WriteRows, reader: ArrayRea
                 start += len(values)
 
 
-def row_layout(path: Path, places: dict[str, Place]) -> dict[str, RowArray]:
+def row_layout(path: Path, places: dict[str, ArrayEntry]) -> dict[str, RowArray]:
     """Return the state arrays of a table's file, which come after the row ids.
 
     Raises ValueError, naming file and array, where ids do not come first or an array has not a row for each.
@@ -217,7 +217,7 @@ class FileTable:
         vocabulary_size = checkpoint.manifest.data["vocabulary_size"]
         self._files, layouts = [], []
         for path in self._steps:
-            places = read_places(path)
+            places = read_entries(path)
             layouts.append(row_layout(path, places))
             if layouts[-1] != layouts[0]:
                 first = next(iter(self._steps))
@@ -234,7 +234,7 @@ class FileTable:
         self._file = np.searchsorted(starts, newest, side="right") - 1
         self._place = newest - starts[self._file]
 
-    def read(self, name: str, places: Places) -> np.ndarray:
+    def read(self, name: str, places: Indices) -> np.ndarray:
         files, rows = self._file[places], self._place[places]
         array = self.layout[name]
         values = np.empty((rows.size, array.width), array.dtype)
@@ -248,7 +248,7 @@ class FileTable:
         return values
 
 
-def _map(path: Path, place: Place) -> np.ndarray:
+def _map(path: Path, place: ArrayEntry) -> np.ndarray:
     if place.num_bytes == 0:
         return np.empty(place.shape, place.dtype)
     return np.memmap(path, place.dtype, "r", place.start, place.shape)

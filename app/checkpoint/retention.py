@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from app.checkpoint.disk import Progress, ignore
+from app.checkpoint.disk import Progress, no_progress
 from app.checkpoint.manifest import Manifest, read_manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import PARTIAL, write_checkpoint
@@ -97,7 +97,7 @@ def delta_to_compact(
     return None
 
 
-def compact(checkpoint: Checkpoint, num_shards: int, progress: Progress = ignore) -> Path:
+def compact(checkpoint: Checkpoint, num_shards: int, progress: Progress = no_progress) -> Path:
     """Make a delta a full checkpoint, in its place; deltas whose parent it is stay valid. A full one stays as it is.
 
     The caller holds the lock of its folder. Raises as `Checkpoint.verify`: damage is not copied. A kill leaves the one
@@ -109,7 +109,7 @@ def compact(checkpoint: Checkpoint, num_shards: int, progress: Progress = ignore
     return rewrite(checkpoint, checkpoint.path.parent, num_shards, progress)
 
 
-def rewrite(checkpoint: Checkpoint, folder: Path, num_shards: int, progress: Progress = ignore) -> Path:
+def rewrite(checkpoint: Checkpoint, folder: Path, num_shards: int, progress: Progress = no_progress) -> Path:
     """Write the state of a verified checkpoint as a full one below `folder`; rows go through bounded memory."""
     manifest = replace(checkpoint.manifest, parent=None, shards={}, files={})
     return write_checkpoint(folder, checkpoint.state(), manifest, num_shards, progress)

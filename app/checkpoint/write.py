@@ -20,11 +20,11 @@ from pathlib import Path
 import numpy as np
 
 from app.checkpoint.array_file import Column, column_of, write_arrays
-from app.checkpoint.disk import BLOCK_BYTES, FileRecord, Progress, ignore
+from app.checkpoint.disk import BLOCK_BYTES, FileRecord, Progress, no_progress
 from app.checkpoint.manifest import Manifest, identify, write_manifest
 from app.checkpoint.tower_slices import WHOLE_FILE, slice_file
 from app.distributed.process_group import MpiGroup, SingleProcess, is_collective, on_all_ranks
-from app.tables.interface import DEEP, WIDE, Places, RowArray, TableSnapshot
+from app.tables.interface import DEEP, WIDE, Indices, RowArray, TableSnapshot
 from common.files import sync_folder
 
 PARTIAL = ".partial"
@@ -61,7 +61,7 @@ def write_checkpoint(
     state: ModelState,
     manifest: Manifest,
     num_shards: int = 1,
-    progress: Progress = ignore,
+    progress: Progress = no_progress,
     group: MpiGroup | None = None,
     sliced: bool = False,
 ) -> Path:
@@ -125,7 +125,7 @@ def write_shards(
 
 def shard_columns(rows: TableSnapshot, shard: int, num_shards: int) -> dict[str, Column]:
     """Return the columns of `rows` that belong in the file of one of `num_shards` shards."""
-    places: Places = slice(None) if num_shards == 1 else np.flatnonzero(rows.row_ids % num_shards == shard)
+    places: Indices = slice(None) if num_shards == 1 else np.flatnonzero(rows.row_ids % num_shards == shard)
     row_ids = rows.row_ids[places]
 
     def column_of_rows(name: str, array: RowArray) -> Column:

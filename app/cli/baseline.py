@@ -21,7 +21,7 @@ from app.batches import check_files
 from app.evaluation.measure import best_on, check_split
 from app.evaluation.metrics import METRICS, Metrics, MetricStream, defined
 from app.run.record import read_runs
-from data_prep.prepared.examples import Rows, concatenate
+from data_prep.prepared.examples import Examples, concatenate
 from data_prep.prepared.features import one_hot, read_spread
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import Schema, read_schema
@@ -159,5 +159,5 @@ def read_features(
 
     blocks = list(read_spread(folder, schema, split, max_rows))
     features = sparse.vstack([one_hot(rows, schema) for rows in blocks], format="csr")
-    rows = concatenate([Rows(rows.ids[:, :0], rows.numeric[:, :0], rows.labels, rows.weights) for rows in blocks])
+    rows = concatenate([Examples(rows.ids[:, :0], rows.numeric[:, :0], rows.labels, rows.weights) for rows in blocks])
     return features, rows.labels, rows.weights

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from app.checkpoint.array_file import read_places
+from app.checkpoint.array_file import read_entries
 from app.checkpoint.manifest import read_manifest
 from app.checkpoint.read import Checkpoint, row_layout
 from app.checkpoint.retention import compact, open_if_whole, rewrite, step_folders
@@ -97,7 +97,7 @@ def _show(arguments: argparse.Namespace) -> None:
     for table, shards in manifest.shards.items():
         count = 0
         for path in checkpoint.table_files(table):
-            places = read_places(path)
+            places = read_entries(path)
             row_layout(path, places)  # which raises if it is of no table
             count += places[ROW_IDS].shape[0]
         print(f"  {table} table: {count:,} {rows} of {manifest.data['vocabulary_size']:,}, in {shards} files")

@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from app.checkpoint.disk import in_words
+from app.checkpoint.disk import message_of
 from app.config.config import Config
 from app.distributed.mpirun import die_with_parent
 from app.distributed.process_group import (
@@ -81,7 +81,7 @@ def fail(error: BaseException, status: int) -> int:
     """Log the error and return the exit status; a rank that fails alone ends the whole job here."""
     alone = started_by_mpi() and not is_collective(error)
     if alone or shows_progress():
-        log.error("%s%s", "" if isinstance(error, KeyboardInterrupt) else "error: ", in_words(error))
+        log.error("%s%s", "" if isinstance(error, KeyboardInterrupt) else "error: ", message_of(error))
     if alone:
         _end_the_job(status)
     return status

@@ -27,7 +27,7 @@ import numpy as np
 import xxhash
 
 from app.config.config import Config
-from app.distributed.mpirun import USELESS, die_with_parent
+from app.distributed.mpirun import DID_NOT_LEARN, die_with_parent
 from app.evaluation.metrics import as_score
 from app.run.decision import read_state
 from app.run.folder import CONFIG_FILE
@@ -199,7 +199,7 @@ def _train_all(trials: list[Trial], epochs: int, options: SweepOptions, stop: St
                 last = (folder / LOG).read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
                 if status == 2:
                     raise ValueError(f"{folder.name}: {last.removeprefix('error: ')}")
-                if status not in (0, USELESS):  # it takes its rank as it is
+                if status not in (0, DID_NOT_LEARN):  # it takes its rank as it is
                     log.warning("warning: %s ended with status %d: %s", folder.name, status, last)
             time.sleep(POLL_SECONDS)
             stop.check()

@@ -14,7 +14,7 @@ from app.tables.interface import TablesSpec, UniqueIds
 from app.tables.native.library import NativeHandle, NativeUniqueIds, own
 from app.tables.positions import expand, find_unique, sum_deep_by_id, sum_wide_by_id
 from common.memory import HugeBuffer
-from common.native_library import address, room
+from common.native_library import address, output_address
 
 
 class BatchKernels:
@@ -80,8 +80,8 @@ class NativeBatchKernels(BatchKernels):
             ctypes.byref(unique.as_struct()),
             address(deep_rows, np.float32, num_unique, self._spec.embedding_dim),
             address(wide_rows, np.float32, num_unique),
-            room(deep),
-            room(wide),
+            output_address(deep),
+            output_address(wide),
         )
         return deep, wide
 
@@ -96,8 +96,8 @@ class NativeBatchKernels(BatchKernels):
             ctypes.byref(unique.as_struct()),
             address(deep, np.float32, batch, num_fields * self._spec.embedding_dim),
             address(wide, np.float32, batch),
-            room(deep_sums),
-            room(wide_sums),
+            output_address(deep_sums),
+            output_address(wide_sums),
         )
         return deep_sums, wide_sums
 

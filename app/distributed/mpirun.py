@@ -39,7 +39,7 @@ RULE = re.compile(rb"-{50,}\n?")
 
 CHATTER = re.compile(rb"\[[^\]\s]+:\d+\] PMIX ERROR: ")  # outside of frames, while mpirun ends ranks
 
-USELESS = 4  # exit status of a training for which `why_useless` has a reason
+DID_NOT_LEARN = 4  # exit status of a training for which `why_useless` has a reason
 
 
 def launch(num_ranks: int, host_file: str, arguments: list[str]) -> int:
@@ -155,7 +155,7 @@ def supervise(command: list[str], hosts: Sequence[str] = ()) -> int:
     status = 128 - status if status < 0 else status
     if received and status in (128 + FORWARDED[received[0]], 128 + signal.SIGTERM):
         status = 128 + received[0]  # the ranks did not handle signals yet
-    is_explained = errors.has_error or status == USELESS
+    is_explained = errors.has_error or status == DID_NOT_LEARN
     if status and not is_explained and not received:
         for line in explain([*output.notices, *errors.notices], status, hosts):
             print(line, file=sys.stderr)

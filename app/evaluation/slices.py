@@ -37,7 +37,7 @@ class Slice:
 
 
 @dataclass(frozen=True)
-class Parts:
+class Slices:
     """Divides rows: `find` takes a batch and its first row's place in the split, and returns each row's part [n]."""
 
     by: str
@@ -48,7 +48,7 @@ class Parts:
 class SliceStream:
     """Accumulates batches of a split in their order; `result` computes the metrics of each part that has rows."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Slices) -> None:
         self._parts = parts
         self._streams = [MetricStream(EXACT_ROWS) for _ in parts.names]
         self._rows = 0
@@ -85,7 +85,7 @@ def check_slices(by: Sequence[str], schema: Schema, split: str) -> None:
             raise ValueError("--by time needs the log's order, and the rows of train are shuffled; use valid or test")
 
 
-def find_parts(by: str, folder: Path, schema: Schema, split: str) -> Parts:
+def find_parts(by: str, folder: Path, schema: Schema, split: str) -> Slices:
     """Return the parts for a name that `check_slices` knows; a field's are its values frequent in training."""
     if by != TIME:
         return _by_unseen(schema) if by == UNSEEN else _by_value(by, folder, schema)
@@ -94,10 +94,10 @@ def find_parts(by: str, folder: Path, schema: Schema, split: str) -> Parts:
         return (first_row + np.arange(batch.num_rows)) * TIME_PARTS // schema.splits[split].rows
 
     names = [f"{100 * part // TIME_PARTS}–{100 * (part + 1) // TIME_PARTS} % of the rows" for part in range(TIME_PARTS)]
-    return Parts(TIME, names, find)
+    return Slices(TIME, names, find)
 
 
-def _by_unseen(schema: Schema) -> Parts:
+def _by_unseen(schema: Schema) -> Slices:
     first, end = np.array([field.oov_ids for field in schema.categorical]).reshape(-1, 2).T
     columns = [first_column(schema, field.name) for field in schema.categorical]
 
@@ -111,10 +111,10 @@ def _by_unseen(schema: Schema) -> Parts:
         f"{low} or more" if high is None else str(low) if low == high else f"{low}–{high}"
         for low, high in zip(UNSEEN_COUNTS, ends, strict=True)
     ]
-    return Parts(UNSEEN, [f"{name} of {len(columns)} values unseen" for name in names], find)
+    return Slices(UNSEEN, [f"{name} of {len(columns)} values unseen" for name in names], find)
 
 
-def _by_value(by: str, folder: Path, schema: Schema) -> Parts:
+def _by_value(by: str, folder: Path, schema: Schema) -> Slices:
     column = first_column(schema, by)
     field = next(field for field in schema.categorical if field.name == by)
     # The ids of a range fall in frequency; ranges after the first are of values that were added later.
@@ -130,4 +130,4 @@ def _by_value(by: str, folder: Path, schema: Schema) -> Parts:
             parts[known] = ids[known] - top[0]
         return parts
 
-    return Parts(by, [*names_of_ids(folder, field, top), OUT_OF_VOCABULARY, OTHER], find)
+    return Slices(by, [*names_of_ids(folder, field, top), OUT_OF_VOCABULARY, OTHER], find)

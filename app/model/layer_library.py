@@ -9,7 +9,7 @@ import ctypes
 
 import numpy as np
 
-from common.native_library import NativeLibrary, address, room
+from common.native_library import NativeLibrary, address, output_address
 
 LIBRARY = NativeLibrary(
     "dense_layer",
@@ -35,7 +35,7 @@ def distinct_rows(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     ids = np.ascontiguousarray(ids, np.int64)
     rows, index = np.empty(ids.size, np.int64), np.empty(ids.shape, np.int32)
     starts = np.empty(ids.shape[1] + 1, np.int32)
-    outputs = room(rows), room(index), room(starts)
+    outputs = output_address(rows), output_address(index), output_address(starts)
     if LIBRARY.load().distinct_rows(address(ids, np.int64, *ids.shape), *ids.shape, *outputs):
         raise MemoryError(f"no memory to find the distinct ones of {ids.size} ids")
     return rows[: starts[-1]], index, starts

@@ -26,7 +26,7 @@ from app.model.wide_deep import Tower, WideDeep
 from app.tables.checks import LARGEST_GRADIENT
 from app.tables.optimizers import ftrl_step
 from common.memory import HugeBuffer
-from common.native_library import address, room
+from common.native_library import address, output_address
 
 Arrays = dict[str, np.ndarray]  # by names of the model's parameters
 
@@ -77,7 +77,7 @@ class NativeTower:
             len(self.parameters["tower.matrix_0"]),
             *rows.shape,
             tower.num_hidden,
-            room(self._widths),
+            output_address(self._widths),
             tower.layers[0].bfloat16,
             loss.loss_scale,
             loss.l2_coef,
@@ -98,7 +98,11 @@ class NativeTower:
         logits = np.empty(len(wide), np.float32)
         self._shape.num_rows = len(wide)
         batch = TowerBatch(*self._addresses(deep, wide, numeric))
-        _check(LIBRARY.load().tower_logits(self._pointer(), self._arrays.pointer, ctypes.byref(batch), room(logits)))
+        _check(
+            LIBRARY.load().tower_logits(
+                self._pointer(), self._arrays.pointer, ctypes.byref(batch), output_address(logits)
+            )
+        )
         return logits
 
     def _pointer(self) -> ctypes._Pointer[TowerShape]:
@@ -155,7 +159,7 @@ class NativeStep(NativeTower, HostGraph):
             address(example_weights, np.float32, shape.num_rows),
         )
         inputs = self._pointer(), self._arrays.pointer, ctypes.byref(batch), self._gradient_arrays.pointer
-        _check(LIBRARY.load().tower_gradients(*inputs, *map(room, (deep_gradient, wide_gradient, result))))
+        _check(LIBRARY.load().tower_gradients(*inputs, *map(output_address, (deep_gradient, wide_gradient, result))))
         deep_loss, wide_loss, finite = result.tolist()
         if finite:
             self._update()
@@ -195,12 +199,12 @@ class _Pointers:
     """The arrays of a model as `TowerArrays`; valid as long as this object lives."""
 
     def __init__(self, arrays: Arrays) -> None:
-        matrices = [room(values) for name, values in arrays.items() if name.startswith("tower.matrix_")]
-        biases = [room(values) for name, values in arrays.items() if name.startswith("tower.bias_")]
+        matrices = [output_address(values) for name, values in arrays.items() if name.startswith("tower.matrix_")]
+        biases = [output_address(values) for name, values in arrays.items() if name.startswith("tower.bias_")]
         self._arrays = arrays
         self._lists = [(ctypes.c_void_p * len(found))(*found) for found in (matrices, biases)]
         names = "wide.bias", "wide.numeric_weight", "tower.numeric_rows", "tower.numeric_matrix"
-        plain = (room(arrays[name]) if name in arrays else None for name in names)
+        plain = (output_address(arrays[name]) if name in arrays else None for name in names)
         self._struct = TowerArrays(*plain, *map(ctypes.addressof, self._lists))
         self.pointer = ctypes.pointer(self._struct)
 
@@ -214,9 +218,9 @@ class _AdamCall:
         shapes = [np.array(values.shape, np.int64) for values in self._arrays]
         count = len(self._arrays)
         self._kept = shapes
-        self._values = (ctypes.c_void_p * count)(*map(room, self._arrays))
+        self._values = (ctypes.c_void_p * count)(*map(output_address, self._arrays))
         self._dims = (ctypes.c_int * count)(*(values.ndim for values in self._arrays))
-        self._shapes = (ctypes.c_void_p * count)(*(room(shape) for shape in shapes))
+        self._shapes = (ctypes.c_void_p * count)(*(output_address(shape) for shape in shapes))
 
     def __call__(self) -> None:
         lists = self._values, self._dims, self._shapes

@@ -25,7 +25,7 @@ from typing import IO, Any
 
 import yaml
 
-from app.checkpoint.disk import in_words
+from app.checkpoint.disk import message_of
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import best_or_newest, whole_checkpoints
 from app.checkpoint.write import clear_leftovers
@@ -375,6 +375,6 @@ def _lock(folder: Path, what: str = "trains in") -> IO[str]:
         ) from None
     except OSError as error:
         raise OSError(
-            f"nothing can be written to {folder}: {in_words(error)}; start from another folder, or give another "
+            f"nothing can be written to {folder}: {message_of(error)}; start from another folder, or give another "
             "checkpoint.dir"
         ) from error

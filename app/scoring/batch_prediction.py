@@ -51,7 +51,7 @@ LINE, FILE, SCORE, REASON = "line", "file", "score", "reason"
 
 
 @dataclass(frozen=True)
-class ScoreChunk:
+class ChunkScorer:
     """A worker's function from a chunk to its scores as plain arrays; opens the bundle once a process."""
 
     bundle: str
@@ -140,7 +140,7 @@ def predict(
             "chunk_bytes": chunk_bytes,
         }
         _begin_or_resume(folder, asked, restart)
-        score = ScoreChunk(str(bundle), predictor.manifest.id, tuple(format_of_log.columns), tuple(keep))
+        score = ChunkScorer(str(bundle), predictor.manifest.id, tuple(format_of_log.columns), tuple(keep))
         with _Writer(folder / RESULT, output, keep, has_files=len(files) > 1, labelled=labelled) as writer:
             work = folder / WORK
             read_log(files, format_of_log, score, writer.add, "score", work, executor, num_workers, chunk_bytes)

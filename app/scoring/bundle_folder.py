@@ -42,7 +42,7 @@ class Manifest:
     """Content of manifest.json."""
 
     model: dict[str, Any]  # hidden_widths, activation …: of the settings of the run
-    rows: dict[str, Any]  # rows.RowsSpec
+    rows: dict[str, Any]  # rows.BundleTablesSpec
     vocabulary: dict[str, Any]  # data_prep.encoding.encoder.write_lookup
     checkpoint: dict[str, Any]  # step, epoch and id of what was exported
     versions: dict[str, str]  # of the packages that the core needs
@@ -62,8 +62,8 @@ class Manifest:
         return self.folded or self.id
 
 
-Link = tuple[Path, Manifest]  # a folder of a chain
-Chain = tuple[Link, ...]  # a whole bundle, or one and its deltas, oldest first
+ChainEntry = tuple[Path, Manifest]  # a folder of a chain
+Chain = tuple[ChainEntry, ...]  # a whole bundle, or one and its deltas, oldest first
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -112,9 +112,11 @@ def read_manifest(folder: Path) -> Manifest:
         content = json.loads(path.read_text(encoding="utf-8"))
         kind, version, said = content["format"], content["format_version"], content.pop("checksum")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is damaged or no bundle's ({error!r}); {again(folder)}") from error
+        raise ValueError(f"{path} is damaged or no bundle's ({error!r}); {reexport_advice(folder)}") from error
     if said != _checksum(content):
-        raise ValueError(f"{path} is damaged: checksum {_checksum(content)}, expected {said}; {again(folder)}")
+        raise ValueError(
+            f"{path} is damaged: checksum {_checksum(content)}, expected {said}; {reexport_advice(folder)}"
+        )
     if kind != FORMAT:
         raise ValueError(f"{path} is of {kind!r}, this program reads {FORMAT!r}; give the folder of a bundle")
     check_format_version(path, version, FORMAT_VERSION, f"score with {folder}/code, the bundle's own, or export again")
@@ -204,7 +206,7 @@ def check_files(folder: Path, manifest: Manifest, every_byte: bool) -> None:
             if found != record["checksum"]:
                 raise DamagedFileError(f"is damaged: checksum {found}, expected {record['checksum']}")
         except DamagedFileError as error:
-            raise ValueError(f"the bundle's file {folder / name} {error}; {again(folder)}") from None
+            raise ValueError(f"the bundle's file {folder / name} {error}; {reexport_advice(folder)}") from None
 
 
 @contextmanager
@@ -242,7 +244,7 @@ def _check_output(output: Path, overwrite: bool) -> None:
         raise FileExistsError(f"{output} is there; replace it with --overwrite or give another output")
 
 
-def again(folder: Path) -> str:
+def reexport_advice(folder: Path) -> str:
     """Advice for a bundle that cannot be used."""
     return f"copy {folder} again from where it was made, or export it again"
 

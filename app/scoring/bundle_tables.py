@@ -25,7 +25,7 @@ from typing import Literal
 import numpy as np
 import xxhash
 
-from app.checkpoint.array_file import Column, Place, column_of, read_places, write_arrays
+from app.checkpoint.array_file import ArrayEntry, Column, column_of, read_entries, write_arrays
 from app.tables.initial import initial_rows
 
 TABLES, CHECKSUMS = "tables.safetensors", "checksums.safetensors"
@@ -43,7 +43,7 @@ RowType = Literal["float32", "float16", "int8"]
 
 
 @dataclass(frozen=True)
-class RowsSpec:
+class BundleTablesSpec:
     """Size and form of the tables, as a manifest has them."""
 
     num_rows: int
@@ -84,7 +84,7 @@ ReadStored = Callable[[str, np.ndarray], np.ndarray]
 
 
 def write_rows(
-    folder: Path, spec: RowsSpec, row_ids: np.ndarray, stored: ReadStored, deleted: np.ndarray = NO_IDS
+    folder: Path, spec: BundleTablesSpec, row_ids: np.ndarray, stored: ReadStored, deleted: np.ndarray = NO_IDS
 ) -> None:
     """Write the rows of `row_ids` [T], ascending, as `stored` gives them. Raises as `stored`."""
     checksums: dict[str, list[int]] = {}
@@ -100,7 +100,7 @@ def write_rows(
 
 
 def _pieces(
-    name: str, spec: RowsSpec, row_ids: np.ndarray, stored: ReadStored, checksums: dict[str, list[int]]
+    name: str, spec: BundleTablesSpec, row_ids: np.ndarray, stored: ReadStored, checksums: dict[str, list[int]]
 ) -> Iterator[np.ndarray]:
     """Yield one array in pieces of whole blocks, and append the blocks' checksums to `checksums`."""
     if name.endswith(".padding"):
@@ -166,14 +166,14 @@ def _block_checksums(array: np.ndarray, rows: int) -> list[int]:
     return [xxhash.xxh3_64_intdigest(array[start : start + rows].data) for start in range(0, len(array), rows)]
 
 
-class RowTables:
+class BundleTables:
     """Both tables of a bundle, mapped: opening reads headers only, a block is checked when it is first touched."""
 
-    def __init__(self, folder: Path, spec: RowsSpec) -> None:
+    def __init__(self, folder: Path, spec: BundleTablesSpec) -> None:
         """Raise ValueError where the files' headers are not those of `spec`."""
         self.spec = spec
         self._path = folder / TABLES
-        places = read_places(self._path)
+        places = read_entries(self._path)
         found = {name: (place.dtype, place.shape) for name, place in places.items()}
         if found != spec.layout():
             raise ValueError(f"{self._path} holds {_short(found)}; by the manifest it is {_short(spec.layout())}")
@@ -191,7 +191,7 @@ class RowTables:
         self._checked = {part: np.zeros(count, np.bool_) for part, count in self._blocks.items()}
         self._is_all_checked = dict.fromkeys(self._blocks, False)
 
-    def _array(self, place: Place) -> np.ndarray:
+    def _array(self, place: ArrayEntry) -> np.ndarray:
         count = int(np.prod(place.shape))
         return np.frombuffer(self._map, place.dtype, count, place.start if count else 0).reshape(place.shape)
 
@@ -277,7 +277,7 @@ class RowTables:
                 self._check_block(part, block)
 
 
-def lookup(chain: Sequence[RowTables], ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def lookup(chain: Sequence[BundleTables], ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return deep rows [B, C * D] and wide rows [B, C], float32, of `ids` [B, C] in a chain. Raises as `rows`."""
     flat = ids.reshape(-1)
     base, *deltas = chain
@@ -299,7 +299,7 @@ def lookup(chain: Sequence[RowTables], ids: np.ndarray) -> tuple[np.ndarray, np.
     return deep.reshape(len(ids), -1), wide.reshape(ids.shape)
 
 
-def chain_row_ids(chain: Sequence[RowTables]) -> np.ndarray:
+def chain_row_ids(chain: Sequence[BundleTables]) -> np.ndarray:
     """Return the ids that have a row in a chain, ascending."""
     ids = chain[0].row_ids()
     for delta in chain[1:]:
@@ -307,7 +307,7 @@ def chain_row_ids(chain: Sequence[RowTables]) -> np.ndarray:
     return ids
 
 
-def chain_stored(chain: Sequence[RowTables]) -> ReadStored:
+def chain_stored(chain: Sequence[BundleTables]) -> ReadStored:
     """Return a function to the rows of a chain as its files have them, for ids that have one."""
 
     def read(name: str, ids: np.ndarray) -> np.ndarray:
@@ -333,7 +333,7 @@ def are_among(ascending: np.ndarray, ids: np.ndarray) -> np.ndarray:
 
 def _read_checksums(path: Path) -> dict[str, np.ndarray]:
     """Return the checksums by array; the file was checked as a whole."""
-    places = read_places(path)
+    places = read_entries(path)
     return {name: np.fromfile(path, place.dtype, place.shape[0], offset=place.start) for name, place in places.items()}
 
 

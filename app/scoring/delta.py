@@ -17,9 +17,9 @@ from app.scoring.bundle_tables import (
     CHECKSUMS,
     INDEX,
     TABLES,
+    BundleTables,
+    BundleTablesSpec,
     ReadStored,
-    RowsSpec,
-    RowTables,
     are_among,
     chain_row_ids,
     chain_stored,
@@ -31,7 +31,7 @@ from data_prep.encoding.encoder import LOOKUP_FILE, merge_lookups
 from data_prep.prepared.schema import Schema
 
 
-def check_fits(parent: Predictor, schema: Schema, spec: RowsSpec) -> None:
+def check_fits(parent: Predictor, schema: Schema, spec: BundleTablesSpec) -> None:
     """Raise ValueError where a model cannot be written as changes of `parent`."""
     there, names = parent.tables[0].spec, ("width", "dtype", "seed", "initial_scale")
     others = [f"{name} {getattr(spec, name)}, there {getattr(there, name)}" for name in names]
@@ -43,7 +43,9 @@ def check_fits(parent: Predictor, schema: Schema, spec: RowsSpec) -> None:
         raise ValueError(f"this model has other columns than {parent.folder}; export a whole bundle")
 
 
-def changed_rows(parent: Sequence[RowTables], row_ids: np.ndarray, stored: ReadStored) -> tuple[np.ndarray, np.ndarray]:
+def changed_rows(
+    parent: Sequence[BundleTables], row_ids: np.ndarray, stored: ReadStored
+) -> tuple[np.ndarray, np.ndarray]:
     """Return which of `row_ids`, ascending, have other rows than the parent's, and ids of its rows that are gone."""
     before, old = chain_row_ids(parent), chain_stored(parent)
     names = [name for name in parent[0].spec.layout() if not name.endswith("padding") and name != INDEX]
@@ -67,7 +69,7 @@ def fold(delta: str | Path, output: str | Path, overwrite: bool = False) -> Mani
     with new_bundle(Path(output), overwrite) as folder:  # before all is read: it may not be possible
         for link in chain:
             check_files(*link, every_byte=True)
-        tables = [RowTables(path, RowsSpec(**manifest.rows)) for path, manifest in chain]
+        tables = [BundleTables(path, BundleTablesSpec(**manifest.rows)) for path, manifest in chain]
         row_ids = chain_row_ids(tables)
         spec = dataclasses.replace(tables[-1].spec, num_rows=len(row_ids), num_deleted=0)
         own = shutil.ignore_patterns(TABLES, CHECKSUMS, LOOKUP_FILE, MANIFEST)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from common.console import progress_bar
-from data_prep.encoding.encoder import LogRows
+from data_prep.encoding.encoder import ParsedRows
 from data_prep.options.log_format import LogFormat
 
 INTERCEPT = "(intercept)"  # the logit of a row whose cells are all blank
@@ -24,7 +24,7 @@ _SEED = 0
 
 
 def parts_of_logits(
-    rows: LogRows, log_format: LogFormat, logits_of: Callable[[LogRows], np.ndarray], num_orders: int
+    rows: ParsedRows, log_format: LogFormat, logits_of: Callable[[ParsedRows], np.ndarray], num_orders: int
 ) -> dict[str, np.ndarray]:
     """Return the intercept and the part of each column of parsed rows, float64 [n] each; they add up to the logits.
 

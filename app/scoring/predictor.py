@@ -19,23 +19,23 @@ from app.scoring.bundle_folder import (
     GOLDEN,
     GOLDEN_TOLERANCE,
     TOLERANCE,
-    Link,
-    again,
+    ChainEntry,
     check_files,
     check_parent,
     read_chain,
     read_manifest,
+    reexport_advice,
 )
-from app.scoring.bundle_tables import RowsSpec, RowTables, lookup
+from app.scoring.bundle_tables import BundleTables, BundleTablesSpec, lookup
 from app.scoring.distribution import Distribution, read_distribution
 from app.scoring.explain import ORDERS, parts_of_logits
 from app.scoring.onnx_tower import MANY, TOWER, Tower
 from app.tables.fields import TableField, columns_of, field_of_position
 from app.tables.pooling import pool, position_weights, sum_over_positions
 from common.frames import as_frame, as_series
-from data_prep.encoding.encoder import Chunk, LogRows, Rows, open_lookup, options_of
+from data_prep.encoding.encoder import Chunk, Examples, ParsedRows, open_lookup, options_of
 from data_prep.encoding.raw_rows import (
-    TableRows,
+    RawTable,
     arrow_table,
     cells_to_chunk,
     lines_to_chunk,
@@ -60,14 +60,14 @@ ROWS_AT_ONCE = MANY  # looked up and scored: their embeddings stay near the core
 
 
 @dataclass(frozen=True)
-class ScoredChunk:
+class Scored:
     """The good lines of a chunk, and the reasons of the others by their place in the chunk."""
 
     places: np.ndarray  # [n] of good lines in the chunk
     logits: np.ndarray  # [n] float32
     labels: np.ndarray  # [n] float32; NaN where a row has none, or weight 0
     rejected: dict[int, str]
-    encoded: Rows | None = None  # ids and numbers of the good lines; None where there are no lines
+    encoded: Examples | None = None  # ids and numbers of the good lines; None where there are no lines
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,9 @@ class FieldEffect:
 class Predictor:
     """A bundle that is open. Every method may be called from several threads."""
 
-    def __init__(self, chain: Sequence[Link], num_threads: int = 1, opened: tuple[RowTables, ...] = ()) -> None:
+    def __init__(
+        self, chain: Sequence[ChainEntry], num_threads: int = 1, opened: tuple[BundleTables, ...] = ()
+    ) -> None:
         """Open a bundle and the deltas of it, oldest first, whose files were checked; see `open`.
 
         The tables of the first ones may be `opened` already.
@@ -95,17 +97,19 @@ class Predictor:
         try:
             self.schema: Schema = read_schema(folder)
             self._options = options_of(self.schema, folder)
-            more = (RowTables(path, RowsSpec(**link.rows)) for path, link in self.chain[len(opened) :])
+            more = (BundleTables(path, BundleTablesSpec(**link.rows)) for path, link in self.chain[len(opened) :])
             self.tables = (*opened, *more)
             vocabularies = [(path, link.vocabulary) for path, link in self.chain]
             self._encoder = open_lookup(vocabularies, self.schema, self._options)
         except (KeyError, TypeError) as error:
-            raise ValueError(f"the bundle {folder} is of another version ({error!r}); {again(folder)}") from error
+            raise ValueError(
+                f"the bundle {folder} is of another version ({error!r}); {reexport_advice(folder)}"
+            ) from error
         num_ids = self.tables[-1].spec.num_ids
         if num_ids != self.schema.vocabulary_size:
             raise ValueError(
                 f"the bundle {folder} has tables of {num_ids:,} ids and a vocabulary of "
-                f"{self.schema.vocabulary_size:,}; {again(folder)}"
+                f"{self.schema.vocabulary_size:,}; {reexport_advice(folder)}"
             )
         given = self.manifest.model.get("fields")
         self._fields = tuple(
@@ -191,7 +195,7 @@ class Predictor:
         self._check_all_good(chunk, scored.rejected)
         return scored.logits
 
-    def _check_all_good(self, chunk: Chunk | TableRows, rejected: Mapping[int, str]) -> None:
+    def _check_all_good(self, chunk: Chunk | RawTable, rejected: Mapping[int, str]) -> None:
         if rejected and isinstance(chunk, Chunk):
             place, reason = min(rejected.items())
             raise ValueError(
@@ -214,7 +218,7 @@ class Predictor:
                 return f"column {name!r} of kind {kind}, found {cell!r}"
         return "the line"
 
-    def chunk_of(self, rows: Any) -> Chunk | TableRows:
+    def chunk_of(self, rows: Any) -> Chunk | RawTable:
         """Return raw rows as lines, or as columns where a table allows it. Raises as `score`."""
         table = arrow_table(rows, self.log_format)
         if table is None:
@@ -229,20 +233,20 @@ class Predictor:
             return mappings_to_chunk(rows, self.log_format)
         return lines_to_chunk(rows, self.log_format)
 
-    def score_chunk(self, chunk: Chunk | TableRows) -> ScoredChunk:
+    def score_chunk(self, chunk: Chunk | RawTable) -> Scored:
         """Score rows, or the good lines of a chunk, whose lines have labels."""
-        if isinstance(chunk, TableRows):
+        if isinstance(chunk, RawTable):
             rows = self._encoder.encode_rows(chunk.rows)
             logits = self.logits_of_ids(rows.ids, rows.numeric)
-            return ScoredChunk(chunk.rows.row_numbers, logits, np.full(len(logits), np.nan, np.float32), {}, rows)
+            return Scored(chunk.rows.row_numbers, logits, np.full(len(logits), np.nan, np.float32), {}, rows)
         if not chunk.num_lines:
             empty = np.zeros(0, np.float32)
-            return ScoredChunk(np.zeros(0, np.int64), empty, empty, {})
+            return Scored(np.zeros(0, np.int64), empty, empty, {})
         parsed, rows = self._encoder.encode(chunk)
         reasons = rejected(chunk, parsed) if parsed.rejects_tsv else {}
         places = parsed.rows.row_numbers - chunk.first_line
         labels = rows.labels if rows.weights is None else np.where(rows.weights > 0, rows.labels, np.float32(np.nan))
-        return ScoredChunk(places, self.logits_of_ids(rows.ids, rows.numeric), labels, reasons, rows)
+        return Scored(places, self.logits_of_ids(rows.ids, rows.numeric), labels, reasons, rows)
 
     def logits_of_ids(self, ids: np.ndarray, numeric: np.ndarray) -> np.ndarray:
         """Return the logits of encoded rows: `ids` [n, C], `numeric` [n, N] -> float32 [n]."""
@@ -310,15 +314,15 @@ class Predictor:
             effects.append(FieldEffect(name, cells[name], known, weight, float(logits[0] - logits[place + 1])))
         return sorted(effects, key=lambda effect: -abs(effect.change))
 
-    def _parsed(self, rows: RawRows) -> LogRows:
+    def _parsed(self, rows: RawRows) -> ParsedRows:
         chunk = self.chunk_of(rows)
-        if isinstance(chunk, TableRows):
+        if isinstance(chunk, RawTable):
             return chunk.rows
         parsed, _ = self._encoder.encode(chunk)
         self._check_all_good(chunk, rejected(chunk, parsed) if parsed.rejects_tsv else {})
         return parsed.rows
 
-    def _logits_of_parsed(self, rows: LogRows) -> np.ndarray:
+    def _logits_of_parsed(self, rows: ParsedRows) -> np.ndarray:
         encoded = self._encoder.encode_rows(rows)
         return self.logits_of_ids(encoded.ids, encoded.numeric)
 

@@ -25,7 +25,7 @@ from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.evaluation.calibration import Calibration
 from app.scoring.bundle_folder import GOLDEN, GOLDEN_TOLERANCE, TOLERANCE, Manifest, numbered, write_manifest
-from app.scoring.bundle_tables import RowsSpec, RowType, lookup, stored_as, write_rows
+from app.scoring.bundle_tables import BundleTablesSpec, RowType, lookup, stored_as, write_rows
 from app.scoring.delta import changed_rows, check_fits
 from app.scoring.made_rows import make_rows
 from app.scoring.onnx_tower import rounding_bound, write_tower
@@ -72,7 +72,7 @@ def write_model(
     parent's with additions.
     """
     schema, _, given = open_vocabulary(prepared)
-    spec = RowsSpec(
+    spec = BundleTablesSpec(
         num_rows=0,
         num_ids=schema.vocabulary_size,
         width=config.model.embedding_dim,
@@ -133,7 +133,7 @@ def _row_ids(tables: Mapping[str, TableSnapshot], schema: Schema, every_id: bool
 
 def _reader(
     tables: Mapping[str, TableSnapshot],
-    spec: RowsSpec,
+    spec: BundleTablesSpec,
     scored: Mapping[str, Callable[[TableSnapshot], TableSnapshot]],
     every_id: bool,
 ) -> Callable[[str, np.ndarray], np.ndarray]:

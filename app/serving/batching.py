@@ -15,11 +15,11 @@ from itertools import groupby
 
 import numpy as np
 
-from app.scoring.predictor import Predictor, ScoredChunk, probabilities
+from app.scoring.predictor import Predictor, Scored, probabilities
 from app.serving.decoding import RequestError, RowsToScore
 from app.serving.options import Limits
 from data_prep.encoding.encoder import Chunk
-from data_prep.encoding.raw_rows import TableRows, join_table_rows
+from data_prep.encoding.raw_rows import RawTable, join_table_rows
 
 TIMED_BATCHES = 31  # of which the median is the pace: a pause of a few, as while a model is opened, does not count
 LARGE_BODY = 1 << 16  # bytes: larger ones have a queue of their own, so that small ones do not wait for them
@@ -27,8 +27,8 @@ LOOP_BYTES = 1 << 14  # of JSON that the event loop itself decodes and scores: 2
 LEAST_QUEUE = 4  # requests that wait, however long they take
 
 Decode = Callable[[], RowsToScore]
-Seen = tuple[Predictor, RowsToScore, ScoredChunk]
-Observe = Callable[[Predictor, RowsToScore, ScoredChunk], None]
+Seen = tuple[Predictor, RowsToScore, Scored]
+Observe = Callable[[Predictor, RowsToScore, Scored], None]
 Result = np.ndarray | Exception
 
 
@@ -194,7 +194,7 @@ def join(chunks: Sequence[RowsToScore]) -> RowsToScore:
     if len(chunks) == 1:
         return chunks[0]
     if chunks[0].is_bare is None:
-        return join_table_rows([chunk for chunk in chunks if isinstance(chunk, TableRows)])
+        return join_table_rows([chunk for chunk in chunks if isinstance(chunk, RawTable)])
     lines = b"".join(chunk.lines for chunk in chunks if isinstance(chunk, Chunk))
     return Chunk(0, sum(chunk.num_lines for chunk in chunks), lines, is_bare=chunks[0].is_bare)
 

@@ -22,9 +22,9 @@ import pyarrow.compute as pc
 from app.scoring.predictor import Predictor
 from app.serving.options import Limits
 from data_prep.encoding.encoder import Chunk
-from data_prep.encoding.raw_rows import TableRows
+from data_prep.encoding.raw_rows import RawTable
 
-RowsToScore = Chunk | TableRows
+RowsToScore = Chunk | RawTable
 OUTPUT = "score"  # the only one of the model
 HEADER_LENGTH = "inference-header-content-length"  # of V2's binary extension: bytes of JSON before the binary data
 _TYPES: dict[str, np.dtype[Any]] = {

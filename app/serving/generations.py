@@ -31,7 +31,7 @@ from app.scoring.bundle_folder import (
     read_manifest,
     short,
 )
-from app.scoring.bundle_tables import RowTables
+from app.scoring.bundle_tables import BundleTables
 from app.scoring.predictor import Predictor
 from app.serving.batching import join
 from app.serving.decoding import RowsToScore
@@ -168,7 +168,7 @@ class Generations:
 
     def _open(self, chain: Chain, current: Predictor | None = None) -> Predictor | None:
         """Open and check a chain, sharing the tables that `current` has mapped; None, and refused, where that fails."""
-        tables: tuple[RowTables, ...] = ()
+        tables: tuple[BundleTables, ...] = ()
         if current is not None and [m.id for _, m in current.chain] == [m.id for _, m in chain[: len(current.chain)]]:
             tables = current.tables
         if not self._check_files(chain, len(tables)):

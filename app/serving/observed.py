@@ -11,9 +11,9 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from app.scoring.distribution import SCORE_BINS, Distribution
-from app.scoring.predictor import Predictor, ScoredChunk
+from app.scoring.predictor import Predictor, Scored
 from app.serving.generations import Generations
-from data_prep.encoding.encoder import Rows
+from data_prep.encoding.encoder import Examples
 
 SECONDS = (0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
@@ -26,7 +26,7 @@ class Observed:
 
     def __init__(self, is_restart: bool = False) -> None:
         self._registry = CollectorRegistry()
-        self._noted: list[tuple[Predictor, Rows, np.ndarray]] = []  # of one model, with the logits
+        self._noted: list[tuple[Predictor, Examples, np.ndarray]] = []  # of one model, with the logits
         self._num_noted = 0
         self._requests = self._make(Counter, "requests", "Requests by address and status.", ["route", "status"])
         self._seconds = self._make(Histogram, "request_seconds", "Time to answer.", ["route"], buckets=SECONDS)
@@ -77,7 +77,7 @@ class Observed:
         found[1].observe(seconds)
         self._queue.set(num_waiting)
 
-    def batch(self, predictor: Predictor, scored: ScoredChunk) -> bool:
+    def batch(self, predictor: Predictor, scored: Scored) -> bool:
         """Note a batch, to be counted with others; return True where `count` has to be called in a while."""
         self._batch_rows.observe(len(scored.logits))
         if scored.rejected:

@@ -21,7 +21,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from app.scoring.bundle_folder import short
-from app.scoring.predictor import Predictor, ScoredChunk
+from app.scoring.predictor import Predictor, Scored
 from app.serving import decoding, openapi
 from app.serving.batching import LOOP_BYTES, Batcher
 from app.serving.decoding import HEADER_LENGTH, OUTPUT, RequestError, RowsToScore
@@ -366,7 +366,7 @@ class Service:
     async def _page(self, _: Request) -> Response:
         return HTMLResponse(PAGE.read_text(encoding="utf-8"), headers=_PAGE_HEADERS)
 
-    def _observe(self, predictor: Predictor, chunk: RowsToScore, scored: ScoredChunk) -> None:
+    def _observe(self, predictor: Predictor, chunk: RowsToScore, scored: Scored) -> None:
         self.generations.keep_recent(predictor.log_format, chunk)
         if self.observed.batch(predictor, scored):
             asyncio.get_running_loop().call_later(COUNTED_SECONDS, self.observed.count)

@@ -12,7 +12,7 @@ from app.tables.optimizers import ROWS, TableOptimizer, state_arrays
 from common.hashing import GOLDEN, mix64
 
 if TYPE_CHECKING:
-    from app.tables.interface import Places, RowArray
+    from app.tables.interface import Indices, RowArray
 
 DEEP_TABLE = 1  # the number of the deep table in the hash; wide rows start at 0 and need none
 
@@ -42,7 +42,7 @@ class InitialTable:
         self._seed, self._scale = seed, scale
         self._initial = {array.name: array.initial for array in state_arrays(options)}
 
-    def read(self, name: str, places: Places) -> np.ndarray:
+    def read(self, name: str, places: Indices) -> np.ndarray:
         row_ids, array = self.row_ids[places], self.layout[name]
         if name == ROWS:
             return initial_rows(self._seed, row_ids, array.width, self._scale)

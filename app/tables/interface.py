@@ -36,7 +36,7 @@ from app.tables.optimizers import (
     with_mean,
 )
 
-Places = np.ndarray | slice  # of rows in a list of row ids
+Indices = np.ndarray | slice  # of rows in a list of row ids
 
 WIDE, DEEP = "wide", "deep"
 # The kernels by the names of MindSpore's own ones.
@@ -209,7 +209,7 @@ class TableState:
     def layout(self) -> dict[str, RowArray]:
         return {name: RowArray(array.dtype.name, array.shape[1]) for name, array in self.arrays.items()}
 
-    def read(self, name: str, places: Places) -> np.ndarray:
+    def read(self, name: str, places: Indices) -> np.ndarray:
         return self.arrays[name][places]
 
 
@@ -226,7 +226,7 @@ class TableSnapshot(Protocol):
         """The state arrays by name, in the order in which they are written."""
         ...
 
-    def read(self, name: str, places: Places) -> np.ndarray:
+    def read(self, name: str, places: Indices) -> np.ndarray:
         """Return one state array of `row_ids[places]`: [n, width], valid until the next call."""
         ...
 
@@ -238,9 +238,9 @@ class CaughtUpTable:
         self._saved = saved
         self._history = history
         self.row_ids, self.layout = saved.row_ids, saved.layout
-        self._last: tuple[Places, dict[str, np.ndarray]] | None = None  # a caller reads one array after another
+        self._last: tuple[Indices, dict[str, np.ndarray]] | None = None  # a caller reads one array after another
 
-    def read(self, name: str, places: Places) -> np.ndarray:
+    def read(self, name: str, places: Indices) -> np.ndarray:
         if self._last is None or self._last[0] is not places:
             states = {state: self._saved.read(state, places).copy() for state in self.layout}
             self._history.catch_up(tuple(states.values()))
@@ -257,7 +257,7 @@ class MeanTable:
         self.row_ids = saved.row_ids
         self.layout = {ROWS: saved.layout[ROWS]}
 
-    def read(self, name: str, places: Places) -> np.ndarray:
+    def read(self, name: str, places: Indices) -> np.ndarray:
         assert name == ROWS
         states = {state: self._saved.read(state, places).copy() for state in self._saved.layout}
         if self._history is None:

@@ -32,9 +32,9 @@ from app.training.learning_rates import LearningRates, learning_rates, table_lea
 from app.training.parallel.accelerator import AcceleratorPlacement, recompute_layers
 from app.training.parallel.placement import TowerPlacement
 from app.training.parallel.tensor.split_step import ShardedPlacement
-from app.training.step.distinct import DistinctRows, one_field
+from app.training.step.distinct import ByDistinctRow, one_field
 from app.training.step.first_layer import most_distinct
-from app.training.step.step import HostTablesScorer, HostTablesStep, PositionRows, StepParts, TrainStep
+from app.training.step.step import ByPosition, HostTablesScorer, HostTablesStep, StepSettings, TrainStep
 from app.training.step.stock_step import StockStep
 from app.training.step.stock_tables import StockTables
 from data_prep.prepared.schema import Schema
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Parts:
+class TrainingState:
     """The step of a run and all state that it changes."""
 
     step: TrainStep
@@ -116,7 +116,7 @@ class Parts:
         return self.model.named_parameters() | self.model.named_statistics() | self.optimizers.named_state()
 
 
-def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup | None = None) -> Parts:
+def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup | None = None) -> TrainingState:
     """Make all parts of a training, at their initial values; `backend` as `pick_backend` chose it.
 
     `group` are the ranks that train together; servers may own the rows.
@@ -140,7 +140,7 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup |
         )
     rates = learning_rates(config)
     noise = DropoutNoise(config.train.seed, config.model.dropout, len(config.model.hidden_widths))
-    parts = StepParts(model, optimizers, rates, noise, config.loss, placement.batch_rows, numeric)
+    parts = StepSettings(model, optimizers, rates, noise, config.loss, placement.batch_rows, numeric)
     table_rates = table_learning_rates(rates, config.deep_optimizer)
     step: TrainStep
     if backend == "stock":
@@ -152,7 +152,7 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup |
             from app.training.parallel.data_parallel import DataParallelStep  # loads MPI, which one process lacks
 
             step = DataParallelStep(step, group, placement.rows_of)
-    return Parts(step, model, optimizers, rates, placement, config.checkpoint.sliced)
+    return TrainingState(step, model, optimizers, rates, placement, config.checkpoint.sliced)
 
 
 def place_tower(config: Config, model: WideDeep, group: ProcessGroup | None) -> TowerPlacement:
@@ -216,12 +216,12 @@ def rows_for_device(
     backend: str,
     group: ProcessGroup | None,
     batch_rows: int,
-) -> PositionRows:
+) -> ByPosition:
     """Make the tables outside the graph, and the form in which their rows cross to the device."""
     if config.model.first_layer != "distinct" or isinstance(group, MpiGroup):
-        return PositionRows(host_tables(config, spec, learning_rates, backend, group), batch_rows)
+        return ByPosition(host_tables(config, spec, learning_rates, backend, group), batch_rows)
     tables = host_tables(config, one_field(spec), learning_rates, backend, group)
-    return DistinctRows(tables, spec, batch_rows, most_distinct(config))
+    return ByDistinctRow(tables, spec, batch_rows, most_distinct(config))
 
 
 def host_tables(

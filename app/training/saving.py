@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from app.checkpoint.disk import Progress, ignore
+from app.checkpoint.disk import Progress, no_progress
 from app.checkpoint.manifest import Manifest, ManifestReader, ParentRecord, Position
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import compact, delta_to_compact, open_if_whole, remove_old
@@ -27,7 +27,7 @@ from app.training.context import RunContext
 from common import settings
 
 if TYPE_CHECKING:
-    from app.training.assemble import Parts  # imports MindSpore
+    from app.training.assemble import TrainingState  # imports MindSpore
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class CheckpointManager:
     newest checkpoint that is written or being written.
     """
 
-    def __init__(self, context: RunContext, parts: Parts, selection: Selection) -> None:
+    def __init__(self, context: RunContext, parts: TrainingState, selection: Selection) -> None:
         self.saved: Position | None = None
         self._context = context
         self._run, self._group = context.run, context.group
@@ -136,7 +136,7 @@ class CheckpointManager:
         self._run.sync_logs()
         # Several ranks write in steps that all of them take, so they cannot train meanwhile.
         in_background = self._options.background and self._ranks is None and not wait
-        progress = Throttle(BACKGROUND_SHARE, snapshot.awaited) if in_background else ignore
+        progress = Throttle(BACKGROUND_SHARE, snapshot.awaited) if in_background else no_progress
         manifest = self._manifest(position, metrics, parent)
         future = self._thread.submit(self._write, dense, snapshot, manifest, progress)
         self._writing = Writing(future, snapshot.awaited, position, self.saved)

@@ -16,7 +16,7 @@ from app.batches import check_files
 from app.checkpoint.read import DamagedCheckpointError
 from app.config.by_rows import describe_by_rows, describe_few_steps
 from app.config.config import Config
-from app.distributed.mpirun import USELESS
+from app.distributed.mpirun import DID_NOT_LEARN
 from app.distributed.process_group import ProcessGroup, SingleProcess
 from app.run.decision import describe_kept, read_state, settings_of_run
 from app.run.folder import RunIsFinishedError, check_launch, open_run
@@ -174,7 +174,7 @@ def report_finished(finished: RunIsFinishedError) -> int:
 
 def _warn_of_useless(reason: str) -> int:
     log.warning("warning: the training did not learn: %s; its checkpoints are kept; try smaller learning rates", reason)
-    return USELESS
+    return DID_NOT_LEARN
 
 
 @contextmanager

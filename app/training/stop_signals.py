@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 
 _END = signal.SIGRTMIN  # ends the waiting thread
 # The launcher sends a job's ranks these two through mpirun, which forwards them. They may come again.
-HANDED_ON = {signal.SIGUSR1: signal.SIGINT, signal.SIGUSR2: signal.SIGTERM}
+FORWARDED_SIGNALS = {signal.SIGUSR1: signal.SIGINT, signal.SIGUSR2: signal.SIGTERM}
 
-GO_ON, TIME_IS_UP = -1, 0  # numbers of signals are larger, so they win where ranks differ
+CONTINUE, TIME_LIMIT = -1, 0  # numbers of signals are larger, so they win where ranks differ
 # Reserved for the last save while none was timed: a tenth of the limit, five minutes at most.
 UNTIMED_SAVE_SHARE = 0.1
 
@@ -66,7 +66,7 @@ class StopRequest:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopRequest:
-        self._before = {number: signal.getsignal(number) for number in (*SIGNALS, *HANDED_ON)}
+        self._before = {number: signal.getsignal(number) for number in (*SIGNALS, *FORWARDED_SIGNALS)}
         self._listen()
         # Threads that are made from now on inherit this.
         self._mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, {*SIGNALS, _END})
@@ -95,9 +95,9 @@ class StopRequest:
     def check(self) -> None:
         """Raise Stopped after a signal, or if another step and a save might exceed the time limit."""
         code = self._all_reduce_max(self._code())
-        if code == TIME_IS_UP:
+        if code == TIME_LIMIT:
             raise Stopped(f"train.time_limit={self._limit_seconds / 60:g} minutes are up", 0)
-        if code != GO_ON:
+        if code != CONTINUE:
             raise Stopped(f"{signal.Signals(code).name} was received", 128 + code)
 
     def _code(self) -> int:
@@ -108,20 +108,20 @@ class StopRequest:
         now = self._clock()
         step_seconds, self._checked = now - self._checked, now
         if self._limit_seconds and now - self._start + 2 * step_seconds + self._save_seconds > self._limit_seconds:
-            return TIME_IS_UP
-        return GO_ON
+            return TIME_LIMIT
+        return CONTINUE
 
     def _listen(self) -> None:
         # For library threads that were started before the signals were held, and receive them; again at each check, as
         # MindSpore may have replaced this handler.
         for number in SIGNALS:
             signal.signal(number, self._receive)
-        for number in HANDED_ON:
+        for number in FORWARDED_SIGNALS:
             signal.signal(number, self._receive_handed_on)
 
     def _receive_handed_on(self, number: int, _: FrameType | None) -> None:
         if self._received is None:
-            self._note(HANDED_ON[signal.Signals(number)])
+            self._note(FORWARDED_SIGNALS[signal.Signals(number)])
 
     def _receive(self, number: int, _: FrameType | None) -> None:
         if self._received is not None:

@@ -12,11 +12,11 @@ from app.batches import Batch
 from benchmarks.harness.prepared_rows import READ_ROWS, read_rows
 from benchmarks.harness.workload import Workload
 from benchmarks.peers.pytorch_wide_deep import PeerSettings, PyTorchStep
-from data_prep.prepared.examples import Rows
+from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import read_schema
 
 
-def cut(rows: Rows, places: np.ndarray, batch_size: int) -> Iterator[Batch]:
+def cut(rows: Examples, places: np.ndarray, batch_size: int) -> Iterator[Batch]:
     """Batches of the rows at `places` [n], in that order."""
     for start in range(0, len(places), batch_size):
         taken = places[start : start + batch_size]

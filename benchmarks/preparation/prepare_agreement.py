@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from data_prep.prepared.examples import Rows
+from data_prep.prepared.examples import Examples
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import SPLITS, read_schema
 
@@ -47,7 +47,7 @@ def check_agreement(ours: Path, parquet_folder: Path) -> int:
     return num_rows
 
 
-def _numbers(blocks: Sequence[Rows]) -> list[NDArray[np.float64]]:
+def _numbers(blocks: Sequence[Examples]) -> list[NDArray[np.float64]]:
     return [np.concatenate([block.numeric for block in blocks]).astype(np.float64)]
 
 

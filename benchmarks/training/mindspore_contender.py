@@ -76,7 +76,7 @@ def prepare_device(workload: Workload) -> None:
     device.select_device(options)
 
 
-def assemble_parts(workload: Workload, backend: Backend) -> assemble.Parts:
+def assemble_parts(workload: Workload, backend: Backend) -> assemble.TrainingState:
     """All parts of the run that the workload stands for."""
     from app.training import assemble
 

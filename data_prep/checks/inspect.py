@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from data_prep.prepared.examples import Rows
+from data_prep.prepared.examples import Examples
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import ADVICE, INDICATOR, SPLITS, VOCABULARY_FILE, Schema, damaged_files, read_schema
 from data_prep.statistics.statistics_file import cut_lists, read_statistics
@@ -126,7 +126,7 @@ class SplitSummary:
         self._num_oov: NDArray[np.int64] = np.zeros(schema.num_categorical, np.int64)
         self._sample: list[NDArray[np.float32]] = []
 
-    def add(self, block: Rows) -> None:
+    def add(self, block: Examples) -> None:
         is_oov = (block.ids >= self._oov_ids[:, 0]) & (block.ids < self._oov_ids[:, 1])
         for count, found in ((self._num_missing, block.ids == self._missing_ids), (self._num_oov, is_oov)):
             count += np.logical_or.reduceat(found, self._starts, axis=1).sum(axis=0)

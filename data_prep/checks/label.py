@@ -129,7 +129,7 @@ class Label:
         return clicks[column.codes], good[column.codes]
 
     @property
-    def in_words(self) -> str:
+    def description(self) -> str:
         """What counts as a click."""
         columns = {self.name: "label", "c" + self.name: "string"}
         return LogFormat(columns, clicked=self.clicked, not_clicked=self.not_clicked).label_in_words  # type: ignore[arg-type]
@@ -167,7 +167,7 @@ def find_label(columns: Sequence[Column], has_names: bool) -> Label:
     ):
         return best
     listed = "\n".join(
-        f"  {each.name}: {each.in_words.partition(', ')[2]}; {'; '.join(each.evidence)}"
+        f"  {each.name}: {each.description.partition(', ')[2]}; {'; '.join(each.evidence)}"
         for each in [best, *others][:_SHOWN]
     )
     more = f"\n  … and {len(others) + 1 - _SHOWN} more" if len(others) >= _SHOWN else ""

@@ -26,7 +26,7 @@ from data_prep.checks.inspect import print_table
 from data_prep.checks.rejects import Findings, check_rejects
 from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.crosses import text_columns
-from data_prep.kernels.parsed import Chunk, LogRows
+from data_prep.kernels.parsed import Chunk, ParsedRows
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.truth import area_under_curve
@@ -141,12 +141,12 @@ def _print_size(samples: Sequence[FileSample], num_lines: int, num_rows: int, lo
     print(f"the prepared folder will take {about}{size}, up to twice that while it is made")
 
 
-def columns_of(rows: Sequence[LogRows], log_format: LogFormat, facts: dict[str, Any] | None = None) -> list[Column]:
+def columns_of(rows: Sequence[ParsedRows], log_format: LogFormat, facts: dict[str, Any] | None = None) -> list[Column]:
     """Return the fields of parsed rows, beside what is known of Criteo's."""
     return list(_columns(rows, log_format, facts))
 
 
-def cross_columns(rows: Sequence[LogRows], options: PrepareOptions) -> list[Column]:
+def cross_columns(rows: Sequence[ParsedRows], options: PrepareOptions) -> list[Column]:
     """Return the crosses of parsed rows as columns."""
     known: dict[str, dict[bytes, int]] = {column.name: {} for column in options.categorical_columns if column.cross}
     codes: dict[str, list[NDArray[np.int64]]] = {name: [] for name in known}
@@ -160,7 +160,7 @@ def cross_columns(rows: Sequence[LogRows], options: PrepareOptions) -> list[Colu
     return [Column(name, np.concatenate(parts), None) for name, parts in codes.items()]
 
 
-def _columns(rows: Sequence[LogRows], log_format: LogFormat, facts: dict[str, Any] | None) -> Iterator[Column]:
+def _columns(rows: Sequence[ParsedRows], log_format: LogFormat, facts: dict[str, Any] | None) -> Iterator[Column]:
     def known_missing(kind: str, index: int) -> float | None:
         return facts[kind]["missing_percent"][index] / 100 if facts else None
 
@@ -291,7 +291,7 @@ def _click_rates(
     return rates[codes[is_test]]
 
 
-def _check_order(rows: LogRows, log_format: LogFormat, findings: Findings) -> None:
+def _check_order(rows: ParsedRows, log_format: LogFormat, findings: Findings) -> None:
     """Report neighbours of the first file that are alike more often than by chance."""
     labels = rows.labels
     n, rate = len(labels), float(labels.mean()) if len(labels) else 0.0

@@ -98,7 +98,7 @@ def _explain_columns(lines: Sequence[bytes], usual: int, expected: int, log_form
             f"lines have {usual} columns, one less than expected: it seems to be Criteo's test.txt, which has no "
             "labels; prepare train.txt"
         )
-    return f"lines have {usual} columns, expected {log_format.in_words}; describe another format with --data FILE"
+    return f"lines have {usual} columns, expected {log_format.description}; describe another format with --data FILE"
 
 
 def _explain_cells(rows: Sequence[Sequence[bytes]], names: Sequence[str], log_format: LogFormat) -> str | None:
@@ -121,7 +121,7 @@ def check_statistics(
 ) -> None:
     """Raise ValueError if the log is empty, has too many bad lines, or no training row to fit anything to."""
     if statistics.num_lines == 0:
-        raise ValueError(f"{log_name} is empty; expected lines of {options.data.in_words}")
+        raise ValueError(f"{log_name} is empty; expected lines of {options.data.description}")
     limit = options.max_reject_fraction * statistics.num_lines
     if statistics.num_rejects > limit:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(statistics.rejects_by_reason.items()))
@@ -154,7 +154,7 @@ def _other_form(statistics: LogStatistics, options: PrepareOptions, folder: Path
     separator = max(_TEXT_SEPARATORS, key=line.count)
     return (
         f"\nThe first one has {line.count(separator) + 1} columns between {separator!r}; the preparation expects "
-        f"{options.data.in_words}. Another log is described by a file as in configs/data/: --data FILE"
+        f"{options.data.description}. Another log is described by a file as in configs/data/: --data FILE"
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.prepared.examples import Rows, concatenate
+from data_prep.prepared.examples import Examples, concatenate
 from data_prep.prepared.features import one_hot, read_spread
 from data_prep.prepared.schema import Schema, read_schema
 
@@ -96,7 +96,7 @@ def _score(folder: Path, schema: Schema, max_rows: int) -> tuple[_Scored, _Score
     model.fit(one_hot(first, schema), first.labels, first.weights)
     out = np.array([field.oov_ids for field in schema.categorical for _ in range(field.max_length)])
 
-    def scored(rows: Rows) -> _Scored:
+    def scored(rows: Examples) -> _Scored:
         logits = model.decision_function(one_hot(rows, schema)).astype(np.float64)
         weights = np.ones(len(rows)) if rows.weights is None else rows.weights.astype(np.float64)
         known = (rows.ids < out[:, 0]) | (rows.ids >= out[:, 1])

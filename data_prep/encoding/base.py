@@ -114,7 +114,7 @@ def read_base_vocabulary(folder: Path, options: PrepareOptions, extend: bool = F
 
 def _list_forms(log_format: LogFormat) -> dict[str, tuple[int, str]]:
     """Return max_length and pool of each list."""
-    forms = {name: log_format.list_form(name) for name in log_format.of_kind("list")}
+    forms = {name: log_format.list_form(name) for name in log_format.columns_of_kind("list")}
     return {name: (form.max_length, form.pool) for name, form in forms.items()}
 
 

@@ -33,11 +33,11 @@ from data_prep.encoding.vocabulary import FieldVocabulary, added_values, update_
 from data_prep.kernels import numpy_kernels
 from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.crosses import text_columns
-from data_prep.kernels.parsed import Chunk, LogRows, ParsedChunk
+from data_prep.kernels.parsed import Chunk, ParsedChunk, ParsedRows
 from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.prepared.examples import Rows
+from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import (
     INDICATOR,
     NO_ID,
@@ -52,7 +52,7 @@ from data_prep.prepared.schema import (
 if TYPE_CHECKING:
     from data_prep.encoding.base import BaseVocabulary
 
-__all__ = ["Chunk", "LogRows", "ParsedChunk", "RowEncoder", "Rows", "open_encoder"]
+__all__ = ["Chunk", "Examples", "ParsedChunk", "ParsedRows", "RowEncoder", "open_encoder"]
 
 
 class RowEncoder:
@@ -99,7 +99,7 @@ class RowEncoder:
             known.update(text for text, is_there in zip(BOOLEAN_TEXTS, is_known, strict=True) if is_there)
         return texts_among(known, sum(len(table.texts) for table in tables))
 
-    def encode(self, chunk: Chunk) -> tuple[ParsedChunk, Rows]:
+    def encode(self, chunk: Chunk) -> tuple[ParsedChunk, Examples]:
         """Return the parsed chunk, bad lines included, and its good lines encoded.
 
         A file whose header names its columns may lack those that change no score.
@@ -112,12 +112,12 @@ class RowEncoder:
         rows = parsed.rows.with_lists(log_format, kernels)
         return dataclasses.replace(parsed, rows=rows), self.encode_rows(rows)
 
-    def encode_rows(self, rows: LogRows) -> Rows:
+    def encode_rows(self, rows: ParsedRows) -> Examples:
         """Return parsed rows encoded."""
         kernels, labels = choose_kernels(self._options.kernels), rows.labels.astype(np.float32)
-        return Rows(self._ids(rows, kernels), self._numbers(rows), labels, rows.weights, rows.keys)
+        return Examples(self._ids(rows, kernels), self._numbers(rows), labels, rows.weights, rows.keys)
 
-    def _ids(self, rows: LogRows, kernels: ModuleType) -> NDArray[np.signedinteger]:
+    def _ids(self, rows: ParsedRows, kernels: ModuleType) -> NDArray[np.signedinteger]:
         ids = self._ids_by(self._lookup, rows, kernels)
         for added in self._additions:
             first, count = np.array([layout.numbers[-2:] for layout in added.layouts])[self._vocabularies].T
@@ -126,7 +126,7 @@ class RowEncoder:
             ids = np.where(is_unknown, ids, found)
         return ids
 
-    def _ids_by(self, lookup: LookupTables, rows: LogRows, kernels: ModuleType) -> NDArray[np.signedinteger]:
+    def _ids_by(self, lookup: LookupTables, rows: ParsedRows, kernels: ModuleType) -> NDArray[np.signedinteger]:
         of_numbers, of_texts = lookup.opened
         number_columns = rows.number_columns(self._options.categorical_columns)
         number_ids: NDArray[np.signedinteger] = kernels.encode_values(of_numbers, *number_columns, self._dtype)
@@ -146,7 +146,7 @@ class RowEncoder:
         ids[:, self._number_positions] = number_ids
         return ids
 
-    def _numbers(self, rows: LogRows) -> NDArray[np.float32]:
+    def _numbers(self, rows: ParsedRows) -> NDArray[np.float32]:
         numbers = np.empty((len(rows.labels), len(self._numeric)), np.float32)
         for field, columns, (array, places) in self._numeric_groups:
             cells, present = rows.numbers(array, places)
@@ -176,7 +176,7 @@ class RowEncoder:
 @functools.lru_cache(maxsize=4)
 def _format_of(log_format: LogFormat, names: tuple[str, ...]) -> LogFormat:
     """Return the format of a file with these columns, which may lack weights and ids."""
-    lacking = [name for name in log_format.of_kind("weight", "id") if name not in names]
+    lacking = [name for name in log_format.columns_of_kind("weight", "id") if name not in names]
     return dataclasses.replace(log_format, columns=log_format.columns | dict.fromkeys(lacking, "ignored"))
 
 

@@ -21,7 +21,7 @@ from data_prep.execution.pieces import Pieces
 from data_prep.execution.pools import KINDS, ExecutorChoice, Pools
 from data_prep.execution.stopping import Stopped, check_stop, stop_by_signals
 from data_prep.kernels.parse import quoted_cells, take_quotes_off
-from data_prep.kernels.parsed import BARE_SEPARATOR, ONLY_FILE, Chunk, LogRows, ParsedChunk
+from data_prep.kernels.parsed import BARE_SEPARATOR, ONLY_FILE, Chunk, ParsedChunk, ParsedRows
 from data_prep.options.log_format import FIELD_KINDS, NO_BOOLEANS, FormatToScore, Kind, LogFormat
 from data_prep.raw_log.compression import MAGIC
 from data_prep.raw_log.log_files import LogFile, absolute, find_log, is_parquet
@@ -314,10 +314,10 @@ def _refuse_cell(rows: pa.RecordBatch, log_format: LogFormat, first_row: int) ->
 
 
 @dataclasses.dataclass(frozen=True)
-class TableRows:
+class RawTable:
     """Rows of a table whose cells are all good, to be encoded without being written as lines."""
 
-    rows: LogRows
+    rows: ParsedRows
     is_bare: None = None
 
     @property
@@ -325,19 +325,19 @@ class TableRows:
         return len(self.rows.labels)
 
 
-def join_table_rows(parts: Sequence[TableRows]) -> TableRows:
+def join_table_rows(parts: Sequence[RawTable]) -> RawTable:
     """Return the rows of several tables as those of one."""
     names = ("integers", "integers_present", "values", "values_present")
     columns = {name: np.concatenate([getattr(part.rows, name) for part in parts], axis=1) for name in names}
     return _table_rows(**columns)
 
 
-def _table_rows(**columns: Any) -> TableRows:
+def _table_rows(**columns: Any) -> RawTable:
     count = columns["values"].shape[1]
-    return TableRows(LogRows(row_numbers=np.arange(count), labels=np.zeros(count, np.bool_), **columns))
+    return RawTable(ParsedRows(row_numbers=np.arange(count), labels=np.zeros(count, np.bool_), **columns))
 
 
-def table_to_rows(table: pa.Table, log_format: LogFormat) -> TableRows | None:
+def table_to_rows(table: pa.Table, log_format: LogFormat) -> RawTable | None:
     """Return an Arrow table of fields alone as rows; None for what only the parser of lines decides.
 
     Columns are of kind integer, in numbers, and hex32, in texts, and every cell is good. They become the rows that

@@ -30,7 +30,9 @@ class FieldVocabulary:
     name: str
     oov_ids: tuple[int, int]  # half-open
     id_ranges: tuple[tuple[int, int], ...]  # half-open, rising; more than one if values were added later
-    values: NDArray[np.int64]  # [K] as LogRows.number_columns has them, or MISSING; of a text field, indices of `texts`
+    values: NDArray[
+        np.int64
+    ]  # [K] as ParsedRows.number_columns has them, or MISSING; of a text field, indices of `texts`
     counts: NDArray[np.int64]  # [K]
     texts: Strings | None = None  # [K] of a text field
 

@@ -25,7 +25,7 @@ from data_prep.execution.stopping import check_stop, children_without_interrupt
 Task = TypeVar("Task")
 Item = TypeVar("Item")
 
-Parts = Mapping[str, Any]  # of a result, by name; each is a piece of its own
+Results = Mapping[str, Any]  # of a result, by name; each is a piece of its own
 ReadPart = Callable[[str], Any]
 
 # Unfinished tasks for each worker: one running and one waiting, so that no worker idles. Those of a packed log hold
@@ -38,7 +38,7 @@ _WAIT_SECONDS = 0.5  # between two looks for a stop
 
 
 def map_in_order(
-    function: Callable[[Task], Parts],
+    function: Callable[[Task], Results],
     tasks: Iterable[Task],
     pool: Pool | None,
     pieces: Pieces,
@@ -50,7 +50,7 @@ def map_in_order(
 
     `needed` names the parts that must be there, by the task's number. Without a pool, `function` runs in this process.
     Tasks are of about `task_bytes` of the log each. A thread of their own takes them, a few at a time, so `tasks` may
-    be an endless stream; those whose parts are there are not run. Parts stay in `pieces` until somebody removes them.
+    be an endless stream; those whose parts are there are not run. Results stay in `pieces` until somebody removes them.
 
     Raises MemoryError if a worker process was killed.
     """
@@ -78,7 +78,7 @@ class _Starter:
 
     def __init__(
         self,
-        function: Callable[[Any], Parts],
+        function: Callable[[Any], Results],
         pool: Pool | None,
         pieces: Pieces,
         title: str,
@@ -136,7 +136,7 @@ class TasksBeside:
     """
 
     def __init__(
-        self, function: Callable[[Any], Parts], pool: Pool | None, pieces: Pieces, title: str, most: int
+        self, function: Callable[[Any], Results], pool: Pool | None, pieces: Pieces, title: str, most: int
     ) -> None:
         self._pool = pool
         self._job = _Job(str(pieces.folder), title, pool.job_id if pool else "", function)
@@ -186,9 +186,9 @@ class _Job:
     folder: str
     title: str
     job_id: str
-    function: Callable[[Any], Parts] = field(compare=False)  # sent with each task, but a worker keeps the first
+    function: Callable[[Any], Results] = field(compare=False)  # sent with each task, but a worker keeps the first
 
-    def run(self, function: Callable[[Any], Parts], number: int, task: Any) -> None:
+    def run(self, function: Callable[[Any], Results], number: int, task: Any) -> None:
         pieces = Pieces(Path(self.folder))
         for part, value in function(task).items():
             pieces.write(numbered(self.title, number, part), value)
@@ -199,7 +199,7 @@ def _run_in_worker(job: _Job, number: int, task: Any) -> None:
 
 
 @functools.lru_cache(maxsize=2)  # of a pass, and of the tasks beside it
-def _first_function(job: _Job) -> Callable[[Any], Parts]:
+def _first_function(job: _Job) -> Callable[[Any], Results]:
     """Return the same function object for all tasks of a pass, so that it keeps the files that it opened."""
     keep_freed_memory()
     if Pieces(Path(job.folder)).read(job_name(job.title)) != job.job_id:

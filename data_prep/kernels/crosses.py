@@ -16,14 +16,14 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.kernels.parsed import SMALLEST_BUCKET, LogRows
+from data_prep.kernels.parsed import SMALLEST_BUCKET, ParsedRows
 from data_prep.kernels.strings import PADDING_BYTES, Strings
 from data_prep.options.columns import CategoricalColumn
 
 _HEX_PAIRS = np.frombuffer("".join(f"{number:02x}" for number in range(256)).encode(), "u2")
 
 
-def presence(rows: LogRows, columns: Sequence[CategoricalColumn]) -> list[NDArray[np.bool_]]:
+def presence(rows: ParsedRows, columns: Sequence[CategoricalColumn]) -> list[NDArray[np.bool_]]:
     """Return where each categorical column [C] is present [n]."""
     numbers_present = rows.numbers_present(columns)
     found: dict[str, NDArray[np.bool_]] = {}
@@ -37,7 +37,7 @@ def presence(rows: LogRows, columns: Sequence[CategoricalColumn]) -> list[NDArra
 
 
 def text_columns(
-    rows: LogRows, columns: Sequence[CategoricalColumn], kernels: ModuleType
+    rows: ParsedRows, columns: Sequence[CategoricalColumn], kernels: ModuleType
 ) -> Iterator[tuple[CategoricalColumn, Strings, NDArray[np.bool_]]]:
     """Yield each column of text with its texts [n], and where they are present [n].
 

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.native_library import NativeLibrary, address, room
+from common.native_library import NativeLibrary, address, output_address
 from data_prep.kernels.lists import Lists
 from data_prep.kernels.numpy_kernels import NUM_BINS, CountedStrings, FieldLookup, StringLookup, add_up, ids_room
-from data_prep.kernels.parsed import BARE_SEPARATOR, MAX_LINE_BYTES, Chunk, LogRows, ParsedChunk
+from data_prep.kernels.parsed import BARE_SEPARATOR, MAX_LINE_BYTES, Chunk, ParsedChunk, ParsedRows
 from data_prep.kernels.strings import PADDING_BYTES, Strings
 from data_prep.options.log_format import REASONS, RELATIONS, Kind, LogFormat
 
@@ -157,8 +157,14 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
         num_bytes,
         MAX_LINE_BYTES,
         format_in_c.struct,
-        _Rows(capacity, room(row_numbers), room(labels), *map(room, cells), room(weights)),
-        _Rejects(room(line_numbers), room(starts), room(ends), room(reasons)),
+        _Rows(
+            capacity,
+            output_address(row_numbers),
+            output_address(labels),
+            *map(output_address, cells),
+            output_address(weights),
+        ),
+        _Rejects(output_address(line_numbers), output_address(starts), output_address(ends), output_address(reasons)),
         num_rejects,
     )
     chunk.check_num_lines(num_rows + num_rejects.value)
@@ -169,7 +175,7 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
     texts, ids = strings[:num_texts], strings[num_texts:]
     bad = range(num_rejects.value)
     labels = labels[:num_rows]
-    rows = LogRows(
+    rows = ParsedRows(
         row_numbers=row_numbers[:num_rows] + chunk.first_line,
         labels=labels == 1,
         integers=integers,
@@ -201,7 +207,7 @@ class _FormatInC:
         kinds: list[Kind] = ["string" if kind == "list" else kind for kind in described]
         num_columns = len(kinds)
         self._kinds = np.array([_KINDS.index(kind) for kind in kinds], np.uint8)
-        together = (log_format.text_fields + log_format.key_fields, *map(log_format.of_kind, _KINDS))
+        together = (log_format.text_fields + log_format.key_fields, *map(log_format.columns_of_kind, _KINDS))
         slots = [next((s.index(name) for s in together if name in s), 0) for name in names]
         self._slots = np.array(slots, np.int64)
         self._alike = np.ones(num_columns, np.int64)
@@ -210,7 +216,10 @@ class _FormatInC:
                 self._alike[i] += self._alike[i + 1]
         *by_cell, rest = log_format.label_cells
         relation, bound = log_format.click_rule or ("", 0.0)
-        self._cells = [Strings.of([cell.encode() for cell in of_kind]) for of_kind in (log_format.missing, *by_cell)]
+        self._cells = [
+            Strings.of([cell.encode() for cell in columns_of_kind])
+            for columns_of_kind in (log_format.missing, *by_cell)
+        ]
         self._time_forms = Strings.of([log_format.time_form(name).encode() for name in log_format.time_fields])
         self.struct = _Format(
             BARE_SEPARATOR if is_bare else ord(log_format.separator),
@@ -255,8 +264,8 @@ def count_values(
         address(present, np.bool_, len(values)),
         address(chosen, np.bool_, len(values)),
         len(values),
-        room(scratch),
-        room(words),
+        output_address(scratch),
+        output_address(words),
         num_missing,
     )
     return words[:num_words].copy(), num_missing.value
@@ -270,7 +279,7 @@ def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], chosen: 
         address(present, np.bool_, len(integers)),
         address(chosen, np.bool_, len(integers)),
         len(integers),
-        room(counts),
+        output_address(counts),
     )
     return counts
 
@@ -284,11 +293,11 @@ def count_strings(texts: Strings, key_mask: int = _ALL_BITS) -> CountedStrings:
         _texts(texts),
         address(_secret(), np.uint64, 2),
         key_mask,
-        room(table),
+        output_address(table),
         len(table),
-        room(keys),
-        room(counts),
-        room(firsts),
+        output_address(keys),
+        output_address(counts),
+        output_address(firsts),
     )
     distinct = slice(num_distinct)
     return add_up(keys[distinct], counts[distinct], texts.take(firsts[distinct]))
@@ -306,7 +315,14 @@ def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = Fa
     starts, value_lengths = np.empty(most, np.int64), np.empty(most, np.int64)
     lengths, cut = np.empty(num_rows, np.int64), np.empty(num_rows, np.bool_)
     num_values = load().log_kernels_split_lists(
-        _texts(cells), ord(separator), max_length, trim, room(starts), room(value_lengths), room(lengths), room(cut)
+        _texts(cells),
+        ord(separator),
+        max_length,
+        trim,
+        output_address(starts),
+        output_address(value_lengths),
+        output_address(lengths),
+        output_address(cut),
     )
     return Lists(Strings(cells.data, starts[:num_values], value_lengths[:num_values]), lengths, cut)
 
@@ -322,9 +338,9 @@ def join_strings(parts: Sequence[Strings], present: NDArray[np.bool_]) -> String
         (_Texts * len(parts))(*map(_texts, parts)),
         len(parts),
         address(present, np.bool_, num_rows),
-        room(data),
-        room(starts),
-        room(lengths),
+        output_address(data),
+        output_address(starts),
+        output_address(lengths),
     )
     data[num_bytes : num_bytes + PADDING_BYTES] = 0
     return Strings(data[: num_bytes + PADDING_BYTES], starts, lengths)
@@ -342,7 +358,7 @@ def find_strings(field: StringLookup, texts: Strings, present: NDArray[np.bool_]
         field.missing_id,
         field.first_oov_id,
         field.num_oov_ids,
-        room(ids),
+        output_address(ids),
     )
     return ids
 
@@ -365,7 +381,7 @@ def encode_values(
         address(present, np.bool_, len(fields), num_rows),
         num_rows,
         ids.itemsize,
-        room(ids),
+        output_address(ids),
     )
     return ids
 

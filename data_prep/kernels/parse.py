@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.kernels.parsed import BARE_SEPARATOR, MAX_LINE_BYTES, Chunk, LogRows, ParsedChunk
+from data_prep.kernels.parsed import BARE_SEPARATOR, MAX_LINE_BYTES, Chunk, ParsedChunk, ParsedRows
 from data_prep.kernels.strings import Strings, trim_blanks
 from data_prep.options.log_format import (
     CATEGORICAL,
@@ -199,7 +199,7 @@ def _parse_cells(
     names: tuple[str, ...],
     row_numbers: NDArray[np.int64],
     log_format: LogFormat,
-) -> tuple[LogRows, NDArray[np.int8]]:
+) -> tuple[ParsedRows, NDArray[np.int8]]:
     """Return all lines as rows, and for each line the code of the reason to reject it, or 0."""
     if log_format.trim:
         starts, ends = trim_blanks(text.bytes, starts, ends)
@@ -212,7 +212,7 @@ def _parse_cells(
     floats, times = log_format.float_fields, log_format.time_fields
     labels, unlabelled, good_labels = parse_labels(text.cells(*columns[log_format.label_column]), log_format)
     texts = tuple(text.cells(*columns[name]) for name in log_format.text_fields)
-    rows = LogRows(
+    rows = ParsedRows(
         row_numbers=row_numbers,
         labels=labels,
         integers=np.empty((len(numeric), num_rows), np.int64),

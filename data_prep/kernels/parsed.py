@@ -74,7 +74,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class LogRows:
+class ParsedRows:
     """Rows of the log as columns: each field's cells are contiguous. A missing cell is 0 or "", and not `present`."""
 
     row_numbers: NDArray[np.int64]  # [n] number of the line in the log, from 0; rejected lines count too
@@ -93,12 +93,12 @@ class LogRows:
     times: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 0), np.int64))  # [S, n] ms since 1970
     times_present: NDArray[np.bool_] = field(default_factory=lambda: np.empty((0, 0), np.bool_))  # [S, n]
 
-    def take(self, chosen: NDArray[np.bool_]) -> LogRows:
+    def take(self, chosen: NDArray[np.bool_]) -> ParsedRows:
         if chosen.all():
             return self
         indices = np.flatnonzero(chosen)
         # Not integers[:, chosen], whose result is laid out by rows: the native kernels need contiguous columns.
-        return LogRows(
+        return ParsedRows(
             row_numbers=self.row_numbers[chosen],
             labels=self.labels[chosen],
             integers=self.integers.take(indices, axis=1),
@@ -115,12 +115,12 @@ class LogRows:
             times_present=_take(self.times_present, indices),
         )
 
-    def without_label(self, unlabelled: NDArray[np.bool_]) -> LogRows:
+    def without_label(self, unlabelled: NDArray[np.bool_]) -> ParsedRows:
         """Return the rows with weight 0 where they are `unlabelled` [n]."""
         weights = np.ones(len(self.labels), np.float32) if self.weights is None else self.weights
         return replace(self, weights=np.where(unlabelled, np.float32(0), weights))
 
-    def with_lists(self, log_format: LogFormat, kernels: ModuleType) -> LogRows:
+    def with_lists(self, log_format: LogFormat, kernels: ModuleType) -> ParsedRows:
         """Return the rows with the columns of kind list split into their values; a list without any is missing."""
         lists, present = {}, list(self.strings_present)
         for place, name in enumerate(log_format.text_fields):
@@ -130,7 +130,7 @@ class LogRows:
                 present[place] = lists[name].lengths > 0
         return replace(self, lists=lists, strings_present=tuple(present)) if lists else self
 
-    def blanked(self, log_format: LogFormat, name: str) -> LogRows:
+    def blanked(self, log_format: LogFormat, name: str) -> ParsedRows:
         """Return the rows with all cells of a field missing."""
         if name in log_format.text_fields:
             place = log_format.text_fields.index(name)
@@ -182,7 +182,7 @@ HOUR = 3_600_000  # milliseconds
 _WEEKDAY_OF_1970 = 3  # 1970 began on a Thursday; Monday is 0
 
 
-# By kind of a categorical column that is made from other cells: the array of LogRows that has them.
+# By kind of a categorical column that is made from other cells: the array of ParsedRows that has them.
 _SOURCES = {"hour": "times", "weekday": "times", "bucket": "integers"}
 
 
@@ -197,7 +197,7 @@ def _derived(kind: str, cells: NDArray[np.int64]) -> NDArray[np.int64]:
 class ParsedChunk:
     """The good lines of a chunk as rows, its bad ones as lines of rejects.tsv."""
 
-    rows: LogRows
+    rows: ParsedRows
     rejects_by_reason: Counter[str]
     rejects_tsv: bytes  # line number in its file (from 1), reason, raw line
 

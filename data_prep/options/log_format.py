@@ -67,7 +67,7 @@ class ListForm:
 
 def _of_kind(*kinds: Kind) -> functools.cached_property[tuple[str, ...]]:
     """Return a property of `LogFormat` that is computed once: the columns of these kinds."""
-    return functools.cached_property(lambda log_format: log_format.of_kind(*kinds))
+    return functools.cached_property(lambda log_format: log_format.columns_of_kind(*kinds))
 
 
 @dataclass(frozen=True)
@@ -131,11 +131,11 @@ class LogFormat:
             )
         if self.others == "ignored" and not self.header:
             raise ValueError("others: ignored finds columns by the names in the first line; it needs header: true")
-        labels = self.of_kind("label")
+        labels = self.columns_of_kind("label")
         if len(labels) != 1:
             raise ValueError(f"columns must have one of kind label; found {', '.join(labels) or 'none'}")
-        if len(self.of_kind("weight")) > 1:
-            raise ValueError(f"columns may have one of kind weight; found {', '.join(self.of_kind('weight'))}")
+        if len(self.columns_of_kind("weight")) > 1:
+            raise ValueError(f"columns may have one of kind weight; found {', '.join(self.columns_of_kind('weight'))}")
         for name in self.key_fields:
             if not re.fullmatch(r"[0-9a-zA-Z_]+", name):
                 raise ValueError(f"a column of kind id needs a name of letters, digits and _; found {name!r}")
@@ -185,7 +185,7 @@ class LogFormat:
         for name in self.lists:
             if self.columns.get(name) != "list":
                 raise ValueError(f"lists: {name!r} is no column of kind list; write columns: {{{name}: list}}")
-        for name in self.of_kind("list"):
+        for name in self.columns_of_kind("list"):
             separator = self.list_form(name).separator
             if separator == self.separator and not self.quotes:
                 raise ValueError(
@@ -253,18 +253,18 @@ class LogFormat:
                 f"{_listed(self.not_clicked)}"
             )
 
-    def of_kind(self, *kinds: Kind) -> tuple[str, ...]:
+    def columns_of_kind(self, *kinds: Kind) -> tuple[str, ...]:
         """Return the columns of these kinds, in the file's order."""
         return tuple(name for name, kind in self.columns.items() if kind in kinds)
 
     @functools.cached_property
     def weight(self) -> str:
         """Name of the column of weights, or ""."""
-        return "".join(self.of_kind("weight"))
+        return "".join(self.columns_of_kind("weight"))
 
     @property
     def label_column(self) -> str:
-        return self.of_kind("label")[0]
+        return self.columns_of_kind("label")[0]
 
     @functools.cached_property
     def click_rule(self) -> tuple[str, float] | None:
@@ -311,7 +311,7 @@ class LogFormat:
         return self.weight or self.label_column * (self.label == "optional")
 
     def stored_in(self, name: str) -> tuple[str, int]:
-        """Return the array of LogRows that has a field's cells if they are numbers or times, and its place there."""
+        """Return the array of ParsedRows that has a field's cells if they are numbers or times, and its place there."""
         arrays = {
             "integers": self.integer_fields,
             "floats": self.float_fields,
@@ -346,7 +346,7 @@ class LogFormat:
         )
 
     @property
-    def in_words(self) -> str:
+    def description(self) -> str:
         """Description of a line: its columns and the separator."""
         between = {"\t": "tabs", ",": "commas", ";": "semicolons", " ": "blanks"}.get(
             self.separator, repr(self.separator)

@@ -107,7 +107,7 @@ class PrepareOptions(Checked):
                 f"layout zoo has one id a field, of a vocabulary of its own; {', '.join(others)} of kind list or in "
                 "shares have not. Give them the kind ignored, or leave --layout zoo out"
             )
-        if beside := self.data.of_kind("weight", "id"):
+        if beside := self.data.columns_of_kind("weight", "id"):
             raise ValueError(
                 f"layout zoo has no place for columns of kind weight or id; found {', '.join(beside)}. Give them the "
                 "kind ignored, or leave --layout zoo out"

@@ -21,7 +21,7 @@ from data_prep.execution.prepared_folder import REJECTS_FILE, WorkDir
 from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.crosses import presence, text_columns
 from data_prep.kernels.numpy_kernels import NOTHING, CountedStrings, count_float_bins, merge
-from data_prep.kernels.parsed import Chunk, LogRows, ParsedChunk
+from data_prep.kernels.parsed import Chunk, ParsedChunk, ParsedRows
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.split import TRAIN, SplitRule, assign_rows, splitmix64
@@ -75,7 +75,7 @@ class ChunkCounter:
         )
 
     def _count_numbers(
-        self, rows: LogRows, training: NDArray[np.bool_], kernels: ModuleType
+        self, rows: ParsedRows, training: NDArray[np.bool_], kernels: ModuleType
     ) -> list[NDArray[np.uint64]]:
         """Return the counted training values of each column of numbers."""
         all_columns = self.options.categorical_columns
@@ -88,7 +88,7 @@ class ChunkCounter:
             for name, values, present in columns
         ]
 
-    def _count_texts(self, rows: LogRows, training: NDArray[np.bool_], kernels: ModuleType) -> list[CountedStrings]:
+    def _count_texts(self, rows: ParsedRows, training: NDArray[np.bool_], kernels: ModuleType) -> list[CountedStrings]:
         """Return the counted training values of each vocabulary of text."""
         is_hashed = self.options.is_hashed
         columns = [c for c in self.options.categorical_columns if not (c.cross and is_hashed(c.name))]
@@ -104,12 +104,12 @@ class ChunkCounter:
             counted[column.place].append(kernels.count_strings(chosen))
         return [parts[0] if len(parts) == 1 else merge([NOTHING, *parts]) for parts in counted]
 
-    def _numeric(self, rows: LogRows, name: str, training: NDArray[np.bool_]) -> NumericStatistics:
+    def _numeric(self, rows: ParsedRows, name: str, training: NDArray[np.bool_]) -> NumericStatistics:
         numbers, present = rows.numbers(*self.options.data.stored_in(name))
         is_float = name in self.options.data.float_fields
         return (NumericStatistics.of_floats if is_float else NumericStatistics.of)(numbers[present & training])
 
-    def _sample(self, rows: LogRows, training: NDArray[np.bool_]) -> RowSample:
+    def _sample(self, rows: ParsedRows, training: NDArray[np.bool_]) -> RowSample:
         names = self.options.data.numeric_fields
         numbers = np.empty((len(names), int(training.sum())))
         for place, name in enumerate(names):
@@ -148,6 +148,6 @@ def count_lines(
     )
 
 
-def count_missing(rows: LogRows, training: NDArray[np.bool_], options: PrepareOptions) -> list[int]:
+def count_missing(rows: ParsedRows, training: NDArray[np.bool_], options: PrepareOptions) -> list[int]:
     """Return the number of training rows in which each categorical column [C] is missing."""
     return [int(np.count_nonzero(training > present)) for present in presence(rows, options.categorical_columns)]

@@ -19,7 +19,7 @@ from data_prep.kernels.parsed import Chunk
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.count import count_lines, count_missing
 from data_prep.pipeline.split import TRAIN, SplitRule, assign_rows
-from data_prep.prepared.examples import Rows
+from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import NO_ID, SPLITS, NumericField
 from data_prep.statistics.statistics import ChunkCounts
 
@@ -36,7 +36,7 @@ class EncodedRest:
     counts: ChunkCounts | None  # if there was no first pass
 
 
-storable(Rows, EncodedRest)
+storable(Examples, EncodedRest)
 
 
 class Encoder:
@@ -61,7 +61,7 @@ class Encoder:
         # Smaller ids are those of numeric columns, which no row has, or out of vocabulary.
         self._first_own_id = len(numeric) + sum(options.num_oov_ids(column.name) for column in options.vocabularies)
 
-    def encode(self, chunk: Chunk) -> dict[str, Rows | EncodedRest]:
+    def encode(self, chunk: Chunk) -> dict[str, Examples | EncodedRest]:
         """Parse a chunk and encode its good lines: the rows of each split, and last the rest, under REST."""
         parsed, encoded = self._rows.encode(chunk)
         rows = parsed.rows

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.prepared.examples import Rows
+from data_prep.prepared.examples import Examples
 
 _PIECE_ROWS = 50_000  # rows copied at a time into the new order, so that a window is not held twice
 
@@ -28,9 +28,9 @@ class WindowShuffle:
         self._seed = seed
         self._window = first_window
         self._num_rows = 0
-        self._rows: Rows | None = None
+        self._rows: Examples | None = None
 
-    def add(self, rows: Rows) -> Iterator[Rows]:
+    def add(self, rows: Examples) -> Iterator[Examples]:
         """Take rows; yield the windows that they fill, a piece at a time."""
         if self._rows is None:
             self._rows = rows.room(self._window_rows)
@@ -42,7 +42,7 @@ class WindowShuffle:
             if self._num_rows == self._window_rows:
                 yield from self.finish()
 
-    def finish(self) -> Iterator[Rows]:
+    def finish(self) -> Iterator[Examples]:
         """Yield the last window, which may be short, a piece at a time."""
         if self._rows is None:
             return

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from common.hashing import GOLDEN, mix64
 from data_prep.execution.pieces import Pieces, storable
 from data_prep.kernels.choose import choose_kernels
-from data_prep.kernels.parsed import Chunk, LogRows
+from data_prep.kernels.parsed import Chunk, ParsedRows
 from data_prep.options.prepare_options import PrepareOptions
 
 if TYPE_CHECKING:  # workers import this file without what passes over the log need
@@ -124,13 +124,13 @@ class FileSplit:
 SplitRule = HashSplit | ChronologicalSplit | TimeSplit | StratifiedSplit | FileSplit
 
 
-def assign_rows(split: SplitRule, rows: LogRows, options: PrepareOptions, file: int) -> NDArray[np.int8]:
+def assign_rows(split: SplitRule, rows: ParsedRows, options: PrepareOptions, file: int) -> NDArray[np.int8]:
     """Return TRAIN, VALID or TEST for each row [n] of the log's file number `file`."""
     times = times_of(rows, options) if options.split_time else None
     return split.assign(rows.row_numbers, rows.labels, file, times)
 
 
-def times_of(rows: LogRows, options: PrepareOptions) -> Times:
+def times_of(rows: ParsedRows, options: PrepareOptions) -> Times:
     """Return the times [n] that decide a chronological split, those that are missing below all others."""
     times, present = rows.numbers(*options.data.stored_in(options.split_time))
     return np.where(present, times, NO_TIME)

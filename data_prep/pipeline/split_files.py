@@ -24,11 +24,11 @@ from data_prep.execution.memory_limit import keep_freed_memory
 from data_prep.execution.pieces import Pieces, leading, numbered, storable
 from data_prep.execution.prepared_folder import REJECTS_FILE, WorkDir
 from data_prep.execution.stopping import check_stop
-from data_prep.execution.tasks import Parts, ReadPart, TasksBeside
+from data_prep.execution.tasks import ReadPart, Results, TasksBeside
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.second_pass import REST, EncodedRest, Encoder
 from data_prep.pipeline.shuffle import WindowShuffle
-from data_prep.prepared.examples import Rows
+from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import SPLITS, DataFile, Split, data_file, row_numbers_file
 from data_prep.prepared.writer import INDEX_ENDING, ArrayWriter, MindRecordWriter, mindrecord_file
 from data_prep.raw_log.reading import LogReading
@@ -67,7 +67,7 @@ class FileToWrite:
                 (Path(beside) / file.name).replace(self.folder / file.name)
         return written
 
-    def _in_order(self) -> Iterator[Rows]:
+    def _in_order(self) -> Iterator[Examples]:
         """Yield the file's rows in the order in which they are written."""
         window = self.rows.start // self.window_rows
         place = window * self.window_rows
@@ -78,18 +78,18 @@ class FileToWrite:
             if place >= self.rows.stop:
                 return
 
-    def _shuffled(self, start: int, shuffle: WindowShuffle) -> Iterator[Rows]:
+    def _shuffled(self, start: int, shuffle: WindowShuffle) -> Iterator[Examples]:
         for rows in self._read(start):
             yield from shuffle.add(rows)
         yield from shuffle.finish()
 
-    def _read(self, start: int) -> Iterator[Rows]:
+    def _read(self, start: int) -> Iterator[Examples]:
         pieces = Pieces(self.work_folder)
         for place, name in self.parts:
             yield pieces.expect(name).take(slice(max(start - place.start, 0), None))
 
 
-def _write_file(task: FileToWrite) -> Parts:
+def _write_file(task: FileToWrite) -> Results:
     return {task.split: task.write()}
 
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from data_prep.options.prepare_options import ZOO_BLOCK_ROWS, PrepareOptions
-from data_prep.prepared.examples import Rows
+from data_prep.prepared.examples import Examples
 from data_prep.prepared.reader import read_files
 from data_prep.prepared.schema import Split, block_checksum, data_file
 from data_prep.prepared.writer import as_os_error, require_room
@@ -118,7 +118,7 @@ def _write_split(name: str, split: Split, blocks_folder: Path, folder: Path) -> 
     return dataclasses.replace(split, files=files)
 
 
-def _write_samples(path: Path, shards: int, blocks: Iterable[Rows]) -> list[str]:
+def _write_samples(path: Path, shards: int, blocks: Iterable[Examples]) -> list[str]:
     """Write a file of `shards` parts, which get a block in turn; return the blocks' checksums."""
     from mindspore.mindrecord import FileWriter
 
@@ -139,7 +139,7 @@ def _write_samples(path: Path, shards: int, blocks: Iterable[Rows]) -> list[str]
     return checksums
 
 
-def _sample(block: Rows) -> dict[str, Any]:
+def _sample(block: Examples) -> dict[str, Any]:
     """Return a block in the zoo's form: N + C ids a row with a value each, 1 for a categorical column."""
     n, num_numeric = block.numeric.shape
     numeric_ids = np.broadcast_to(np.arange(num_numeric, dtype=np.int32), (n, num_numeric))

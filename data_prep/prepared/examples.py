@@ -16,7 +16,7 @@ KEY_PREFIX = "key_"  # of the MindRecord column with the keys of a column of kin
 
 
 @dataclass(frozen=True)
-class Rows:
+class Examples:
     """Ids, numbers and labels of n rows, and the weights and keys that stand beside them."""
 
     ids: NDArray[np.signedinteger]  # [n, P] int32, or int64 where V >= 2**31; -1: a list has no more values
@@ -28,15 +28,15 @@ class Rows:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def take(self, chosen: NDArray[np.generic] | slice) -> Rows:
+    def take(self, chosen: NDArray[np.generic] | slice) -> Examples:
         """Return the rows that a mask, an index or a slice chooses; views of these for a slice."""
         return _of_each_column(lambda column: _take(column, chosen), [self])
 
-    def room(self, num_rows: int) -> Rows:
+    def room(self, num_rows: int) -> Examples:
         """Reserve room for rows of the same form; the system gives the memory when it is first written to."""
         return _of_each_column(lambda column: np.empty((num_rows, *column.shape[1:]), column.dtype), [self])
 
-    def put(self, first: int, rows: Rows) -> None:
+    def put(self, first: int, rows: Examples) -> None:
         """Overwrite the rows from number `first` on with others of the same form."""
         for column, new in zip(self.columns(), rows.columns(), strict=True):
             column[first : first + len(rows)] = new
@@ -47,12 +47,12 @@ class Rows:
         return [self.ids, self.numeric, self.labels, *weights, *self.keys.values()]
 
 
-def _of_each_column(function: Callable[..., NDArray[Any]], parts: Sequence[Rows]) -> Rows:
+def _of_each_column(function: Callable[..., NDArray[Any]], parts: Sequence[Examples]) -> Examples:
     """Return rows of which each column is `function` of that column in all parts."""
     first = parts[0]
     ids, numeric, labels, *others = map(function, *(part.columns() for part in parts))
     weights = None if first.weights is None else others.pop(0)
-    return Rows(ids, numeric, labels, weights, dict(zip(first.keys, others, strict=True)))
+    return Examples(ids, numeric, labels, weights, dict(zip(first.keys, others, strict=True)))
 
 
 def _take(column: NDArray[Any], chosen: NDArray[Any] | slice) -> NDArray[Any]:
@@ -65,12 +65,12 @@ def _take(column: NDArray[Any], chosen: NDArray[Any] | slice) -> NDArray[Any]:
 def row_bytes(
     num_positions: int, num_numeric: int, ids_dtype: str, has_weights: bool = False, num_keys: int = 0
 ) -> int:
-    """Return the bytes of a row while a log is prepared: those of `Rows`, and the line's number beside them."""
+    """Return the bytes of a row while a log is prepared: those of `Examples`, and the line's number beside them."""
     beside = 4 * has_weights + 8 * num_keys
     return num_positions * np.dtype(ids_dtype).itemsize + num_numeric * 4 + 4 + beside + 8
 
 
-def concatenate(parts: Sequence[Rows]) -> Rows:
+def concatenate(parts: Sequence[Examples]) -> Examples:
     """Return the rows of all parts, in order; a single part as it is."""
     if len(parts) == 1:
         return parts[0]

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.prepared.examples import Rows
+from data_prep.prepared.examples import Examples
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import NO_ID, Schema
 
 NUMERIC_SCALE = 0.2  # logarithms of counts reach 16; unscaled they slow the solver down tenfold
 
 
-def read_spread(folder: Path, schema: Schema, split: str, max_rows: int | None = None) -> Iterator[Rows]:
+def read_spread(folder: Path, schema: Schema, split: str, max_rows: int | None = None) -> Iterator[Examples]:
     """Yield the blocks of a split, or some with about `max_rows` rows, spread evenly; leave out rows of weight 0."""
     sizes = np.array(schema.block_sizes(split))
     wanted = len(sizes)
@@ -26,7 +26,7 @@ def read_spread(folder: Path, schema: Schema, split: str, max_rows: int | None =
         yield rows if rows.weights is None else rows.take(rows.weights > 0)
 
 
-def one_hot(rows: Rows, schema: Schema) -> Any:
+def one_hot(rows: Examples, schema: Schema) -> Any:
     """Return features, sparse [rows, N + V]: N numeric columns, scaled to the size of the one-hot columns, and ids."""
     from scipy import sparse
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from data_prep.prepared.examples import KEY_PREFIX, Rows
+from data_prep.prepared.examples import KEY_PREFIX, Examples
 from data_prep.prepared.schema import ADVICE, Schema, block_checksum, damaged_files
 
 _COLUMNS = {"blocks": ["ids", "numeric", "label"], "zoo": ["feat_ids", "feat_vals", "label"]}
 
 
-def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int] | None = None) -> Iterator[Rows]:
+def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int] | None = None) -> Iterator[Examples]:
     """Yield the blocks of a split with these numbers, in this order; by default all of them.
 
     Raises ValueError, naming the file, if MindSpore cannot read it or a block is not the one that was written.
@@ -75,13 +75,13 @@ def read_samples(
 
 def read_files(
     folder: Path, files: Sequence[str], numbers: Sequence[int] | None = None, ids_dtype: DTypeLike = "int32"
-) -> Iterator[Rows]:
+) -> Iterator[Examples]:
     """Yield the blocks of some .mindrecord files of the layout `blocks`; `numbers` as for `read_samples`."""
     if not files:
         return
     for ids, numeric, labels in read_samples([folder / name for name in files], "blocks", numbers):
         n = len(labels)
-        yield Rows(ids_of(ids, n, ids_dtype), rows_of(numeric, n), labels)
+        yield Examples(ids_of(ids, n, ids_dtype), rows_of(numeric, n), labels)
 
 
 def columns_beside(has_weights: bool, keys: Iterable[str]) -> list[str]:
@@ -89,7 +89,7 @@ def columns_beside(has_weights: bool, keys: Iterable[str]) -> list[str]:
     return ["weight"] * has_weights + [f"{KEY_PREFIX}{name}" for name in keys]
 
 
-def _with_columns_beside(rows: Rows, names: Sequence[str], columns: Sequence[np.ndarray]) -> Rows:
+def _with_columns_beside(rows: Examples, names: Sequence[str], columns: Sequence[np.ndarray]) -> Examples:
     by_name = dict(zip(names, columns, strict=True))
     keys = {name.removeprefix(KEY_PREFIX): keys for name, keys in by_name.items() if name.startswith(KEY_PREFIX)}
     return dataclasses.replace(rows, weights=by_name.get("weight"), keys=keys) if names else rows
@@ -105,10 +105,10 @@ def rows_of(values: np.ndarray, n: int) -> np.ndarray:
     return values.reshape(n, -1) if values.ndim else np.empty((n, 0), values.dtype)
 
 
-def _block(schema: Schema, ids: np.ndarray, values: np.ndarray, labels: np.ndarray) -> Rows:
+def _block(schema: Schema, ids: np.ndarray, values: np.ndarray, labels: np.ndarray) -> Examples:
     """Convert a sample's arrays: the bytes of [n · P] and [n · N] or, in the zoo's layout, both [n · (N + C)]."""
     n, num_numeric = len(labels), schema.num_numeric
     if schema.layout == "blocks":
-        return Rows(ids_of(ids, n, schema.ids_dtype), rows_of(values, n), labels)
+        return Examples(ids_of(ids, n, schema.ids_dtype), rows_of(values, n), labels)
     ids, values = ids.reshape(n, -1), values.reshape(n, -1)
-    return Rows(np.ascontiguousarray(ids[:, num_numeric:]), np.ascontiguousarray(values[:, :num_numeric]), labels)
+    return Examples(np.ascontiguousarray(ids[:, num_numeric:]), np.ascontiguousarray(values[:, :num_numeric]), labels)

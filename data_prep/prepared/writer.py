@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.prepared.examples import KEY_PREFIX, Rows, concatenate
+from data_prep.prepared.examples import KEY_PREFIX, Examples, concatenate
 from data_prep.prepared.schema import DataFile, block_checksum, data_file
 
 FILE_ROWS = 2_000_000  # about 430 MB; until a file is finished, its rows are in pieces as well
@@ -67,7 +67,7 @@ class MindRecordWriter:
     def __init__(self, path: Path, block_rows: int) -> None:
         self._path = path
         self._block_rows = block_rows
-        self._rest: list[Rows] = []  # fewer than a block
+        self._rest: list[Examples] = []  # fewer than a block
         self._num_rows = 0
         self._checksums: list[str] = []  # of the blocks
         self._writer: Any = None  # until the first block is known
@@ -75,7 +75,7 @@ class MindRecordWriter:
         self._header: Any = None  # used until the file is committed
         self._fields: Sequence[str] = ()
 
-    def write(self, rows: Rows) -> None:
+    def write(self, rows: Examples) -> None:
         """Append rows; those that do not fill a block are kept for the next call."""
         rows = concatenate([*self._rest, rows])
         whole = len(rows) - len(rows) % self._block_rows
@@ -93,7 +93,7 @@ class MindRecordWriter:
             index.write_to_db()
         return data_file(self._path.parent, self._path.name, self._num_rows, "".join(self._checksums))
 
-    def _write_blocks(self, blocks: Sequence[Rows]) -> None:
+    def _write_blocks(self, blocks: Sequence[Examples]) -> None:
         with as_os_error(self._path.parent):
             if blocks and self._writer is None:
                 self._open(blocks[0])
@@ -105,7 +105,7 @@ class MindRecordWriter:
         self._num_rows += sum(map(len, blocks))
         self._checksums += [block_checksum(block.columns()) for block in blocks]
 
-    def _open(self, first_block: Rows) -> None:
+    def _open(self, first_block: Examples) -> None:
         self._page_bytes = self._fitting_page(first_block)
         self._require_room(_HEADER_BYTES)
         library = _library()
@@ -124,7 +124,7 @@ class MindRecordWriter:
         # Pages have unused ends, and one of blocks and one of their numbers may be begun.
         require_room(self._path, num_bytes + num_bytes // _PAGE_BLOCKS + 2 * self._page_bytes)
 
-    def _fitting_page(self, block: Rows) -> int:
+    def _fitting_page(self, block: Examples) -> int:
         row_bytes = sum(column.nbytes for column in block.columns()) // len(block)
         needed = max(_PAGE_BLOCKS * (row_bytes * self._block_rows + _BLOCK_EXTRA_BYTES), _MIN_PAGE_BYTES)
         return -(-needed // _PAGE_UNIT_BYTES) * _PAGE_UNIT_BYTES
@@ -135,7 +135,7 @@ def _packed(arrays: Sequence[NDArray[Any]]) -> bytes:
     return b"".join(part for array in arrays for part in (array.nbytes.to_bytes(8, "big"), array.data))
 
 
-def _sample(block: Rows) -> dict[str, NDArray[Any]]:
+def _sample(block: Examples) -> dict[str, NDArray[Any]]:
     """Return a block as the columns of a MindRecord sample."""
     beside = {} if block.weights is None else {"weight": block.weights}
     keys = {f"{KEY_PREFIX}{name}": keys for name, keys in block.keys.items()}

@@ -19,7 +19,7 @@ from common.files import format_checksum
 from data_prep.execution.pieces import Pieces, storable
 from data_prep.execution.pools import Pools
 from data_prep.execution.stopping import check_stop
-from data_prep.execution.tasks import Parts, ReadPart, TasksBeside, job_name, map_in_order
+from data_prep.execution.tasks import ReadPart, Results, TasksBeside, job_name, map_in_order
 from data_prep.kernels.parsed import Chunk, FileOfLog
 from data_prep.options.log_format import FormatToScore, LogFormat
 from data_prep.raw_log.chunks import Fingerprint, LogReader, StoredChunk, changed_while_read, header_columns, open_log
@@ -151,7 +151,7 @@ class LogReading:
 
     def run_in_parts(
         self,
-        function: Callable[[Chunk], Parts],
+        function: Callable[[Chunk], Results],
         consume: Callable[[ReadPart], object],
         title: str,
         needed: Callable[[int], Collection[str]],
@@ -177,7 +177,7 @@ class LogReading:
         self.seconds[title] = self.seconds.get(title, 0.0) + time.monotonic() - started
 
     @contextmanager
-    def tasks_beside(self, function: Callable[[Any], Parts], title: str, most: int) -> Iterator[TasksBeside]:
+    def tasks_beside(self, function: Callable[[Any], Results], title: str, most: int) -> Iterator[TasksBeside]:
         """In the block, run tasks of another kind on the workers of a pass, at most `most` at a time; see there."""
         with (
             self._pools.open(self.num_workers) as pool,
@@ -261,11 +261,11 @@ class Progress:
         self._bar.update(stored_bytes - self._bar.n)
 
 
-def _in_one_part(function: Callable[[Chunk], Any], chunk: Chunk) -> Parts:
+def _in_one_part(function: Callable[[Chunk], Any], chunk: Chunk) -> Results:
     return {_ONE: function(chunk)}
 
 
-def _on_task(function: Callable[[Chunk], Parts], task: Task) -> Parts:
+def _on_task(function: Callable[[Chunk], Results], task: Task) -> Results:
     return function(task.load())
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.native_library import NativeLibrary, address, room
+from common.native_library import NativeLibrary, address, output_address
 
 PROJECT = Path(__file__).parents[2]
 VALUES = np.arange(12, dtype=np.int64).reshape(3, 4)
@@ -41,13 +41,13 @@ def test_another_layout_is_refused(array):
 
 def test_what_is_read_only_is_not_written_to():
     values = VALUES.copy()
-    assert room(values) == address(values, np.int64, 3, 4)
+    assert output_address(values) == address(values, np.int64, 3, 4)
     with pytest.raises(TypeError, match="in C order"):
-        room(values.T)
+        output_address(values.T)
     values.flags.writeable = False
     address(values, np.int64, 3, 4)
     with pytest.raises(TypeError, match=r"writes to this int64 \[3, 4\], which is read-only"):
-        room(values)
+        output_address(values)
 
 
 def test_no_other_code_takes_an_address():

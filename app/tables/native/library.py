@@ -15,7 +15,7 @@ import numpy as np
 from app.tables.checks import check_ids, check_ids_shape
 from app.tables.interface import DEEP, WIDE, Lists, TablesSpec, UniqueIds
 from app.tables.optimizers import LAST_STEP
-from common.native_library import NativeLibrary, address, room
+from common.native_library import NativeLibrary, address, output_address
 
 MAX_POSITIONS = 2**31 - 1  # of a batch: positions are int32
 
@@ -235,7 +235,7 @@ class NativeHandle:
             self._library.host_tables_destroy(handle)
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call `host_tables_<name>` of this handle; arrays are passed as their `address`, or as `room`."""
+        """Call `host_tables_<name>` of this handle; arrays are passed as their `address`, or as `output_address`."""
         return getattr(self._library, f"host_tables_{name}")(self._handle, *arguments)
 
     def unique(self, ids: np.ndarray) -> NativeUniqueIds:
@@ -249,7 +249,7 @@ class NativeHandle:
             (np.int64, found.size), (np.int32, found.size), (np.int32, found.size + 1), (np.int32, found.size)
         )
         num_unique = COUNT()
-        outputs = (*map(room, (values, inverse, offsets, positions)), ctypes.byref(num_unique))
+        outputs = (*map(output_address, (values, inverse, offsets, positions)), ctypes.byref(num_unique))
         status = self.call("unique", address(found, ids.dtype, found.size), ids.itemsize, found.size, *outputs)
         if status == BAD_ID:
             check_ids(ids, self._spec)
@@ -268,7 +268,7 @@ class NativeHandle:
         )
         num_values = COUNT()
         fields = lengths.size, address(lengths, np.int32, lengths.size), address(means, np.int32, lengths.size)
-        outputs = (*map(room, (values, first, places, weights)), ctypes.byref(num_values))
+        outputs = (*map(output_address, (values, first, places, weights)), ctypes.byref(num_values))
         batch = address(ids, ids.dtype, *ids.shape), ids.itemsize, len(ids)
         if self.call("find_lists", *batch, *fields, *outputs) == BAD_ID:
             check_ids(ids, self._spec)

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.tables.checks import check_finite, check_released
-from app.tables.interface import Places, RowArray, TablesSpec
+from app.tables.interface import Indices, RowArray, TablesSpec
 from app.tables.native.library import NO_MEMORY, OK, TABLE_NUMBERS, NativeHandle
 from common.memory import require_memory
-from common.native_library import address, room
+from common.native_library import address, output_address
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class NativeTableSnapshot:
     read_array: ReadArray
     buffer: list[np.ndarray]  # used again by each read
 
-    def read(self, name: str, places: Places) -> np.ndarray:
+    def read(self, name: str, places: Indices) -> np.ndarray:
         slots = np.ascontiguousarray(self.slots[places])
         dtype, width = self.layout[name]
         num_bytes = slots.size * width * np.dtype(dtype).itemsize
@@ -82,7 +82,9 @@ class NativeRows:
     def find(self, row_ids: np.ndarray) -> tuple[np.ndarray, int]:
         """Return the slots of `row_ids` int64, -1 for untouched rows, and the number of those."""
         slots = np.empty(row_ids.size, np.int32)
-        num_new = self._handle.call("find", address(row_ids, np.int64, row_ids.size), row_ids.size, room(slots))
+        num_new = self._handle.call(
+            "find", address(row_ids, np.int64, row_ids.size), row_ids.size, output_address(slots)
+        )
         return slots, num_new
 
     def touch(self, row_ids: np.ndarray) -> np.ndarray:
@@ -101,7 +103,7 @@ class NativeRows:
         if growth_bytes := self._handle.call("growth_bytes", num_new):
             require_memory(growth_bytes, purpose, self._handle.call("uncommitted_bytes"))
         ids = address(row_ids, np.int64, row_ids.size), row_ids.size
-        if self._handle.call(give_slots, *ids, room(slots)) == NO_MEMORY:
+        if self._handle.call(give_slots, *ids, output_address(slots)) == NO_MEMORY:
             raise MemoryError(f"{purpose} needs {growth_bytes / 2**20:,.0f} MiB more, which the system refused")
         return slots
 
@@ -109,7 +111,7 @@ class NativeRows:
         """Return the ids of the touched rows, int64 [T] ascending, and their slots, int32 [T]."""
         num_rows = self._handle.call("num_touched")
         row_ids, slots = np.empty(num_rows, np.int64), np.empty(num_rows, np.int32)
-        if self._handle.call("touched", room(row_ids), room(slots)) == NO_MEMORY:
+        if self._handle.call("touched", output_address(row_ids), output_address(slots)) == NO_MEMORY:
             raise MemoryError(f"no memory to sort the ids of {num_rows:,} touched rows")
         return row_ids, slots
 
@@ -118,7 +120,7 @@ class NativeRows:
         layout = self._spec.layout(table).items()
         arrays = {name: np.empty((slots.size, width), dtype) for name, (dtype, width) in layout}
         for number, values in enumerate(arrays.values()):
-            self._handle.call("read", TABLE_NUMBERS[table], number, *_slots(slots), room(values))
+            self._handle.call("read", TABLE_NUMBERS[table], number, *_slots(slots), output_address(values))
         return arrays
 
     def write(self, table: str, name: str, row_ids: np.ndarray, values: np.ndarray) -> None:
@@ -136,7 +138,7 @@ class NativeRows:
     def overwrite(self, table: str, slots: np.ndarray, arrays: dict[str, np.ndarray]) -> None:
         """Write all state arrays of touched rows, as `read` returns them."""
         for number, values in enumerate(arrays.values()):
-            self._handle.call("write", TABLE_NUMBERS[table], number, *_slots(slots), room(values))
+            self._handle.call("write", TABLE_NUMBERS[table], number, *_slots(slots), output_address(values))
 
     def end_writing(self) -> None:
         """Give the state arrays of new rows that were not written their initial values."""
@@ -161,7 +163,7 @@ class NativeRows:
         row_ids, slots = self.touched()
         flags = np.empty(slots.size, bool)
         all_slots = slots
-        self._handle.call("take_changed", room(flags))
+        self._handle.call("take_changed", output_address(flags))
         try:
             changed_slots = np.flatnonzero(flags).astype(np.int32)
             if changed_only:
@@ -211,7 +213,7 @@ class NativeRows:
     def _read_snapshot(self, table: str, name: str, slots: np.ndarray, values: np.ndarray) -> None:
         # One thread: in the background a second one would take the training's other core.
         array = TABLE_NUMBERS[table], self._array_number(table, name)
-        self._handle.call("read_snapshot", *array, *_slots(slots), room(values), 1)
+        self._handle.call("read_snapshot", *array, *_slots(slots), output_address(values), 1)
 
     def _mark_changed(self, slots: np.ndarray) -> None:
         if self._handle.call("mark_changed", *_slots(slots)) == NO_MEMORY:

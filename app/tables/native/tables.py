@@ -30,7 +30,7 @@ from app.tables.native.rows import NativeRows, NativeSnapshot
 from app.tables.optimizers import MOST_EXACT_STEPS, RunningMean, history_of_steps
 from app.tables.reference import step_rows
 from common.memory import HugeBuffer, num_cores
-from common.native_library import address, room
+from common.native_library import address, output_address
 
 
 class NativeTables(HostTables):
@@ -73,7 +73,7 @@ class NativeTables(HostTables):
         squared_norms = np.empty(unique.values.size, np.float64)
         slots, _ = self._rows.find(unique.values)
         self._caught_up = None, 0
-        outputs = map(room, (deep, wide, wide_rows, squared_norms, self._computed_rows_of(unique)))
+        outputs = map(output_address, (deep, wide, wide_rows, squared_norms, self._computed_rows_of(unique)))
         rows = ctypes.byref(unique.as_struct()), address(slots, np.int32, unique.values.size)
         self._handle.call("lookup", *rows, self._history_until(self.step), *outputs)
         self._caught_up = unique, self.step
@@ -90,10 +90,11 @@ class NativeTables(HostTables):
         scratch = np.empty((count if self._history else 0, 3 * width), np.float32)
         deep_rows, wide_rows = np.empty((count, width), np.float32), np.empty(count, np.float32)
         rows = address(unique.values, np.int64, count), address(slots, np.int32, count), count
-        outputs = map(room, (scratch, deep_rows, wide_rows))
+        outputs = map(output_address, (scratch, deep_rows, wide_rows))
         self._handle.call("read_means", *rows, self._history_until(self.step), self._means_until(self.step), *outputs)
         deep, wide = np.empty((batch, num_fields * width), np.float32), np.empty(batch, np.float32)
-        self._handle.call("expand", ctypes.byref(unique.as_struct()), *map(room, (deep_rows, wide_rows, deep, wide)))
+        outputs = map(output_address, (deep_rows, wide_rows, deep, wide))
+        self._handle.call("expand", ctypes.byref(unique.as_struct()), *outputs)
         return Rows(deep, wide, float(np.square(deep_rows, dtype=np.float64).sum()))
 
     def update(self, unique: UniqueIds, gradients: RowGradients, checked: bool = False) -> None:
@@ -135,7 +136,7 @@ class NativeTables(HostTables):
         # By a lookup of this very batch since the last step; any other lookup or update would have changed that.
         looked_up, step_then = self._caught_up
         is_caught_up = looked_up is unique and step_then == self.step - 1
-        caught_up = None if self._history is None else room(self._computed_rows_of(unique))
+        caught_up = None if self._history is None else output_address(self._computed_rows_of(unique))
         self._caught_up = None, 0
         of_history = self._history_until(self.step - 1), caught_up, is_caught_up
         width = batch.num_fields * self.spec.embedding_dim
@@ -149,7 +150,7 @@ class NativeTables(HostTables):
         (batch, num_fields), dim = unique.shape, self.spec.embedding_dim
         summed = np.empty((slots.size, self.spec.width(table)), np.float32)
         shape = (batch, num_fields * dim) if table == DEEP else (batch,)
-        inputs, outputs = [address(gradient, np.float32, *shape), None], [room(summed), None]
+        inputs, outputs = [address(gradient, np.float32, *shape), None], [output_address(summed), None]
         if table == WIDE:
             inputs, outputs = inputs[::-1], outputs[::-1]
         self._handle.call("sum_by_id", ctypes.byref(unique.as_struct()), *inputs, *outputs)

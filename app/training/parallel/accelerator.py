@@ -22,7 +22,7 @@ from app.model.wide_deep import Tower, WideDeep
 from app.training.parallel.placement import Arrays, TowerPlacement
 from app.training.parallel.tensor.layout_plan import layer_names
 from app.training.parallel.tensor.strategy import parse_all
-from app.training.step.step import StepParts
+from app.training.step.step import StepSettings
 
 
 class AcceleratorPlacement(TowerPlacement):
@@ -40,7 +40,7 @@ class AcceleratorPlacement(TowerPlacement):
         self._named: dict[str, Parameter] = {}
         shard_products(model.tower, options, communication.get_group_size())
 
-    def graph(self, parts: StepParts) -> AutoParallel:
+    def graph(self, parts: StepSettings) -> AutoParallel:
         """Make the step's graph; sums over the batch in it are sums over all ranks."""
         self._named = parts.model.named_parameters() | parts.optimizers.named_state()
         self._graph = self._auto_parallel(DeviceGraph(parts.forward_backward(), parts.optimizers))

@@ -23,7 +23,7 @@ from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, AllFinite, Gradients,
 from app.model.wide_deep import WideDeep
 from app.tables.interface import UniqueIds
 from app.training.parallel.placement import TowerPlacement
-from app.training.step.step import OVERFLOWED, Graph, HostTablesScorer, HostTablesStep, Losses, StepParts, TrainStep
+from app.training.step.step import OVERFLOWED, Graph, HostTablesScorer, HostTablesStep, Losses, StepSettings, TrainStep
 
 RowsOf = Callable[[int, int, int], slice]
 
@@ -35,7 +35,7 @@ class DataParallelPlacement(TowerPlacement):
         super().__init__(model, batch_rows)
         self._group = group
 
-    def graph(self, parts: StepParts) -> Graph:
+    def graph(self, parts: StepSettings) -> Graph:
         if self._group.size == 1:
             return super().graph(parts)
         if ms.get_current_device().device_target == "CPU":
@@ -50,7 +50,7 @@ class SummedGraph:
     The numeric fields' rows are rows of every rank's batch, so each rank adds its share of their L2 term.
     """
 
-    def __init__(self, parts: StepParts, group: MpiGroup) -> None:
+    def __init__(self, parts: StepSettings, group: MpiGroup) -> None:
         self.forward_backward = parts.shared_by(group.size).forward_backward()
         self.sum = GradientSum(group.communicator)
         self._gradients = Gradients(self.forward_backward)
@@ -131,7 +131,7 @@ def gather_logits(logits: np.ndarray, batch: Batch, group: ProcessGroup, rows_of
 class AllReducedGraph(nn.Cell):
     """`DeviceGraph` on Ascend or GPU, with MindSpore's AllReduce inside the graph. Never run."""
 
-    def __init__(self, parts: StepParts, group: ProcessGroup) -> None:
+    def __init__(self, parts: StepSettings, group: ProcessGroup) -> None:
         super().__init__()
         self.forward_backward = parts.shared_by(group.size).forward_backward()
         self.optimizers = parts.optimizers

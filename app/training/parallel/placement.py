@@ -10,7 +10,7 @@ from app.model.graph import DeviceGraph, HostGraph, OnDevice
 from app.model.native_tower import NativeStep, NativeTower
 from app.model.tower_optimizers import DenseOptimizers, WrapOptimizer
 from app.model.wide_deep import WideDeep
-from app.training.step.step import Graph, StepParts
+from app.training.step.step import Graph, StepSettings
 
 Arrays = dict[str, np.ndarray]
 
@@ -29,11 +29,11 @@ class TowerPlacement:
         self.model = model
         self.batch_rows = batch_rows
 
-    def graph(self, parts: StepParts) -> Graph:
+    def graph(self, parts: StepSettings) -> Graph:
         """Make the step's graph; `parts` hold this placement's model and its optimizers."""
         return DeviceGraph(parts.forward_backward(), parts.optimizers)
 
-    def host_graph(self, parts: StepParts) -> HostGraph:
+    def host_graph(self, parts: StepSettings) -> HostGraph:
         """Return the step's graph as a function of host arrays: native kernels if they cover all of it."""
         graph = self.graph(parts)
         native = NativeTower.covers(parts.model) and NativeStep.covers_optimizers(parts.optimizers)

@@ -23,7 +23,7 @@ from app.distributed.sharded_tables import make_sharded_tables
 from app.tables.interface import Snapshot
 from app.tables.row_statistics import table_statistics
 from app.training.learning_rates import learning_rates, table_learning_rates, table_spec
-from app.training.stop_signals import HANDED_ON
+from app.training.stop_signals import FORWARDED_SIGNALS
 from app.training.warm_start.source import open_source
 from app.training.warm_start.start_tables import take_rows
 from data_prep.prepared.schema import Schema
@@ -42,7 +42,7 @@ def serve(config: Config, schema: Schema, backend: str, group: MpiGroup, base: P
     log_file = logging.FileHandler(folder / LOG.format(server), encoding="utf-8")
     log_file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logging.getLogger().addHandler(log_file)
-    for number in (signal.SIGINT, *HANDED_ON):
+    for number in (signal.SIGINT, *FORWARDED_SIGNALS):
         signal.signal(number, signal.SIG_IGN)  # ranks that train finish their step, for which they need the rows
     log.info("server %d of %d: the tables are %s", server, group.num_servers, backend)
     ParameterServer(config, schema, backend, group).run()

@@ -18,7 +18,7 @@ from app.model.layer_library import distinct_rows
 from app.tables.checks import check_ids
 from app.tables.fields import TableField
 from app.tables.interface import HostTables, RowGradients, Rows, TablesSpec, UniqueIds
-from app.training.step.step import Place, PositionRows, gradient_places, pad_rows
+from app.training.step.step import ByPosition, Watched, gradient_places, pad_rows
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class DistinctIds(UniqueIds):
     fields: np.ndarray
 
 
-class DistinctRows(PositionRows):
+class ByDistinctRow(ByPosition):
     """Distinct rows, padded to one of at most three capacities; each is a graph to compile."""
 
     def __init__(self, tables: HostTables, spec: TablesSpec, batch_size: int, most_distinct: float) -> None:
@@ -87,13 +87,13 @@ class DistinctRows(PositionRows):
         unique = own(unique)
         return {"index": unique.index, "fields": unique.fields}
 
-    def places(self, batch: Batch, unique: UniqueIds, rows: Rows) -> tuple[Place, Place, Place]:
+    def places(self, batch: Batch, unique: UniqueIds, rows: Rows) -> tuple[Watched, Watched, Watched]:
         names, index = self._spec.field_names, own(unique).index[: batch.num_rows]
-        deep = Place("deep row", rows.deep[index].reshape(batch.num_rows, -1), names, batch.ids)
-        wide = Place("wide row", rows.wide[index], names, batch.ids)
-        return deep, wide, Place("sum of wide rows", rows.wide[index].sum(axis=1))
+        deep = Watched("deep row", rows.deep[index].reshape(batch.num_rows, -1), names, batch.ids)
+        wide = Watched("wide row", rows.wide[index], names, batch.ids)
+        return deep, wide, Watched("sum of wide rows", rows.wide[index].sum(axis=1))
 
-    def gradient_places(self, batch: Batch, unique: UniqueIds, gradients: RowGradients) -> tuple[Place, Place]:
+    def gradient_places(self, batch: Batch, unique: UniqueIds, gradients: RowGradients) -> tuple[Watched, Watched]:
         index = own(unique).index[: batch.num_rows]
         deep = gradients.deep[index].reshape(batch.num_rows, -1)
         return gradient_places(deep, gradients.wide[index].sum(axis=1), self._spec.field_names, batch.ids)
@@ -116,6 +116,6 @@ def one_field(spec: TablesSpec) -> TablesSpec:
 
 
 def own(unique: UniqueIds) -> DistinctIds:
-    """Return `unique`, which `DistinctRows.prepare` made."""
+    """Return `unique`, which `ByDistinctRow.prepare` made."""
     assert isinstance(unique, DistinctIds)
     return unique

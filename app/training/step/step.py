@@ -70,7 +70,7 @@ class TrainStep(ABC):
 
 
 @dataclass(frozen=True)
-class StepParts:
+class StepSettings:
     """The parts of a step besides its tables; `numeric_names` are for messages."""
 
     model: WideDeep
@@ -85,7 +85,7 @@ class StepParts:
         """Return the cell that computes the gradients."""
         return ForwardBackward(self.model, self.loss, drops=self.noise.rate > 0)
 
-    def shared_by(self, num_ranks: int) -> StepParts:
+    def shared_by(self, num_ranks: int) -> StepSettings:
         """Return the parts for one of several ranks, each with its share of the L2 term of the numeric fields' rows."""
         return replace(self, loss=replace(self.loss, l2_coef=self.loss.l2_coef / num_ranks))
 
@@ -100,7 +100,7 @@ class StepParts:
 Graph = Callable[..., tuple[Tensor, ...]]
 
 
-class PositionRows:
+class ByPosition:
     """The form in which rows cross to the device: one row for each position of the batch."""
 
     def __init__(self, tables: HostTables, batch_size: int) -> None:
@@ -127,16 +127,16 @@ class PositionRows:
         """Return the model's further inputs by name."""
         return {}
 
-    def places(self, batch: Batch, unique: UniqueIds, rows: Rows) -> tuple[Place, Place, Place]:
+    def places(self, batch: Batch, unique: UniqueIds, rows: Rows) -> tuple[Watched, Watched, Watched]:
         """Return deep rows, wide rows and their sums, to find a value that is not finite."""
         spec, wide_ids = self.tables.spec, ids_of(unique.of(WIDE))
         # The next lookup may write over `rows`.
-        deep = Place("deep row", rows.deep.copy(), spec.deep_names, ids_of(unique.of(DEEP)))
+        deep = Watched("deep row", rows.deep.copy(), spec.deep_names, ids_of(unique.of(DEEP)))
         wide_names = tuple(spec.field_names[place] for place in spec.columns_of(WIDE))
-        wide = Place("wide row", self._wide_rows_of_bad_sum(wide_ids, rows.wide), wide_names, wide_ids)
-        return deep, wide, Place("sum of wide rows", rows.wide)
+        wide = Watched("wide row", self._wide_rows_of_bad_sum(wide_ids, rows.wide), wide_names, wide_ids)
+        return deep, wide, Watched("sum of wide rows", rows.wide)
 
-    def gradient_places(self, batch: Batch, unique: UniqueIds, gradients: RowGradients) -> tuple[Place, Place]:
+    def gradient_places(self, batch: Batch, unique: UniqueIds, gradients: RowGradients) -> tuple[Watched, Watched]:
         """Return the gradients of deep rows and of sums of wide rows."""
         return gradient_places(gradients.deep, gradients.wide, self.tables.spec.deep_names, ids_of(unique.of(DEEP)))
 
@@ -159,7 +159,7 @@ class HostTablesScorer:
     Where the tables keep running means of their rows, it scores with those: the model is to have its own.
     """
 
-    def __init__(self, rows: PositionRows, logits: Callable[..., np.ndarray]) -> None:
+    def __init__(self, rows: ByPosition, logits: Callable[..., np.ndarray]) -> None:
         """`logits` computes those of the host's arrays."""
         self.tables = rows.tables
         self.prepare = rows.prepare
@@ -181,8 +181,8 @@ class HostTablesStep(TrainStep):
 
     def __init__(
         self,
-        rows: PositionRows,
-        parts: StepParts,
+        rows: ByPosition,
+        parts: StepSettings,
         graph: HostGraph,
         logits: Callable[..., np.ndarray],
     ) -> None:
@@ -255,7 +255,7 @@ def pad_rows(values: np.ndarray, batch_size: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Place:
+class Watched:
     """Input or output array of a step: [n], or [n, F * W] for F `fields`, with `ids` [n, F] for messages."""
 
     what: str
@@ -279,23 +279,25 @@ class Place:
         return f", field {self.fields[field]}{id_text}"
 
 
-def batch_places(batch: Batch, numeric_names: tuple[str, ...]) -> tuple[Place, Place]:
+def batch_places(batch: Batch, numeric_names: tuple[str, ...]) -> tuple[Watched, Watched]:
     """Return the values of a batch besides its ids."""
-    return Place("numeric input", batch.numeric, numeric_names), Place("label", batch.labels)
+    return Watched("numeric input", batch.numeric, numeric_names), Watched("label", batch.labels)
 
 
 def gradient_places(
     deep: np.ndarray, wide: np.ndarray, fields: tuple[str, ...], ids: np.ndarray
-) -> tuple[Place, Place]:
+) -> tuple[Watched, Watched]:
     """Return the row gradients [n, F * D] and [n], with the limit beyond which optimizers might overflow."""
     limit = float(LARGEST_GRADIENT)
     return (
-        Place("gradient of the deep row", deep, fields, ids, limit),
-        Place("gradient of the wide rows", wide, limit=limit),
+        Watched("gradient of the deep row", deep, fields, ids, limit),
+        Watched("gradient of the wide rows", wide, limit=limit),
     )
 
 
-def describe_not_finite(inputs: Iterable[Place], parameters: dict[str, Parameter], gradients: Iterable[Place]) -> str:
+def describe_not_finite(
+    inputs: Iterable[Watched], parameters: dict[str, Parameter], gradients: Iterable[Watched]
+) -> str:
     """Describe the first bad value among inputs, then parameters, then gradients: each may result from those before."""
     found = _first_in(inputs)
     for name, parameter in parameters.items():
@@ -308,5 +310,5 @@ def describe_not_finite(inputs: Iterable[Place], parameters: dict[str, Parameter
     return (found or f"{_first_in(gradients) or OVERFLOWED}; {ADVICE}") + "; no table and no parameter was changed"
 
 
-def _first_in(places: Iterable[Place]) -> str | None:
+def _first_in(places: Iterable[Watched]) -> str | None:
     return next((bad for place in places if (bad := place.first_bad())), None)

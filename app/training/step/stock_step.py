@@ -19,9 +19,9 @@ from app.tables.fields import NO_ROW
 from app.tables.interface import UniqueIds
 from app.training.step.step import (
     Losses,
-    Place,
-    StepParts,
+    StepSettings,
     TrainStep,
+    Watched,
     batch_places,
     describe_not_finite,
     gradient_places,
@@ -128,7 +128,7 @@ class StockStep(TrainStep):
 
     tables: StockTables
 
-    def __init__(self, tables: StockTables, parts: StepParts) -> None:
+    def __init__(self, tables: StockTables, parts: StepSettings) -> None:
         self.tables = tables
         self.parts = parts
         self.graph = StockGraph(tables, parts.forward_backward(), parts.optimizers, parts.loss.loss_scale)
@@ -176,8 +176,8 @@ class StockStep(TrainStep):
         fields = self.tables.spec.field_names
         return describe_not_finite(
             (
-                Place("deep row", deep, fields, unique.ids),
-                Place("wide row", wide, fields, unique.ids),
+                Watched("deep row", deep, fields, unique.ids),
+                Watched("wide row", wide, fields, unique.ids),
                 *batch_places(batch, self.parts.numeric_names),
             ),
             self.parts.model.named_parameters(),

@@ -12,7 +12,7 @@ from app.distributed.process_group import ProcessGroup
 from app.tables.fields import fields_of_model
 from app.tables.interface import DEEP, WIDE
 from app.tables.optimizers import MEAN
-from app.training.assemble import Parts, fold_numeric
+from app.training.assemble import TrainingState, fold_numeric
 from app.training.warm_start.blocks import NUMERIC, dense_layouts, move_dense
 from app.training.warm_start.source import Source, open_source
 from app.training.warm_start.start_tables import take_rows
@@ -21,7 +21,7 @@ from data_prep.prepared.schema import Schema
 log = logging.getLogger(__name__)
 
 
-def warm_start(parts: Parts, config: Config, schema: Schema, dataset: Path, group: ProcessGroup) -> None:
+def warm_start(parts: TrainingState, config: Config, schema: Schema, dataset: Path, group: ProcessGroup) -> None:
     """Take what `train.init_take` names from the model at `train.init_from`, and optimizer states if settings ask.
 
     Steps, and with them learning-rate schedules, count from 0; bias corrections continue with Adam's moments. Every
@@ -43,7 +43,7 @@ def warm_start(parts: Parts, config: Config, schema: Schema, dataset: Path, grou
         take_rows(tables.loading, tables.spec, parts.learning_rates, config, schema, source)
 
 
-def _take_dense(parts: Parts, source: Source, schema: Schema, config: Config) -> None:
+def _take_dense(parts: TrainingState, source: Source, schema: Schema, config: Config) -> None:
     if source.rescaled:
         log.warning(
             "warning: %s saw fields scaled otherwise than they are here: %s", source.where, ", ".join(source.rescaled)

@@ -24,8 +24,8 @@ from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
 
-OWN = LAST_STEP, MEAN, MEAN_STEP  # arrays that begin anew with each run
-FREE = LAST_RATE, MEAN, MEAN_STEP  # arrays that the source may have or lack
+NEVER_TAKEN = LAST_STEP, MEAN, MEAN_STEP  # arrays that begin anew with each run
+OPTIONAL_ARRAYS = LAST_RATE, MEAN, MEAN_STEP  # arrays that the source may have or lack
 
 UNTOUCHED_BYTES = 1 << 26  # of rows that nothing was learned of, unless the others take more
 
@@ -135,7 +135,7 @@ def _pieces(
 
     FTRL computes its weights from its linear terms, so these are fitted to the weights.
     """
-    names = [name for name in rows.layout if name not in OWN and (with_optimizer or name == ROWS)]
+    names = [name for name in rows.layout if name not in NEVER_TAKEN and (with_optimizer or name == ROWS)]
     count = max(1, PIECE_BYTES // (4 * rows.layout[ROWS].width))
     for start in range(0, places.size, count):
         piece = places[start : start + count]
@@ -150,7 +150,11 @@ def _check_tables(source: Source, spec: TablesSpec, with_optimizer: bool) -> Non
     for table, rows in source.state.tables.items():
         # An FTRL's last learning rates are of no use to one with another schedule, and can be done without.
         found, expected = (
-            {name: array for name, array in layout.items() if name == ROWS or (with_optimizer and name not in FREE)}
+            {
+                name: array
+                for name, array in layout.items()
+                if name == ROWS or (with_optimizer and name not in OPTIONAL_ARRAYS)
+            }
             for layout in (rows.layout, spec.layout(table))
         )
         if found != expected:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.checkpoint.array_file import DTYPES, column_of, read_arrays_once, read_places, write_arrays
+from app.checkpoint.array_file import DTYPES, column_of, read_arrays_once, read_entries, write_arrays
 from app.checkpoint.disk import DamagedFileError, read_checked, write_file
 from app.checkpoint.manifest import MANIFEST, Manifest, read_manifest, write_manifest
 from app.checkpoint.read import Checkpoint, DamagedCheckpointError, FileTable
@@ -38,7 +38,7 @@ def changed(name, **entry):
 
 
 def test_a_good_header(tmp_path):
-    places = read_places(file_of(tmp_path / "x", GOOD))
+    places = read_entries(file_of(tmp_path / "x", GOOD))
     begin = 8 + len(json.dumps(GOOD))
     assert {name: (place.dtype, place.shape, place.start - begin) for name, place in places.items()} == {
         "row_ids": ("int64", (2,), 0),
@@ -81,19 +81,19 @@ def test_a_good_header(tmp_path):
 def test_a_wrong_header_is_named_by_file_and_array(tmp_path, header, message):
     path = file_of(tmp_path / "deep.safetensors", header)
     with pytest.raises(ValueError, match=f"^{re.escape(str(path))}.*{message}"):
-        read_places(path)
+        read_entries(path)
 
 
 @pytest.mark.parametrize("length", [41 + len(json.dumps(GOOD)), 2**20 + 1, 2**63, 2**64 - 1])
 def test_a_header_beyond_the_file_s_end_is_not_read(tmp_path, length):
     with pytest.raises(ValueError, match=f"its header should take {length:,}"):
-        read_places(file_of(tmp_path / "x", GOOD, length=length))
+        read_entries(file_of(tmp_path / "x", GOOD, length=length))
 
 
 def test_a_file_without_a_whole_length(tmp_path):
     (tmp_path / "x").write_bytes(b"\1\0\0")
     with pytest.raises(ValueError, match="is not a safetensors file: it has 3 bytes"):
-        read_places(tmp_path / "x")
+        read_entries(tmp_path / "x")
 
 
 small = st.integers(-2, 9)
@@ -143,7 +143,7 @@ def test_any_header_gives_places_within_the_file_or_an_error_that_names_it(made)
         path = file_of(Path(folder) / "deep.safetensors", header, b"\1" * max(num_bytes, 0))
         size = path.stat().st_size
         try:
-            places = read_places(path)
+            places = read_entries(path)
         except ValueError as error:
             assert str(error).startswith(str(path))
             places = None
@@ -236,7 +236,7 @@ def test_what_was_written_is_read(tmp_path):
     record = write_arrays(tmp_path / "x", {name: column_of(array) for name, array in arrays.items()})
     with read_checked(tmp_path / "x", record):
         pass
-    places = read_places(tmp_path / "x")
+    places = read_entries(tmp_path / "x")
     assert {name: place.shape for name, place in places.items()} == {
         name: array.shape for name, array in arrays.items()
     }

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.checkpoint.array_file import Place
+from app.checkpoint.array_file import ArrayEntry
 from app.checkpoint.manifest import MANIFEST, Manifest, read_manifest
 from app.checkpoint.read import Checkpoint, row_layout
 from app.checkpoint.retention import best_or_newest, remove_old, whole_checkpoints
@@ -111,7 +111,7 @@ def test_row_ids_that_are_none_of_the_table_s_are_refused(tmp_path, row_ids, mes
 
 
 def test_arrays_with_fewer_rows_than_ids_are_refused():
-    places = {"row_ids": Place("int64", (3,), 0, 24), "rows": Place("float32", (2, 5), 24, 64)}
+    places = {"row_ids": ArrayEntry("int64", (3,), 0, 24), "rows": ArrayEntry("float32", (2, 5), 24, 64)}
     with pytest.raises(ValueError, match=r"deep: array 'rows' has shape \[2, 5\], expected \[3, width\]"):
         row_layout(Path("deep"), places)
 

@@ -34,7 +34,7 @@ from common import settings
 from common.files import lock_folder
 from data_prep.prepared.schema import read_schema
 from tests.app.tables.tables_of_spec import reference_tables
-from tests.checkpoints import Parts
+from tests.checkpoints import StateOfTables
 from tests.kills import num_kills
 
 SPEC = TablesSpec(200, 4, (TableField("C1"), TableField("C2")), 7, 0.01, 1e-3, FtrlOptions(), LazyAdamOptions())
@@ -49,7 +49,7 @@ class Training:
         self._tables = reference_tables(SPEC)
         selection, stop = SimpleNamespace(state=dict), SimpleNamespace(note_save=lambda seconds: None)
         context = RunContext(config, Path(), schema, self.run, stop, SingleProcess())
-        self.manager = CheckpointManager(context, Parts(self._tables), selection)
+        self.manager = CheckpointManager(context, StateOfTables(self._tables), selection)
         self.step = 0
 
     def save(self):

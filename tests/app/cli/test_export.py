@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from app.__main__ import main as app
-from app.scoring.bundle_tables import RowTables
+from app.scoring.bundle_tables import BundleTables
 from app.scoring.predictor import Predictor
 from data_prep.options.prepare_options import read_options
 from data_prep.pipeline.prepare import prepare
@@ -55,8 +55,8 @@ def test_a_bundle_scores_as_training_does(run_here, trained, tiny_log, tmp_path,
 
     assert app(["export", "device_0", "bundle"]) == 2  # it is there
     assert "rows=float32, rows=float16 or rows=int8" in fails(caplog, "export", "device_0", "other", "rows=int4")
-    rows = RowTables.rows
-    monkeypatch.setattr(RowTables, "rows", lambda self, places: [r + np.float32(1e-4) for r in rows(self, places)])
+    rows = BundleTables.rows
+    monkeypatch.setattr(BundleTables, "rows", lambda self, places: [r + np.float32(1e-4) for r in rows(self, places)])
     assert "the self-test failed" in fails(caplog, "export", "device_0", "wrong")
     assert not (tmp_path / "wrong").exists()
 
@@ -107,6 +107,6 @@ def test_numbers_of_any_size_are_no_reason_to_refuse_a_model(run_here, tmp_path,
     for found in (yaml.safe_load(run), yaml.safe_load(card.rpartition("```yaml")[2].rpartition("```")[0])):
         assert found["prepare"]["numeric_transform"] == "standardize"  # of the folder, not a training's default
         assert list(found["prepare"]["data"]["columns"]) == ["y", "a", "b", "c"]
-    rows = RowTables.rows
-    monkeypatch.setattr(RowTables, "rows", lambda self, places: [r * np.float32(1.01) for r in rows(self, places)])
+    rows = BundleTables.rows
+    monkeypatch.setattr(BundleTables, "rows", lambda self, places: [r * np.float32(1.01) for r in rows(self, places)])
     assert "the self-test failed" in fails(caplog, "export", "device_0", "wrong")  # by rows without the large number

@@ -243,8 +243,8 @@ def test_a_stopped_prediction_resumes_to_the_same_bytes(tiny_bundle, log, tmp_pa
     with pytest.raises(ValueError, match=r"other settings.*--restart"):
         predict(*words, str(output), keep=["C1"], chunk_bytes=20_000)
     scored = []
-    call = module.ScoreChunk.__call__
-    monkeypatch.setattr(module.ScoreChunk, "__call__", lambda self, chunk: scored.append(chunk) or call(self, chunk))
+    call = module.ChunkScorer.__call__
+    monkeypatch.setattr(module.ChunkScorer, "__call__", lambda self, chunk: scored.append(chunk) or call(self, chunk))
     predict(*words, str(output), chunk_bytes=20_000)
     assert output.read_bytes() == (tmp_path / "whole.csv").read_bytes()
     num_chunks = -(-log.stat().st_size // 20_000)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import xxhash
 
-from app.checkpoint.array_file import read_places
+from app.checkpoint.array_file import read_entries
 from app.scoring import bundle_folder, onnx_tower
 from app.scoring.bundle_folder import check_files
-from app.scoring.bundle_tables import CHECKSUMS, TABLES, RowsSpec, RowTables, lookup, stored_as, write_rows
+from app.scoring.bundle_tables import CHECKSUMS, TABLES, BundleTables, BundleTablesSpec, lookup, stored_as, write_rows
 from app.scoring.predictor import Predictor
 from app.tables.initial import initial_rows
 from common.files import FolderInUse
@@ -55,7 +55,7 @@ def regions(path):
         | set(range(max(size - 8, 0), size))
     )
     if path.suffix == ".safetensors":
-        arrays = [place for place in read_places(path).values() if place.num_bytes]
+        arrays = [place for place in read_entries(path).values() if place.num_bytes]
         places |= {8, arrays[0].start - 1} | {array.start + at for array in arrays for at in (0, array.num_bytes - 1)}
     return sorted(places)
 
@@ -123,8 +123,8 @@ def test_the_format_version_rises_with_the_form(predictor, text_bundle, copied):
     form = {
         "manifest": [field.name for field in dataclasses.fields(bundle_folder.Manifest)],
         "model": sorted(predictor.manifest.model),
-        "rows": [field.name for field in dataclasses.fields(RowsSpec)],
-        "tables": list(RowsSpec(1, 1, 1, "int8", 0, 0.1, 1).layout()),
+        "rows": [field.name for field in dataclasses.fields(BundleTablesSpec)],
+        "tables": list(BundleTablesSpec(1, 1, 1, "int8", 0, 0.1, 1).layout()),
         "vocabulary": [(len(table["arrays"]), len(table["numbers"])) for table in (
             predictor.manifest.vocabulary["tables"][0], text_table)],
         "fields": [sorted({key for field in schema[kind] for key in field}) for kind in ("categorical", "numeric")],
@@ -272,12 +272,12 @@ def test_serial_numbers_rise_beside_others_whatever_the_clock(tmp_path, tiny_bun
 def test_rows_are_found_by_their_ids(tmp_path, dtype, width):
     generator = np.random.default_rng(width)
     ids = np.unique(generator.integers(0, 300_000, 70_000))  # several blocks of rows and of ids
-    spec = RowsSpec(len(ids), 300_000, width, dtype, seed=3, initial_scale=0.5)
+    spec = BundleTablesSpec(len(ids), 300_000, width, dtype, seed=3, initial_scale=0.5)
     deep, wide = initial_rows(3, np.arange(300_000), width, 0.5), np.zeros(300_000, np.float32)
     deep[ids], wide[ids] = generator.standard_normal((len(ids), width)), generator.standard_normal(len(ids))
     stored = stored_as(dtype, lambda table, chosen: (deep if table == "deep" else wide)[chosen])
     write_rows(tmp_path, spec, ids, stored)
-    tables = RowTables(tmp_path, spec)
+    tables = BundleTables(tmp_path, spec)
     asked = generator.integers(0, 300_000, (500, 7)).astype(np.int32)
     asked[0] = [0, 63, 64, 299_999, ids[0], ids[-1], ids[-1]]
     found_deep, found_wide = lookup([tables], asked)
@@ -286,21 +286,21 @@ def test_rows_are_found_by_their_ids(tmp_path, dtype, width):
     steps = (deep.max() - deep.min()) / 255  # of the widest row
     tolerance = {"float32": 0, "float16": 4e-3, "int8": steps}[dtype]
     np.testing.assert_allclose(found_deep, expected, rtol=0, atol=tolerance)
-    places = read_places(tmp_path / TABLES)
+    places = read_entries(tmp_path / TABLES)
     assert all(place.start % 64 == 0 for name, place in places.items() if not name.endswith(".padding"))
     tables.check_all()
 
 
 def test_no_row_at_all_is_a_table_too(tmp_path):
-    spec = RowsSpec(0, 10, 2, "float32", 1, 0.1)
+    spec = BundleTablesSpec(0, 10, 2, "float32", 1, 0.1)
     write_rows(tmp_path, spec, np.zeros(0, np.int64), lambda table, ids: np.zeros((0, 2), np.float32))
-    deep, wide = lookup([RowTables(tmp_path, spec)], np.array([[0, 9]]))
+    deep, wide = lookup([BundleTables(tmp_path, spec)], np.array([[0, 9]]))
     assert np.array_equal(deep.reshape(2, 2), initial_rows(1, np.array([0, 9]), 2, 0.1))
     assert not wide.any()
 
 
 def test_a_row_beyond_float16_is_refused(tmp_path):
-    spec = RowsSpec(1, 10, 2, "float16", 1, 0.1)
+    spec = BundleTablesSpec(1, 10, 2, "float16", 1, 0.1)
     with pytest.raises(ValueError, match=r"row 4 .*float16"):
         write_rows(tmp_path, spec, np.array([4]), stored_as("float16", lambda *_: np.full((1, 2), 1e5, np.float32)))
 
@@ -320,7 +320,7 @@ print(rss("VmRSS"), rss("VmSize"))
 def test_50_gb_open_without_being_read(copied, tiny_log, command_environment):
     """A sparse file: every row is 0, and the checksums are those of zeros."""
     manifest = bundle_folder.read_manifest(copied)
-    spec = RowsSpec(**manifest.rows)
+    spec = BundleTablesSpec(**manifest.rows)
     # As many ids as the vocabulary has, and rows for ids far beyond it: only the file's size is to be large.
     spec = dataclasses.replace(spec, num_rows=50 * 10**9 // (4 * spec.width + 4))
     layout, start = spec.layout(), 0

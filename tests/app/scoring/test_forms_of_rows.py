@@ -276,7 +276,9 @@ def check(world, folder):
 def check_labels(world, folder):
     """A file of typed labels and weights gives the metrics of the log itself."""
     label = world.log_format.label_column
-    columns = {name: [row[name] for row in world.rows] for name in world.log_format.of_kind("label", "weight", "id")}
+    columns = {
+        name: [row[name] for row in world.rows] for name in world.log_format.columns_of_kind("label", "weight", "id")
+    }
     booleans = world.log_format.texts_of_booleans(label)
     if {*columns[label]} <= {*booleans}:
         columns[label] = [cell == booleans[0] for cell in columns[label]]

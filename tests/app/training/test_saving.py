@@ -22,7 +22,7 @@ from app.tables.native.library import LIBRARY
 from app.training import saving
 from app.training.saving import Throttle
 from tests.app.tables.tables_of_spec import native_tables, reference_tables
-from tests.checkpoints import Parts, Run, load, manager_of
+from tests.checkpoints import Run, StateOfTables, load, manager_of
 
 SPEC = TablesSpec(200, 4, (TableField("C1"), TableField("C2")), 7, 0.01, 1e-3, FtrlOptions(), LazyAdamOptions())
 
@@ -63,7 +63,7 @@ def make_manager(tmp_path):
         def make(tables, folder=tmp_path, background=False, **options):
             run = Run(folder)
             options = CheckpointOptions(background=background, **{"keep_last": 0, "delta": True, **options})
-            manager = manager_of(run, Parts(tables), options, SPEC.vocabulary_size)
+            manager = manager_of(run, StateOfTables(tables), options, SPEC.vocabulary_size)
             open_ones.callback(manager.close)
             return manager, run
 

@@ -15,7 +15,7 @@ from app.config.run_settings import CheckpointOptions
 from app.distributed.process_group import first_error, is_collective
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TableState
 from app.training import saving
-from tests.checkpoints import Parts, Run, load, manager_of
+from tests.checkpoints import Run, StateOfTables, load, manager_of
 
 MANIFEST = Manifest(3, 1, 3, {}, "", {}, {})
 
@@ -39,7 +39,7 @@ class Released:
         self.saved = saved
 
 
-class RankParts(Parts):
+class RankState(StateOfTables):
     """A rank's rows, or no memory for a list of them."""
 
     def __init__(self, group, fails):
@@ -63,7 +63,7 @@ def make_manager(tmp_path, monkeypatch):
     monkeypatch.setattr(saving, "MpiGroup", object)  # any group saves as ranks do
 
     def make(group, fails=None):
-        run, parts = Run(tmp_path / "checkpoints"), RankParts(group, fails)
+        run, parts = Run(tmp_path / "checkpoints"), RankState(group, fails)
         return manager_of(run, parts, CheckpointOptions(), 20, group), run, parts
 
     return make

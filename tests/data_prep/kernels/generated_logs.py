@@ -173,7 +173,7 @@ class _Cells:
 
     def _reasons_of_kinds(self):
         for kind in ("integer", "float", "timestamp"):
-            if self._format.of_kind(kind):
+            if self._format.columns_of_kind(kind):
                 yield kind
         yield "categorical"
         if self._format.weight:
@@ -202,7 +202,7 @@ class _Cells:
             cells[choose(range(len(cells)))] = choose([b'"x"y', b'"', b'"x'])
             return self._format.separator.encode().join(cells)
         kinds = {"categorical": ("hex32", "string", "list")}.get(reason, (reason,))
-        name = choose(self._format.of_kind(*kinds))
+        name = choose(self._format.columns_of_kind(*kinds))
         bad = {
             "label": _BAD_LABELS,
             "integer": _BAD_INTEGERS,

@@ -8,7 +8,7 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.first_pass import numeric_fields
 from data_prep.pipeline.second_pass import REST, Encoder
 from data_prep.pipeline.split import make_split
-from data_prep.prepared.examples import Rows, row_bytes
+from data_prep.prepared.examples import Examples, row_bytes
 from data_prep.prepared.schema import NumericField, transform_numbers
 from data_prep.statistics.statistics import NumericStatistics
 
@@ -91,7 +91,9 @@ def test_a_chunk_s_parts_say_what_its_rows_are(make_line, tmp_path):
 
 def test_rows_are_chosen_by_mask_place_or_slice_and_take_what_they_take():
     rng = np.random.default_rng(1)
-    rows = Rows(rng.integers(0, 9, (5, 3), np.int32), np.float32(rng.random((5, 2))), np.arange(5, dtype=np.float32))
+    rows = Examples(
+        rng.integers(0, 9, (5, 3), np.int32), np.float32(rng.random((5, 2))), np.arange(5, dtype=np.float32)
+    )
     for chosen in (np.array([False, True, True, False, False]), np.array([1, 2]), slice(1, 3)):
         found = rows.take(chosen)
         assert found.labels.tolist() == [1, 2]

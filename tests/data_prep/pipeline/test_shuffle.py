@@ -3,12 +3,12 @@ import pytest
 
 from data_prep.pipeline import shuffle
 from data_prep.pipeline.shuffle import WindowShuffle
-from data_prep.prepared.examples import Rows, concatenate
+from data_prep.prepared.examples import Examples, concatenate
 
 
 def rows_of(numbers):
     numbers = np.asarray(numbers)
-    return Rows(
+    return Examples(
         ids=np.stack([numbers, -numbers], axis=1).astype(np.int32),
         numeric=numbers[:, None].astype(np.float32),
         labels=numbers.astype(np.float32),

@@ -7,7 +7,7 @@ from data_prep.execution.pieces import Pieces
 from data_prep.pipeline.prepare import prepare
 from data_prep.pipeline.shuffle import window_order
 from data_prep.pipeline.split_files import FileToWrite
-from data_prep.prepared.examples import Rows
+from data_prep.prepared.examples import Examples
 from data_prep.prepared.reader import read_files
 
 PART_ROWS = (0, 7, 1, 50, 0, 33, 9)
@@ -15,7 +15,7 @@ NUM_ROWS = sum(PART_ROWS)
 
 
 def rows_of(numbers):
-    return Rows(
+    return Examples(
         numbers[:, None].astype(np.int32), np.zeros((len(numbers), 1), np.float32), np.zeros(len(numbers), "f4")
     )
 

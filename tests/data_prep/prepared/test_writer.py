@@ -6,14 +6,14 @@ import sys
 import numpy as np
 import pytest
 
-from data_prep.prepared.examples import Rows
+from data_prep.prepared.examples import Examples
 from data_prep.prepared.reader import read_files
 from data_prep.prepared.writer import MindRecordWriter
 
 
 def random_rows(num_rows, dtype=np.int32, seed=1):
     random = np.random.default_rng(seed)
-    return Rows(
+    return Examples(
         ids=random.integers(0, np.iinfo(dtype).max, (num_rows, 5), dtype),
         numeric=random.normal(size=(num_rows, 3)).astype(np.float32),
         labels=random.integers(0, 2, num_rows).astype(np.float32),
@@ -85,9 +85,9 @@ def test_files_and_indexes_are_those_of_mindspores_own_writer(tmp_path):
 def test_rows_are_written_without_mindspore_which_can_be_imported_later(tmp_path, project):
     program = """
 import sys; from pathlib import Path; import numpy as np
-from data_prep.prepared.examples import Rows
+from data_prep.prepared.examples import Examples
 from data_prep.prepared.writer import MindRecordWriter
-rows = Rows(np.ones((3, 2), np.int32), np.ones((3, 1), np.float32), np.ones(3, np.float32))
+rows = Examples(np.ones((3, 2), np.int32), np.ones((3, 1), np.float32), np.ones(3, np.float32))
 writer = MindRecordWriter(Path(sys.argv[1]) / "train-00000.mindrecord", 2)
 writer.write(rows)
 file = writer.finish()
@@ -115,7 +115,7 @@ def test_a_small_file_is_small(tmp_path):
 
 
 def test_rows_of_any_width_fit_a_page(tmp_path):
-    wide = Rows(
+    wide = Examples(
         np.full((30, 1000), 2**31 - 1, np.int32),
         np.ones((30, 2000), np.float32),
         np.ones(30, np.float32),
@@ -139,10 +139,10 @@ import errno, sys
 from pathlib import Path
 from resource import RLIM_INFINITY, RLIMIT_FSIZE, setrlimit
 import numpy as np
-from data_prep.prepared.examples import Rows
+from data_prep.prepared.examples import Examples
 from data_prep.prepared.writer import MindRecordWriter
 
-rows = Rows(np.ones((40_000, 20), np.int32), np.ones((40_000, 1), np.float32), np.ones(40_000, np.float32))
+rows = Examples(np.ones((40_000, 20), np.int32), np.ones((40_000, 1), np.float32), np.ones(40_000, np.float32))
 
 def write(name, limit):
     (Path(sys.argv[1]) / name).mkdir()

@@ -32,7 +32,7 @@ from app.training.parallel.pipeline.stages import (
 )
 from app.training.parallel.placement import Arrays, TowerPlacement
 from app.training.parallel.tensor.layout_plan import TOWER
-from app.training.step.step import StepParts
+from app.training.step.step import StepSettings
 
 
 class PipelinePlacement(TowerPlacement):
@@ -50,10 +50,10 @@ class PipelinePlacement(TowerPlacement):
         super().__init__(model, self.rows if self.stage == FIRST else 1)  # the last stage looks up no row
         widths = (0, *config.model.hidden_widths)
         self.squared_norm: GivenSquaredNorm = GivenSquaredNorm()
-        self.link = Link(group, self.plan, self.rows, widths[self.plan.second_stage])
+        self.link = Channel(group, self.plan, self.rows, widths[self.plan.second_stage])
         self._group = group
 
-    def graph(self, parts: StepParts) -> PipelineGraph:
+    def graph(self, parts: StepSettings) -> PipelineGraph:
         return PipelineGraph(self, parts.shared_by(self.plan.num_pairs * self.plan.micro_batches), self._group)
 
     def scorer(self) -> PipelineScorer:
@@ -75,7 +75,7 @@ class PipelinePlacement(TowerPlacement):
         return {n: array for n, array in arrays.items() if self.stage == FIRST or not self.plan.holds(FIRST, n)}
 
 
-class Link:
+class Channel:
     """The pair's link: messages [n, H + 3] to the last stage, gradients [n, H + 1] back."""
 
     def __init__(self, group: MpiGroup, plan: PipelinePlan, batch_rows: int, width: int) -> None:
@@ -104,7 +104,7 @@ class Link:
 class PipelineGraph:
     """`DeviceGraph` over a pair of ranks, with losses, flag and dense gradients summed over all pairs."""
 
-    def __init__(self, run: PipelinePlacement, parts: StepParts, group: MpiGroup) -> None:
+    def __init__(self, run: PipelinePlacement, parts: StepSettings, group: MpiGroup) -> None:
         self._run, self._group, self._link = run, group, run.link
         self._micro_rows = run.rows // run.plan.micro_batches
         drops = parts.noise.rate > 0

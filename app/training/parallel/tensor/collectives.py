@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from app.training.parallel.tensor.layout import Layout, Piece, redistribution
+from app.training.parallel.tensor.layout import Layout, Transfer, redistribution
 
 # mpi4py has no types that mypy could follow without it.
 Communicator = Any
@@ -149,7 +149,7 @@ def all_reduce(group: Communicator, values: np.ndarray) -> np.ndarray:
     return total
 
 
-def _counts(pieces: Sequence[Piece], num_ranks: int, peer: Callable[[Piece], int]) -> list[int]:
+def _counts(pieces: Sequence[Transfer], num_ranks: int, peer: Callable[[Transfer], int]) -> list[int]:
     """Return the number of elements exchanged with each rank."""
     counts = [0] * num_ranks
     for piece in pieces:

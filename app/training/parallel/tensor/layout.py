@@ -83,7 +83,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Piece:
+class Transfer:
     """Part of an array that one rank sends to another, as slices of either block."""
 
     sender: int
@@ -92,7 +92,7 @@ class Piece:
     in_receiver: Block
 
 
-def redistribution(source: Layout, target: Layout, shape: Sequence[int]) -> list[Piece]:
+def redistribution(source: Layout, target: Layout, shape: Sequence[int]) -> list[Transfer]:
     """Return the pieces that move an array of `shape` from the layout `source` to `target`, by sender and receiver.
 
     Of several holders of a piece the receiver itself sends it, if it is one; else they take turns.
@@ -110,7 +110,7 @@ def redistribution(source: Layout, target: Layout, shape: Sequence[int]) -> list
             sender = receiver if receiver in there else there[receiver % len(there)]
             held = source.block(sender, shape)
             common = [slice(max(h.start, w.start), min(h.stop, w.stop)) for h, w in zip(held, wanted, strict=True)]
-            pieces.append(Piece(sender, receiver, _within(common, held), _within(common, wanted)))
+            pieces.append(Transfer(sender, receiver, _within(common, held), _within(common, wanted)))
     return sorted(pieces, key=lambda piece: (piece.sender, piece.receiver))
 
 

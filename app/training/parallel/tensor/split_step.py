@@ -23,7 +23,7 @@ from app.training.parallel.tensor.collectives import Communicator, SumInTurn, Su
 from app.training.parallel.tensor.layout_plan import TOWER, ShardedParameter, TowerPlan, plan_run
 from app.training.parallel.tensor.optimizer_shards import OptimizerShards, all_gather, share_of
 from app.training.parallel.tensor.split_tower import ShardedTower, gradient_groups
-from app.training.step.step import StepParts
+from app.training.step.step import StepSettings
 
 
 class ShardedSquaredNorm(nn.Cell):
@@ -105,7 +105,7 @@ class ShardedPlacement(TowerPlacement):
         ]
         self.squared_norm = ShardedSquaredNorm(copies, self._world)
 
-    def graph(self, parts: StepParts) -> ShardedGraph:
+    def graph(self, parts: StepSettings) -> ShardedGraph:
         shared = parts.shared_by(self.plan.num_ranks)
         return ShardedGraph(shared.forward_backward(), parts.optimizers, self._groups, self._world)
 
