@@ -21,7 +21,7 @@ from mpi4py import MPI
 
 from app.distributed.batch_kernels import BatchKernels, make_batch_kernels
 from app.distributed.exchange import Exchange, Header, Operation
-from app.tables import make_host_tables
+from app.tables.backends import make_host_tables
 from app.tables.checks import check_gradients, check_gradients_shape
 from app.tables.fields import TableField
 from app.tables.interface import (

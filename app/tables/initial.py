@@ -4,15 +4,9 @@ can change them, and a row that was never touched need not be stored.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from app.tables.optimizers import ROWS, TableOptimizer, state_arrays
 from common.hashing import GOLDEN, mix64
-
-if TYPE_CHECKING:
-    from app.tables.interface import Indices, RowArray
 
 DEEP_TABLE = 1  # the number of the deep table in the hash; wide rows start at 0 and need none
 
@@ -29,21 +23,3 @@ def initial_rows(seed: int, row_ids: np.ndarray, width: int, scale: float, table
         columns = GOLDEN * np.arange(1, width + 1, dtype=np.uint64)
         top_bits = mix64(row_keys[:, None] + columns) >> np.uint64(40)
     return (top_bits.astype(np.float32) * np.float32(2.0**-23) - np.float32(1)) * np.float32(scale)
-
-
-class InitialTable:
-    """A `TableSnapshot` of deep rows that no step has touched."""
-
-    def __init__(
-        self, row_ids: np.ndarray, options: TableOptimizer, layout: dict[str, RowArray], seed: int, scale: float
-    ) -> None:
-        """`layout` is that of a table with this optimizer."""
-        self.row_ids, self.layout = row_ids, layout
-        self._seed, self._scale = seed, scale
-        self._initial = {array.name: array.initial for array in state_arrays(options)}
-
-    def read(self, name: str, places: Indices) -> np.ndarray:
-        row_ids, array = self.row_ids[places], self.layout[name]
-        if name == ROWS:
-            return initial_rows(self._seed, row_ids, array.width, self._scale)
-        return np.full((row_ids.size, array.width), self._initial.get(name, 0), array.dtype)

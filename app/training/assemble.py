@@ -23,7 +23,7 @@ from app.model.native_layer import dense_layer
 from app.model.native_tower import logits_of
 from app.model.tower_optimizers import DenseOptimizers
 from app.model.wide_deep import Tower, WideDeep
-from app.tables import make_host_tables, pick_host_backend
+from app.tables.backends import make_host_tables, pick_host_backend
 from app.tables.checks import load_state
 from app.tables.fields import fields_of_model, num_deep_inputs
 from app.tables.initial import initial_rows

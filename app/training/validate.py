@@ -11,7 +11,7 @@ from app.config.run_settings import EvalOptions
 from app.config.schedules import ConstantSchedule
 from app.distributed.process_group import max_rank_rows
 from app.evaluation.metrics import METRICS
-from app.tables import check_supported
+from app.tables.backends import check_supported
 from app.tables.fields import fields_of_model, is_plain
 from app.training.parallel.pipeline.stage_plan import plan_pipeline
 from app.training.parallel.tensor.layout_plan import plan_run, run_shapes

@@ -35,7 +35,7 @@ import numpy as np
 import psutil
 
 from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
-from app.tables import make_host_tables
+from app.tables.backends import make_host_tables
 from app.tables.fields import TableField
 from app.tables.interface import DEEP, WIDE, RowGradients, TableRates, TablesSpec
 from app.tables.native.tables import NativeTables

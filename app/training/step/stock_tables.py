@@ -23,7 +23,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
 from app.device import deprecations_silenced
 from app.model import dense_layer
-from app.tables import check_supported
+from app.tables.backends import check_supported
 from app.tables.checks import check_ids
 from app.tables.interface import DEEP, STATE_ARRAYS, TableRates, TablesSpec, TableState, UniqueIds
 from app.tables.reference import Arrays, WholeTables, initial_arrays

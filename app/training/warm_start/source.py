@@ -16,8 +16,9 @@ from app.run.folder import CONFIG_FILE, best_of_run
 from app.run.identity import data_identity
 from app.run.older import read_config
 from app.tables.fields import TableField, fields_of_model
-from app.tables.initial import InitialTable
-from app.tables.interface import DEEP, TableSnapshot, scored_table
+from app.tables.initial import initial_rows
+from app.tables.interface import DEEP, Indices, RowArray, TableSnapshot, scored_table
+from app.tables.optimizers import ROWS, TableOptimizer, state_arrays
 from app.training.learning_rates import STEPS_BEFORE, running_mean, step_history
 from app.training.warm_start.origins import row_origins
 from common import settings
@@ -132,6 +133,24 @@ def open_source(config: Config, schema: Schema, dataset: Path) -> Source:
         steps=manifest.step + manifest.schedules.get(STEPS_BEFORE, 0),
         metrics=manifest.metrics,
     )
+
+
+class InitialTable:
+    """A `TableSnapshot` of deep rows that no step has touched."""
+
+    def __init__(
+        self, row_ids: np.ndarray, options: TableOptimizer, layout: dict[str, RowArray], seed: int, scale: float
+    ) -> None:
+        """`layout` is that of a table with this optimizer."""
+        self.row_ids, self.layout = row_ids, layout
+        self._seed, self._scale = seed, scale
+        self._initial = {array.name: array.initial for array in state_arrays(options)}
+
+    def read(self, name: str, places: Indices) -> np.ndarray:
+        row_ids, array = self.row_ids[places], self.layout[name]
+        if name == ROWS:
+            return initial_rows(self._seed, row_ids, array.width, self._scale)
+        return np.full((row_ids.size, array.width), self._initial.get(name, 0), array.dtype)
 
 
 def _initial_values(config: Config) -> tuple[int, float]:

@@ -7,7 +7,7 @@ import pytest
 
 from app.config.optimizer_settings import AdamOptions, LazyAdamOptions, SgdOptions
 from app.distributed.batch_kernels import make_batch_kernels
-from app.tables import make_host_tables
+from app.tables.backends import make_host_tables
 from app.tables.checks import load_state
 from app.tables.fields import TableField
 from app.tables.initial import initial_rows

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.config.optimizer_settings import AdagradOptions, AdamOptions, LazyAdamOptions, SgdOptions
-from app.tables import make_host_tables
+from app.tables.backends import make_host_tables
 from app.tables.checks import load_state
 from app.tables.fields import TableField
 from app.tables.interface import DEEP, WIDE, RowGradients

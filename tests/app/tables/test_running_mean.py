@@ -15,7 +15,7 @@ from app.config.optimizer_settings import (
     SgdOptions,
 )
 from app.config.schedules import StepSchedule
-from app.tables import make_host_tables
+from app.tables.backends import make_host_tables
 from app.tables.checks import load_state
 from app.tables.fields import NO_ROW, TableField
 from app.tables.interface import DEEP, WIDE, MeanTable, RowGradients

@@ -20,7 +20,7 @@ from app.config.optimizer_settings import (
 from app.distributed.batch_kernels import make_batch_kernels
 from app.distributed.exchange import Exchange, Operation
 from app.distributed.sharded_tables import RowShard, ShardedTables, owner_spec
-from app.tables import make_host_tables
+from app.tables.backends import make_host_tables
 from app.tables.fields import TableField
 from app.tables.interface import DEEP, WIDE, RowGradients, TablesSpec
 

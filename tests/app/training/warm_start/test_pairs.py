@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from app.checkpoint.manifest import read_manifest
 from app.run.identity import check_same_inputs, difference, identity
-from app.tables import make_host_tables
+from app.tables.backends import make_host_tables
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE
 from app.training.learning_rates import learning_rates, table_learning_rates

@@ -27,13 +27,13 @@ from app.distributed.sharded_tables import RowShard
 from app.run.identity import data_identity
 from app.tables.checks import load_state
 from app.tables.fields import TableField
-from app.tables.initial import InitialTable, initial_rows
+from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, RowGradients, TablesSpec, TableState
 from app.tables.native.tables import NativeTables
 from app.tables.reference import ReferenceTables
 from app.training.learning_rates import LearningRate, LearningRates, table_learning_rates, table_spec
 from app.training.warm_start import start_tables as warm_start_tables
-from app.training.warm_start.source import Source, open_source
+from app.training.warm_start.source import InitialTable, Source, open_source
 from app.training.warm_start.start_tables import take_rows
 from common import settings
 from data_prep.prepared.schema import CategoricalField, Schema, Split
