@@ -206,7 +206,7 @@ def _write_code(folder: Path) -> None:
 
 
 def code_modules(roots: Iterable[str]) -> list[str]:
-    """Return the project's modules that `roots` import, inside functions too, with their packages."""
+    """Return the project's modules that `roots` import when they run, inside functions too, with their packages."""
     found: set[str] = set()
     left = list(roots)
     while left:
@@ -216,12 +216,19 @@ def code_modules(roots: Iterable[str]) -> list[str]:
             continue
         found.add(module)
         left.append(module.rpartition(".")[0] or module)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(_WithoutTypes().visit(ast.parse(path.read_text(encoding="utf-8")))):
             if isinstance(node, ast.Import):
                 left += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module:
                 left += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
     return sorted(found)
+
+
+class _WithoutTypes(ast.NodeTransformer):
+    """Leaves out the imports for a type checker, which never run."""
+
+    def visit_If(self, node: ast.If) -> ast.If | None:
+        return None if ast.unparse(node.test) == "TYPE_CHECKING" else node
 
 
 def _module_path(module: str) -> Path | None:

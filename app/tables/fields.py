@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from app.config.config import ModelOptions
 from common.text import did_you_mean
 from data_prep.prepared.schema import Schema
+
+if TYPE_CHECKING:
+    from app.config.config import ModelOptions  # a bundle carries this file without the settings of a run
 
 NO_ROW = -1  # the id of a position without a value
 
