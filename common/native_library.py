@@ -1,40 +1,88 @@
-"""Load the native parts of the project, which `make native` builds, and pass arrays to them."""
+"""Load the native parts of the project, which `make native` builds, and pass arrays to them.
+
+Their headers are the only definition of the C interface: functions, structures and enumerations are read from there.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-Signatures = Mapping[str, tuple[type | None, list[type]]]  # function name -> result, arguments
+_COMMENT_OR_DIRECTIVE = re.compile(r"//.*|^#(?:.*\\\n)*.*", re.MULTILINE)
+_ENUM = re.compile(r"typedef enum \{([^}]*)\} (\w+);")
+_STRUCTURE = re.compile(r"typedef struct \{([^}]*)\} (\w+);")
+_FUNCTION = re.compile(r"^\w+_API ([\w ]+[ *]+)(\w+)\(([^)]*)\);", re.MULTILINE)
+
+
+@dataclass
+class Interface:
+    """What the headers of a library declare, in the plain style of ours, as ctypes takes it."""
+
+    enums: dict[str, dict[str, int]] = field(default_factory=dict)  # name -> member in lower case, no prefix -> number
+    structures: dict[str, type[ctypes.Structure]] = field(default_factory=dict)
+    functions: dict[str, tuple[Any, list[Any]]] = field(default_factory=dict)  # name -> result, arguments
+
+    def read(self, header: Path) -> None:
+        """Add the declarations of a file."""
+        text = _COMMENT_OR_DIRECTIVE.sub("", header.read_text(encoding="utf-8"))
+        for members, name in _ENUM.findall(text):
+            pairs = (member.lower().split("=") for member in members.split(","))
+            self.enums[name] = {member.strip().removeprefix(f"{header.stem}_"): int(value) for member, value in pairs}
+        for declarations, name in _STRUCTURE.findall(text):
+            fields = [
+                (field_name, self._type(declaration))
+                for declaration in declarations.split(";")
+                for field_name in re.findall(r"\w+(?=,|$)", declaration.strip())
+            ]
+            self.structures[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
+        for result, name, arguments in _FUNCTION.findall(text):
+            self.functions[name] = self._type(result), [self._type(argument) for argument in arguments.split(",")]
+
+    def _type(self, declaration: str) -> Any:
+        """Return the type of a field, an argument or a result, such as `const int64_t* values` or `float l1, l2`."""
+        name = declaration.replace("const ", "").split()[0].rstrip("*")
+        if "*" in declaration:
+            structure = self.structures.get(name)
+            return ctypes.POINTER(structure) if structure else ctypes.c_char_p if name == "char" else ctypes.c_void_p
+        if name == "void":
+            return None
+        if name in self.enums:
+            return ctypes.c_int
+        return self.structures.get(name) or getattr(ctypes, f"c_{name.removesuffix('_t')}")
 
 
 class NativeLibrary:
     """A library `csrc/build/lib<name>.so` beside a Python file; the variable `<NAME>_LIBRARY` names another file.
 
-    `what` ("log kernels are") and `otherwise` (the setting that does without it) are for messages. `while_loading` are
-    environment variables for its constructors, where the user has set no others.
+    `headers` in csrc/ declare its functions. `what` ("log kernels are") and `otherwise` (the setting that does without
+    it) are for messages. `while_loading` are environment variables for its constructors, if the user has set no others.
     """
 
     def __init__(
         self,
         name: str,
         beside: str,
-        signatures: Signatures,
+        headers: Sequence[str],
         what: str,
         otherwise: str,
         while_loading: Mapping[str, str] | None = None,
     ) -> None:
         self._file = Path(beside).parent / "csrc" / "build" / f"lib{name}.so"
         self._variable = f"{name.upper()}_LIBRARY"
-        self._signatures, self._what, self._otherwise = signatures, what, otherwise
+        self._what, self._otherwise = what, otherwise
         self._while_loading = while_loading or {}
         self._loaded: tuple[str | None, ctypes.CDLL] | None = None
+        self.interface = Interface()
+        for header in headers:
+            self.interface.read(Path(beside).parent / "csrc" / header)
 
     @property
     def path(self) -> Path:
@@ -62,16 +110,18 @@ class NativeLibrary:
                 f"the native {self._what} not built: {path} is missing; run `make native` (it needs g++ and make), "
                 f"or {self._otherwise}"
             )
-        if path == self._file:  # one of another release has other arguments, and would crash
+        csrc = path.parents[1]
+        # One of another release has other arguments, and would crash. A bundle has no sources but the header.
+        if path == self._file and any(csrc.rglob("*.cc")):
             built = path.stat().st_mtime
-            sources = (source for ending in ("*.h", "*.cc") for source in path.parents[1].rglob(ending))
+            sources = (source for ending in ("*.h", "*.cc") for source in csrc.rglob(ending))
             if newer := next((source for source in sources if source.stat().st_mtime > built), None):
                 raise OSError(f"{path} was built before {newer} changed; run `make native` to build it again")
         added = self._while_loading.keys() - os.environ.keys()
         os.environ.update((name, self._while_loading[name]) for name in added)
         try:
             library = ctypes.CDLL(str(path))
-            for name, (result, arguments) in self._signatures.items():
+            for name, (result, arguments) in self.interface.functions.items():
                 function = getattr(library, name)
                 function.restype, function.argtypes = result, arguments
         except (OSError, AttributeError) as error:  # not a library, or one of another version

@@ -5,8 +5,6 @@ Letters: B batch, C looked-up fields, U distinct rows.
 
 from __future__ import annotations
 
-import ctypes
-
 import numpy as np
 
 from common.native_library import NativeLibrary, address, output_address
@@ -14,13 +12,7 @@ from common.native_library import NativeLibrary, address, output_address
 LIBRARY = NativeLibrary(
     "dense_layer",
     __file__,
-    {
-        "dense_set_threads": (None, [ctypes.c_int32]),
-        "dense_adam": (ctypes.c_int, [ctypes.c_int, *[ctypes.c_void_p] * 6]),
-        "tower_logits": (ctypes.c_int, [ctypes.c_void_p] * 4),
-        "tower_gradients": (ctypes.c_int, [ctypes.c_void_p] * 7),
-        "distinct_rows": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, *[ctypes.c_void_p] * 3]),
-    },
+    ["dense_layer.h", "distinct_layer.h", "tower_step.h"],
     "dense layer is",
     "continue with MindSpore's operators",
 )

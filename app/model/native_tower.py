@@ -31,30 +31,9 @@ from common.native_library import address, output_address
 Arrays = dict[str, np.ndarray]  # by names of the model's parameters
 
 
-class TowerShape(ctypes.Structure):
-    """TowerShape of tower_step.h."""
-
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("num_rows", "num_inputs", "num_numeric", "embedding_dim", "num_layers")),
-        ("widths", ctypes.c_void_p),
-        ("bfloat16", ctypes.c_int32),
-        *((name, ctypes.c_float) for name in ("loss_scale", "l2_coef", "label_smoothing", "largest_gradient")),
-    ]
-
-
-class TowerArrays(ctypes.Structure):
-    """TowerArrays of tower_step.h."""
-
-    _fields_ = [
-        (name, ctypes.c_void_p)
-        for name in ("bias", "numeric_weight", "numeric_rows", "numeric_matrix", "matrices", "biases")
-    ]
-
-
-class TowerBatch(ctypes.Structure):
-    """TowerBatch of tower_step.h."""
-
-    _fields_ = [(name, ctypes.c_void_p) for name in ("deep", "wide", "numeric", "noise", "labels", "example_weights")]
+TowerShape, TowerArrays, TowerBatch = (
+    LIBRARY.interface.structures[name] for name in ("TowerShape", "TowerArrays", "TowerBatch")
+)
 
 
 def memory_of(parameter: Parameter) -> np.ndarray:
@@ -105,7 +84,7 @@ class NativeTower:
         )
         return logits
 
-    def _pointer(self) -> ctypes._Pointer[TowerShape]:
+    def _pointer(self) -> Any:
         return ctypes.pointer(self._shape)
 
     def _addresses(self, deep: np.ndarray, wide: np.ndarray, numeric: np.ndarray) -> tuple[int, int, int]:

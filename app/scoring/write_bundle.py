@@ -49,7 +49,7 @@ CODE_PACKAGE = "wide_deep_bundle"
 _OWN_IMPORT = re.compile(r"^( *(?:from|import) )((?:app|data_prep|common)[. ])", re.MULTILINE)
 CODE_ROOTS = ("app.cli.predict", "app.cli.bundle", "app.scoring.pyfunc")  # what a bundle brings, with all they import
 PACKAGES = ("numpy", "pyarrow", "onnxruntime", "xxhash", "pyyaml", "isal", "tqdm")  # of the core
-LIBRARY = Path("data_prep/kernels/csrc/build/liblog_kernels.so")
+NATIVE = "data_prep/kernels/csrc/log_kernels.h", "data_prep/kernels/csrc/build/liblog_kernels.so"
 
 
 def write_model(
@@ -200,9 +200,10 @@ def _write_code(folder: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         text = _OWN_IMPORT.sub(rf"\1{CODE_PACKAGE}.\2", path.read_text(encoding="utf-8"))
         target.write_text(text, encoding="utf-8")
-    if (PROJECT / LIBRARY).is_file():
-        (package / LIBRARY).parent.mkdir(parents=True)
-        shutil.copyfile(PROJECT / LIBRARY, package / LIBRARY)
+    for file in NATIVE:
+        if (PROJECT / file).is_file():
+            (package / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(PROJECT / file, package / file)
 
 
 def code_modules(roots: Iterable[str]) -> list[str]:

@@ -23,96 +23,6 @@ from data_prep.kernels.parsed import BARE_SEPARATOR, MAX_LINE_BYTES, Chunk, Pars
 from data_prep.kernels.strings import PADDING_BYTES, Strings
 from data_prep.options.log_format import REASONS, RELATIONS, Kind, LogFormat
 
-_ARRAY, _COUNT = ctypes.c_void_p, ctypes.c_int64
-_ALL_BITS = 2**64 - 1
-
-
-class _Texts(ctypes.Structure):
-    _fields_ = [("data", _ARRAY), ("starts", _ARRAY), ("lengths", _ARRAY), ("count", _COUNT)]
-
-
-class _Format(ctypes.Structure):
-    _fields_ = [
-        ("separator", ctypes.c_uint8),
-        ("quotes", ctypes.c_uint8),
-        ("num_columns", _COUNT),
-        ("kinds", _ARRAY),
-        ("slots", _ARRAY),
-        ("alike", _ARRAY),
-        ("missing", _Texts),
-        ("clicked", _Texts),
-        ("not_clicked", _Texts),
-        ("relation", ctypes.c_uint8),
-        ("label_is_optional", ctypes.c_uint8),
-        ("rest", ctypes.c_uint8),
-        ("trim", ctypes.c_uint8),
-        ("decimal_comma", ctypes.c_uint8),
-        ("bound", ctypes.c_double),
-        ("time_forms", _Texts),
-    ]
-
-
-class _Rows(ctypes.Structure):
-    _fields_ = [
-        ("capacity", _COUNT),
-        ("line_numbers", _ARRAY),
-        ("labels", _ARRAY),
-        ("integers", _ARRAY),
-        ("integers_present", _ARRAY),
-        ("values", _ARRAY),
-        ("values_present", _ARRAY),
-        ("string_starts", _ARRAY),
-        ("string_lengths", _ARRAY),
-        ("floats", _ARRAY),
-        ("floats_present", _ARRAY),
-        ("times", _ARRAY),
-        ("times_present", _ARRAY),
-        ("weights", _ARRAY),
-    ]
-
-
-class _Rejects(ctypes.Structure):
-    _fields_ = [(name, _ARRAY) for name in ("line_numbers", "starts", "ends", "reasons")]
-
-
-class _Vocabulary(ctypes.Structure):
-    _fields_ = [
-        ("words", _ARRAY),
-        ("starts", _ARRAY),
-        ("shift", ctypes.c_int32),
-        ("base_id", _COUNT),
-        ("missing_id", _COUNT),
-        ("first_oov_id", _COUNT),
-        ("num_oov_ids", _COUNT),
-    ]
-
-
-_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
-    "log_kernels_parse": (
-        _COUNT,
-        [_ARRAY, _COUNT, _COUNT, *map(ctypes.POINTER, (_Format, _Rows, _Rejects, _COUNT))],
-    ),
-    "log_kernels_count": (_COUNT, [*[_ARRAY] * 3, _COUNT, *[_ARRAY] * 2, ctypes.POINTER(_COUNT)]),
-    "log_kernels_bins": (None, [*[_ARRAY] * 3, _COUNT, _ARRAY]),
-    "log_kernels_count_strings": (
-        _COUNT,
-        [ctypes.POINTER(_Texts), _ARRAY, ctypes.c_uint64, _ARRAY, _COUNT, *[_ARRAY] * 3],
-    ),
-    "log_kernels_split_lists": (
-        _COUNT,
-        [ctypes.POINTER(_Texts), ctypes.c_uint8, _COUNT, ctypes.c_uint8, *[_ARRAY] * 4],
-    ),
-    "log_kernels_join_strings": (_COUNT, [_ARRAY, _COUNT, *[_ARRAY] * 4]),
-    "log_kernels_find_strings": (
-        None,
-        [ctypes.POINTER(_Texts), _ARRAY, ctypes.POINTER(_Texts), *[_ARRAY] * 2, *[_COUNT] * 3, _ARRAY],
-    ),
-    "log_kernels_encode": (
-        None,
-        [ctypes.POINTER(_Vocabulary), _COUNT, *[_ARRAY] * 2, _COUNT, ctypes.c_int32, _ARRAY],
-    ),
-}
-
 
 class _LogKernels(NativeLibrary):
     def load(self) -> ctypes.CDLL:
@@ -121,10 +31,13 @@ class _LogKernels(NativeLibrary):
         return super().load()
 
 
-LIBRARY = _LogKernels("log_kernels", __file__, _SIGNATURES, "log kernels are", "choose prepare.kernels=numpy")
+LIBRARY = _LogKernels("log_kernels", __file__, ["log_kernels.h"], "log kernels are", "choose prepare.kernels=numpy")
 load, is_available = LIBRARY.load, LIBRARY.is_available
 
-
+_Texts, _Format, _Rows, _Rejects, _Vocabulary = (
+    LIBRARY.interface.structures[f"LogKernels{name}"] for name in ("Strings", "Format", "Rows", "Rejects", "Vocabulary")
+)
+_ALL_BITS = 2**64 - 1
 _UNLABELLED = 2  # LOG_KERNELS_UNLABELLED
 _KINDS: tuple[Kind, ...] = ("ignored", "label", "integer", "hex32", "string", "id", "weight", "float", "timestamp")
 
@@ -150,7 +63,7 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
     line_numbers, starts, ends = (np.empty(capacity, np.int64) for _ in range(3))
     weights = np.empty(capacity if log_format.weight else 0, np.float32)
     reasons = np.empty(capacity, np.int8)
-    num_rejects = _COUNT()
+    num_rejects = ctypes.c_int64()
     format_in_c = _format_in_c(log_format, chunk.file.columns, chunk.is_bare)
     num_rows = load().log_kernels_parse(
         address(text, np.uint8, len(text)),
@@ -165,7 +78,7 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
             output_address(weights),
         ),
         _Rejects(output_address(line_numbers), output_address(starts), output_address(ends), output_address(reasons)),
-        num_rejects,
+        ctypes.byref(num_rejects),
     )
     chunk.check_num_lines(num_rows + num_rejects.value)
     cells = [_filled(columns, num_rows) for columns in cells]
@@ -258,7 +171,7 @@ def count_values(
 ) -> tuple[NDArray[np.uint64], int]:
     """Native `reference.count_values`."""
     words, scratch = np.empty(len(values), np.uint64), np.empty(2 * len(values), np.uint32)
-    num_missing = _COUNT()
+    num_missing = ctypes.c_int64()
     num_words = load().log_kernels_count(
         address(values, np.uint32, len(values)),
         address(present, np.bool_, len(values)),
@@ -266,7 +179,7 @@ def count_values(
         len(values),
         output_address(scratch),
         output_address(words),
-        num_missing,
+        ctypes.byref(num_missing),
     )
     return words[:num_words].copy(), num_missing.value
 
@@ -363,7 +276,7 @@ def find_strings(field: StringLookup, texts: Strings, present: NDArray[np.bool_]
     return ids
 
 
-def _texts(texts: Strings) -> _Texts:
+def _texts(texts: Strings) -> Any:
     starts, lengths = (address(array, np.int64, len(texts)) for array in (texts.starts, texts.lengths))
     return _Texts(address(texts.data, np.uint8, len(texts.data)), starts, lengths, len(texts))
 
@@ -387,12 +300,12 @@ def encode_values(
 
 
 @functools.lru_cache(maxsize=4)
-def _vocabularies(fields: tuple[FieldLookup, ...]) -> ctypes.Array[_Vocabulary]:
+def _vocabularies(fields: tuple[FieldLookup, ...]) -> ctypes.Array[Any]:
     """Return the tables as the kernel takes them: for a single row they would take longer to make than to search."""
     return (_Vocabulary * len(fields))(*map(_vocabulary, fields))
 
 
-def _vocabulary(field: FieldLookup) -> _Vocabulary:
+def _vocabulary(field: FieldLookup) -> Any:
     words = address(field.words, np.uint64, len(field.words))
     starts = address(field.starts, np.uint32, (2**32 >> field.shift) + 1)
     ids = (field.base_id, field.missing_id, field.first_oov_id, field.num_oov_ids)

@@ -1,11 +1,14 @@
+import ctypes
 import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from common.native_library import NativeLibrary, address, output_address
+from common.native_library import Interface, NativeLibrary, address, output_address
 
 PROJECT = Path(__file__).parents[2]
 VALUES = np.arange(12, dtype=np.int64).reshape(3, 4)
@@ -57,15 +60,53 @@ def test_no_other_code_takes_an_address():
     assert found == {"common/native_library.py"}
 
 
+HEADERS = [
+    header
+    for folder in ("app/model/csrc", "app/tables/native/csrc", "data_prep/kernels/csrc")
+    for header in sorted((PROJECT / folder).glob("*.h"))
+    if "_API" in header.read_text()
+]
+
+
+@pytest.mark.parametrize("header", HEADERS, ids=lambda header: header.name)
+def test_a_header_is_read_as_the_compiler_reads_it(header, tmp_path):
+    """Sizes and places of all members, and numbers of all enumerations."""
+    if shutil.which("g++") is None and "CI" not in os.environ:
+        pytest.skip("there is no g++")
+    interface = Interface()
+    interface.read(header)
+    expected = {f"sizeof({name})": ctypes.sizeof(struct) for name, struct in interface.structures.items()}
+    for name, struct in interface.structures.items():
+        for member, *_ in struct._fields_:
+            expected[f"offsetof({name}, {member})"] = getattr(struct, member).offset
+            expected[f"sizeof(static_cast<{name}*>(nullptr)->{member})"] = getattr(struct, member).size
+    for members in interface.enums.values():
+        expected |= {f"{header.stem}_{member}".upper(): number for member, number in members.items()}
+    program = tmp_path / "program.cc"
+    prints = "".join(f"  std::cout << ({expression}) << std::endl;\n" for expression in expected)
+    program.write_text(f'#include <cstddef>\n#include <iostream>\n#include "{header}"\nint main() {{\n{prints}}}\n')
+    subprocess.run(["g++", "-o", tmp_path / "program", program], check=True)
+    printed = subprocess.run([tmp_path / "program"], capture_output=True, text=True, check=True).stdout.split()
+    assert dict(zip(expected, map(int, printed), strict=True)) == expected
+
+
+def test_every_function_of_a_header_is_declared():
+    for header in HEADERS:
+        interface = Interface()
+        interface.read(header)
+        text = re.sub(r"^#(?:.*\\\n)*.*", "", header.read_text(), flags=re.MULTILINE)
+        assert text.count("_API ") == len(interface.functions), header
+
+
 def test_a_library_that_is_older_than_its_sources_is_not_loaded(tmp_path):
-    """Its functions may take other arguments: calling them would crash, or worse."""
-    source, built = tmp_path / "csrc" / "kernels" / "one.h", tmp_path / "csrc" / "build" / "libnothing.so"
+    """Its functions may take other arguments: calling them would crash, or worse. A bundle has no .cc."""
+    source, built = tmp_path / "csrc" / "kernels" / "one.cc", tmp_path / "csrc" / "build" / "libnothing.so"
     for path in (source, built):
         path.parent.mkdir(parents=True)
         path.write_bytes(b"")
     os.utime(source, (built.stat().st_mtime + 1,) * 2)
-    library = NativeLibrary("nothing", str(tmp_path / "nothing.py"), {}, "nothing is", "do without")
-    with pytest.raises(OSError, match=r"was built before .*one\.h changed; run `make native`"):
+    library = NativeLibrary("nothing", str(tmp_path / "nothing.py"), [], "nothing is", "do without")
+    with pytest.raises(OSError, match=r"was built before .*one\.cc changed; run `make native`"):
         library.load()
     assert not library.is_available()
     os.utime(source, (built.stat().st_mtime - 1,) * 2)

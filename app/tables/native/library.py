@@ -1,4 +1,4 @@
-"""The C interface of the native tables (`csrc/`) as ctypes sees it, and a handle on tables.
+"""The library of the native tables (`csrc/`), and a handle on tables.
 
 All calls release the GIL. `csrc/host_tables.h` documents each function.
 """
@@ -19,146 +19,24 @@ from common.native_library import NativeLibrary, address, output_address
 
 MAX_POSITIONS = 2**31 - 1  # of a batch: positions are int32
 
-OK, BAD_ID, NO_MEMORY, UNKNOWN_ISA = range(4)  # HostTablesStatus
-
-TABLE_NUMBERS = {WIDE: 0, DEEP: 1}  # HostTablesTable
-
-# HostTablesOptimizer: those that have kernels.
-_KERNELS = "lazy_adam adam adagrad rowwise_adagrad sgd ftrl scheduled_ftrl partial_rowwise_adam"
-OPTIMIZER_NUMBERS = {name: number for number, name in enumerate(_KERNELS.split())}
-
-
-class Spec(ctypes.Structure):
-    """HostTablesSpec."""
-
-    _fields_ = [
-        ("vocabulary_size", ctypes.c_int64),
-        ("embedding_dim", ctypes.c_int64),
-        ("seed", ctypes.c_uint64),
-        ("initial_scale", ctypes.c_float),
-        ("num_threads", ctypes.c_int32),
-        ("wide_optimizer", ctypes.c_int32),
-        ("deep_optimizer", ctypes.c_int32),
-        ("wide_states", ctypes.c_int32),
-        ("deep_states", ctypes.c_int32),
-        ("deep_scalars", ctypes.c_int32),
-        ("has_last_step", ctypes.c_int32),
-        ("keeps_means", ctypes.c_int32),
-        ("wide_initial_array", ctypes.c_int32),
-        ("deep_initial_array", ctypes.c_int32),
-        ("wide_initial_value", ctypes.c_float),
-        ("deep_initial_value", ctypes.c_float),
-    ]
-
-
-class Batch(ctypes.Structure):
-    """HostTablesBatch."""
-
-    _fields_ = [
-        ("num_rows", ctypes.c_int64),
-        ("num_fields", ctypes.c_int64),
-        ("num_positions", ctypes.c_int64),
-        ("num_unique", ctypes.c_int64),
-        ("values", ctypes.c_void_p),
-        ("inverse", ctypes.c_void_p),
-        ("offsets", ctypes.c_void_p),
-        ("positions", ctypes.c_void_p),
-        ("first", ctypes.c_void_p),
-        ("places", ctypes.c_void_p),
-        ("weights", ctypes.c_void_p),
-    ]
-
-
-class Step(ctypes.Structure):
-    """HostTablesStep."""
-
-    _fields_ = [
-        (name, ctypes.c_float)
-        for name in ("learning_rate", "beta1", "beta2", "epsilon", "l1", "l2", "l2_coef", "row_clip_value")
-    ]
-
-
-class History(ctypes.Structure):
-    """HostTablesHistory."""
-
-    _fields_ = [
-        ("step", ctypes.c_int64),
-        ("rates", ctypes.c_void_p),
-        ("epsilons", ctypes.c_void_p),
-        ("rate_sums", ctypes.c_void_p),
-        ("beta2_powers", ctypes.c_void_p),
-        ("beta1", ctypes.c_float),
-        ("beta2", ctypes.c_float),
-        ("l2_coef", ctypes.c_float),
-        ("most_exact_steps", ctypes.c_int32),
-    ]
-
-
-class Means(ctypes.Structure):
-    """HostTablesMeans."""
-
-    _fields_ = [("step", ctypes.c_int64), ("powers", ctypes.c_void_p), ("rates", ctypes.c_void_p)]
-
-
-HANDLE, ARRAY, COUNT = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64
-
-_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
-    "create": (ctypes.c_int, [ctypes.POINTER(Spec), ctypes.POINTER(HANDLE)]),
-    "destroy": (None, [HANDLE]),
-    "isa": (ctypes.c_char_p, [HANDLE]),
-    "find_lists": (
-        ctypes.c_int,
-        [HANDLE, ARRAY, ctypes.c_int32, COUNT, COUNT, *[ARRAY] * 6, ctypes.POINTER(COUNT)],
-    ),
-    "unique": (ctypes.c_int, [HANDLE, ARRAY, ctypes.c_int32, COUNT, *[ARRAY] * 4, ctypes.POINTER(COUNT)]),
-    "find": (COUNT, [HANDLE, ARRAY, COUNT, ARRAY]),
-    "growth_bytes": (COUNT, [HANDLE, COUNT]),
-    "uncommitted_bytes": (COUNT, [HANDLE]),
-    "touch": (ctypes.c_int, [HANDLE, ARRAY, COUNT, ARRAY]),
-    "lookup": (None, [HANDLE, ctypes.POINTER(Batch), ARRAY, ctypes.POINTER(History), *[ARRAY] * 5]),
-    "all_finite": (ctypes.c_int32, [HANDLE, ARRAY, COUNT]),
-    "update_wide": (
-        None,
-        [HANDLE, ctypes.POINTER(Batch), ARRAY, ARRAY, ctypes.c_float, ctypes.POINTER(Step)],
-    ),
-    "update_deep": (
-        None,
-        [
-            *(HANDLE, ctypes.POINTER(Batch), ARRAY, ARRAY, ctypes.c_float),
-            *(ctypes.POINTER(Step), ctypes.POINTER(History), ARRAY, ctypes.c_int32),
-        ],
-    ),
-    "advance_means": (None, [HANDLE, ARRAY, COUNT, ctypes.POINTER(History), ctypes.POINTER(Means)]),
-    "read_means": (None, [HANDLE, ARRAY, ARRAY, COUNT, ctypes.POINTER(History), ctypes.POINTER(Means), *[ARRAY] * 3]),
-    "expand": (None, [HANDLE, ctypes.POINTER(Batch), *[ARRAY] * 4]),
-    "sum_by_id": (None, [HANDLE, ctypes.POINTER(Batch), *[ARRAY] * 4]),
-    "num_touched": (COUNT, [HANDLE]),
-    "touched": (ctypes.c_int, [HANDLE, ARRAY, ARRAY]),
-    "read": (None, [HANDLE, ctypes.c_int, ctypes.c_int32, ARRAY, COUNT, ARRAY]),
-    "place": (ctypes.c_int, [HANDLE, ARRAY, COUNT, ARRAY]),
-    "write": (ctypes.c_int32, [HANDLE, ctypes.c_int, ctypes.c_int32, ARRAY, COUNT, ARRAY]),
-    "end_writing": (ctypes.c_int, [HANDLE]),
-    "mark_changed": (ctypes.c_int, [HANDLE, ARRAY, COUNT]),
-    "take_changed": (None, [HANDLE, ARRAY]),
-    "open_snapshot": (ctypes.c_int, [HANDLE, ARRAY, COUNT]),
-    "preserve_bytes": (COUNT, [HANDLE, COUNT]),
-    "preserve": (ctypes.c_int, [HANDLE, ARRAY, COUNT]),
-    "read_snapshot": (None, [HANDLE, ctypes.c_int, ctypes.c_int32, ARRAY, COUNT, ARRAY, ctypes.c_int32]),
-    "close_snapshot": (None, [HANDLE]),
-    "clear": (None, [HANDLE]),
-}
-
-
 LIBRARY = NativeLibrary(
     "host_tables",
     __file__,
-    {f"host_tables_{name}": signature for name, signature in _SIGNATURES.items()},
+    ["host_tables.h"],
     "host tables are",
     "choose another table backend",
     # OpenMP reads it when it is loaded. By default its threads spin between kernels, on the cores that MindSpore's
     # threads need: with one other busy thread on two cores a lookup took 32 ms, and 14 ms with sleeping threads.
     while_loading={"OMP_WAIT_POLICY": "passive"},
 )
+Spec, Batch, Step, History, Means = (
+    LIBRARY.interface.structures[f"HostTables{name}"] for name in ("Spec", "Batch", "Step", "History", "Means")
+)
+OK, BAD_ID, NO_MEMORY, UNKNOWN_ISA = (
+    LIBRARY.interface.enums["HostTablesStatus"][name] for name in ("ok", "bad_id", "no_memory", "unknown_isa")
+)
+TABLE_NUMBERS = LIBRARY.interface.enums["HostTablesTable"]
+OPTIMIZER_NUMBERS = LIBRARY.interface.enums["HostTablesOptimizer"]  # those that have kernels
 
 
 @dataclass(frozen=True)
@@ -171,7 +49,7 @@ class NativeUniqueIds(UniqueIds):
     offsets: np.ndarray
     positions: np.ndarray
 
-    def as_struct(self) -> Batch:
+    def as_struct(self) -> Any:
         """Return the same for C; valid as long as this object lives."""
         (num_rows, num_fields), num_unique = self.shape, self.values.size
         num_places, num_positions = num_rows * num_fields, self.inverse.size
@@ -208,7 +86,7 @@ class NativeHandle:
     def __init__(self, spec: TablesSpec, num_threads: int) -> None:
         self._library = LIBRARY.load()
         self._spec = spec
-        handle = HANDLE()
+        handle = ctypes.c_void_p()
         options = Spec(
             spec.vocabulary_size,
             spec.embedding_dim,
@@ -248,7 +126,7 @@ class NativeHandle:
         values, inverse, offsets, positions = _arrays_in_one_block(
             (np.int64, found.size), (np.int32, found.size), (np.int32, found.size + 1), (np.int32, found.size)
         )
-        num_unique = COUNT()
+        num_unique = ctypes.c_int64()
         outputs = (*map(output_address, (values, inverse, offsets, positions)), ctypes.byref(num_unique))
         status = self.call("unique", address(found, ids.dtype, found.size), ids.itemsize, found.size, *outputs)
         if status == BAD_ID:
@@ -266,7 +144,7 @@ class NativeHandle:
         values, first, places, weights = _arrays_in_one_block(
             (ids.dtype.type, ids.size), (np.int32, num_places + 1), (np.int32, ids.size), (np.float32, ids.size)
         )
-        num_values = COUNT()
+        num_values = ctypes.c_int64()
         fields = lengths.size, address(lengths, np.int32, lengths.size), address(means, np.int32, lengths.size)
         outputs = (*map(output_address, (values, first, places, weights)), ctypes.byref(num_values))
         batch = address(ids, ids.dtype, *ids.shape), ids.itemsize, len(ids)

@@ -194,7 +194,7 @@ class NativeTables(HostTables):
         rate = self._learning_rates[DEEP]
         self._history = history_of_steps(self.spec.deep_optimizer, self.spec.l2_coef, rate, step)
 
-    def _optimizer_step(self, table: str) -> Step:
+    def _optimizer_step(self, table: str) -> Any:
         """The settings of step `self.step`; those that the table's optimizer lacks are 0."""
         options = self.spec.optimizer(table)
         settings = {name: getattr(options, name, 0.0) for name in ("beta1", "beta2", "epsilon", "l1", "l2")}
