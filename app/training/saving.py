@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,8 +22,7 @@ from app.distributed.process_group import MpiGroup, first_error, is_collective
 from app.evaluation.metrics import Metrics, defined
 from app.evaluation.selection import Selection
 from app.run.identity import data_identity
-from app.tables.interface import Snapshot
-from app.tables.row_statistics import merged, table_statistics
+from app.tables.interface import Snapshot, TableSnapshot
 from app.training.context import RunContext
 from common import settings
 
@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 # Of the time of one core. Measured on two cores that both train: docs/results.md.
 BACKGROUND_SHARE = 0.25
+SAMPLED_ROWS = 2**16  # of a table, for its statistics
 
 
 class NotSavedError(Exception):
@@ -199,7 +200,7 @@ class CheckpointManager:
                 raise failed from error
             assert snapshot is not None
             if not changed_only:
-                sizes = merged([*self._group.gather(own), *self._group.rpc("statistics")])
+                sizes = merged_statistics([*self._group.gather(own), *self._group.rpc("statistics")])
                 self._run.append_metrics(step=position.step, epoch=position.last_epoch, **sizes)
             return self._parts.dense_to_save(), snapshot
         except BaseException:
@@ -279,3 +280,29 @@ class CheckpointManager:
 
     def _next_timed_save(self) -> float:
         return time.monotonic() + (60 * self._options.every_minutes or math.inf)
+
+
+def table_statistics(tables: Mapping[str, TableSnapshot], vocabulary_size: int) -> dict[str, float]:
+    """Return `touched_rows` T, `touched_share` T / V and for each table the root mean square norm of its touched rows.
+
+    Of more than `SAMPLED_ROWS` rows it reads that many at equal steps, so that a save takes no longer.
+    """
+    touched = max((len(table.row_ids) for table in tables.values()), default=0)
+    values: dict[str, float] = {"touched_rows": touched, "touched_share": touched / vocabulary_size}
+    for name, table in tables.items():
+        every = -(-len(table.row_ids) // SAMPLED_ROWS) or 1
+        rows = table.read("rows", slice(None, None, every)).astype(np.float64)
+        values[f"{name}_row_norm"] = float(np.sqrt(np.square(rows).sum() / max(len(rows), 1)))
+    return values
+
+
+def merged_statistics(parts: list[dict[str, float]]) -> dict[str, float]:
+    """Return the statistics of all rows from those of several parts."""
+    if len(parts) == 1:
+        return parts[0]
+    total = sum(part["touched_rows"] for part in parts)
+    values = {"touched_rows": total, "touched_share": sum(part["touched_share"] for part in parts)}
+    for name in sorted({name for part in parts for name in part} - values.keys()):
+        squares = sum(part["touched_rows"] * part.get(name, 0.0) ** 2 for part in parts)
+        values[name] = float(np.sqrt(squares / max(total, 1)))
+    return values

@@ -21,8 +21,8 @@ from app.distributed.exchange import Operation
 from app.distributed.process_group import MpiGroup
 from app.distributed.sharded_tables import make_sharded_tables
 from app.tables.interface import Snapshot
-from app.tables.row_statistics import table_statistics
 from app.training.learning_rates import learning_rates, table_learning_rates, table_spec
+from app.training.saving import table_statistics
 from app.training.stop_signals import FORWARDED_SIGNALS
 from app.training.warm_start.source import open_source
 from app.training.warm_start.start_tables import take_rows

@@ -17,7 +17,7 @@ from app.checkpoint.read import Checkpoint
 from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
 from app.config.run_settings import CheckpointOptions
 from app.tables.fields import TableField
-from app.tables.interface import RowGradients, TablesSpec
+from app.tables.interface import RowGradients, TablesSpec, TableState
 from app.tables.native.library import LIBRARY
 from app.training import saving
 from app.training.saving import Throttle
@@ -260,3 +260,38 @@ def test_the_throttle_sleeps_three_times_what_was_worked(monkeypatch):
     hurried.set = True
     throttle(1)
     assert len(hurried.waits) == 2
+
+
+def test_norms_and_share_of_small_tables():
+    rows = np.array([[3, 4], [0, 0]], np.float32)
+    tables = {
+        "wide": TableState(np.array([1, 7]), {"rows": np.array([[1], [-7]], np.float32)}),
+        "deep": TableState(np.array([1, 7]), {"rows": rows}),
+    }
+    found = saving.table_statistics(tables, 8)
+    assert found == pytest.approx(
+        {"touched_rows": 2, "touched_share": 0.25, "wide_row_norm": 5.0, "deep_row_norm": np.sqrt(12.5)}
+    )
+
+
+def test_an_untrained_run_has_no_rows():
+    empty = {"wide": TableState(np.zeros(0, np.int64), {"rows": np.zeros((0, 1), np.float32)})}
+    assert saving.table_statistics(empty, 8) == {"touched_rows": 0, "touched_share": 0.0, "wide_row_norm": 0.0}
+
+
+def test_of_many_rows_a_sample_over_all_of_them_is_taken():
+    count = 3 * saving.SAMPLED_ROWS
+    values = np.where(np.arange(count) < count // 2, 1, 3).astype(np.float32)[:, None]
+    found = saving.table_statistics({"wide": TableState(np.arange(count), {"rows": values})}, count)
+    assert found["wide_row_norm"] == pytest.approx(np.sqrt(5), rel=1e-3)
+
+
+def test_parts_merge_into_the_statistics_of_all_rows():
+    rng = np.random.default_rng(1)
+    row_ids, rows = np.arange(90), rng.standard_normal((90, 4)).astype(np.float32)
+    whole = saving.table_statistics({"deep": TableState(row_ids, {"rows": rows})}, 1000)
+    shards = [
+        saving.table_statistics({"deep": TableState(row_ids[i::4], {"rows": rows[i::4]})}, 1000) for i in range(4)
+    ]
+    assert saving.merged_statistics([*shards, saving.table_statistics({}, 1000)]) == pytest.approx(whole)
+    assert saving.merged_statistics([whole]) is whole
