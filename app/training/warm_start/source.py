@@ -18,7 +18,7 @@ from app.run.older import read_config
 from app.tables.fields import TableField, fields_of_model
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, Indices, RowArray, TableSnapshot, scored_table
-from app.tables.optimizers import ROWS, TableOptimizer, state_arrays
+from app.tables.optimizers import ROWS, StepHistory, TableOptimizer, state_arrays
 from app.training.learning_rates import STEPS_BEFORE, running_mean, step_history
 from app.training.warm_start.origins import row_origins
 from common import settings
@@ -29,26 +29,19 @@ OF_TOWER = ["hidden_widths", "activation", "batch_norm"]  # settings by which to
 
 @dataclass(frozen=True)
 class Source:
-    """A model to take from, whose columns are those of `schema`.
-
-    `origins` [V here] are the ids that its rows had, None if all are the same. `folded` is True if its numeric fields
-    belong to the tower; `fields` are the others with the parts that see them. `rescaled` are the numeric fields that it
-    saw scaled otherwise. `untouched` gives the deep rows of ids that no step of it touched, of which rows of the same
-    id are another's here if `own_initial`. `steps` is the number of its optimizers' steps, `metrics` are those of its
-    run on `valid`.
-    """
+    """A model to take from."""
 
     where: str
     state: ModelState
-    schema: Schema
-    fields: tuple[TableField, ...]
-    folded: bool
-    origins: np.ndarray | None = None
-    rescaled: tuple[str, ...] = ()
-    untouched: Callable[[np.ndarray], TableSnapshot] | None = None
-    own_initial: bool = False
-    steps: int = 0
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    schema: Schema  # its columns
+    fields: tuple[TableField, ...]  # the looked-up ones, with the parts that see them
+    folded: bool  # True if its numeric fields belong to the tower
+    origins: np.ndarray | None = None  # [V here] the ids that its rows had, None if all are the same
+    rescaled: tuple[str, ...] = ()  # the columns that are scaled or pooled in another way here
+    untouched: Callable[[np.ndarray], TableSnapshot] | None = None  # ids -> their deep rows, which no step touched
+    own_initial: bool = False  # True if such a row differs from the initial row of the same id here
+    steps: int = 0  # of its optimizers
+    metrics: Mapping[str, float] = field(default_factory=dict)  # of its run on `valid`
 
 
 def check_source(config: Config, schema: Schema) -> Path | None:
@@ -59,10 +52,10 @@ def check_source(config: Config, schema: Schema) -> Path | None:
     """
     if not config.train.init_from:
         return None
-    found_source = find_source(Path(config.train.init_from))
-    if isinstance(found_source, Path):
-        return found_source  # the zoo's file is checked as it is read
-    path, manifest = found_source.path, found_source.manifest
+    source = find_source(Path(config.train.init_from))
+    if isinstance(source, Path):
+        return source  # the zoo's file is checked as it is read
+    path, manifest = source.path, source.manifest
     model = read_config(manifest.config, where=str(path)).model
     keys = ["embedding_dim", "fold_numeric"]
     if config.train.init_take != "tables":
@@ -72,7 +65,7 @@ def check_source(config: Config, schema: Schema) -> Path | None:
         if found != expected:
             advice = "; train.init_take=tables leaves the tower out" if key in OF_TOWER else ""
             raise ValueError(f"train.init_from={path} has model.{key}={found}, expected {expected}{advice}")
-    if config.train.init_take != "tower" and not _has_same_ids(manifest, schema):
+    if _needs_mapping(manifest, config, schema):
         _open_dataset(manifest, config)
     return path
 
@@ -100,39 +93,50 @@ def open_source(config: Config, schema: Schema, dataset: Path) -> Source:
     if isinstance(checkpoint, Path):
         return _zoo_source(checkpoint, config, schema)
     checkpoint.verify()
-    manifest, saved = checkpoint.manifest, checkpoint.state()
+    manifest = checkpoint.manifest
     trained = read_config(manifest.config, where=str(checkpoint.path))
-    there, origins = _trained_schema(manifest, schema), None
-    if config.train.init_take != "tower" and not _has_same_ids(manifest, schema):
-        origins = row_origins(*_open_dataset(manifest, config), dataset, schema)
-    history = step_history(manifest)
-    # The optimizers' state is that of the newest weights; without it the model is the one that was evaluated.
-    means = None if config.train.init_optimizer else running_mean(manifest)
+    columns, history = _trained_columns(manifest, schema), step_history(manifest)
+    state, untouched = _scored_state(checkpoint, trained, history, config.train.init_optimizer)
+    moves_untouched_rows = history is not None and history.l2_coef > 0 and history.step > 0
+    has_other_ids = _needs_mapping(manifest, config, schema)
+    return Source(
+        where=str(checkpoint.path),
+        state=state,
+        schema=columns,
+        fields=fields_of_model(columns, trained.model),
+        folded=trained.model.fold_numeric,
+        origins=row_origins(*_open_dataset(manifest, config), dataset, schema) if has_other_ids else None,
+        rescaled=_rescaled(columns, schema),
+        untouched=untouched,
+        own_initial=_initial_values(trained) != _initial_values(config) or moves_untouched_rows,
+        steps=manifest.step + manifest.schedules.get(STEPS_BEFORE, 0),
+        metrics=manifest.metrics,
+    )
+
+
+def _scored_state(
+    checkpoint: Checkpoint, trained: Config, history: StepHistory | None, with_optimizer: bool
+) -> tuple[ModelState, Callable[[np.ndarray], TableSnapshot]]:
+    """Return the model to take, and a function that returns its deep rows of ids that no step touched.
+
+    Optimizer states belong to the newest weights. Without them the model is the one that was evaluated.
+    """
+    manifest, saved = checkpoint.manifest, checkpoint.state()
+    means = None if with_optimizer else running_mean(manifest)
 
     def scored(table: str, rows: TableSnapshot) -> TableSnapshot:
         return scored_table(rows, manifest.step, history if table == DEEP else None, means)
 
     def untouched(row_ids: np.ndarray) -> TableSnapshot:
-        initial = InitialTable(row_ids, trained.deep_optimizer, saved.tables[DEEP].layout, *_initial_values(trained))
-        return scored(DEEP, initial)
+        layout = saved.tables[DEEP].layout
+        return scored(DEEP, InitialTable(row_ids, trained.deep_optimizer, layout, *_initial_values(trained)))
 
-    return Source(
-        str(checkpoint.path),
-        ModelState(
-            saved.dense if means is None else scoring_arrays(saved.dense, manifest.step),
-            {table: scored(table, rows) for table, rows in saved.tables.items()},
-        ),
-        there,
-        fields_of_model(there, trained.model),
-        trained.model.fold_numeric,
-        origins,
-        _rescaled(there, schema),
-        untouched,
-        own_initial=_initial_values(trained) != _initial_values(config)
-        or (history is not None and history.l2_coef > 0 and history.step > 0),
-        steps=manifest.step + manifest.schedules.get(STEPS_BEFORE, 0),
-        metrics=manifest.metrics,
-    )
+    dense = saved.dense if means is None else scoring_arrays(saved.dense, manifest.step)
+    return ModelState(dense, {table: scored(table, rows) for table, rows in saved.tables.items()}), untouched
+
+
+def _needs_mapping(manifest: Manifest, config: Config, schema: Schema) -> bool:
+    return config.train.init_take != "tower" and not _has_same_ids(manifest, schema)
 
 
 class InitialTable:
@@ -154,13 +158,13 @@ class InitialTable:
 
 
 def _initial_values(config: Config) -> tuple[int, float]:
-    """Return what the initial deep rows follow from."""
+    """Return the seed and the scale that the initial deep rows follow from."""
     return config.train.seed, config.model.initial_scale
 
 
 def _has_same_ids(manifest: Manifest, schema: Schema) -> bool:
     """Return True if the rows of the source have the ids of the same values here."""
-    there, here = (
+    source_ids, ids = (
         {
             "vocabulary": (data["vocabulary"], data["vocabulary_size"]),
             "fields": {name: (field["oov_ids"], field["is_text"]) for name, field in data["fields"].items()},
@@ -168,10 +172,10 @@ def _has_same_ids(manifest: Manifest, schema: Schema) -> bool:
         }
         for data in (manifest.data, data_identity(schema))
     )
-    return there == here
+    return source_ids == ids
 
 
-def _trained_schema(manifest: Manifest, schema: Schema) -> Schema:
+def _trained_columns(manifest: Manifest, schema: Schema) -> Schema:
     """Return `schema` with the columns that the source was trained on, but for the ids of their values."""
     numeric = tuple(
         NumericField(**{**column, "quantiles": tuple((number, rank) for number, rank in column["quantiles"])})
@@ -186,12 +190,12 @@ def _trained_schema(manifest: Manifest, schema: Schema) -> Schema:
     return replace(schema, numeric=numeric, categorical=categorical)
 
 
-def _rescaled(there: Schema, here: Schema) -> tuple[str, ...]:
-    """Return the columns of both that are computed otherwise: numbers scaled, the rows of a list's values pooled."""
-    scales = {column.name: _scale(column) for column in here.numeric}
-    pools = {column.name: column.pool for column in here.categorical}
-    numeric = [column.name for column in there.numeric if scales.get(column.name, _scale(column)) != _scale(column)]
-    lists = [column.name for column in there.categorical if pools.get(column.name, column.pool) != column.pool]
+def _rescaled(source: Schema, schema: Schema) -> tuple[str, ...]:
+    """Return the common columns with another scale of numbers, or another way to pool the rows of a list."""
+    scales = {column.name: _scale(column) for column in schema.numeric}
+    pools = {column.name: column.pool for column in schema.categorical}
+    numeric = [column.name for column in source.numeric if scales.get(column.name, _scale(column)) != _scale(column)]
+    lists = [column.name for column in source.categorical if pools.get(column.name, column.pool) != column.pool]
     return *numeric, *lists
 
 
@@ -200,7 +204,7 @@ def _scale(column: NumericField) -> tuple[object, ...]:
 
 
 def _open_dataset(manifest: Manifest, config: Config) -> tuple[Path, Schema]:
-    """Return the prepared folder that the source was trained on, and its schema; raise if it is not that folder."""
+    """Return the prepared folder that the source was trained on, and its schema. Raise ValueError for another one."""
     old_folder = Path(config.train.init_dataset or manifest.dataset)
     try:
         old = read_schema(old_folder)
@@ -208,12 +212,12 @@ def _open_dataset(manifest: Manifest, config: Config) -> tuple[Path, Schema]:
         raise FileNotFoundError(
             f"{error}: rows are mapped by that folder's vocabulary; give its new path with train.init_dataset=DIR"
         ) from error
-    found = data_identity(old)
-    for key, what in (("vocabulary", "vocabulary"), ("fields", "categorical fields")):
-        if found[key] != manifest.data[key]:
+    identity = data_identity(old)
+    for key, title in (("vocabulary", "vocabulary"), ("fields", "categorical fields")):
+        if identity[key] != manifest.data[key]:
             raise ValueError(
-                f"{old_folder} has {what} {found[key]}, the checkpoint was trained with {manifest.data[key]}; give the "
-                "path of that folder with train.init_dataset=DIR"
+                f"{old_folder} has {title} {identity[key]}, the checkpoint was trained with {manifest.data[key]}; give "
+                "the path of that folder with train.init_dataset=DIR"
             )
     return old_folder, old
 
@@ -224,15 +228,15 @@ def _zoo_source(path: Path, config: Config, schema: Schema) -> Source:
     state = read_zoo_checkpoint(path)
     dim, deep = config.model.embedding_dim, state.tables[DEEP]
     num_inputs = (schema.num_numeric + schema.num_categorical) * dim
-    for what, found, expected in (
+    for quantity, found, expected in (
         ("its vocabulary", deep.row_ids.size, schema.vocabulary_size),
         ("its embedding width", deep.layout["rows"].width, dim),
         ("the inputs of its first layer", len(state.dense["tower.matrix_0"]), num_inputs),
     ):
         if found != expected:
             raise ValueError(
-                f"train.init_from={path}: {what} is {found}, expected {expected}; its fields and ids must be those of "
-                "the prepared folder, as `prepare --layout zoo` writes them for the zoo"
+                f"train.init_from={path}: {quantity} is {found}, expected {expected}; its fields and ids must be those "
+                "of the prepared folder, as `prepare --layout zoo` writes them for the zoo"
             )
     fields = tuple(TableField(field.name) for field in schema.categorical)
     return Source(str(path), state, schema, fields, folded=False)
