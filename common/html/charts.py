@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from common.number_text import Unit, number_text, readable_unit
+from common.text import Unit, number_text, readable_unit
 
 Size = Literal["wide", "half", "small"]
 _MOST_HOVERED: dict[Size, int] = {"wide": 120, "half": 60, "small": 30}  # places of a line that react to the mouse

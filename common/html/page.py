@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from common.number_text import number_text
+from common.text import number_text
 
 TEMPLATES = Path(__file__).parent / "templates"
 

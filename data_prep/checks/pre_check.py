@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.number_text import number_text
-from common.text import shortened
+from common.text import number_text, shortened
 from data_prep.checks.inspect import print_table
 from data_prep.checks.rejects import Findings, check_rejects
 from data_prep.kernels.choose import choose_kernels

@@ -9,7 +9,7 @@ from typing import Any
 from common.files import write_whole
 from common.html.charts import Axis, Bars, Chart, Series, bar_chart, line_chart
 from common.html.page import render_page
-from common.number_text import number_text
+from common.text import number_text
 from data_prep.prepared.schema import Schema, read_schema
 from data_prep.report.numeric import numeric_fields
 from data_prep.report.timing import Timing, read_timing

@@ -1,6 +1,8 @@
+import math
+
 import pytest
 
-from common.text import did_you_mean, natural_order, shortened
+from common.text import did_you_mean, natural_order, number_text, readable_unit, shortened
 
 
 def test_the_natural_order_counts_numbers_as_numbers():
@@ -22,3 +24,30 @@ def test_an_unknown_name_is_answered_by_the_nearest_or_all(name, said):
 def test_a_long_list_is_shortened():
     assert shortened(["a", "b", "c"], 3) == "a, b, c"
     assert shortened(["a", "b", "c"], 2, between="; ") == "a; b and 1 more"
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (45_840_617, "number", "45,840,617"),
+        (0.687392, "number", "0.6874"),
+        (0.25622, "percent", "25.62 %"),
+        (3 * 2**30, "bytes", "3 GiB"),
+        (150, "seconds", "2.5 min"),
+        (0.0123, "seconds", "12.3 ms"),
+        (math.nan, "number", "–"),
+        (None, "bytes", "–"),
+        (1e-9, "number", "1e-09"),
+        (0, "percent", "0.00 %"),
+        (1, "percent", "100.00 %"),
+        (0.0000123, "percent", "0.0012 %"),
+    ],
+)
+def test_numbers_as_people_read_them(value, unit, text):
+    assert number_text(value, unit) == text
+
+
+def test_a_unit_fits_the_largest_value():
+    assert readable_unit(3 << 20, "bytes") == (1 << 20, "MiB")
+    assert readable_unit(119, "seconds") == (1, "s") and readable_unit(120, "seconds") == (60, "min")
+    assert readable_unit(0, "bytes") == (1, "B") and readable_unit(1e9, "number") == (1, "")

@@ -13,7 +13,7 @@ import numpy as np
 from app.evaluation.metrics import METRICS
 from app.run.record import Points, RunRecord
 from common.html.charts import Axis, Chart, Density, Series, Size, histogram, line_chart
-from common.number_text import number_text
+from common.text import number_text
 
 WRONG = "Where the model is wrong: parts of the rows"
 NOT_EVALUATED = "No evaluation yet: one follows each epoch, and every eval.every_steps steps."

@@ -13,8 +13,8 @@ from app.run.report.quality import NOT_EVALUATED, curves, learning_charts, metri
 from app.run.report.speed import operators, samples_per_second, table_charts, time_and_memory
 from common.files import write_whole
 from common.html.page import render_page
-from common.number_text import number_text
 from common.settings import flatten
+from common.text import number_text
 
 log = logging.getLogger("app")
 
