@@ -5,6 +5,7 @@ import logging
 import os
 import pty
 import re
+import select
 import termios
 
 import pytest
@@ -74,7 +75,6 @@ def test_a_reader_of_the_lines_that_has_gone_does_not_end_the_work(monkeypatch):
 
 def test_on_a_terminal_a_message_is_not_glued_to_the_bar(monkeypatch, logger):
     master, slave = pty.openpty()
-    os.set_blocking(master, False)
     termios.tcsetwinsize(slave, (24, 80))
     with os.fdopen(slave, "w") as terminal:
         monkeypatch.setattr("sys.stderr", terminal)
@@ -82,7 +82,9 @@ def test_on_a_terminal_a_message_is_not_glued_to_the_bar(monkeypatch, logger):
         with console.progress_bar(total=2, desc="epoch 1") as bar:
             log.warning("the message")
             bar.update()
-        shown = os.read(master, 1 << 16).decode()
+        shown = ""
+        while select.select([master], [], [], 0.2)[0]:  # the system hands bytes over some time after the write
+            shown += os.read(master, 1 << 16).decode()
     os.close(master)
     assert "\repoch 1:   0%|" in shown
     assert re.search(r"(^|[\r\n])the message\r\n", shown)
