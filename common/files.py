@@ -123,3 +123,19 @@ def make_folder(folder: Path, mode: int = 0o777) -> None:
     make_folder(folder.parent)
     folder.mkdir(mode, exist_ok=True)
     sync_folder(folder.parent)
+
+
+def replace_folder(partial: Path, final: Path, aside: Path) -> None:
+    """Rename the complete, synced folder `partial` to `final`, and a folder that is there to `aside` before.
+
+    After an error `final` is what it was. If the process is killed between the two renames, only `aside` is there.
+    """
+    if final.exists():
+        final.rename(aside)
+    try:
+        partial.rename(final)
+    except BaseException:
+        if aside.exists():
+            aside.rename(final)
+        raise
+    sync_folder(final.parent)

@@ -25,7 +25,7 @@ from app.checkpoint.manifest import Manifest, identify, write_manifest
 from app.checkpoint.tower_slices import WHOLE_FILE, slice_file
 from app.distributed.process_group import MpiGroup, SingleProcess, is_collective, on_all_ranks
 from app.tables.interface import DEEP, WIDE, Indices, RowArray, TableSnapshot
-from common.files import sync_folder
+from common.files import replace_folder, sync_folder
 
 PARTIAL = ".partial"
 
@@ -98,7 +98,9 @@ def write_checkpoint(
         shards = dict.fromkeys((WIDE, DEEP), group.num_owners) if group else dict.fromkeys(state.tables, num_shards)
         write_manifest(partial, identify(replace(manifest, shards=shards, files=files)))
         sync_folder(partial)
-        _put_in_place(partial, final)
+        replaced = final.with_suffix(REPLACED)
+        replace_folder(partial, final, replaced)
+        shutil.rmtree(replaced, ignore_errors=True)
 
     try:
         ranks.on_rank0(begin)
@@ -152,18 +154,3 @@ def clear_leftovers(folder: Path) -> None:
             path.rename(path.with_suffix(""))
         else:
             shutil.rmtree(path)
-
-
-def _put_in_place(partial: Path, final: Path) -> None:
-    """Give a complete, synced checkpoint its name, in place of one of the same step."""
-    replaced = final.with_suffix(REPLACED)
-    if final.exists():
-        final.rename(replaced)
-    try:
-        partial.rename(final)
-    except OSError:
-        if replaced.exists():
-            replaced.rename(final)
-        raise
-    sync_folder(final.parent)
-    shutil.rmtree(replaced, ignore_errors=True)

@@ -26,7 +26,7 @@ import xxhash
 
 from app.checkpoint.disk import DamagedFileError, FileRecord, check_size
 from app.scoring.bundle_tables import TABLES
-from common.files import check_format_version, checksum, lock_folder, sync_folder, write_whole
+from common.files import check_format_version, checksum, lock_folder, replace_folder, sync_folder, write_whole
 
 FORMAT = "wide-deep-bundle"
 FORMAT_VERSION = 3
@@ -229,10 +229,7 @@ def new_bundle(output: Path, overwrite: bool) -> Iterator[Path]:
             yield partial
             for path in [*partial.rglob("*"), partial]:
                 sync_folder(path)  # or file: a bundle that has its name is whole after a power cut, too
-            if output.exists():
-                output.rename(replaced)
-            partial.rename(output)
-            sync_folder(output.parent)
+            replace_folder(partial, output, replaced)
         finally:
             shutil.rmtree(work, ignore_errors=True)
 

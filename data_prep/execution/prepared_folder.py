@@ -27,7 +27,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, Any
 
-from common.files import LOCK_FILE, FolderInUse, lock_folder, sync_folder, write_whole
+from common.files import LOCK_FILE, FolderInUse, lock_folder, replace_folder, sync_folder, write_whole
 from common.text import shortened
 from data_prep.execution.pieces import Pieces
 from data_prep.prepared.schema import SCHEMA_FILE
@@ -179,17 +179,15 @@ def _probe(folder: Path) -> os.stat_result:
 
 
 def _put_in_place(partial: Path, output: Path) -> None:
+    names = (f"{output.name}.replaced" + (f".{number}" if number else "") for number in itertools.count())
+    aside = next(path for path in map(output.with_name, names) if not os.path.lexists(path))
     if output.exists():
-        names = (f"{output.name}.replaced" + (f".{number}" if number else "") for number in itertools.count())
-        aside = next(path for path in map(output.with_name, names) if not os.path.lexists(path))
         state = _read_state(partial)
         assert state is not None
         _write_state(partial, {**state, "replaced": [*state["replaced"], *_replaced_before(output), aside.name]})
-        output.rename(aside)
     shutil.rmtree(partial / WORK_FOLDER, ignore_errors=True)
     sync_folder(partial)  # or a power cut may bring it back in the finished folder
-    partial.rename(output)
-    sync_folder(output.parent)
+    replace_folder(partial, output, aside)
 
 
 def _tidy_up(output: Path) -> None:

@@ -229,7 +229,7 @@ def test_what_a_killed_export_left_is_taken_up(tmp_path, tiny_bundle, killed_at,
 
     def rename_or_die(path, target):
         calls.append(path)
-        if len(calls) == killed_at:
+        if len(calls) >= killed_at:
             raise KeyboardInterrupt
         return rename(path, target)
 
@@ -251,6 +251,23 @@ def test_what_a_killed_export_left_is_taken_up(tmp_path, tiny_bundle, killed_at,
     )  # the old one, or the whole new one
     write("second")
     assert ((output / "README.md").read_text(), list(output.parent.iterdir())) == ("second", [output])
+
+
+@pytest.mark.parametrize("failure", [OSError(5, "Input/output error"), KeyboardInterrupt()], ids=repr)
+def test_a_bundle_that_cannot_be_replaced_stays(tmp_path, tiny_bundle, failure, monkeypatch):
+    output = shutil.copytree(tiny_bundle, tmp_path / "models" / "1")
+    rename = Path.rename
+
+    def fail_for_the_new_one(path, target):
+        if path.name == "new":
+            raise failure
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fail_for_the_new_one)
+    with pytest.raises(type(failure)), bundle_folder.new_bundle(output, overwrite=True) as folder:
+        (folder / "file").write_text("new")
+    assert bundle_folder.read_manifest(output) == bundle_folder.read_manifest(tiny_bundle)
+    assert list(output.parent.iterdir()) == [output]
 
 
 def test_serial_numbers_rise_beside_others_whatever_the_clock(tmp_path, tiny_bundle, monkeypatch):

@@ -392,7 +392,7 @@ def test_a_run_that_ended_while_it_replaced_the_old_folder_ends_now(tmp_path, lo
     prepare_small(log_path, tmp_path / "out", dataclasses.replace(small_options, seed=2))
     rename = Path.rename
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Path, "rename", lambda path, to: interrupt() if path.suffix == ".partial" else rename(path, to))
+        patch.setattr(Path, "rename", lambda path, to: interrupt() if path.suffix else rename(path, to))
         prepare_small(log_path, tmp_path / "out", small_options, overwrite=True)
     assert not (tmp_path / "out").exists()
     assert prepare_small(log_path, tmp_path / "out", small_options, overwrite=True).options["seed"] == 1
