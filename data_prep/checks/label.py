@@ -8,12 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.checks.first_rows import DECIMAL, INTEGER, Column
 from data_prep.checks.held_out import category_losses, entropy, some_rows
+from data_prep.kernels.parse import parse_labels
+from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import RELATIONS, REST, LogFormat
 
 NO_LABEL = ("", "NULL", "null", r"\N", "NA", "N/A", "NaN", "nan", "?")  # cells that are no label, in any column
@@ -27,7 +30,7 @@ _NO_GAIN = 0.002  # of the log loss: nothing predicts it
 _SHOWN = 5  # candidates
 
 _FIRST, _LAST = "in the first column that has values of several rows", "in the last column"
-_YES_AND_NO = "two values, of yes and no"
+_YES_AND_NO, _MORE_THAN_TWO = "two values, of yes and no", "more than two values"
 
 _LETTERS = re.compile(r"[^\W\d_]+")
 _CAPITAL = re.compile("(?<=[a-z])(?=[A-Z])")  # of a word in camelCase
@@ -98,6 +101,13 @@ _NEGATION = re.compile(r"^(not|no|non|un|dis|in|im|il)[\s_-]*|[\s_-](not|no|dis|
 _CHOICE = re.compile(rf"(?P<name>.+?)\s*(?P<relation>{'|'.join(RELATIONS)}|=)\s*(?P<value>.*)", re.DOTALL)
 
 
+class Evidence(NamedTuple):
+    """A reason for or against a candidate; without a text it only weighs."""
+
+    weight: float
+    text: str
+
+
 @dataclass(frozen=True)
 class Label:
     """A column that may be the label, and its cells of a click and of no click, as in LogFormat."""
@@ -105,42 +115,44 @@ class Label:
     name: str
     clicked: tuple[str, ...] | str
     not_clicked: tuple[str, ...] | str = ("0",)
-    weight: float = 0.0
-    evidence: tuple[str, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+
+    @property
+    def weight(self) -> float:
+        return sum(each.weight for each in self.evidence)
+
+    @property
+    def why(self) -> str:
+        """The texts of its evidence."""
+        return "; ".join(each.text for each in self.evidence if each.text)
+
+    @property
+    def format(self) -> LogFormat:
+        """A description of a log with this label."""
+        return LogFormat(
+            {self.name: "label", f"not {self.name}": "string"}, clicked=self.clicked, not_clicked=self.not_clicked
+        )
 
     @property
     def settings(self) -> dict[str, tuple[str, ...] | str]:
         """The fields of LogFormat that are not its defaults."""
-        found = {"clicked": self.clicked, "not_clicked": self.not_clicked}
-        return {name: cells for name, cells in found.items() if cells != getattr(LogFormat(), name)}
+        cells = {"clicked": self.clicked, "not_clicked": self.not_clicked}
+        return {name: value for name, value in cells.items() if value != getattr(LogFormat(), name)}
 
     @property
     def cells(self) -> tuple[str, ...]:
         """The cells that are named as labels."""
-        named = [cells for cells in (self.clicked, self.not_clicked) if isinstance(cells, tuple)]
-        return tuple(cell for cells in named for cell in cells)
+        return tuple(cell for cells in (self.clicked, self.not_clicked) if isinstance(cells, tuple) for cell in cells)
+
+    @property
+    def has_rest(self) -> bool:
+        """True if one value is named, and all others mean the opposite."""
+        return REST in (self.clicked, self.not_clicked)
 
     def of(self, column: Column) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return which rows of the label's column are clicks, and which have a good label, both [n]."""
-        log_format = LogFormat(
-            {"label": "label", "c": "string"}, clicked=self.clicked, not_clicked=self.not_clicked, separator="\t"
-        )
-        clicks, good = (np.array([*kind, False]) for kind in _read(column.values, log_format))
-        return clicks[column.codes], good[column.codes]
-
-    @property
-    def description(self) -> str:
-        """What counts as a click."""
-        columns = {self.name: "label", "c" + self.name: "string"}
-        return LogFormat(columns, clicked=self.clicked, not_clicked=self.not_clicked).label_in_words  # type: ignore[arg-type]
-
-
-def _read(values: Sequence[str], log_format: LogFormat) -> tuple[list[bool], list[bool]]:
-    from data_prep.kernels.parse import parse_labels
-    from data_prep.kernels.strings import Strings
-
-    labels, _, good = parse_labels(Strings.of([value.encode() for value in values]), log_format)
-    return labels.tolist(), good.tolist()
+        clicks, _, good = parse_labels(Strings.of([value.encode() for value in column.values]), self.format)
+        return np.append(clicks, False)[column.codes], np.append(good, False)[column.codes]  # -1: the cell is missing
 
 
 def words_of(name: str) -> list[str]:
@@ -150,24 +162,20 @@ def words_of(name: str) -> list[str]:
 
 def find_label(columns: Sequence[Column], has_names: bool) -> Label:
     """Return the label of a log with these columns. Raises ValueError if none is sure, with the candidates."""
-    candidates = sorted(_candidates(columns, has_names), key=lambda each: -each.weight)
+    candidates = sorted(_candidates(columns, has_names), key=_by_weight)
     near = [each for each in candidates if candidates[0].weight - each.weight < _AHEAD + 1]
-    weighed = sorted((_with_predictor(each, columns) for each in near), key=lambda each: -each.weight)
+    weighed = sorted((_with_predictor(each, columns) for each in near), key=_by_weight)
     if not weighed or weighed[0].weight <= 0:
         raise ValueError(
             "no column looks like a label: none has two values, or one value in most rows and a name such as click. "
             "Name it: --label NAME=VALUE (VALUE counts as a click, all others do not), or --label 'NAME>=4' for numbers"
         )
-    best, others = weighed[0], [*weighed[1:], *candidates[len(near) :]]
-    sure = _SURE_BY_NAMES if has_names and others else _SURE_WITHOUT
-    if (
-        best.weight >= sure
-        and (not others or best.weight - others[0].weight >= _AHEAD)
-        and not _is_doubtful(best, others)
-    ):
+    best, *others = [*weighed, *candidates[len(near) :]]
+    is_sure = best.weight >= (_SURE_BY_NAMES if has_names and others else _SURE_WITHOUT)
+    if is_sure and not any(best.weight - other.weight < _AHEAD or _casts_doubt(other, best) for other in others):
         return best
     listed = "\n".join(
-        f"  {each.name}: {each.description.partition(', ')[2]}; {'; '.join(each.evidence)}"
+        f"  {each.name}: {each.format.label_in_words.partition(', ')[2]}; {each.why}"
         for each in [best, *others][:_SHOWN]
     )
     more = f"\n  … and {len(others) + 1 - _SHOWN} more" if len(others) >= _SHOWN else ""
@@ -177,21 +185,22 @@ def find_label(columns: Sequence[Column], has_names: bool) -> Label:
     )
 
 
-def _is_doubtful(best: Label, others: Sequence[Label]) -> bool:
-    """Return True if a column in the middle has a name such as `default`, and the last one has the form of a label."""
-    is_named = _LABEL_WORDS_OF_FEATURES.intersection(words_of(best.name))
-    has_place = {_FIRST, _LAST}.intersection(best.evidence)
-    return (
-        bool(is_named)
-        and not has_place
-        and any({_LAST, _YES_AND_NO} <= {*other.evidence} and other.weight >= 2 for other in others)
-    )
+def _by_weight(label: Label) -> float:
+    return -label.weight
+
+
+def _casts_doubt(other: Label, best: Label) -> bool:
+    """Return True if the last column has the form of a label, and the best one is in the middle, named as `default`."""
+    is_in_the_middle = not {_FIRST, _LAST} & {each.text for each in best.evidence}
+    has_a_feature_s_name = bool(_LABEL_WORDS_OF_FEATURES.intersection(words_of(best.name)))
+    has_the_form = {_LAST, _YES_AND_NO} <= {each.text for each in other.evidence} and other.weight >= 2
+    return is_in_the_middle and has_a_feature_s_name and has_the_form
 
 
 def chosen_label(columns: Sequence[Column], choice: str) -> Label:
     """Return the label that `choice` names: NAME, NAME=VALUE or a rule such as NAME>=4. Raises ValueError."""
     by_name = {column.name: column for column in columns}
-    evidence = ("chosen by --label",)
+    evidence = (Evidence(0.0, "chosen by --label"),)
     if choice in by_name:
         proposed = _meaning(by_name[choice])
         if proposed is None:
@@ -219,35 +228,30 @@ def _values_of(column: Column) -> str:
 
 
 def _candidates(columns: Sequence[Column], has_names: bool) -> Iterator[Label]:
-    places = [column.name for column in columns if len(column.values) < 0.9 * max(column.num_present, 1)]
     labels = [(column, label) for column in columns if (label := _meaning(column)) is not None]
-    two_valued = [
-        column.name
-        for column, label in labels
-        if label.clicked != REST and label.not_clicked != REST and not _are_people(column)
-    ]
-    plain = [column.name for column, label in labels if column.name in two_valued and _are_yes_and_no(column)]
+    repeated = [column.name for column in columns if len(column.values) < 0.9 * max(column.num_present, 1)]
+    two_valued = [column for column, label in labels if not label.has_rest and not _are_people(column)]
+    of_yes_and_no = [column.name for column in two_valued if _are_yes_and_no(column)]
     for column, label in labels:
-        weight, evidence = _weight_of_name(column.name) if has_names else (0.0, "")
-        found = [(weight, evidence)]
-        if column.name == columns[-1].name:
-            found.append((1.5 if has_names else 2.0, _LAST))
-        elif [column.name] == places[:1]:
-            found.append((1.0 if has_names else 1.5, _FIRST))
-        found += _weights_of_values(column, label)
-        if two_valued == [column.name]:
-            found.append((1.0, "no other column has two values of the kind"))
-        elif plain == [column.name] and column.name == columns[-1].name:
-            found.append((1.0, "no other column has values of yes and no"))
-        is_split = label.clicked == REST or label.not_clicked == REST or isinstance(label.clicked, str)
+        is_last = column.name == columns[-1].name
+        name = _evidence_of_name(column.name) if has_names else Evidence(0.0, "")
+        evidence = [name]
+        if is_last:
+            evidence.append(Evidence(1.5 if has_names else 2.0, _LAST))
+        elif [column.name] == repeated[:1]:
+            evidence.append(Evidence(1.0 if has_names else 1.5, _FIRST))
+        evidence.append(_evidence_of_values(column, label))
+        if [each.name for each in two_valued] == [column.name]:
+            evidence.append(Evidence(1.0, "no other column has two values of the kind"))
+        elif of_yes_and_no == [column.name] and is_last:
+            evidence.append(Evidence(1.0, "no other column has values of yes and no"))
         # Of a column that is no plain label only a name, or its place where there are none, says that it is one.
-        if is_split and (weight < 1 if has_names else column.name != columns[-1].name):
-            continue
-        evidence_of = tuple(text for _, text in found if text)
-        yield replace(label, weight=sum(part for part, _ in found), evidence=evidence_of)
+        is_plain = not label.has_rest and not isinstance(label.clicked, str)
+        if is_plain or (name.weight >= 1 if has_names else is_last):
+            yield replace(label, evidence=tuple(evidence))
 
 
-def _weight_of_name(name: str) -> tuple[float, str]:
+def _evidence_of_name(name: str) -> Evidence:
     words = words_of(name)
     labels, others = {word for word in words if _is_label_word(word)}, _OTHER_WORDS.intersection(words)
     labels |= {label for label in _LABEL_WORDS if not label.isascii() and any(label in word for word in words)}
@@ -256,19 +260,19 @@ def _weight_of_name(name: str) -> tuple[float, str]:
     if labels == {"y"} and len(words) > 1:
         labels = set()
     if labels and not others and all(word in labels or word in _NEUTRAL_WORDS for word in words):
-        return 4.0, "named like a label"
+        return Evidence(4.0, "named like a label")
     if any(word.startswith("non") and word[3:] in _LABEL_WORDS for word in words):
-        return -2.0, "named like the opposite of a label"
+        return Evidence(-2.0, "named like the opposite of a label")
     hints = _HINT_WORDS.intersection(words)
     if others:
-        return (0.5, "") if labels or hints else (-1.5, "named like another thing")
+        return Evidence(0.5, "") if labels or hints else Evidence(-1.5, "named like another thing")
     if labels:
-        return 2.5, f"{min(labels)!r} in its name"
+        return Evidence(2.5, f"{min(labels)!r} in its name")
     if _RATING_WORDS.intersection(words):
-        return 3.0, "named like a rating"
+        return Evidence(3.0, "named like a rating")
     if hints:
-        return 1.5, f"{min(hints)!r} in its name"
-    return 0.0, ""
+        return Evidence(1.5, f"{min(hints)!r} in its name")
+    return Evidence(0.0, "")
 
 
 def _is_label_word(word: str) -> bool:
@@ -290,43 +294,35 @@ def _are_yes_and_no(column: Column) -> bool:
     return bool(values & _YES) and bool(values & _NO)
 
 
-def _weights_of_values(column: Column, label: Label) -> Iterator[tuple[float, str]]:
-    values = {value.lower() for value in column.values}
+def _evidence_of_values(column: Column, label: Label) -> Evidence:
     if _are_people(column):
-        yield -2.0, "values of a gender"
-    elif label.clicked == REST or label.not_clicked == REST:
-        telling = {value.strip(".") for value in values} & _TELLING
-        yield (1.5, f"one of its values is {min(telling)!r}") if telling else (-1.5, "more than two values")
-    elif isinstance(label.clicked, str):
-        yield -0.5, ""
-    elif _are_yes_and_no(column):
-        yield 0.5, _YES_AND_NO
-    else:
-        yield 0.0, "two values"
+        return Evidence(-2.0, "values of a gender")
+    if label.has_rest:
+        telling = {value.lower().strip(".") for value in column.values} & _TELLING
+        return Evidence(1.5, f"one of its values is {min(telling)!r}") if telling else Evidence(-1.5, _MORE_THAN_TWO)
+    if isinstance(label.clicked, str):
+        return Evidence(-0.5, "")
+    return Evidence(0.5, _YES_AND_NO) if _are_yes_and_no(column) else Evidence(0.0, "two values")
 
 
 def _with_predictor(label: Label, columns: Sequence[Column]) -> Label:
-    """Return a candidate with what the other columns say of it."""
+    """Return a candidate with the evidence of the other columns."""
     (own,) = [column for column in columns if column.name == label.name]
     labels, good = label.of(own)
     rows = np.flatnonzero(good)[some_rows(int(good.sum()))]
     uncertain = entropy(labels[rows])
-    if uncertain == 0 or len(rows) < 100:
-        return label
     gains = {
         column.name: 1 - float(category_losses(column.codes[rows], labels[rows]).mean()) / uncertain
         for column in columns
-        if column.name != label.name and 1 < len(column.values) <= len(rows) / 2
+        if column is not own and 1 < len(column.values) <= len(rows) / 2 and uncertain and len(rows) >= 100
     }
     if not gains:
         return label
-    name = max(gains, key=lambda each: gains[each])
-    if gains[name] < _NO_GAIN:
-        return replace(
-            label, weight=label.weight - 0.5, evidence=(*label.evidence, "no other column alone predicts it")
-        )
-    text = f"{name} lowers its log loss by {gains[name]:.0%}"
-    return replace(label, weight=label.weight + 0.25, evidence=(*label.evidence, text))
+    best = max(gains, key=lambda name: gains[name])
+    evidence = Evidence(0.25, f"{best} lowers its log loss by {gains[best]:.0%}")
+    if gains[best] < _NO_GAIN:
+        evidence = Evidence(-0.5, "no other column alone predicts it")
+    return replace(label, evidence=(*label.evidence, evidence))
 
 
 def _meaning(column: Column) -> Label | None:

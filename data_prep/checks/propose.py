@@ -45,8 +45,7 @@ class Proposal:
     @property
     def label_line(self) -> str:
         """The label, what counts as a click, the click rate, and why."""
-        why = "; ".join(self.label.evidence)
-        return f"{self.as_format().label_in_words}; click rate {self.click_rate:.2%} ({why})"
+        return f"{self.as_format().label_in_words}; click rate {self.click_rate:.2%} ({self.label.why})"
 
     def __repr__(self) -> str:
         """Return what a notebook shows: the file, not the rows."""
