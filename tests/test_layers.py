@@ -30,10 +30,14 @@ LAYERS = [
 ]
 FLOORS = {name.strip(): floor for floor, line in enumerate(LAYERS) for name in line.split("|")}
 DOORS = {"data_prep.options", "data_prep.prepared", "data_prep.encoding"}  # all that app may know of data_prep
-BEYOND = {  # one face of both packages
-    ("app.cli.notebook", "data_prep.checks.propose"),
-    ("app.cli.notebook", "data_prep.pipeline.prepare"),
-    ("app.cli.notebook", "data_prep.pipeline.in_memory"),
+BEYOND = {
+    # One face of both packages.
+    ("app.cli.notebook", "data_prep.checks"),
+    ("app.cli.notebook", "data_prep.pipeline"),
+    # A log is scored in a pass over it by several processes, as it is prepared.
+    ("app.cli.predict", "data_prep.execution"),
+    ("app.scoring.batch_prediction", "data_prep.execution"),
+    ("app.scoring.batch_prediction", "data_prep.raw_log"),
 }
 MOST_ENTRIES = {"app": 14}  # of a folder; 12 elsewhere
 
@@ -99,7 +103,7 @@ def test_imports_point_down():
 
 def test_app_sees_three_doors_of_data_prep():
     past = [(a, b) for a, b in BETWEEN if a.startswith("app.") and b.startswith("data_prep.")]
-    assert [(a, b) for a, b in past if package(b) not in DOORS and (a, b) not in BEYOND] == []
+    assert [(a, b) for a, b in past if package(b) not in DOORS and (a, package(b)) not in BEYOND] == []
 
 
 def test_no_file_is_in_a_circle():

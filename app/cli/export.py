@@ -35,7 +35,7 @@ from app.training.learning_rates import running_mean, step_history, table_spec
 from common.console import progress_bar
 from common.packages import require
 from data_prep.encoding.encoder import open_encoder, open_vocabulary
-from data_prep.encoding.raw_rows import table_to_chunk
+from data_prep.encoding.from_table import table_to_chunk
 from data_prep.prepared.schema import Schema
 
 log = logging.getLogger("app")

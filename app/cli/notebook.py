@@ -39,7 +39,7 @@ from app.training.stop_signals import Stopped
 from common import settings
 from common.console import log_shown
 from common.frames import data_frame
-from data_prep.encoding.raw_rows import arrow_table
+from data_prep.encoding.from_table import arrow_table
 from data_prep.options.prepare_options import PREPARE_SECTION, PrepareOptions, read_data
 from data_prep.prepared.schema import Schema, read_schema
 

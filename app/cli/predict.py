@@ -16,7 +16,8 @@ require("isal", "numpy", "pyarrow", "tqdm", "xxhash", "yaml")
 
 from app.scoring.batch_prediction import STDIN, predict
 from common.console import STOPPED_BY_READER, has_no_reader, log_to_console
-from data_prep.encoding.raw_rows import KINDS, ExecutorChoice, Stopped, stop_by_signals
+from data_prep.execution.pools import KINDS, ExecutorChoice
+from data_prep.execution.stopping import Stopped, stop_by_signals
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import read_schema
 

@@ -29,19 +29,12 @@ from app.evaluation.metrics import MEASURED, MetricStream, confidence_intervals
 from app.scoring.predictor import Predictor, probabilities
 from common.files import LOCK_FILE, lock_folder, sync_folder, write_whole
 from data_prep.encoding.encoder import Chunk
-from data_prep.encoding.raw_rows import (
-    MAGIC,
-    ExecutorChoice,
-    LogFile,
-    absolute,
-    add_label,
-    check_stop,
-    find_log,
-    first_line_number,
-    format_to_score,
-    read_log,
-    split_line,
-)
+from data_prep.execution.pools import ExecutorChoice
+from data_prep.execution.stopping import check_stop
+from data_prep.raw_log.compression import MAGIC
+from data_prep.raw_log.line_cells import add_label, split_line
+from data_prep.raw_log.log_files import LogFile, absolute, find_log
+from data_prep.raw_log.scoring_pass import format_to_score, read_log
 
 STDIN = "-"
 CHUNK_BYTES = 2 << 20  # of the log: some 10,000 rows
@@ -66,7 +59,7 @@ class ChunkScorer:
         kept = self._kept(chunk, predictor)
         labelled = log_format.label_column in self.columns
         scored = predictor.score_chunk(chunk if labelled else add_label(chunk, log_format))
-        first = first_line_number(chunk)
+        first = chunk.first_line_number
         logits, labels = (np.full(chunk.num_lines, np.nan, np.float32) for _ in range(2))
         logits[scored.places], labels[scored.places] = scored.logits, scored.labels
         weights = None

@@ -34,16 +34,14 @@ from app.tables.fields import TableField, columns_of, field_of_position
 from app.tables.pooling import pool, position_weights, sum_over_positions
 from common.frames import as_frame, as_series
 from data_prep.encoding.encoder import Chunk, Examples, ParsedRows, open_lookup, options_of
-from data_prep.encoding.raw_rows import (
-    RawTable,
-    arrow_table,
+from data_prep.encoding.from_table import RawTable, arrow_table, table_to_chunk, table_to_rows
+from data_prep.encoding.from_values import (
+    cells_of_line,
     cells_to_chunk,
+    chunk_to_mapping,
     lines_to_chunk,
     mappings_to_chunk,
     rejected,
-    split_line,
-    table_to_chunk,
-    table_to_rows,
 )
 from data_prep.options.log_format import FIELD_KINDS, TIME_FEATURES, LogFormat
 from data_prep.prepared.schema import Schema, read_schema
@@ -205,7 +203,7 @@ class Predictor:
     def bad_cell(self, chunk: Chunk, row: int) -> str:
         """Return what is wrong with a rejected row of lines that have labels: its column and the cell."""
         log_format = self.log_format
-        cells = split_line(chunk.lines.split(b"\n")[row], log_format, chunk.is_bare)
+        cells = cells_of_line(chunk, row, log_format)
         if len(cells) != len(log_format.columns):
             return (
                 f"found {len(cells)} cells, expected {len(log_format.columns)} columns, "
@@ -291,7 +289,7 @@ class Predictor:
         parsed, encoded = self._encoder.encode(chunk)
         if parsed.rejects_tsv:
             raise ValueError(f"the row cannot be explained: {rejected(chunk, parsed)[0]}")
-        cells = self._cells(chunk)
+        cells = chunk_to_mapping(chunk, self.log_format)
         columns = [name for name, kind in self.log_format.columns.items() if kind in FIELD_KINDS]
         # The row, then the same with each of its cells blanked.
         lines = [cells, *({**cells, name: None} for name in columns)]
@@ -325,18 +323,6 @@ class Predictor:
     def _logits_of_parsed(self, rows: ParsedRows) -> np.ndarray:
         encoded = self._encoder.encode_rows(rows)
         return self.logits_of_ids(encoded.ids, encoded.numeric)
-
-    def _cells(self, chunk: Chunk) -> dict[str, Any]:
-        """Return the cells of a chunk's only line by column."""
-        cells = split_line(chunk.lines, self.log_format, chunk.is_bare)
-        kinds = self.log_format.columns
-        named = dict(zip(kinds, cells, strict=True))
-        values = {name: named[name] for name, kind in kinds.items() if kind in FIELD_KINDS}
-        return {
-            name: None if value == "" or value in self.log_format.missing else
-            int(value) if kinds[name] == "integer" else float(value) if kinds[name] == "float" else value
-            for name, value in values.items()
-        }  # fmt: skip
 
     def verify(self) -> int:
         """Read and check every byte, score the golden rows and return their number.

@@ -36,7 +36,7 @@ from app.tables.interface import DEEP, WIDE, TableSnapshot, TableState, scored_t
 from app.tables.optimizers import ROWS, RunningMean, StepHistory
 from data_prep.encoding.base import BaseVocabulary
 from data_prep.encoding.encoder import open_vocabulary, write_lookup
-from data_prep.encoding.raw_rows import table_to_chunk
+from data_prep.encoding.from_table import table_to_chunk
 from data_prep.prepared.schema import Schema, write_schema
 
 log = logging.getLogger(__name__)

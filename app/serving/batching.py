@@ -19,7 +19,7 @@ from app.scoring.predictor import Predictor, Scored, probabilities
 from app.serving.decoding import RequestError, RowsToScore
 from app.serving.options import Limits
 from data_prep.encoding.encoder import Chunk
-from data_prep.encoding.raw_rows import RawTable, join_table_rows
+from data_prep.encoding.from_table import RawTable, join_table_rows
 
 TIMED_BATCHES = 31  # of which the median is the pace: a pause of a few, as while a model is opened, does not count
 LARGE_BODY = 1 << 16  # bytes: larger ones have a queue of their own, so that small ones do not wait for them

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from app.scoring.predictor import Predictor
 from app.serving.options import Limits
 from data_prep.encoding.encoder import Chunk
-from data_prep.encoding.raw_rows import RawTable
+from data_prep.encoding.from_table import RawTable
 
 RowsToScore = Chunk | RawTable
 OUTPUT = "score"  # the only one of the model

@@ -57,11 +57,20 @@ class Chunk:
         """Return the chunk itself; other tasks, such as `raw_log.chunks.StoredChunk`, read it."""
         return self
 
+    @property
+    def first_line_number(self) -> int:
+        """Number of the first line in its file, from 1."""
+        return self.first_line - self.file.first_line + self.file.num_header_lines + 1
+
     def reject(self, line: int, code: int, text: NDArray[np.uint8]) -> bytes:
         """Return the line of rejects.tsv for the chunk's line number `line`, from 0."""
-        where = self.first_line - self.file.first_line + self.file.num_header_lines + line + 1
         name = self.file.name.encode() + b":" if self.file.name else b""
-        return b"%s%d\t%s\t%s\n" % (name, where, REASONS[code].encode(), text[:MAX_LINE_BYTES].tobytes())
+        return b"%s%d\t%s\t%s\n" % (
+            name,
+            self.first_line_number + line,
+            REASONS[code].encode(),
+            text[:MAX_LINE_BYTES].tobytes(),
+        )
 
     def check_num_lines(self, num_lines: int) -> None:
         """Raise ValueError if the chunk has another number of lines now than when it was cut from the log."""

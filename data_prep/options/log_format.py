@@ -9,9 +9,9 @@ import functools
 import itertools
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 Kind = Literal["label", "integer", "float", "timestamp", "hex32", "string", "list", "weight", "id", "ignored"]
 NUMERIC_KINDS: tuple[Kind, ...] = ("integer", "float", "timestamp")
@@ -364,6 +364,11 @@ class FormatToScore(LogFormat):
 
     def __post_init__(self) -> None:
         """Take a format that no preparation does."""
+
+    @classmethod
+    def of(cls, log_format: LogFormat, **changes: Any) -> FormatToScore:
+        """Return a format with some fields changed, unchecked."""
+        return cls(**{field.name: getattr(log_format, field.name) for field in fields(log_format)} | changes)
 
 
 def _listed(cells: tuple[str, ...] | str) -> str:

@@ -10,7 +10,8 @@ import pytest
 
 from app.scoring.explain import INTERCEPT, parts_of_logits
 from app.scoring.predictor import Predictor
-from data_prep.encoding.raw_rows import arrow_table, mappings_to_chunk
+from data_prep.encoding.from_table import arrow_table
+from data_prep.encoding.from_values import mappings_to_chunk
 from data_prep.kernels.numpy_kernels import parse_chunk
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions

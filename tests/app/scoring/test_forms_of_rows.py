@@ -23,13 +23,13 @@ from app.scoring.batch_prediction import predict
 from app.scoring.predictor import Predictor
 from app.serving.decoding import RequestError, arrow_to_chunk, rows_to_chunk
 from app.serving.options import Limits
-from data_prep.encoding.raw_rows import split_line
 from data_prep.kernels import numpy_kernels
 from data_prep.kernels.parsed import Chunk
 from data_prep.options.log_format import BOOLEANS
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
+from data_prep.raw_log.line_cells import split_line
 from tests.data_prep.kernels.generated_logs import generate_log
 
 NUM_ROWS = 60

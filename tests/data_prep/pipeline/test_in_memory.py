@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from common.files import lock_folder
-from data_prep.encoding.raw_rows import arrow_table
+from data_prep.encoding.from_table import arrow_table
 from data_prep.execution.prepared_folder import OtherRun, partial_folder
 from data_prep.options.log_format import ListForm, LogFormat
 from data_prep.options.prepare_options import PrepareOptions

@@ -8,7 +8,7 @@ import pytest
 
 from data_prep.checks.inspect import inspect
 from data_prep.encoding.encoder import open_encoder
-from data_prep.encoding.raw_rows import mappings_to_chunk
+from data_prep.encoding.from_values import mappings_to_chunk
 from data_prep.kernels.parsed import Chunk
 from data_prep.options.log_format import ListForm, LogFormat
 from data_prep.options.prepare_options import PrepareOptions, read_options

@@ -5,10 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from data_prep.encoding.raw_rows import add_label, mappings_to_chunk
+from data_prep.encoding.from_values import chunk_to_mapping, mappings_to_chunk
 from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.parsed import Chunk
 from data_prep.options.log_format import LogFormat
+from data_prep.raw_log.line_cells import add_label
 
 CELLS = [
     ['"x"', "y"],
@@ -104,3 +105,12 @@ def test_blanks_in_the_cells_of_mappings_are_trimmed_as_in_lines(quotes):
         assert parsed.rejects_by_reason.total() == 0
         assert parsed.rows.texts[0].tolist() == [b"Sales", b""]
         assert (parsed.rows.integers[0].tolist(), parsed.rows.floats[0].tolist()) == ([39, 0], [0.5, 0])
+
+
+@pytest.mark.parametrize("quotes", [False, True])
+def test_a_line_becomes_the_mapping_of_its_fields(quotes):
+    kinds = {"label": "label", "count": "integer", "price": "float", "none": "float", "site": "string"}
+    form = LogFormat(columns=kinds, separator=";", decimal=",", quotes=quotes, missing=("NA",))
+    row = chunk_to_mapping(Chunk(0, 1, b"1;-3;0,25;NA;a.b\n"), form)
+    assert row == {"count": -3, "price": 0.25, "none": None, "site": "a.b"}
+    assert chunk_to_mapping(mappings_to_chunk([row], form), form) == row

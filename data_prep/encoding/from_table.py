@@ -1,0 +1,190 @@
+"""Tables of pandas, polars or pyarrow as chunks of the log or, on a fast path, as parsed rows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from data_prep.encoding.from_values import check_names, mappings_to_chunk
+from data_prep.kernels.parsed import BARE_SEPARATOR, ONLY_FILE, Chunk, ParsedRows
+from data_prep.options.log_format import FormatToScore, LogFormat
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+_BARE = bytes([BARE_SEPARATOR])
+_NIBBLE_OF = np.full(256, 255, np.uint8)  # by the digit's byte
+_NIBBLE_OF[list(b"0123456789abcdef")] = np.arange(16)
+
+
+def arrow_table(rows: Any, log_format: LogFormat | None = None) -> pa.Table | None:
+    """Return a table of pandas (without its index), polars or pyarrow as one of pyarrow; None for what is no table.
+
+    With a format it has the fields alone. Raises ValueError for one that is missing, TypeError for a single column, or
+    one of values of several types.
+    """
+    import pyarrow as pa
+
+    if type(rows).__name__ == "Series":
+        raise TypeError(
+            "expected rows as a table, found a Series: for one row give frame.iloc[[i]] or [series.to_dict()], for a "
+            "column series.to_frame()"
+        )
+    if hasattr(rows, "collect_schema") and hasattr(rows, "collect"):
+        raise TypeError(f"a {type(rows).__name__} of polars has no rows yet; give the table that its collect() returns")
+    if hasattr(rows, "to_arrow"):  # polars
+        rows = rows.to_arrow()
+    if not (is_table := hasattr(rows, "schema")) and not hasattr(rows, "iloc"):
+        return None
+    rows = pa.table(rows) if is_table else rows
+    if log_format is not None:
+        check_names("the table", rows.column_names if is_table else rows.columns, log_format)
+        names = [name for name, _ in log_format.fields]
+        rows = rows.select(names) if is_table else rows[names]
+    try:
+        return rows if is_table else pa.Table.from_pandas(rows, preserve_index=False)
+    except pa.ArrowException as error:
+        raise TypeError(f"a column of the table holds values of several types: {_mixed(rows) or error}") from error
+
+
+def _mixed(rows: pd.DataFrame) -> str:
+    """Return the first value of a table of pandas that is of another type than those before it."""
+    for name, column in rows.items():
+        present = [each for each, is_missing in zip(enumerate(column), column.isna(), strict=True) if not is_missing]
+        for row, value in present:
+            if type(value) is not type(present[0][1]):
+                return f"row {row}, column {name!r}: {value!r} beside {present[0][1]!r}"
+    return ""
+
+
+def table_to_chunk(table: pa.Table, log_format: LogFormat) -> Chunk:
+    """Return the rows of an Arrow table as a chunk; other columns than fields are ignored.
+
+    Raises ValueError for a column that is missing, whose type no cell of its kind has, or with a cell that no line has.
+    """
+    from data_prep.raw_log.parquet import TableChunk, check_columns
+
+    fields = [name for name, _ in log_format.fields]
+    check_columns("the table", table.schema, FormatToScore.of(log_format, columns=dict(log_format.fields)))
+    # A column of more than 2 GiB of text comes in several batches, whatever one does.
+    batches = [batch for batch in table.select(fields).to_batches() if len(batch)]
+    parts = [TableChunk(0, len(batch), batch, log_format, ONLY_FILE).load() for batch in batches]
+    separator = _BARE if log_format.quotes else log_format.separator.encode()
+    for number, part in enumerate(parts):
+        num_cells = part.num_lines * (len(log_format.columns) - 1)
+        if (part.lines.count(separator), part.lines.count(b"\n")) != (num_cells, part.num_lines) or b"\r" in part.lines:
+            first = sum(len(batch) for batch in batches[:number])
+            _refuse_cell(batches[number], log_format, first)
+    return Chunk(0, table.num_rows, b"".join(part.lines for part in parts), is_bare=log_format.quotes)
+
+
+def _refuse_cell(rows: pa.RecordBatch, log_format: LogFormat, first_row: int) -> NoReturn:
+    """Raise ValueError for the first cell with a line end or a separator in it."""
+    for number, row in enumerate(rows.to_pylist()):
+        try:
+            mappings_to_chunk([row], log_format)
+        except TypeError as error:
+            raise ValueError(str(error).replace("row 0", f"row {first_row + number}", 1)) from None
+    raise AssertionError("no cell has a line end or a separator in it")
+
+
+@dataclasses.dataclass(frozen=True)
+class RawTable:
+    """Rows of a table whose cells are all good, to be encoded without being written as lines."""
+
+    rows: ParsedRows
+    is_bare: None = None
+
+    @property
+    def num_lines(self) -> int:
+        return len(self.rows.labels)
+
+
+def join_table_rows(parts: Sequence[RawTable]) -> RawTable:
+    """Return the rows of several tables as those of one."""
+    names = ("integers", "integers_present", "values", "values_present")
+    columns = {name: np.concatenate([getattr(part.rows, name) for part in parts], axis=1) for name in names}
+    return _table_rows(**columns)
+
+
+def _table_rows(**columns: Any) -> RawTable:
+    count = columns["values"].shape[1]
+    return RawTable(ParsedRows(row_numbers=np.arange(count), labels=np.zeros(count, np.bool_), **columns))
+
+
+def table_to_rows(table: pa.Table, log_format: LogFormat) -> RawTable | None:
+    """Return an Arrow table of fields alone as rows; None for what only the parser of lines decides.
+
+    Columns are of kind integer, in numbers, and hex32, in texts, and every cell is good. They become the rows that
+    `table_to_chunk` and the parser would make of them, in a twentieth of the time.
+    """
+    fields = [*log_format.integer_fields, *log_format.hex_fields]
+    others = len(log_format.fields) - len(fields)
+    if others or log_format.missing or sorted(table.schema.names) != sorted(fields) or not table.num_rows:
+        return None
+    (batch, *more) = table.combine_chunks().to_batches()
+    if more:
+        return None
+    shape = len(log_format.integer_fields), table.num_rows
+    integers, integers_present = np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
+    for place, name in enumerate(log_format.integer_fields):
+        found = _whole_numbers(batch.column(name))
+        if found is None:
+            return None
+        integers[place], integers_present[place] = found
+    lengths, digits = [], []
+    for name in log_format.hex_fields:
+        texts = _texts_of(batch.column(name))
+        if texts is None:
+            return None
+        lengths.append(texts[0])
+        digits.append(texts[1])
+    values_present = np.array(lengths).reshape(-1, table.num_rows) > 0
+    values = np.zeros(values_present.shape, np.uint32)
+    nibbles = _NIBBLE_OF[np.concatenate([np.zeros(0, np.uint8), *digits])].reshape(-1, 8)
+    if len(nibbles) != values_present.sum() or (nibbles > 15).any():
+        return None
+    values[values_present] = np.ascontiguousarray(nibbles[:, ::2] << 4 | nibbles[:, 1::2]).view(">u4")[:, 0]
+    return _table_rows(
+        integers=integers, integers_present=integers_present, values=values, values_present=values_present
+    )
+
+
+def _whole_numbers(cells: pa.Array) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the cells of a column of numbers as int64, and where they are present; None if one is no such number."""
+    import pyarrow as pa
+
+    present: np.ndarray = np.asarray(cells.is_valid()) if cells.null_count else np.ones(len(cells), np.bool_)
+    if pa.types.is_signed_integer(cells.type):
+        return np.asarray(cells.fill_null(0)).astype(np.int64), present
+    if not (pa.types.is_float32(cells.type) or pa.types.is_float64(cells.type)):
+        return None
+    numbers = np.asarray(cells.fill_null(np.nan)).astype(np.float64)
+    present = ~np.isnan(numbers)
+    numbers = np.where(present, numbers, 0)
+    if not ((np.abs(numbers) < 2.0**63) & (numbers == np.floor(numbers))).all():
+        return None
+    return numbers.astype(np.int64), present
+
+
+def _texts_of(cells: pa.Array) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the lengths of a column of texts of no or eight bytes, and all bytes; None for another column."""
+    import pyarrow as pa
+
+    of_type = cells.type
+    is_large = pa.types.is_large_string(of_type) or pa.types.is_large_binary(of_type)
+    if not (is_large or pa.types.is_string(of_type) or pa.types.is_binary(of_type)):
+        return None
+    _, places, data = cells.buffers()
+    offsets = np.frombuffer(places, np.int64 if is_large else np.int32)[cells.offset : cells.offset + len(cells) + 1]
+    lengths = np.diff(offsets)
+    if cells.null_count:  # a null may have bytes of its own
+        lengths = np.where(np.asarray(cells.is_valid()), lengths, 0)
+    num_present = np.count_nonzero(lengths)
+    if offsets[-1] - offsets[0] != 8 * num_present or np.count_nonzero(lengths == 8) != num_present:
+        return None
+    return lengths, np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[-1]]

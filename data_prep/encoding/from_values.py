@@ -1,0 +1,188 @@
+"""Rows in Python's hands, lines of text or mappings from columns to values, as chunks of the log.
+
+A row without a label gets the cell of a good one, so that one parser decides what a good row is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from data_prep.kernels.parsed import BARE_SEPARATOR, Chunk, ParsedChunk
+from data_prep.options.log_format import FIELD_KINDS, NO_BOOLEANS, LogFormat
+from data_prep.raw_log.line_cells import add_label, has_label, split_line
+
+_BARE = bytes([BARE_SEPARATOR])
+_HEX32 = range(-(2**31), 2**32)
+
+
+def lines_to_chunk(lines: Sequence[str | bytes], log_format: LogFormat) -> Chunk:
+    """Return raw lines as a chunk; whether they have labels is decided by the first one's number of columns.
+
+    Raises ValueError for a line with a line end inside, TypeError for what is no text.
+    """
+    wrong = next((line for line in lines if not isinstance(line, str | bytes)), None)
+    if wrong is not None:
+        raise TypeError(f"expected rows as lines of text, mappings or a table; found {type(wrong).__name__}")
+    rows = [line.encode() if isinstance(line, str) else line for line in lines]
+    rows = [row.removesuffix(b"\n").removesuffix(b"\r") for row in rows]
+    for number, row in enumerate(rows):
+        if b"\n" in row:
+            raise ValueError(f"row {number} has a line end inside; give one line a row")
+    chunk = Chunk(0, len(rows), b"\n".join([*rows, b""]))
+    return chunk if not rows or has_label(rows[0], log_format) else add_label(chunk, log_format)
+
+
+def mappings_to_chunk(rows: Sequence[Mapping[str, Any]], log_format: LogFormat) -> Chunk:
+    """Return rows that are mappings from columns to values as a chunk; None and NaN are missing values.
+
+    Text is the cell as the log has it, of a number too; other columns are ignored. Raises ValueError for a column that
+    is missing, TypeError for a value that no cell of its kind holds.
+    """
+    columns = {name: kind for name, kind in log_format.columns.items() if kind in FIELD_KINDS}
+    separator = _BARE if log_format.quotes else log_format.separator.encode()
+    lines = []
+    for number, row in enumerate(rows):
+        if not row.keys() >= columns.keys():
+            check_names(f"row {number}", row, log_format)
+        cells = []
+        for name, kind in log_format.columns.items():
+            if name not in columns:
+                cells.append(log_format.any_cell(name).encode())
+                continue
+            value = row[name]
+            if value is None:
+                cells.append(b"")
+            elif type(value) is int and kind == "integer":
+                cells.append(b"%d" % value)
+            else:
+                try:
+                    text = value if type(value) is str else _text(value, name, log_format)
+                    cells.append(_checked_cell(text, separator))
+                except (TypeError, ValueError, OverflowError) as error:
+                    raise TypeError(f"row {number}, column {name!r} of kind {kind}: {error}") from None
+        lines.append(separator.join(cells))
+    return Chunk(0, len(lines), b"\n".join([*lines, b""]), is_bare=log_format.quotes)
+
+
+def cells_to_chunk(cells: Mapping[str, str], log_format: LogFormat) -> Chunk:
+    """Return one row with these cells, and others that are good, as a chunk."""
+    texts = [cells.get(name, log_format.any_cell(name)) for name in log_format.columns]
+    between = chr(BARE_SEPARATOR) if log_format.quotes else log_format.separator
+    return Chunk(0, 1, f"{between.join(texts)}\n".encode(), is_bare=log_format.quotes)
+
+
+def cells_of_line(chunk: Chunk, index: int, log_format: LogFormat) -> list[str]:
+    """Return the cells of one of a chunk's lines, as `split_line`."""
+    return split_line(chunk.lines.split(b"\n")[index], log_format, chunk.is_bare)
+
+
+def chunk_to_mapping(chunk: Chunk, log_format: LogFormat) -> dict[str, Any]:
+    """Return the only row of a chunk as a mapping from fields to values; None for a missing one."""
+    cells = dict(zip(log_format.columns, cells_of_line(chunk, 0, log_format), strict=True))
+    return {name: _value(cells[name], kind, log_format) for name, kind in log_format.fields}
+
+
+def _value(cell: str, kind: str, log_format: LogFormat) -> Any:
+    if cell == "" or cell in log_format.missing:
+        return None
+    if kind == "float":
+        return float(cell.replace(log_format.decimal, "."))
+    return int(cell) if kind == "integer" else cell
+
+
+def check_names(where: str, names: Iterable[Any], log_format: LogFormat) -> None:
+    """Raise ValueError for names of columns, of which others may be there, where a field is missing or there twice."""
+    counts = Counter(list(names))
+    fields = [name for name, _ in log_format.fields]
+    missing = [name for name in fields if not counts[name]]
+    if twice := [name for name in fields if counts[name] > 1]:
+        raise ValueError(f"{where} has columns of the model twice: {_some(twice)}")
+    if missing:
+        others = sorted({str(name) for name in counts} - log_format.columns.keys())
+        raise ValueError(
+            f"{where} has not the columns of the model: missing {_some(missing)}; others there: {_some(others)}. Give "
+            "None (null in JSON) for a value that is not there"
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + ", …" * (len(names) > 8) or "none"
+
+
+def _text(value: Any, name: str, log_format: LogFormat) -> str:
+    """Return a value as the cell of a line, as `raw_log.parquet` does it with a column."""
+    kind = log_format.columns[name]
+    if kind == "list" and isinstance(value, (list, tuple, np.ndarray)):
+        between = log_format.list_form(name).separator
+        texts = [_value_text(each, name, log_format) for each in value]
+        wrong = next((text for text in texts if between in text), None)
+        if wrong is not None:
+            raise ValueError(f"{wrong!r} has the separator {between!r} of the list's values in it")
+        return between.join(texts)
+    return _value_text(value, name, log_format)
+
+
+def _value_text(value: Any, name: str, log_format: LogFormat) -> str:
+    kind = log_format.columns[name]
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.decode()
+    if value is None or type(value).__name__ == "NAType" or (not isinstance(value, np.ndarray) and value != value):
+        return ""
+    if isinstance(value, (bool, np.bool_)):
+        texts = log_format.texts_of_booleans(name)
+        if not texts:
+            raise TypeError(f"found {value!r}; {NO_BOOLEANS}")
+        return texts[0] if value else texts[1]
+    if isinstance(value, (int, np.integer)):
+        return _hex_text(int(value)) if kind == "hex32" else str(int(value))
+    if isinstance(value, Decimal):
+        if kind == "string" or (kind != "hex32" and not value.as_tuple().exponent):
+            return format(value, "f")
+        value = float(value)
+    if isinstance(value, (float, np.floating)):
+        if float(value).is_integer() and abs(float(value)) < 2.0**63:
+            return _hex_text(int(value)) if kind == "hex32" else str(int(value))
+        return str(value)
+    if kind == "timestamp" and isinstance(value, (date, np.datetime64)):
+        return _time_text(value, log_format.time_form(name))
+    raise TypeError(f"expected text, a number or None, found {value!r}")
+
+
+def _time_text(value: date | np.datetime64, form: str) -> str:
+    import pyarrow as pa
+
+    from data_prep.raw_log.parquet import times_as_text
+
+    value = getattr(value, "to_datetime64", lambda: value)()  # of pandas, whose nanoseconds a datetime has not
+    times = pa.array(np.array([value]) if isinstance(value, np.datetime64) else [value])
+    return str(times_as_text(times, form)[0].as_py())
+
+
+def _hex_text(value: int) -> str:
+    if value not in _HEX32:
+        raise TypeError(f"expected a number of 32 bits, found {value}")
+    return f"{value & 0xFFFFFFFF:08x}"
+
+
+def _checked_cell(value: str, separator: bytes) -> bytes:
+    cell = value.encode()
+    if b"\n" in cell or b"\r" in cell or separator in cell:
+        raise ValueError(f"{value!r} has a line end or the separator {separator!r} in it, which no cell of the log has")
+    return cell
+
+
+def rejected(chunk: Chunk, parsed: ParsedChunk) -> dict[int, str]:
+    """Return the reason of each rejected line of a chunk, by its place among the chunk's lines."""
+    reasons = {}
+    for line in parsed.rejects_tsv.split(b"\n")[:-1]:
+        where, reason, _ = line.split(b"\t", 2)
+        reasons[int(where.rpartition(b":")[2]) - chunk.first_line_number] = reason.decode()
+    return reasons

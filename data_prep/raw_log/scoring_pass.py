@@ -1,0 +1,77 @@
+"""A pass over a log to score. It may lack the label, have other columns, and have some that are copied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TypeVar
+
+from data_prep.execution.pieces import Pieces
+from data_prep.execution.pools import ExecutorChoice, Pools
+from data_prep.kernels.parsed import Chunk
+from data_prep.options.log_format import FIELD_KINDS, FormatToScore, Kind, LogFormat
+from data_prep.raw_log.line_cells import has_label
+from data_prep.raw_log.log_files import LogFile, is_parquet
+from data_prep.raw_log.reading import LogReading, column_names
+from data_prep.raw_log.sample import sample_log
+
+Result = TypeVar("Result")
+
+_SAMPLED_LINES = 100
+
+
+def format_to_score(files: Sequence[LogFile], log_format: LogFormat, keep: Sequence[str]) -> LogFormat:
+    """Return the format of a log to score, as its first file shows it.
+
+    Where names decide, it may have other columns than those of the description, in any order, and lack the label and
+    whatever else changes no score; the columns to `keep` are among its columns. Where the place decides, it may lack
+    the label. Raises ValueError for a column to keep that is not there, and as `open_reader`.
+    """
+    has_names = log_format.header or is_parquet(files[0].location)
+    columns = dict(log_format.columns)
+    if not has_names and not _has_labels(files, log_format):
+        del columns[log_format.label_column]
+    names = column_names(files[0], log_format) if has_names else tuple(columns)
+    for name in keep:
+        if name not in names:
+            raise ValueError(f"--keep {name}: {files[0].location} has no such column; it has {', '.join(names)}")
+    if not has_names:
+        return FormatToScore.of(log_format, columns=columns)
+    columns = {
+        name: kind
+        for name, kind in log_format.columns.items()
+        if kind in FIELD_KINDS or (name in names and kind != "ignored")
+    }
+    kept: dict[str, Kind] = {name: "ignored" for name in keep if name not in columns}
+    others = "ignored" if log_format.header else "refused"
+    return FormatToScore.of(log_format, columns=columns | kept, others=others, keep=tuple(keep))
+
+
+def _has_labels(files: Sequence[LogFile], log_format: LogFormat) -> bool:
+    sample = next(sample_log(files[:1], log_format, _SAMPLED_LINES), None)
+    if sample is None or sample.chunk is None:
+        return True
+    lines = sample.chunk.lines.split(b"\n")[:-1]  # of which some may be bad
+    return 2 * sum(has_label(line, log_format, sample.chunk.is_bare) for line in lines) >= len(lines)
+
+
+def read_log(
+    files: Sequence[LogFile],
+    log_format: LogFormat,
+    function: Callable[[Chunk], Result],
+    consume: Callable[[Result], None],
+    title: str,
+    work_folder: Path,
+    executor: ExecutorChoice,
+    num_workers: int,
+    chunk_bytes: int,
+) -> None:
+    """Call `function` on each chunk of a log on the workers, and `consume` with the results in the log's order.
+
+    Results stay in `work_folder`, where the same pass finds them again after it was stopped.
+    """
+    pieces = Pieces(work_folder)
+    pieces.clear_unfinished()
+    with closing(Pools(executor)) as pools:
+        LogReading(files, log_format, pools, num_workers, chunk_bytes, pieces).run(function, consume, title)
