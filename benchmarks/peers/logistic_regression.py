@@ -6,21 +6,20 @@ from pathlib import Path
 
 import numpy as np
 
-from app.cli.baseline import fit, make_model, read_features
+from app.cli.baseline import Solver, fit, read_features
+from app.evaluation.score_bins import sigmoid
 from data_prep.prepared.schema import read_schema
 
 
 def predict(folder: Path, split: str, inverse_penalty: float) -> np.ndarray:
     """Log odds [rows] by a regression fitted to all of `train`."""
     schema = read_schema(folder)
-    model = make_model(inverse_penalty).fit(*read_features(folder, schema, "train"))
-    odds: np.ndarray = model.decision_function(read_features(folder, schema, split)[0])
-    return odds
+    fitted = Solver(*read_features(folder, schema, "train")).fit(inverse_penalty)
+    return fitted.logits(read_features(folder, schema, split)[0])
 
 
 def probabilities_of(folder: Path, split: str) -> np.ndarray:
     """Fit to all of `train`, with the penalty chosen on `valid`; return the probabilities [rows] of a split."""
     schema = read_schema(folder)
     fitted = fit(folder, schema, max_rows=schema.splits["train"].rows)
-    probabilities: np.ndarray = fitted.model.predict_proba(read_features(folder, schema, split)[0])[:, 1]
-    return probabilities
+    return sigmoid(fitted.logits(read_features(folder, schema, split)[0]))

@@ -1,13 +1,17 @@
 """Logistic regression as a command, on a synthetic log of a few thousand rows."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy import sparse
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
 from app.__main__ import main
 from app.cli import baseline
+from app.evaluation.score_bins import sigmoid
 from data_prep.prepared.examples import concatenate
 from data_prep.prepared.features import NUMERIC_SCALE
 from data_prep.prepared.reader import read_blocks
@@ -42,16 +46,62 @@ def test_the_table_has_the_metrics_of_scikit_learn(tiny_dataset, tiny_schema, ca
     found = json.loads(capsys.readouterr().out)
     features, labels, _ = baseline.read_features(tiny_dataset, tiny_schema, "train")
     test, clicks, _ = baseline.read_features(tiny_dataset, tiny_schema, "test")
-    model = baseline.make_model(found["inverse_penalty"]).fit(features, labels)
+    model = LogisticRegression(C=found["inverse_penalty"], max_iter=1000, tol=1e-6).fit(features, labels)
     probabilities = model.predict_proba(test)[:, 1].astype(np.float64)
     assert found["train_rows"] == len(labels) and found["rows"] == len(clicks)
     assert found["auc"] == pytest.approx(roc_auc_score(clicks, probabilities), abs=1e-3)  # the solver's tolerance
-    assert found["log_loss"] == pytest.approx(log_loss(clicks, probabilities), abs=1e-4)
+    assert found["log_loss"] == pytest.approx(log_loss(clicks, probabilities), abs=3e-4)
     assert main(["baseline", str(tiny_dataset)]) == 0
     head, _, regression, best = capsys.readouterr().out.splitlines()
     assert head.startswith(f"test: {len(clicks):,} rows, click rate 0.")
     assert regression.split()[-3:-1] == [f"{found['auc']:.6f}", f"{found['log_loss']:.6f}"]
     assert best.startswith("  best possible") and best.endswith("–")
+
+
+def made_rows(num_rows, effect, rng):
+    """One-hot values of which a few are frequent and most are rare, with effects on the label of this size."""
+    ids = np.minimum(rng.zipf(1.3, (num_rows, 3)), 300) - 1 + 300 * np.arange(3)
+    starts = np.arange(0, 3 * num_rows + 1, 3)
+    features = sparse.csr_matrix((np.ones(ids.size, np.float32), ids.reshape(-1), starts), shape=(num_rows, 900))
+    logits = effect * rng.normal(size=900)[ids].sum(1)
+    return features, (rng.random(num_rows) < sigmoid(logits)).astype(np.float32)
+
+
+@pytest.mark.parametrize("inverse_penalty", [0.01, 1.0, 30.0])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_fit_is_that_of_scikit_learn(inverse_penalty, weighted):
+    rng = np.random.default_rng(1)
+    features, labels = made_rows(4000, 1.0, rng)
+    weights = rng.integers(1, 9, len(labels)).astype(np.float32) if weighted else None
+    model = LogisticRegression(C=inverse_penalty, max_iter=5000, tol=1e-8).fit(features, labels, weights)
+    fitted = baseline.Solver(features, labels, weights).fit(inverse_penalty)
+
+    def objective(logits, weights_of_values):
+        losses = np.logaddexp(0, logits) - labels * logits
+        return np.average(losses, weights=weights) + np.square(weights_of_values).sum() / (2 * inverse_penalty * total)
+
+    total = len(labels) if weights is None else weights.sum()
+    least = objective(model.decision_function(features), model.coef_)
+    # A weight that is e standard errors off costs e² / 2; twice that where the model is surer than the click rate.
+    allowed = features.shape[1] * baseline.CLOSE_ENOUGH**2 / total
+    assert least - 1e-6 < objective(fitted.logits(features), fitted.weights) < least + allowed
+
+
+@pytest.mark.parametrize(("effect", "least", "most"), [(0.02, 1e-4, 1e-2), (3.0, 0.3, 1e2)])
+def test_the_penalty_is_sought_until_it_gets_worse(effect, least, most, tiny_schema, monkeypatch):
+    rng = np.random.default_rng(2)
+    features, labels = made_rows(12_000, effect, rng)
+    monkeypatch.setattr(baseline, "read_features", lambda *_: (features[:8000], labels[:8000], None))
+
+    def evaluate(fitted, *_):
+        return SimpleNamespace(log_loss=log_loss(labels[8000:], sigmoid(fitted.logits(features[8000:]))))
+
+    monkeypatch.setattr(baseline, "evaluate", evaluate)
+    found = baseline.fit("", tiny_schema).inverse_penalty
+    assert least <= found <= most
+    tried = 10.0 ** np.arange(-4, 2.5, 0.5)
+    losses = [evaluate(baseline.Solver(features[:8000], labels[:8000], None).fit(c)).log_loss for c in tried]
+    assert found == pytest.approx(tried[np.argmin(losses)])
 
 
 @pytest.mark.parametrize(
