@@ -49,11 +49,13 @@ setup: $(VENV)/.installed  ## make .venv with the pinned packages, and the nativ
 	else echo "warning: no C++ compiler ($(CXX)): the native parts are not built and training is slower;" \
 	     "install g++ and run 'make native'" >&2; fi
 
-.PHONY: native
+NATIVE_PARTS := data_prep/kernels app/tables/native app/model
+.PHONY: native $(NATIVE_PARTS)
 native: $(VENV)/.installed  ## build the native parts: log kernels, host tables, dense layer
-	@$(MAKE) --no-print-directory -s -C data_prep/kernels/csrc all
-	@$(MAKE) --no-print-directory -s -C app/tables/native/csrc all
-	@$(MAKE) --no-print-directory -s -C app/model/csrc PYTHON=$(RUN_PYTHON) all
+	@$(MAKE) --no-print-directory -s -j "$$(nproc)" $(NATIVE_PARTS)
+
+$(NATIVE_PARTS):
+	@$(MAKE) --no-print-directory -s -C $@/csrc PYTHON=$(RUN_PYTHON) all
 
 .PHONY: native-sanitize
 native-sanitize: setup  ## run the tests of all native parts under AddressSanitizer and UBSan

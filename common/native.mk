@@ -23,6 +23,7 @@ $(BUILD)/lib$(LIBRARY).so: $(OBJECTS)
 
 $(BUILD)/%.o: %.cc Makefile $(RULES)
 	@mkdir -p $(@D)
+	@echo "compiling $(patsubst $(PROJECT)/%,%,$(abspath $<))"
 	$(CXX) $(FLAGS) -c -o $@ $<
 
 sanitize:
