@@ -19,4 +19,6 @@ CONFIG=$config bash "$project_dir/scripts/run_auto_parallel_train.sh" 1 "$epochs
 echo "== evaluating"
 "$python" -P -m app evaluate
 echo "== logistic regression on the same rows"
-exec "$python" -P -m app baseline prepared --run device_0
+"$python" -P -m app baseline prepared --run device_0
+echo "== done: $demo_dir/device_0/report.html shows the training, $demo_dir/prepared/report.html the log"
+echo "next: make export (a bundle to score with), make serve; for a log of your own: .venv/bin/python -m data_prep describe LOG"
