@@ -23,7 +23,7 @@ from app.checkpoint.array_file import Column, column_of, write_arrays
 from app.checkpoint.disk import BLOCK_BYTES, FileRecord, Progress, no_progress
 from app.checkpoint.manifest import Manifest, identify, write_manifest
 from app.checkpoint.tower_slices import WHOLE_FILE, slice_file
-from app.distributed.process_group import MpiGroup, SingleProcess, is_collective, on_all_ranks
+from app.distributed.process_group import ONE_PROCESS, ProcessGroup, is_collective, on_all_ranks
 from app.tables.interface import DEEP, WIDE, Indices, RowArray, TableSnapshot
 from common.files import replace_folder, sync_folder
 
@@ -62,7 +62,7 @@ def write_checkpoint(
     manifest: Manifest,
     num_shards: int = 1,
     progress: Progress = no_progress,
-    group: MpiGroup | None = None,
+    group: ProcessGroup = ONE_PROCESS,
     sliced: bool = False,
 ) -> Path:
     """Write one checkpoint below `folder` and return its path: complete, or (after any error) not there at all.
@@ -74,7 +74,6 @@ def write_checkpoint(
     """
     final = folder / step_name(manifest.step)
     partial = final.with_suffix(PARTIAL)
-    ranks = group or SingleProcess()
 
     def begin() -> None:
         clear_leftovers(folder)
@@ -82,10 +81,10 @@ def write_checkpoint(
 
     def write_own() -> dict[str, FileRecord]:
         own = {}
-        if sliced or ranks.rank == 0:
-            name = slice_file(ranks.rank, ranks.size) if sliced else DENSE
+        if sliced or group.rank == 0:
+            name = slice_file(group.rank, group.size) if sliced else DENSE
             own[name] = write_arrays(partial / name, {key: column_of(a) for key, a in state.dense.items()}, progress)
-        if group is not None:
+        if group.sharded:
             return own | write_shards(partial, state.tables, group.rank, group.num_owners)
         for table, rows in state.tables.items():
             for shard in range(num_shards):
@@ -95,7 +94,9 @@ def write_checkpoint(
 
     def finish() -> None:
         files = {name: record for records in written for name, record in records.items()}
-        shards = dict.fromkeys((WIDE, DEEP), group.num_owners) if group else dict.fromkeys(state.tables, num_shards)
+        shards = dict.fromkeys(state.tables, num_shards)
+        if group.sharded:
+            shards = dict.fromkeys((WIDE, DEEP), group.num_owners)
         write_manifest(partial, identify(replace(manifest, shards=shards, files=files)))
         sync_folder(partial)
         replaced = final.with_suffix(REPLACED)
@@ -103,17 +104,17 @@ def write_checkpoint(
         shutil.rmtree(replaced, ignore_errors=True)
 
     try:
-        ranks.on_rank0(begin)
-        own = write_own() if group is None else on_all_ranks(group, write_own)
-        written = [*ranks.rpc("write_shards", partial, manifest.parent is not None), *ranks.gather(own)]
-        ranks.on_rank0(finish)
+        group.on_rank0(begin)
+        own = on_all_ranks(group, write_own)
+        written = [*group.rpc("write_shards", partial, manifest.parent is not None), *group.gather(own)]
+        group.on_rank0(finish)
     except BaseException as error:
-        if ranks.rank == 0:
+        if group.rank == 0:
             shutil.rmtree(partial, ignore_errors=True)
         if is_collective(error):
-            ranks.rpc("release", False)
+            group.rpc("release", False)
         raise
-    ranks.rpc("release", True)
+    group.rpc("release", True)
     return final
 
 

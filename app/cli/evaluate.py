@@ -23,9 +23,8 @@ from app.config.config import Config
 from app.config.run_settings import Target
 from app.distributed.mpirun import launch
 from app.distributed.process_group import (
-    MpiGroup,
+    ONE_PROCESS,
     ProcessGroup,
-    SingleProcess,
     on_all_ranks,
     shows_progress,
     started_by_mpi,
@@ -127,7 +126,7 @@ def _evaluate(arguments: argparse.Namespace, checkpoint: Checkpoint) -> int:
     if foreign:
         raise ValueError(f"argument {foreign[0]!r}: only eval.* can be changed here; the rest is the checkpoint's")
     config = settings.override(saved_config(checkpoint), arguments.settings)
-    group: ProcessGroup = SingleProcess()
+    group: ProcessGroup = ONE_PROCESS
     data = check_data(checkpoint, arguments.split, arguments.dataset, config)  # before the slow start
     check_slices(arguments.by, data[1], arguments.split)
     if arguments.calibrate:
@@ -253,7 +252,7 @@ def evaluate_checkpoint(
     split: str,
     data: tuple[Path, Schema],
     config: Config,
-    group: ProcessGroup | None = None,
+    group: ProcessGroup = ONE_PROCESS,
     check: Callable[[], None] = lambda: None,
     by: Sequence[str] = (),
     calibrate: bool = False,
@@ -268,7 +267,7 @@ def evaluate_checkpoint(
     folder, schema = data
     batch_size = config.eval.batch_size or config.train.batch_size
     load = partial(load_for_scoring, checkpoint, config, schema, batch_size, group)
-    scorer = on_all_ranks(group, load) if isinstance(group, MpiGroup) else load()
+    scorer = on_all_ranks(group, load)
 
     def score(batch: Batch, ids: UniqueIds) -> np.ndarray:
         check()

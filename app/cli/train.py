@@ -10,7 +10,7 @@ from app.cli import rank
 from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
 from app.distributed.mpirun import check_rank_table, launch
-from app.distributed.process_group import ProcessGroup, SingleProcess, max_rank_rows, started_by_mpi
+from app.distributed.process_group import ONE_PROCESS, ProcessGroup, max_rank_rows, started_by_mpi
 from app.run.folder import RunIsFinishedError
 from app.training.parallel.pipeline.stage_plan import describe_pipeline, plan_pipeline
 from app.training.parallel.tensor.layout_plan import describe_plan, plan_run, run_shapes
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
             return report_finished(finished)
     if num_processes > 1 and not started_by_mpi() and not arguments.dry_run:
         return launch(num_processes, arguments.hostfile, arguments.words)
-    group: ProcessGroup = SingleProcess()
+    group: ProcessGroup = ONE_PROCESS
     if started_by_mpi():
         what, folder = {"tables": plan.backend}, Path.cwd() / plan.config.checkpoint.dir
         group = rank.join(plan.config, plan.schema, arguments.ranks, arguments.servers, what, folder)

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from mpi4py import MPI
 
 from app.distributed.watchdog import waiting
 from common.memory import huge_pages
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 CACHE_LINE = 16  # floats; each array starts at one
 

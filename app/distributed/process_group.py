@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from app.distributed.watchdog import waiting
+from app.tables.backends import make_host_tables
+from app.tables.interface import HostTables, TableRates, TablesSpec
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -22,11 +24,15 @@ SHARED_ERRORS = (OSError, ValueError, MemoryError)  # errors of one rank that ar
 class ProcessGroup:
     """The processes that train; all of them call each method, in the same order. The defaults are those of one process.
 
-    `rank` and `size` count the processes that train.
+    `rank` and `size` count the processes that train. If the group is `sharded`, `num_owners` processes own the table
+    rows together, and each process that trains takes a slice of every batch.
     """
 
     rank: int = 0
     size: int = 1
+    sharded = False
+    num_owners: int = 1
+    communicator: MPI.Comm  # of the processes that train; a single process has none
 
     def __enter__(self) -> ProcessGroup:
         return self
@@ -58,13 +64,26 @@ class ProcessGroup:
         """Return this rank's slice of a batch; empty if there are fewer rows than ranks."""
         return rank_slice(num_rows, self.rank, self.size)
 
+    def batch_rows(self, batch_size: int) -> int:
+        """Return the most rows that a rank has of a batch of up to `batch_size`."""
+        return max_rank_rows(batch_size, self.size)
+
+    def make_tables(self, backend: str, spec: TablesSpec, learning_rates: TableRates, num_threads: int) -> HostTables:
+        """Make the tables outside the graph, sharded over all owners if the group is."""
+        return make_host_tables(backend, spec, learning_rates, num_threads)
+
 
 class SingleProcess(ProcessGroup):
     """A job of one process; no other module has to treat it as a special case."""
 
 
+ONE_PROCESS = SingleProcess()
+
+
 class MpiGroup(ProcessGroup):
     """The ranks of `world` that train: all, or those after the first `num_servers`."""
+
+    sharded = True
 
     def __init__(self, world: MPI.Comm, num_servers: int = 0) -> None:
         self.world = world
@@ -121,6 +140,11 @@ class MpiGroup(ProcessGroup):
             raise mark_collective(OSError(errors[0]))
         return [result for result, _ in replies]
 
+    def make_tables(self, backend: str, spec: TablesSpec, learning_rates: TableRates, num_threads: int) -> HostTables:
+        from app.distributed.sharded_tables import make_sharded_tables
+
+        return make_sharded_tables(backend, spec, learning_rates, self.world, self.num_owners, num_threads)[0]
+
     def serve_rpc(self, calls: Mapping[str, Callable[..., Any]]) -> bool:
         """Run one remote call of `rpc` on a server; return False if it was END."""
         name, arguments = self.world.bcast(None, root=self.num_servers)
@@ -160,6 +184,8 @@ def first_error(group: ProcessGroup, error: Exception | None) -> Exception | Non
 
 def on_all_ranks(group: ProcessGroup, function: Callable[[], Result]) -> Result:
     """Call `function` on every rank and return its result; raise the first rank's error of `SHARED_ERRORS` on all."""
+    if not group.sharded:
+        return function()
     error: Exception | None = None
     try:
         result = function()

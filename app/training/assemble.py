@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import mindspore as ms
 import numpy as np
@@ -15,7 +14,7 @@ from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.config.parallel import recomputed_runs
 from app.device import deprecations_silenced, init_communication
-from app.distributed.process_group import MpiGroup, ProcessGroup, max_rank_rows
+from app.distributed.process_group import ONE_PROCESS, ProcessGroup
 from app.model import dense_layer as parameters
 from app.model.distinct_layer import NativeSumRows, distinct_layer
 from app.model.dropout import DropoutNoise
@@ -23,13 +22,15 @@ from app.model.native_layer import dense_layer
 from app.model.native_tower import logits_of
 from app.model.tower_optimizers import DenseOptimizers
 from app.model.wide_deep import Tower, WideDeep
-from app.tables.backends import make_host_tables, pick_host_backend
+from app.tables.backends import pick_host_backend
 from app.tables.checks import load_state
 from app.tables.fields import fields_of_model, num_deep_inputs
 from app.tables.initial import initial_rows
-from app.tables.interface import DEEP, WIDE, HostTables, Snapshot, TableRates, TablesSpec
+from app.tables.interface import DEEP, WIDE, Snapshot, TableRates, TablesSpec
 from app.training.learning_rates import LearningRates, learning_rates, table_learning_rates, table_spec
 from app.training.parallel.accelerator import AcceleratorPlacement, recompute_layers
+from app.training.parallel.data_parallel import DataParallelPlacement, DataParallelScorer, DataParallelStep
+from app.training.parallel.pipeline.stage_step import PipelinePlacement
 from app.training.parallel.placement import TowerPlacement
 from app.training.parallel.tensor.split_step import ShardedPlacement
 from app.training.step.distinct import ByDistinctRow, one_field
@@ -38,9 +39,6 @@ from app.training.step.step import ByPosition, HostTablesScorer, HostTablesStep,
 from app.training.step.stock_step import StockStep
 from app.training.step.stock_tables import StockTables
 from data_prep.prepared.schema import Schema
-
-if TYPE_CHECKING:
-    from app.training.parallel.data_parallel import DataParallelScorer
 
 
 @dataclass(frozen=True)
@@ -116,7 +114,7 @@ class TrainingState:
         return self.model.named_parameters() | self.model.named_statistics() | self.optimizers.named_state()
 
 
-def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup | None = None) -> TrainingState:
+def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup = ONE_PROCESS) -> TrainingState:
     """Make all parts of a training, at their initial values; `backend` as `pick_backend` chose it.
 
     `group` are the ranks that train together; servers may own the rows.
@@ -148,23 +146,17 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup |
     else:
         rows = rows_for_device(config, spec, table_rates, backend, group, placement.batch_rows)
         step = HostTablesStep(rows, parts, placement.host_graph(parts), logits_of(placement.scorer()))
-        if isinstance(group, MpiGroup):
-            from app.training.parallel.data_parallel import DataParallelStep  # loads MPI, which one process lacks
-
+        if group.sharded:
             step = DataParallelStep(step, group, placement.rows_of)
     return TrainingState(step, model, optimizers, rates, placement, config.checkpoint.sliced)
 
 
-def place_tower(config: Config, model: WideDeep, group: ProcessGroup | None) -> TowerPlacement:
+def place_tower(config: Config, model: WideDeep, group: ProcessGroup) -> TowerPlacement:
     """Choose where the dense model lies, by the section `parallel` and the device; `model` has its initial values."""
-    if not isinstance(group, MpiGroup):
-        return TowerPlacement(model, config.train.batch_size)
-    # These load MPI, which one process does not need.
-    from app.training.parallel.data_parallel import DataParallelPlacement
-    from app.training.parallel.pipeline.stage_step import PipelinePlacement
-
+    rows = group.batch_rows(config.train.batch_size)
+    if not group.sharded:
+        return TowerPlacement(model, rows)
     options, on_cpu = config.parallel, ms.get_current_device().device_target == "CPU"
-    rows = max_rank_rows(config.train.batch_size, group.size)
     if options.pipeline_stages > 1:
         if not on_cpu:
             init_communication()
@@ -177,7 +169,7 @@ def place_tower(config: Config, model: WideDeep, group: ProcessGroup | None) -> 
 
 
 def load_for_scoring(
-    checkpoint: Checkpoint, config: Config, schema: Schema, batch_size: int, group: ProcessGroup | None = None
+    checkpoint: Checkpoint, config: Config, schema: Schema, batch_size: int, group: ProcessGroup = ONE_PROCESS
 ) -> HostTablesScorer | DataParallelScorer:
     """Load a checkpoint's model over host tables, without optimizers, whatever backend trained it.
 
@@ -188,8 +180,7 @@ def load_for_scoring(
     rates = learning_rates(config)
     rates.load_state(checkpoint.manifest.schedules)
     table_rates = table_learning_rates(rates, config.deep_optimizer)
-    batch_rows = max_rank_rows(batch_size, group.size) if isinstance(group, MpiGroup) else batch_size
-    rows = rows_for_device(config, spec, table_rates, pick_host_backend(), group, batch_rows)
+    rows = rows_for_device(config, spec, table_rates, pick_host_backend(), group, group.batch_rows(batch_size))
     tables = rows.tables
     with tables.loading(checkpoint.manifest.step) as write:
         found = checkpoint.read_once(spec, write)
@@ -202,11 +193,8 @@ def load_for_scoring(
     check_dense(dense, {name: parameter.shape for name, parameter in expected.items()})
     for name, parameter in expected.items():
         parameters.write_parameter(parameter, dense[name])
-    if isinstance(group, MpiGroup):
-        from app.training.parallel.data_parallel import DataParallelScorer
-
-        return DataParallelScorer(HostTablesScorer(rows, logits_of(model)), group)
-    return HostTablesScorer(rows, logits_of(model))
+    scorer = HostTablesScorer(rows, logits_of(model))
+    return DataParallelScorer(scorer, group) if group.sharded else scorer
 
 
 def rows_for_device(
@@ -214,26 +202,15 @@ def rows_for_device(
     spec: TablesSpec,
     learning_rates: TableRates,
     backend: str,
-    group: ProcessGroup | None,
+    group: ProcessGroup,
     batch_rows: int,
 ) -> ByPosition:
     """Make the tables outside the graph, and the form in which their rows cross to the device."""
-    if config.model.first_layer != "distinct" or isinstance(group, MpiGroup):
-        return ByPosition(host_tables(config, spec, learning_rates, backend, group), batch_rows)
-    tables = host_tables(config, one_field(spec), learning_rates, backend, group)
-    return ByDistinctRow(tables, spec, batch_rows, most_distinct(config))
-
-
-def host_tables(
-    config: Config, spec: TablesSpec, learning_rates: TableRates, backend: str, group: ProcessGroup | None
-) -> HostTables:
-    """Make the tables outside the graph; with several ranks the rows are sharded over all owners."""
     threads = config.device.num_threads
-    if not isinstance(group, MpiGroup):
-        return make_host_tables(backend, spec, learning_rates, threads)
-    from app.distributed.sharded_tables import make_sharded_tables
-
-    return make_sharded_tables(backend, spec, learning_rates, group.world, group.num_owners, threads)[0]
+    if config.model.first_layer != "distinct" or group.sharded:
+        return ByPosition(group.make_tables(backend, spec, learning_rates, threads), batch_rows)
+    tables = group.make_tables(backend, one_field(spec), learning_rates, threads)
+    return ByDistinctRow(tables, spec, batch_rows, most_distinct(config))
 
 
 def fold_numeric(state: ModelState, spec: TablesSpec, num_numeric: int) -> dict[str, np.ndarray]:

@@ -18,7 +18,7 @@ from app.checkpoint.manifest import Manifest, ManifestReader, ParentRecord, Posi
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import compact, delta_to_compact, open_if_whole, remove_old
 from app.checkpoint.write import ModelState, write_checkpoint
-from app.distributed.process_group import MpiGroup, first_error, is_collective
+from app.distributed.process_group import first_error, is_collective
 from app.evaluation.metrics import Metrics, defined
 from app.evaluation.selection import Selection
 from app.run.identity import data_identity
@@ -91,7 +91,6 @@ class CheckpointManager:
         self._options = context.config.checkpoint
         self._parts = parts
         self._selection = selection
-        self._ranks = context.group if isinstance(context.group, MpiGroup) else None
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Writing | None = None
         self._newest: Checkpoint | None = None  # a delta holds the changes since it
@@ -136,7 +135,7 @@ class CheckpointManager:
             return
         self._run.sync_logs()
         # Several ranks write in steps that all of them take, so they cannot train meanwhile.
-        in_background = self._options.background and self._ranks is None and not wait
+        in_background = self._options.background and not self._group.sharded and not wait
         progress = Throttle(BACKGROUND_SHARE, snapshot.awaited) if in_background else no_progress
         manifest = self._manifest(position, metrics, parent)
         future = self._thread.submit(self._write, dense, snapshot, manifest, progress)
@@ -228,9 +227,9 @@ class CheckpointManager:
         """Write one checkpoint and tidy up the older ones, in the thread; the snapshot is released in any case."""
         start, saved = time.perf_counter(), False
         folder, state = self._run.checkpoints, ModelState(dense, snapshot.tables)
-        sliced = self._ranks is not None and self._options.sliced
+        sliced = self._group.sharded and self._options.sliced
         try:
-            path = write_checkpoint(folder, state, manifest, self._options.shards, progress, self._ranks, sliced)
+            path = write_checkpoint(folder, state, manifest, self._options.shards, progress, self._group, sliced)
             self._newest = None  # if this one cannot be opened, a full one follows: servers count its rows as saved
             self._newest = written = self._group.on_rank0(lambda: Checkpoint.open(path, self._read_manifest))
             saved = True

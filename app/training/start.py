@@ -17,7 +17,7 @@ from app.checkpoint.read import DamagedCheckpointError
 from app.config.by_rows import describe_by_rows, describe_few_steps
 from app.config.config import Config
 from app.distributed.mpirun import DID_NOT_LEARN
-from app.distributed.process_group import ProcessGroup, SingleProcess
+from app.distributed.process_group import ONE_PROCESS, ProcessGroup
 from app.run.decision import describe_kept, read_state, settings_of_run
 from app.run.folder import RunIsFinishedError, check_launch, open_run
 from app.run.report import leave_report
@@ -26,7 +26,7 @@ from app.tables.backends import pick_backend
 from app.tables.fields import fields_of_model, is_plain
 from app.training.context import LOGS, Callback, RunContext
 from app.training.parallel.strategy_file import STRATEGY_FILE, read_strategies, strategy_record, write_strategy
-from app.training.step.first_layer import obstacle, with_first_layer
+from app.training.step import first_layer
 from app.training.stop_signals import Stopped, StopRequest
 from app.training.validate import validate, validate_target
 from app.training.warm_start.source import check_source
@@ -71,14 +71,13 @@ class Launch:
             log.warning("warning: %s: for Ascend and GPU only; ignored on a CPU", ", ".join(unused))
         return target
 
-    def train(self, target: str, group: ProcessGroup | None = None) -> int:
+    def train(self, target: str, group: ProcessGroup = ONE_PROCESS) -> int:
         """Train on the device `target`, as one of the ranks `group`, and return the exit status.
 
         Raises as `Trainer.train`, but for what it has saved.
         """
-        group = group or SingleProcess()
         # One process finds a damaged checkpoint as it loads it, which reads each byte once; several verify it before.
-        damaged: dict[Path, str] | None = {} if isinstance(group, SingleProcess) else None
+        damaged: dict[Path, str] | None = None if group.sharded else {}
         while True:
             try:
                 return self._train_in_folder(target, group, damaged)
@@ -147,22 +146,12 @@ def plan_launch(config: Config, dataset: Path, path: Path, num_ranks: int = 1, n
     asked = read_strategies(config, schema)
     config = settings_of_run(path, asked, schema)
     device.prepare_environment(config.device)
-    plain = is_plain(fields_of_model(schema, config.model))
-    backend = pick_backend(config.tables.backend, config.model.fold_numeric, num_ranks + num_servers, plain)
-    asked_way, num_processes = asked.model.first_layer, num_ranks + num_servers
-    was_chosen = (asked_way, config.model.first_layer) == ("auto", "distinct")
-    if was_chosen and (reason := obstacle(config, schema, backend, num_processes=1)):
-        raise ValueError(
-            f"the run in {path} multiplies distinct rows once (model.first_layer=distinct), but now {reason}; resume "
-            "it without that, or begin anew with train.resume=never"
-        )
-    config, reason = with_first_layer(config, asked_way, schema, dataset, backend, num_processes)
-    if num_processes > 1 and config.model.first_layer == "distinct":
-        reason = "several ranks multiply the first layer position by position, which rounds otherwise"
-    # A run that auto began as distinct may be resumed by several ranks; who asks for distinct there is refused.
-    as_asked = replace(config, model=replace(config.model, first_layer=asked_way))
-    validate(as_asked, schema, num_ranks, num_servers, backend)
-    return Launch(path, asked, config, dataset, schema, backend, reason)
+    plain, num_processes = is_plain(fields_of_model(schema, config.model)), num_ranks + num_servers
+    backend = pick_backend(config.tables.backend, config.model.fold_numeric, num_processes, plain)
+    validate(config, schema, num_ranks, num_servers, backend)
+    way, line = first_layer.choose(asked.model.first_layer, config, schema, dataset, backend, num_processes)
+    config = replace(config, model=replace(config.model, first_layer=way))
+    return Launch(path, asked, config, dataset, schema, backend, line)
 
 
 def report_finished(finished: RunIsFinishedError) -> int:

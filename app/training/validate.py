@@ -15,7 +15,6 @@ from app.tables.backends import check_supported
 from app.tables.fields import fields_of_model, is_plain
 from app.training.parallel.pipeline.stage_plan import plan_pipeline
 from app.training.parallel.tensor.layout_plan import plan_run, run_shapes
-from app.training.step.first_layer import obstacle
 from common.text import did_you_mean
 from data_prep.prepared.schema import Schema
 
@@ -39,9 +38,6 @@ def validate(config: Config, schema: Schema, num_ranks: int, num_servers: int, b
             "deep_optimizer.schedule.name=constant (train.auto chooses cosine)"
         )
     _validate_tower(config, num_ranks)
-    reason = obstacle(config, schema, backend, num_ranks + num_servers)
-    if config.model.first_layer == "distinct" and reason:
-        raise ValueError(f"model.first_layer=distinct: {reason}; choose auto or direct")
     shapes, rows = run_shapes(config, schema), max_rank_rows(config.train.batch_size, num_ranks) * num_ranks
     if config.parallel.pipeline_stages > 1:
         plan_pipeline(config.parallel, shapes, num_ranks)

@@ -17,7 +17,7 @@ import numpy as np
 
 from app import device
 from app.distributed.gradient_sum import GradientSum
-from app.distributed.process_group import MpiGroup, load_mpi, started_by_mpi
+from app.distributed.process_group import ONE_PROCESS, MpiGroup, load_mpi, started_by_mpi
 from app.distributed.sharded_tables import ShardedTables
 from app.training.parallel.server import ParameterServer
 from benchmarks.harness.contender import Parts, serve
@@ -37,7 +37,7 @@ def main() -> None:
     device.select_device(config.device)
     from app.training.assemble import assemble
 
-    step = assemble(config, schema, "native", group).step
+    step = assemble(config, schema, "native", group or ONE_PROCESS).step
     take_steps = timed(steps_on_prefetched_batches(step, step, workload))
     if group is None:
         serve(take_steps)

@@ -114,7 +114,7 @@ class ThreadGroup:
     `calls` are those of servers, of which there are none.
     """
 
-    on_rank0 = MpiGroup.on_rank0
+    on_rank0, sharded = MpiGroup.on_rank0, True
 
     def __init__(self, rank, ranks):
         self.rank, self.size, self._ranks = rank, len(ranks.told), ranks

@@ -18,7 +18,7 @@ from mindspore import Tensor, nn, ops
 from app.batches import Batch, slice_of_batch
 from app.device import init_communication
 from app.distributed.gradient_sum import GradientSum
-from app.distributed.process_group import MpiGroup, ProcessGroup, mark_collective, rank_slice
+from app.distributed.process_group import ProcessGroup, mark_collective, rank_slice
 from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, AllFinite, Gradients, HostGraph, Optimizers, scalars
 from app.model.wide_deep import WideDeep
 from app.tables.interface import UniqueIds
@@ -31,7 +31,7 @@ RowsOf = Callable[[int, int, int], slice]
 class DataParallelPlacement(TowerPlacement):
     """The whole tower on every rank, each of which computes its slice of the batch."""
 
-    def __init__(self, model: WideDeep, batch_rows: int, group: MpiGroup) -> None:
+    def __init__(self, model: WideDeep, batch_rows: int, group: ProcessGroup) -> None:
         super().__init__(model, batch_rows)
         self._group = group
 
@@ -50,7 +50,7 @@ class SummedGraph:
     The numeric fields' rows are rows of every rank's batch, so each rank adds its share of their L2 term.
     """
 
-    def __init__(self, parts: StepSettings, group: MpiGroup) -> None:
+    def __init__(self, parts: StepSettings, group: ProcessGroup) -> None:
         self.forward_backward = parts.shared_by(group.size).forward_backward()
         self.sum = GradientSum(group.communicator)
         self._gradients = Gradients(self.forward_backward)

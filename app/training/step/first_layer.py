@@ -9,7 +9,6 @@ Letters: B batch size, C fields, D embedding width.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,28 +32,45 @@ def most_distinct(config: Config) -> float:
     return 1 - SUMS_COST[config.device.precision] / config.model.embedding_dim
 
 
-def with_first_layer(
-    config: Config, asked: FirstLayer, schema: Schema, dataset: Path, backend: str, num_processes: int
-) -> tuple[Config, str]:
-    """Return `config` with `model.first_layer` chosen if it is auto, and a line for the log.
+def choose(
+    asked: FirstLayer, config: Config, schema: Schema, dataset: Path, backend: str, num_processes: int
+) -> tuple[FirstLayer, str]:
+    """Return how the first layer is multiplied, and a line for the log; it is empty if distinct rows save nothing.
 
-    `asked` is the setting before that of the run which is resumed. The line is "" where nothing would be saved.
+    `asked` is what the user asked for; `config` has the choice of the run that is resumed. Raises ValueError if
+    distinct rows are asked for, or that run has them, and they cannot be used.
     """
-    began = config.model.first_layer
-    if asked != "auto" or began == "distinct":
-        return config, ""
+    running = config.model.first_layer
+    why_not = obstacle(config, schema, backend, num_processes)
+    if asked == "distinct" and why_not:
+        raise ValueError(f"model.first_layer=distinct: {why_not}; choose auto or direct")
+    if asked != "auto":
+        return asked, ""
+    if running == "distinct":
+        return "distinct", _resume_distinct(config, schema, backend, num_processes)
     saving, direct_fields = expected_saving(config, schema, dataset)
-    why_not = "the run began so" if began == "direct" else obstacle(config, schema, backend, num_processes)
-    if not why_not and not LIBRARY.is_available():
-        why_not = f"{LIBRARY.path} is not there"
-    chosen: FirstLayer = "direct" if why_not or not saving else "distinct"
-    config = replace(config, model=replace(config.model, first_layer=chosen))
     if not saving:
-        return config, ""
+        return "direct", ""
+    if running == "direct":
+        why_not = "the run began so"
+    elif not why_not and not LIBRARY.is_available():
+        why_not = f"{LIBRARY.path} is not there"
     if why_not:
-        return config, f"the first layer multiplies every position's row, as {why_not}; distinct rows once {saving}"
+        return "direct", f"the first layer multiplies every position's row, as {why_not}; distinct rows once {saving}"
     others = f"; position by position: {', '.join(direct_fields)}" if direct_fields else ""
-    return config, f"the first layer multiplies distinct rows once, which {saving}{others}"
+    return "distinct", f"the first layer multiplies distinct rows once, which {saving}{others}"
+
+
+def _resume_distinct(config: Config, schema: Schema, backend: str, num_processes: int) -> str:
+    """Return the log's line on resuming a run for which auto chose distinct rows; several ranks may do that too."""
+    if why_not := obstacle(config, schema, backend, num_processes=1):
+        raise ValueError(
+            f"the run multiplies distinct rows once (model.first_layer=distinct), but now {why_not}; resume it without "
+            "that, or begin anew with train.resume=never"
+        )
+    if num_processes > 1:
+        return "several ranks multiply the first layer position by position, which rounds otherwise"
+    return ""
 
 
 def obstacle(config: Config, schema: Schema, backend: str, num_processes: int) -> str | None:

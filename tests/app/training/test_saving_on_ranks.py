@@ -59,9 +59,7 @@ class RankState(StateOfTables):
 
 
 @pytest.fixture
-def make_manager(tmp_path, monkeypatch):
-    monkeypatch.setattr(saving, "MpiGroup", object)  # any group saves as ranks do
-
+def make_manager(tmp_path):
     def make(group, fails=None):
         run, parts = Run(tmp_path / "checkpoints"), RankState(group, fails)
         return manager_of(run, parts, CheckpointOptions(), 20, group), run, parts

@@ -15,7 +15,7 @@ from mindspore import Tensor, nn
 
 from app.config.config import Config
 from app.distributed.gradient_sum import GradientSum
-from app.distributed.process_group import MpiGroup
+from app.distributed.process_group import ProcessGroup
 from app.distributed.watchdog import waiting
 from app.model import dense_layer
 from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, Gradients, LossGradient, Optimizers
@@ -38,7 +38,7 @@ from app.training.step.step import StepSettings
 class PipelinePlacement(TowerPlacement):
     """The tower in two stages; `whole` is the model at its initial values."""
 
-    def __init__(self, config: Config, whole: WideDeep, group: MpiGroup) -> None:
+    def __init__(self, config: Config, whole: WideDeep, group: ProcessGroup) -> None:
         named = whole.named_parameters()
         shapes = {name.removeprefix(TOWER): p.shape for name, p in named.items() if name.startswith(TOWER)}
         self.plan: PipelinePlan = plan_pipeline(config.parallel, shapes, group.size)
@@ -78,7 +78,7 @@ class PipelinePlacement(TowerPlacement):
 class Channel:
     """The pair's link: messages [n, H + 3] to the last stage, gradients [n, H + 1] back."""
 
-    def __init__(self, group: MpiGroup, plan: PipelinePlan, batch_rows: int, width: int) -> None:
+    def __init__(self, group: ProcessGroup, plan: PipelinePlan, batch_rows: int, width: int) -> None:
         self.world, self.partner = group.communicator, plan.partner(group.rank)
         self.width = width
         self._on_its_way: list[tuple[Any, np.ndarray]] = []
@@ -104,7 +104,7 @@ class Channel:
 class PipelineGraph:
     """`DeviceGraph` over a pair of ranks, with losses, flag and dense gradients summed over all pairs."""
 
-    def __init__(self, run: PipelinePlacement, parts: StepSettings, group: MpiGroup) -> None:
+    def __init__(self, run: PipelinePlacement, parts: StepSettings, group: ProcessGroup) -> None:
         self._run, self._group, self._link = run, group, run.link
         self._micro_rows = run.rows // run.plan.micro_batches
         drops = parts.noise.rate > 0

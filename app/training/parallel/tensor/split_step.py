@@ -13,7 +13,7 @@ from mindspore import Tensor, nn, ops
 
 from app.checkpoint.tower_slices import slice_name
 from app.config.config import Config
-from app.distributed.process_group import MpiGroup, max_rank_rows
+from app.distributed.process_group import ProcessGroup
 from app.model.dense_layer import Total
 from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, AllFinite, ForwardBackward, scalars
 from app.model.tower_optimizers import DenseOptimizers
@@ -85,10 +85,10 @@ class ShardedPlacement(TowerPlacement):
     A state array of an optimizer lies as its parameter does, or in shares of that block (`optimizer_shards`).
     """
 
-    def __init__(self, config: Config, whole: Tower, group: MpiGroup) -> None:
+    def __init__(self, config: Config, whole: Tower, group: ProcessGroup) -> None:
         named = WideDeep(whole).named_parameters()
         arrays = {name.removeprefix(TOWER): p.asnumpy() for name, p in named.items() if name.startswith(TOWER)}
-        rows = max_rank_rows(config.train.batch_size, group.size)  # short slices are filled up
+        rows = group.batch_rows(config.train.batch_size)  # short slices are filled up
         shapes = {name: array.shape for name, array in arrays.items()}
         self.plan: TowerPlan = plan_run(shapes, config.parallel, rows * group.size, group.size)
         self._world = group.communicator

@@ -8,8 +8,7 @@ import pytest
 from pyarrow import parquet
 
 from app.config.config import Config
-from app.training.step.first_layer import expected_shares, most_distinct, obstacle, with_first_layer
-from app.training.validate import validate
+from app.training.step.first_layer import choose, expected_shares, most_distinct, obstacle
 from common import settings
 from data_prep.prepared.schema import VOCABULARY_FILE, CategoricalField, Split
 
@@ -33,8 +32,7 @@ def data(make_schema, tmp_path):
 
 def resolved(data, *words, asked=None, backend="native", num_processes=1):
     config = settings.resolve(Config, None, [f"train.batch_size={BATCH_SIZE}", *words])
-    chosen, reason = with_first_layer(config, asked or config.model.first_layer, *data, backend, num_processes)
-    return chosen.model.first_layer, reason
+    return choose(asked or config.model.first_layer, config, *data, backend, num_processes)
 
 
 def test_the_expected_shares_are_those_of_drawn_batches(data):
@@ -108,7 +106,7 @@ def test_distinct_where_it_cannot_be_is_refused(data):
     config = settings.resolve(Config, None, ["model.first_layer=distinct"])
     assert obstacle(config, data[0], "native", 1) is None
     with pytest.raises(ValueError, match=r"model\.first_layer=distinct: several ranks .*; choose auto or direct"):
-        validate(config, data[0], 2, 0, "native")
+        choose("distinct", config, *data, "native", 2)
 
 
 def test_narrow_rows_never_gain():
