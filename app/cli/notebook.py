@@ -26,8 +26,9 @@ from app.config.run_settings import DeviceOptions
 from app.distributed.process_group import SingleProcess
 from app.evaluation.measure import Evaluation
 from app.evaluation.slices import check_slices
+from app.run.claim import RunIsFinishedError
 from app.run.decision import read_state
-from app.run.folder import RunFolder, RunIsFinishedError, best_of_run, run_config
+from app.run.folder import RunFolder, best_of_run, run_config
 from app.run.record import read_runs
 from app.run.report import report_page
 from app.scoring.bundle_folder import read_manifest

@@ -11,7 +11,7 @@ from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
 from app.distributed.mpirun import check_rank_table, launch
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup, max_rank_rows, started_by_mpi
-from app.run.folder import RunIsFinishedError
+from app.run.claim import RunIsFinishedError
 from app.training.parallel.pipeline.stage_plan import describe_pipeline, plan_pipeline
 from app.training.parallel.tensor.layout_plan import describe_plan, plan_run, run_shapes
 from app.training.start import plan_launch, report_finished

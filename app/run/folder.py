@@ -1,9 +1,4 @@
-"""The run folder `device_<rank>/` where the launcher is started: always the newest run.
-
-At launch: no run -> new; an unfinished one with the same settings and data -> resume; finished, but more epochs are
-asked for -> continue; finished -> nothing is done; any other run is renamed `device_<rank>.<n>` and a new one starts. A
-run resumes from its newest whole checkpoint; newer ones that are damaged are renamed, with a warning.
-"""
+"""The files of a run: settings, status, logs; and the run's best checkpoint."""
 
 from __future__ import annotations
 
@@ -16,29 +11,25 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
-from dataclasses import replace
+from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import yaml
 
-from app.checkpoint.disk import message_of
 from app.checkpoint.read import Checkpoint
-from app.checkpoint.retention import best_or_newest, whole_checkpoints
-from app.checkpoint.write import clear_leftovers
+from app.checkpoint.retention import best_or_newest
 from app.config.config import Config
-from app.distributed.process_group import ProcessGroup, SingleProcess, mark_collective
 from app.evaluation.results import write_evaluation
-from app.run.decision import ASKED, STATE_FILE, Plan, asked_otherwise, checkpoint_folder, make_plan
+from app.run.decision import ASKED, STATE_FILE, Plan, asked_otherwise, checkpoint_folder
 from app.run.event_file import EventFile
 from app.run.identity import identity
-from app.run.logs import EVAL_LOG, LOSS_LOG, METRICS, LogFile, forget_after
+from app.run.logs import EVAL_LOG, LOSS_LOG, METRICS, LogFile
 from app.run.older import FORMAT_VERSION, read_config
 from common import settings
-from common.files import FolderInUse, lock_folder, sync_folder, write_whole
+from common.files import write_whole
 from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
@@ -48,17 +39,6 @@ CONFIG_FILE = "config.yaml"
 TENSORBOARD = "tensorboard"
 REFUSED = ".refused"
 SAVES_TO = "(a training, or a checkpoint command) saves to"
-
-
-class RunIsFinishedError(Exception):
-    """The requested run exists and is finished; `reason` is how it ended."""
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(
-            f"the run in {path} is finished: {reason}; evaluate it with: make eval. More train.epochs train on, "
-            "train.resume=never starts a new run"
-        )
-        self.path = path
 
 
 class RunFolder:
@@ -164,157 +144,6 @@ class RunFolder:
         write_whole(self.path / STATE_FILE, json.dumps(self._state, indent=1) + "\n")
 
 
-FindSource = Callable[[], Path | None]  # the model that a new run starts from, if any; raises if it is unusable
-
-
-def check_launch(base: Path, config: Config, schema: Schema, find_source: FindSource, name: str = FIRST_RANK) -> None:
-    """Raise the errors of `open_run` before the slow start, without renaming anything."""
-    path = base / name
-    _check_is_folder(path)
-    with ExitStack() as locks:
-        if path.exists():
-            locks.enter_context(_lock(path))
-        plan, _ = _look(path, config, schema, locks, locks, find_source, damaged={}, make_folders=False)
-    if plan.kind == "finished":
-        raise RunIsFinishedError(path, plan.reason)
-
-
-def open_run(
-    base: Path,
-    config: Config,
-    schema: Schema,
-    group: ProcessGroup | None = None,
-    find_source: FindSource = lambda: None,
-    damaged: Mapping[Path, str] | None = None,
-    asked: Config | None = None,
-    name: str = FIRST_RANK,
-) -> tuple[RunFolder, ExitStack]:
-    """Return the run folder to use and its locks, which the caller closes; rename an existing run if the plan is new.
-
-    `find_source` is called before anything is renamed; its result is followed to its new name. `damaged` as in
-    `find_newest`. `asked` are the settings before `settings_of_run` changed them. Rank 0, whose folder is `name`,
-    decides for all ranks.
-
-    Raises RunIsFinishedError; ValueError where another process trains in the folder or saves to the same checkpoints,
-    `train.resume=require` finds nothing to resume, or the checkpoints of a new run would mix with another's; OSError
-    where nothing can be written.
-    """
-    group = group or SingleProcess()
-    asked = asked or config
-    first = base / name
-    path = base / f"device_{group.rank}" if group.rank else first
-    _check_is_folder(path)
-    with ExitStack() as locks, ExitStack() as locks_of_old:
-        existed = path.exists()
-        if existed:
-            locks_of_old.enter_context(_lock(path))
-        plan, number, source = group.on_rank0(
-            lambda: _decide(first, config, schema, group.size, locks, locks_of_old, find_source, damaged)
-        )
-        if plan.kind == "finished":
-            raise mark_collective(RunIsFinishedError(first, plan.reason))
-        if plan.kind == "new" and path.exists():
-            path.rename(path.with_name(f"{path.name}.{number}"))
-        if plan.kind == "new" or not existed:
-            locks_of_old.close()  # an older run that was renamed is free
-            locks.enter_context(_lock(path))
-            if group.rank == 0 and _is_within(checkpoint_folder(path, config), path):
-                locks.enter_context(_lock(checkpoint_folder(path, config), SAVES_TO))
-            sync_folder(base)
-        locks.push(locks_of_old.pop_all())
-        if source:
-            config = replace(config, train=replace(config.train, init_from=source))
-        run = RunFolder(path, group.rank, plan, config, checkpoint_folder(first, config))
-        if plan.checkpoint is not None:
-            forget_after(run.path, plan.checkpoint.manifest)
-        run.describe(schema, asked)
-        return run, locks.pop_all()
-
-
-def _check_is_folder(path: Path) -> None:
-    if path.exists() and not path.is_dir():
-        raise FileExistsError(f"{path} is a file, expected a run's folder; move it away, or start from another folder")
-
-
-def _look(
-    path: Path,
-    config: Config,
-    schema: Schema,
-    locks: ExitStack,
-    locks_of_old: ExitStack,
-    find_source: FindSource,
-    damaged: Mapping[Path, str] | None,
-    make_folders: bool = True,
-) -> tuple[Plan, Path | None]:
-    """Return the plan of all ranks and the model that a new run starts from; clear leftovers in the locked folder.
-
-    Raises as `open_run`.
-    """
-    checkpoints = checkpoint_folder(path, config)
-    is_within = _is_within(checkpoints, path)
-    if checkpoints.is_dir() or (make_folders and (path.exists() or not is_within)):
-        (locks_of_old if is_within else locks).enter_context(_lock(checkpoints, SAVES_TO))
-    if path.exists():
-        clear_leftovers(checkpoints)
-    plan = make_plan(path, config, schema, damaged)
-    if plan.kind != "new":
-        return plan, None
-    source = find_source()
-    if config.checkpoint.dir and (whole := whole_checkpoints(checkpoints)):  # not renamed: two runs would mix there
-        raise ValueError(
-            f"a new run starts ({plan.reason}), but checkpoint.dir={checkpoints} holds checkpoints of another one, up "
-            f"to {whole[-1].path.name}; give another folder, or move them away"
-        )
-    return plan, source
-
-
-def _decide(
-    path: Path,
-    config: Config,
-    schema: Schema,
-    num_ranks: int,
-    locks: ExitStack,
-    locks_of_old: ExitStack,
-    find_source: FindSource,
-    damaged: Mapping[Path, str] | None,
-) -> tuple[Plan, int, str]:
-    """Return the plan of all ranks, the number in the new names of an older run's folders, and the new name of
-    `train.init_from` if it lies in one of them."""
-    plan, source = _look(path, config, schema, locks, locks_of_old, find_source, damaged)
-    if plan.checkpoint is not None:
-        for refused in plan.refused:  # out of the way of the steps that are taken again
-            aside = refused.with_suffix(REFUSED)
-            refused.rename(aside.with_name(f"{aside.name}.{_free_number([aside])}"))
-    ranks = path.parent.glob("device_*") if path.name == FIRST_RANK else ()
-    folders = [folder for folder in ranks if re.fullmatch(r"device_\d+", folder.name)]
-    number = _free_number([*folders, path])
-    new_source = ""
-    if plan.kind == "new":
-        if source is not None:
-            new_source = _displaced(Path(config.train.init_from), source, [*folders, path], number)
-        for folder in folders:
-            if int(folder.name.removeprefix("device_")) >= num_ranks:  # the older run had more ranks
-                folder.rename(folder.with_name(f"{folder.name}.{number}"))
-    return plan, number, new_source
-
-
-def _displaced(given: Path, source: Path, folders: list[Path], number: int) -> str:
-    """Return the path of `source` (which `given` names) after `folders` are renamed; "" if `given` stays valid."""
-    for folder in folders:
-        if given.resolve().is_relative_to(folder.resolve()):
-            found = source.resolve()
-            if found.is_relative_to(folder.resolve()):  # and not in a folder of the user's own
-                found = folder.resolve().with_name(f"{folder.name}.{number}") / found.relative_to(folder.resolve())
-            return str(found) if given.is_absolute() else os.path.relpath(found)
-    return ""
-
-
-def _is_within(folder: Path, run_path: Path) -> bool:
-    """Return True if `folder` is renamed with the run's folder."""
-    # By their names: a link that lies in the run's folder is renamed with it.
-    return Path(os.path.normpath(folder)).is_relative_to(os.path.normpath(run_path))
-
-
 def run_config(run_path: Path) -> Config:
     """Return the settings that the run in `run_path` was started with.
 
@@ -355,26 +184,3 @@ def _commit() -> str:
         return done.stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"  # an unpacked copy
-
-
-def _free_number(paths: list[Path]) -> int:
-    """Return the smallest n for which no `<path>.<n>` exists."""
-    number = 1
-    while any(path.with_name(f"{path.name}.{number}").exists() for path in paths):
-        number += 1
-    return number
-
-
-def _lock(folder: Path, what: str = "trains in") -> IO[str]:
-    try:
-        return lock_folder(folder)
-    except FolderInUse:
-        raise ValueError(
-            f"another process {what} {folder}; wait for it, or start from another folder (and with another "
-            "checkpoint.dir, where that is set)"
-        ) from None
-    except OSError as error:
-        raise OSError(
-            f"nothing can be written to {folder}: {message_of(error)}; start from another folder, or give another "
-            "checkpoint.dir"
-        ) from error

@@ -18,8 +18,8 @@ from app.config.by_rows import describe_by_rows, describe_few_steps
 from app.config.config import Config
 from app.distributed.mpirun import DID_NOT_LEARN
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup
+from app.run.claim import RunIsFinishedError, check_launch, open_run
 from app.run.decision import describe_kept, read_state, settings_of_run
-from app.run.folder import RunIsFinishedError, check_launch, open_run
 from app.run.report import leave_report
 from app.run.training_loss import trained_click_rate, why_useless
 from app.tables.backends import pick_backend

@@ -23,8 +23,8 @@ from app.checkpoint.write import write_checkpoint
 from app.cli.checkpoint import reshard
 from app.config.config import Config
 from app.config.run_settings import CheckpointOptions
+from app.run.claim import RunIsFinishedError, open_run
 from app.run.decision import find_newest
-from app.run.folder import RunIsFinishedError, open_run
 from app.run.identity import data_identity
 from app.run.logs import EVAL_LOG, LOSS_LOG, METRICS, forget_after
 from common import settings

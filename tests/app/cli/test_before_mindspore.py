@@ -9,7 +9,7 @@ import pytest
 from app.__main__ import main
 from app.checkpoint.manifest import Manifest, read_manifest, write_manifest
 from app.checkpoint.write import ModelState, write_checkpoint
-from app.run.folder import open_run
+from app.run.claim import open_run
 from app.run.identity import data_identity
 from common import settings
 from common.files import lock_folder

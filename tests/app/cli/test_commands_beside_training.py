@@ -25,7 +25,7 @@ from app.checkpoint.write import ModelState, write_checkpoint
 from app.config.config import Config
 from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
 from app.distributed.process_group import SingleProcess
-from app.run.folder import open_run
+from app.run.claim import open_run
 from app.tables.fields import TableField
 from app.tables.interface import RowGradients, TablesSpec
 from app.training.context import RunContext

@@ -12,8 +12,8 @@ from app.config.config import Config
 from app.evaluation.grouped_auc import GroupedAuc
 from app.evaluation.metrics import MetricStream
 from app.evaluation.results import Groups, Measurement, content_of, write_evaluation
+from app.run.claim import open_run
 from app.run.decision import settings_of_run
-from app.run.folder import open_run
 from app.run.identity import data_identity
 from app.run.logs import OP_TIMES, PROFILE_FOLDER
 from common import settings

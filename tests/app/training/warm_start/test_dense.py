@@ -17,7 +17,7 @@ from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import write_checkpoint
 from app.distributed.process_group import SingleProcess
 from app.distributed.sharded_tables import RowShard
-from app.run.folder import open_run
+from app.run.claim import open_run
 from app.run.identity import data_identity
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE

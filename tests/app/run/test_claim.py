@@ -13,8 +13,9 @@ import yaml
 
 from app.checkpoint.manifest import read_manifest, write_manifest
 from app.checkpoint.retention import whole_checkpoints
+from app.run.claim import RunIsFinishedError, check_launch, open_run
 from app.run.decision import Plan, make_plan
-from app.run.folder import RunFolder, RunIsFinishedError, check_launch, open_run, run_checkpoints
+from app.run.folder import RunFolder, run_checkpoints
 from app.run.identity import data_identity, first_difference, identity
 from app.training.warm_start.source import find_source
 from common import settings

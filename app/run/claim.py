@@ -1,0 +1,223 @@
+"""A launch's claim on the run folder `device_<rank>/` where the launcher is started: always the newest run.
+
+At launch: no run -> new; an unfinished one with the same settings and data -> resume; finished, but more epochs are
+asked for -> continue; finished -> nothing is done; any other run is renamed `device_<rank>.<n>` and a new one starts. A
+run resumes from its newest whole checkpoint; newer ones that are damaged are renamed, with a warning.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import IO
+
+from app.checkpoint.disk import message_of
+from app.checkpoint.retention import whole_checkpoints
+from app.checkpoint.write import clear_leftovers
+from app.config.config import Config
+from app.distributed.process_group import ONE_PROCESS, ProcessGroup, mark_collective
+from app.run.decision import Plan, checkpoint_folder, make_plan
+from app.run.folder import RunFolder
+from app.run.logs import forget_after
+from common.files import FolderInUse, lock_folder, sync_folder
+from data_prep.prepared.schema import Schema
+
+FIRST_RANK = "device_0"  # its folder
+REFUSED = ".refused"
+SAVES_TO = "(a training, or a checkpoint command) saves to"
+
+FindSource = Callable[[], Path | None]  # the model that a new run starts from, if any; raises if it is unusable
+
+
+class RunIsFinishedError(Exception):
+    """The requested run exists and is finished; `reason` is how it ended."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            f"the run in {path} is finished: {reason}; evaluate it with: make eval. More train.epochs train on, "
+            "train.resume=never starts a new run"
+        )
+        self.path = path
+
+
+class Claim:
+    """The locks of one rank's run folder `path` and of its checkpoints, from the first look to the end of the launch.
+
+    A checkpoint folder within the run's folder is renamed with it, one elsewhere stays.
+    """
+
+    def __init__(self, path: Path, config: Config, rank: int = 0) -> None:
+        """Lock the folder if it exists; raise as `open_run`."""
+        if path.exists() and not path.is_dir():
+            raise FileExistsError(
+                f"{path} is a file, expected a run's folder; move it away, or start from another folder"
+            )
+        self.path, self.config, self.rank = path, config, rank
+        self.checkpoints = checkpoint_folder(path, config)
+        # By their names: a link that lies in the run's folder is renamed with it.
+        self._is_within = Path(os.path.normpath(self.checkpoints)).is_relative_to(os.path.normpath(path))
+        self._locks_in_run, self._lock_elsewhere = ExitStack(), ExitStack()
+        self._existed = path.exists()
+        if self._existed:
+            self._locks_in_run.enter_context(_lock(path))
+
+    def __enter__(self) -> Claim:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the locks."""
+        self._lock_elsewhere.close()
+        self._locks_in_run.close()
+
+    def look(
+        self, schema: Schema, find_source: FindSource, damaged: Mapping[Path, str] | None, make_folders: bool = True
+    ) -> tuple[Plan, Path | None]:
+        """Return the plan of all ranks and the model that a new run starts from; clear leftovers of saves.
+
+        Raises as `open_run`.
+        """
+        if self.checkpoints.is_dir() or (make_folders and (self.path.exists() or not self._is_within)):
+            self._lock_checkpoints()
+        if self.path.exists():
+            clear_leftovers(self.checkpoints)
+        plan = make_plan(self.path, self.config, schema, damaged)
+        if plan.kind != "new":
+            return plan, None
+        source = find_source()
+        # They are not renamed: two runs would mix there.
+        if self.config.checkpoint.dir and (whole := whole_checkpoints(self.checkpoints)):
+            raise ValueError(
+                f"a new run starts ({plan.reason}), but checkpoint.dir={self.checkpoints} holds checkpoints of another "
+                f"one, up to {whole[-1].path.name}; give another folder, or move them away"
+            )
+        return plan, source
+
+    def put_aside(self, plan: Plan, source: Path | None, num_ranks: int) -> tuple[int, str]:
+        """Rename refused checkpoints, and folders of ranks that a new run does not have.
+
+        Returns the number in the new names of an older run's folders, and the new name of `train.init_from` if
+        `source` lies in one of them, else "".
+        """
+        if plan.checkpoint is not None:
+            for refused in plan.refused:  # out of the way of the steps that are taken again
+                aside = refused.with_suffix(REFUSED)
+                refused.rename(aside.with_name(f"{aside.name}.{_free_number([aside])}"))
+        ranks = self.path.parent.glob("device_*") if self.path.name == FIRST_RANK else ()
+        folders = [folder for folder in ranks if re.fullmatch(r"device_\d+", folder.name)]
+        number, new_source = _free_number([*folders, self.path]), ""
+        if plan.kind == "new":
+            if source is not None:
+                init_from = Path(self.config.train.init_from)
+                new_source = _displaced(init_from, source, [*folders, self.path], number)
+            for folder in folders:
+                if int(folder.name.removeprefix("device_")) >= num_ranks:  # the older run had more ranks
+                    folder.rename(folder.with_name(f"{folder.name}.{number}"))
+        return number, new_source
+
+    def take(self, plan: Plan, number: int) -> None:
+        """Hold the locks of the folder that the plan uses, after this rank's folder of an older run is renamed."""
+        if plan.kind == "new" and self.path.exists():
+            self.path.rename(self.path.with_name(f"{self.path.name}.{number}"))
+        if plan.kind == "new" or not self._existed:
+            self._locks_in_run.close()  # an older run that was renamed is free
+            self._locks_in_run.enter_context(_lock(self.path))
+            if self.rank == 0 and self._is_within:
+                self._lock_checkpoints()
+            sync_folder(self.path.parent)
+
+    def _lock_checkpoints(self) -> None:
+        locks = self._locks_in_run if self._is_within else self._lock_elsewhere
+        locks.enter_context(_lock(self.checkpoints, SAVES_TO))
+
+
+def check_launch(base: Path, config: Config, schema: Schema, find_source: FindSource, name: str = FIRST_RANK) -> None:
+    """Raise the errors of `open_run` before the slow start, without renaming anything."""
+    with Claim(base / name, config) as claim:
+        plan, _ = claim.look(schema, find_source, damaged={}, make_folders=False)
+    if plan.kind == "finished":
+        raise RunIsFinishedError(claim.path, plan.reason)
+
+
+def open_run(
+    base: Path,
+    config: Config,
+    schema: Schema,
+    group: ProcessGroup = ONE_PROCESS,
+    find_source: FindSource = lambda: None,
+    damaged: Mapping[Path, str] | None = None,
+    asked: Config | None = None,
+    name: str = FIRST_RANK,
+) -> tuple[RunFolder, Claim]:
+    """Return the run folder to use and the claim on it, which the caller closes; put an existing run aside if need be.
+
+    `find_source` is called before anything is renamed; its result is followed to its new name. `damaged` as in
+    `find_newest`. `asked` are the settings before `settings_of_run` changed them. Rank 0, whose folder is `name`,
+    decides for all ranks.
+
+    Raises RunIsFinishedError; ValueError if another process trains in the folder or saves to the same checkpoints,
+    `train.resume=require` finds nothing to resume, or the checkpoints of a new run would mix with another's; OSError
+    if nothing can be written.
+    """
+    first = base / name
+    claim = Claim(base / f"device_{group.rank}" if group.rank else first, config, group.rank)
+
+    def decide() -> tuple[Plan, int, str]:
+        plan, source = claim.look(schema, find_source, damaged)
+        return plan, *claim.put_aside(plan, source, group.size)
+
+    try:
+        plan, number, source = group.on_rank0(decide)
+        if plan.kind == "finished":
+            raise mark_collective(RunIsFinishedError(first, plan.reason))
+        claim.take(plan, number)
+        if source:
+            config = replace(config, train=replace(config.train, init_from=source))
+        run = RunFolder(claim.path, group.rank, plan, config, checkpoint_folder(first, config))
+        if plan.checkpoint is not None:
+            forget_after(run.path, plan.checkpoint.manifest)
+        run.describe(schema, asked or config)
+    except BaseException:
+        claim.close()
+        raise
+    return run, claim
+
+
+def _displaced(given: Path, source: Path, folders: list[Path], number: int) -> str:
+    """Return the path of `source` (which `given` names) after `folders` are renamed; "" if `given` stays valid."""
+    for folder in folders:
+        if given.resolve().is_relative_to(folder.resolve()):
+            found = source.resolve()
+            if found.is_relative_to(folder.resolve()):  # and not in a folder of the user's own
+                found = folder.resolve().with_name(f"{folder.name}.{number}") / found.relative_to(folder.resolve())
+            return str(found) if given.is_absolute() else os.path.relpath(found)
+    return ""
+
+
+def _free_number(paths: list[Path]) -> int:
+    """Return the smallest n for which no `<path>.<n>` exists."""
+    number = 1
+    while any(path.with_name(f"{path.name}.{number}").exists() for path in paths):
+        number += 1
+    return number
+
+
+def _lock(folder: Path, what: str = "trains in") -> IO[str]:
+    try:
+        return lock_folder(folder)
+    except FolderInUse:
+        raise ValueError(
+            f"another process {what} {folder}; wait for it, or start from another folder (and with another "
+            "checkpoint.dir, where that is set)"
+        ) from None
+    except OSError as error:
+        raise OSError(
+            f"nothing can be written to {folder}: {message_of(error)}; start from another folder, or give another "
+            "checkpoint.dir"
+        ) from error
