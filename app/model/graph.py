@@ -84,7 +84,7 @@ class LossCell(nn.Cell):
         if self.label_smoothing:
             labels = smoothed(labels, self.label_smoothing)
         wide_loss = cross_entropy(logits, labels, example_weights)
-        deep_loss = wide_loss + l2_loss(self.model.tower.numeric_rows_squared_norm(), self.l2_coef)
+        deep_loss = wide_loss + l2_loss(self.model.tower.numeric_fields.squared_norm(), self.l2_coef)
         return deep_loss * self.loss_scale, deep_loss, wide_loss
 
 

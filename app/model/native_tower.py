@@ -22,7 +22,7 @@ from app.model.graph import HostGraph, OnDevice
 from app.model.layer_library import LIBRARY
 from app.model.native_layer import NativeLayer
 from app.model.tower_optimizers import CLIP_EPSILON, Adam, DenseOptimizers, Ftrl
-from app.model.wide_deep import Tower, WideDeep
+from app.model.wide_deep import WideDeep
 from app.tables.checks import LARGEST_GRADIENT
 from app.tables.optimizers import ftrl_step
 from common.memory import HugeBuffer
@@ -68,7 +68,7 @@ class NativeTower:
     def covers(model: WideDeep) -> bool:
         """Return True if the model can run so: all layers native, none distinct, normalized or recomputed."""
         tower = model.tower
-        if not isinstance(tower, Tower) or tower.as_graph or tower.distinct_layer is not None or len(tower.recomputed):
+        if tower.as_graph or tower.distinct_layer is not None or len(tower.recomputed):
             return False
         return all(isinstance(layer, NativeLayer) for layer in tower.layers)
 

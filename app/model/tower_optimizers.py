@@ -259,7 +259,7 @@ class DenseOptimizers(nn.Cell):
         factory of optimizers, and `squared_norm` is a `SquaredNorm` over the whole tower."""
         super().__init__()
         named = list(model.named_parameters().items())
-        self.num_wide = len(model.wide.trainable_params())
+        self.num_wide = 0 if model.wide is None else len(model.wide.named_parameters())
         self.wide = make_optimizer(dict(named[: self.num_wide]), wide, loss_scale)
         make_tower = functools.partial(make_optimizer, options=tower, loss_scale=loss_scale)
         weights = dict(named[self.num_wide :])

@@ -11,14 +11,14 @@ Letters: B batch, C looked-up fields, N numeric fields, D embedding width, H wid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from app.model.batch_norm import BatchNorm, NormalizedLayer
-from app.model.dense_layer import DenseLayer, MatMul
+from app.model.dense_layer import MatMul
 from app.model.recompute import Recomputed
 from app.tables.initial import initial_rows
 
@@ -41,6 +41,10 @@ class WideHead(nn.Cell):
             logit = logit + self.matmul(numeric, self.numeric_weight).reshape(-1)
         return logit
 
+    def named_parameters(self) -> dict[str, Parameter]:
+        """Return the parameters by name."""
+        return {"bias": self.bias} | ({"numeric_weight": self.numeric_weight} if self.num_numeric else {})
+
 
 class SumRows(nn.Cell):
     """The sum of each batch row's wide rows, from MindSpore's operators."""
@@ -53,14 +57,14 @@ class SumRows(nn.Cell):
 class NumericFields(nn.Cell):
     """The constant rows E_f of the N numeric fields, and their part of the first layer's matrix."""
 
-    def __init__(self, rows: np.ndarray, matrix: np.ndarray) -> None:
-        """Initial values: `rows` [N, D], `matrix` [N, D, H]; N may be 0, then there are no parameters."""
+    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """`arrays` are initial values by the names of `tower_arrays`; without numeric ones N is 0."""
         super().__init__()
-        self.num = len(rows)
+        self.num = len(arrays.get("numeric_rows", ()))
         self.matmul_each = ops.BatchMatMul()  # `ops.matmul` has no gradient for N = D = 1
         if self.num:
-            self.numeric_rows = Parameter(Tensor(rows), name="numeric_rows")
-            self.numeric_matrix = Parameter(Tensor(matrix), name="numeric_matrix")
+            self.numeric_rows = Parameter(Tensor(arrays["numeric_rows"]), name="numeric_rows")
+            self.numeric_matrix = Parameter(Tensor(arrays["numeric_matrix"]), name="numeric_matrix")
 
     def construct(self, numeric: Tensor, ones: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         """Return the first layer's inputs for numeric fields and bias, [B, N + 1], and their rows [N + 1, H].
@@ -83,56 +87,47 @@ class NumericFields(nn.Cell):
         return Tensor(0.0, ms.float32)
 
     def named_parameters(self) -> dict[str, Parameter]:
-        """Return the parameters by their names in `WideDeep.named_parameters`."""
+        """Return the parameters by the names of `tower_arrays`."""
         if self.num == 0:
             return {}
-        return {"tower.numeric_rows": self.numeric_rows, "tower.numeric_matrix": self.numeric_matrix}
+        return {"numeric_rows": self.numeric_rows, "numeric_matrix": self.numeric_matrix}
 
 
 class Tower(nn.Cell):
-    """Dense layers with an activation between; the last gives one number an example and has no bias (b is that)."""
+    """Dense layers with an activation between; the last gives one number an example and has no bias (b is that).
+
+    A rank may have some of the layers, or blocks of the parameters: all layers keep their numbers in the whole tower.
+    """
 
     def __init__(
         self,
-        num_fields: int,
-        num_numeric: int,
-        embedding_dim: int,
-        hidden_widths: tuple[int, ...],
-        seed: int,
-        initial_scale: float,
-        make_layer: Callable[[], nn.Cell] = DenseLayer,
-        batch_norm: bool = False,
+        numeric_fields: NumericFields,
+        arrays: Mapping[str, np.ndarray],
+        layers: Sequence[nn.Cell],
+        output: nn.Cell | None,
+        first: int = 0,
         recompute: Sequence[tuple[int, int]] = (),
         distinct_layer: nn.Cell | None = None,
         as_graph: bool = True,
     ) -> None:
-        """`recompute`: runs of hidden layers, (first, after the last), whose values the backward pass recomputes.
+        """`arrays` are initial values, by the names of `tower_arrays`, of the hidden `layers` from number `first` on.
 
-        `distinct_layer` is the first layer on distinct rows; without it they are copied to their positions before.
-        Unless `as_graph`, `app.model.native_tower` may run the layers.
+        `output` is the product of the last layer; None leaves it out. `recompute`: runs of hidden layers, (first, after
+        the last), whose values the backward pass recomputes. `distinct_layer` is the first layer on distinct rows;
+        without it they are copied to their positions before. Unless `as_graph`, `app.model.native_tower` may run the
+        layers.
         """
         super().__init__()
         self.as_graph = as_graph
-        self.matmul = MatMul()
-        widths = ((num_numeric + num_fields) * embedding_dim, *hidden_widths, 1)
-        matrices = [_initial_matrix(seed, i, widths[i], widths[i + 1]) for i in range(len(widths) - 1)]
-        numeric_part, matrices[0] = np.split(matrices[0], [num_numeric * embedding_dim])
-        numeric_rows = initial_rows(seed, np.arange(num_numeric), embedding_dim, initial_scale)
-        numeric_matrix = numeric_part.reshape(num_numeric, embedding_dim, widths[1])
-        self.numeric_fields = NumericFields(numeric_rows, numeric_matrix)
-        self.matrices = ParameterTuple(
-            [Parameter(Tensor(matrix), name=f"matrix_{i}") for i, matrix in enumerate(matrices)]
-        )
-        self.biases = ParameterTuple(
-            [Parameter(Tensor(np.zeros(width, np.float32)), name=f"bias_{i}") for i, width in enumerate(hidden_widths)]
-        )
-        self.num_hidden = len(hidden_widths)
-        self.batch_norm = batch_norm
-        layers = [make_layer() for _ in hidden_widths]  # parallel modes need a cell for each
-        if batch_norm:
-            layers = [NormalizedLayer(layers[i], width, str(i)) for i, width in enumerate(hidden_widths)]
+        self.first, self.num_hidden = first, len(layers)
+        numbers = range(first, first + self.num_hidden)
+        self.numeric_fields, self.output = numeric_fields, output
+        matrices = [f"matrix_{i}" for i in [*numbers, *([numbers.stop] if output is not None else [])]]
+        self.matrices = ParameterTuple([Parameter(Tensor(arrays[name]), name=name) for name in matrices])
+        self.biases = ParameterTuple([Parameter(Tensor(arrays[f"bias_{i}"]), name=f"bias_{i}") for i in numbers])
         self.layers = nn.CellList(layers)
-        self.recomputed = nn.CellList([Recomputed(layers[first:stop]) for first, stop in recompute])
+        self.batch_norm = bool(self.norms())
+        self.recomputed = nn.CellList([Recomputed(layers[start:stop]) for start, stop in recompute])
         self.steps = _steps(self.num_hidden, recompute)
         self.distinct_layer = distinct_layer
 
@@ -145,48 +140,37 @@ class Tower(nn.Cell):
         index: Tensor | None = None,
         fields: Tensor | None = None,
     ) -> Tensor:
-        """`deep_rows` [B, C * D], `numeric` [B, N] -> [B]; with `noise` int32 [hidden layers, 3] units are dropped.
+        """`deep_rows` [B, C * D], `numeric` [B, N] -> [B]; without the last layer, and of its inputs: [B, H].
 
-        In training batch normalization weighs rows by `example_weights` [B]. With `index` int32 [B, C] `deep_rows` are
-        distinct rows [U, D], and `fields` says where those of each field are, as in csrc/distinct_layer.h.
+        With `noise`, int32 [hidden layers of the whole tower, 3], units are dropped. In training batch normalization
+        weighs rows by `example_weights` [B]. With `index` int32 [B, C] `deep_rows` are distinct rows [U, D], and
+        `fields` says where those of each field are, as in csrc/distinct_layer.h.
         """
         num_rows = deep_rows.shape[0]
         if index is not None:
             num_rows = index.shape[0]
         ones = ops.ones((num_rows, 1), ms.float32)
-        inputs, rows = self.numeric_fields(numeric, ones, self.biases[0].expand_dims(0))
-        hidden, mask = deep_rows, None
-        if noise is not None:
-            mask = noise[0]
+        hidden = deep_rows
         if index is not None and self.distinct_layer is None:
             hidden = ops.gather(deep_rows, index.reshape(-1), 0).reshape(num_rows, -1)
         for first, stop, number in self.steps:
-            if first > 0:
-                inputs, rows = ones, self.biases[first].expand_dims(0)
+            inputs, rows = ones, self.biases[first].expand_dims(0)
+            if first == 0:
+                inputs, rows = self.numeric_fields(numeric, ones, rows)
+            mask = None
+            if noise is not None:
+                mask = noise[self.first + first]
             if first == 0 and index is not None and self.distinct_layer is not None:
                 hidden = self.distinct_layer(hidden, self.matrices[0], inputs, rows, index, fields, mask)
-            elif number < 0:
-                hidden = self.hidden(first, hidden, inputs, rows, noise, example_weights)
-            else:
+            elif number >= 0:
                 hidden = self.hidden_again(number, first, stop, hidden, inputs, rows, noise)
-        return self.matmul(hidden, self.matrices[self.num_hidden]).reshape(-1)
-
-    def hidden(
-        self,
-        i: int,
-        values: Tensor,
-        inputs: Tensor,
-        rows: Tensor,
-        noise: Tensor | None,
-        example_weights: Tensor | None,
-    ) -> Tensor:
-        """Apply hidden layer i."""
-        mask = None
-        if noise is not None:
-            mask = noise[i]
-        if self.batch_norm:
-            return self.layers[i](values, self.matrices[i], inputs, rows, mask, example_weights)
-        return self.layers[i](values, self.matrices[i], inputs, rows, mask)
+            elif self.batch_norm:
+                hidden = self.layers[first](hidden, self.matrices[first], inputs, rows, mask, example_weights)
+            else:
+                hidden = self.layers[first](hidden, self.matrices[first], inputs, rows, mask)
+        if self.output is None:
+            return hidden
+        return self.output(hidden, self.matrices[self.num_hidden]).reshape(-1)
 
     def hidden_again(
         self, number: int, first: int, stop: int, values: Tensor, inputs: Tensor, rows: Tensor, noise: Tensor | None
@@ -202,19 +186,25 @@ class Tower(nn.Cell):
 
     def norms(self) -> list[BatchNorm]:
         """Return the normalizations of the hidden layers."""
-        return [layer.norm for layer in self.layers] if self.batch_norm else []
+        return [layer.norm for layer in self.layers if isinstance(layer, NormalizedLayer)]
 
-    def numeric_rows_squared_norm(self) -> Tensor:
-        return self.numeric_fields.squared_norm()
+    def named_parameters(self) -> dict[str, Parameter]:
+        """Return the parameters by the names of `tower_arrays`; those of normalizations come last."""
+        named = self.numeric_fields.named_parameters()
+        named |= {f"matrix_{self.first + i}": matrix for i, matrix in enumerate(self.matrices)}
+        named |= {f"bias_{self.first + i}": bias for i, bias in enumerate(self.biases)}
+        for i, norm in enumerate(self.norms()):
+            named |= {f"norm_scale_{i}": norm.scale, f"norm_shift_{i}": norm.shift}
+        return named
 
 
 class WideDeep(nn.Cell):
     """Wide head and tower; the two groups follow different optimizers."""
 
-    def __init__(self, tower: Tower, sum_wide: nn.Cell | None = None) -> None:
-        """`sum_wide` sums distinct wide rows over the fields of each batch row."""
+    def __init__(self, tower: Tower, wide: WideHead | None, sum_wide: nn.Cell | None = None) -> None:
+        """Without `wide`, wide rows are wide logits. `sum_wide` sums distinct wide rows over a batch row's fields."""
         super().__init__()
-        self.wide = WideHead(tower.numeric_fields.num)
+        self.wide = wide
         self.tower = tower
         self.sum_wide = sum_wide or SumRows()
 
@@ -234,20 +224,15 @@ class WideDeep(nn.Cell):
         """
         if index is not None:
             wide_rows = self.sum_wide(wide_rows, index)
-        return self.wide(wide_rows, numeric) + self.tower(deep_rows, numeric, noise, example_weights, index, fields)
+        if self.wide is not None:
+            wide_rows = self.wide(wide_rows, numeric)
+        return wide_rows + self.tower(deep_rows, numeric, noise, example_weights, index, fields)
 
     def named_parameters(self) -> dict[str, Parameter]:
         """Return all parameters by names of our own: MindSpore's depend on the cell around them."""
-        wide, tower = self.wide, self.tower
-        named = {"wide.bias": wide.bias}
-        if wide.num_numeric:
-            named["wide.numeric_weight"] = wide.numeric_weight
-        named |= tower.numeric_fields.named_parameters()
-        named |= {f"tower.matrix_{i}": matrix for i, matrix in enumerate(tower.matrices)}
-        named |= {f"tower.bias_{i}": bias for i, bias in enumerate(tower.biases)}
-        for i, norm in enumerate(tower.norms()):
-            named |= {f"tower.norm_scale_{i}": norm.scale, f"tower.norm_shift_{i}": norm.shift}
-        return named
+        wide = {} if self.wide is None else self.wide.named_parameters()
+        named = {f"wide.{name}": parameter for name, parameter in wide.items()}
+        return named | {f"tower.{name}": parameter for name, parameter in self.tower.named_parameters().items()}
 
     def named_statistics(self) -> dict[str, Parameter]:
         """Return the running statistics of batch normalization by names of our own."""
@@ -262,6 +247,26 @@ def _steps(num_hidden: int, runs: Sequence[tuple[int, int]]) -> tuple[tuple[int,
     inside = {i for first, stop in runs for i in range(first, stop)}
     steps = [(i, i + 1, -1) for i in range(num_hidden) if i not in inside]
     return tuple(sorted(steps + [(first, stop, number) for number, (first, stop) in enumerate(runs)]))
+
+
+def tower_arrays(
+    num_fields: int,
+    num_numeric: int,
+    embedding_dim: int,
+    hidden_widths: tuple[int, ...],
+    seed: int,
+    initial_scale: float,
+) -> dict[str, np.ndarray]:
+    """Return the initial values of the whole tower's parameters by name, for C = `num_fields` looked-up fields."""
+    widths = ((num_numeric + num_fields) * embedding_dim, *hidden_widths, 1)
+    matrices = [_initial_matrix(seed, i, widths[i], widths[i + 1]) for i in range(len(widths) - 1)]
+    numeric_part, matrices[0] = np.split(matrices[0], [num_numeric * embedding_dim])
+    arrays = {}
+    if num_numeric:
+        arrays["numeric_rows"] = initial_rows(seed, np.arange(num_numeric), embedding_dim, initial_scale)
+        arrays["numeric_matrix"] = numeric_part.reshape(num_numeric, embedding_dim, widths[1])
+    arrays |= {f"matrix_{i}": matrix for i, matrix in enumerate(matrices)}
+    return arrays | {f"bias_{i}": np.zeros(width, np.float32) for i, width in enumerate(hidden_widths)}
 
 
 def _initial_matrix(seed: int, layer: int, fan_in: int, fan_out: int) -> np.ndarray:

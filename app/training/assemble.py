@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import mindspore as ms
 import numpy as np
-from mindspore import Parameter
+from mindspore import Parameter, nn
 
 from app.checkpoint.read import Checkpoint, scoring_arrays
 from app.checkpoint.write import ModelState
@@ -15,13 +15,14 @@ from app.config.config import Config
 from app.config.parallel import recomputed_runs
 from app.device import deprecations_silenced, init_communication
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup
-from app.model import dense_layer as parameters
+from app.model.batch_norm import NormalizedLayer
+from app.model.dense_layer import MatMul, write_parameter
 from app.model.distinct_layer import NativeSumRows, distinct_layer
 from app.model.dropout import DropoutNoise
 from app.model.native_layer import dense_layer
 from app.model.native_tower import logits_of
 from app.model.tower_optimizers import DenseOptimizers
-from app.model.wide_deep import Tower, WideDeep
+from app.model.wide_deep import NumericFields, Tower, WideDeep, WideHead, tower_arrays
 from app.tables.backends import pick_host_backend
 from app.tables.checks import load_state
 from app.tables.fields import fields_of_model, num_deep_inputs
@@ -107,7 +108,7 @@ class TrainingState:
         """Write dense arrays, given as of the whole model."""
         dense = self._dense()
         for name, value in self.placement.scatter(values).items():
-            parameters.write_parameter(dense[name], value)
+            write_parameter(dense[name], value)
         self.placement.weights_were_written(self.optimizers)
 
     def _dense(self) -> dict[str, Parameter]:
@@ -119,11 +120,10 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup =
 
     `group` are the ranks that train together; servers may own the rows.
     """
-    folded = config.model.fold_numeric
     numeric = tuple(field.name for field in schema.numeric)
-    looked_up = () if folded else numeric
+    looked_up = () if config.model.fold_numeric else numeric
     spec = table_spec(config, schema, looked_up)
-    placement = place_tower(config, make_model(config, schema, folded), group)
+    placement = place_tower(config, schema, group)
     model = placement.model
     with deprecations_silenced():
         optimizers = DenseOptimizers(
@@ -151,18 +151,19 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup =
     return TrainingState(step, model, optimizers, rates, placement, config.checkpoint.sliced)
 
 
-def place_tower(config: Config, model: WideDeep, group: ProcessGroup) -> TowerPlacement:
-    """Choose where the dense model lies, by the section `parallel` and the device; `model` has its initial values."""
+def place_tower(config: Config, schema: Schema, group: ProcessGroup) -> TowerPlacement:
+    """Make the dense model, and choose where it lies, by the section `parallel` and the device."""
     rows = group.batch_rows(config.train.batch_size)
     if not group.sharded:
-        return TowerPlacement(model, rows)
-    options, on_cpu = config.parallel, ms.get_current_device().device_target == "CPU"
+        return TowerPlacement(make_model(config, schema, config.model.fold_numeric), rows)
+    options, on_cpu = config.parallel, _on_cpu()
     if options.pipeline_stages > 1:
         if not on_cpu:
             init_communication()
-        return PipelinePlacement(config, model, group)
+        return PipelinePlacement(config, initial_tower(config, schema), hidden_layers(config), group)
     if on_cpu and options.is_sharded:
-        return ShardedPlacement(config, model.tower, group)
+        return ShardedPlacement(config, initial_tower(config, schema), group)
+    model = make_model(config, schema)
     if not on_cpu and (options.is_sharded or options.search_mode != "none"):
         return AcceleratorPlacement(options, model, rows)
     return DataParallelPlacement(model, rows, group)
@@ -192,7 +193,7 @@ def load_for_scoring(
     dense = {name: array for name, array in found.items() if name in expected}
     check_dense(dense, {name: parameter.shape for name, parameter in expected.items()})
     for name, parameter in expected.items():
-        parameters.write_parameter(parameter, dense[name])
+        write_parameter(parameter, dense[name])
     scorer = HostTablesScorer(rows, logits_of(model))
     return DataParallelScorer(scorer, group) if group.sharded else scorer
 
@@ -232,28 +233,42 @@ def fold_numeric(state: ModelState, spec: TablesSpec, num_numeric: int) -> dict[
 
 
 def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
-    """Make the dense model at its initial values; numeric fields that are not folded are looked up."""
-    model = config.model
-    runs = recomputed_runs(config.parallel.recompute, len(model.hidden_widths))
-    on_cpu = ms.get_current_device().device_target == "CPU"
+    """Make the whole dense model at its initial values; numeric fields that are not folded are looked up."""
+    model, device = config.model, config.device
+    arrays = initial_tower(config, schema, folded)
     is_distinct = model.first_layer == "distinct"
-    first = distinct_layer(config.device, model.activation, plain=not model.batch_norm) if is_distinct else None
+    first = distinct_layer(device, model.activation, plain=not model.batch_norm) if is_distinct else None
+    numeric_fields = NumericFields(arrays)
     tower = Tower(
-        num_fields=num_deep_inputs(fields_of_model(schema, config.model)) + (0 if folded else schema.num_numeric),
-        num_numeric=schema.num_numeric if folded else 0,
-        embedding_dim=config.model.embedding_dim,
-        hidden_widths=config.model.hidden_widths,
-        seed=config.train.seed,
-        initial_scale=config.model.initial_scale,
-        make_layer=dense_layer(config.device, config.model.activation, plain=not config.model.batch_norm),
-        batch_norm=model.batch_norm,
-        recompute=runs if on_cpu else (),
+        numeric_fields,
+        arrays,
+        hidden_layers(config),
+        MatMul(),
+        recompute=recomputed_runs(config.parallel.recompute, len(model.hidden_widths)) if _on_cpu() else (),
         distinct_layer=first,
-        as_graph=config.device.graph,
+        as_graph=device.graph,
     )
-    if not on_cpu:
-        recompute_layers(tower, runs)
-    return WideDeep(tower, None if first is None else NativeSumRows())
+    return WideDeep(tower, WideHead(numeric_fields.num), None if first is None else NativeSumRows())
+
+
+def hidden_layers(config: Config) -> list[nn.Cell]:
+    """Make the cells of the whole tower's hidden layers, which have no parameters but those of normalizations."""
+    model = config.model
+    make_layer = dense_layer(config.device, model.activation, plain=not model.batch_norm)
+    layers = [make_layer() for _ in model.hidden_widths]  # parallel modes need a cell for each
+    if model.batch_norm:
+        layers = [NormalizedLayer(layers[i], width, str(i)) for i, width in enumerate(model.hidden_widths)]
+    if not _on_cpu():
+        recompute_layers(layers, recomputed_runs(config.parallel.recompute, len(layers)))
+    return layers
+
+
+def initial_tower(config: Config, schema: Schema, folded: bool = True) -> dict[str, np.ndarray]:
+    """Return the initial values of the whole tower's parameters by name; see `make_model`."""
+    model, num_numeric = config.model, schema.num_numeric
+    num_fields = num_deep_inputs(fields_of_model(schema, model)) + (0 if folded else num_numeric)
+    shape = (num_fields, num_numeric if folded else 0, model.embedding_dim, model.hidden_widths)
+    return tower_arrays(*shape, config.train.seed, model.initial_scale)
 
 
 def check_dense(found: dict[str, np.ndarray], expected: dict[str, tuple[int, ...]]) -> None:
@@ -270,3 +285,7 @@ def check_dense(found: dict[str, np.ndarray], expected: dict[str, tuple[int, ...
                 f"the checkpoint is of another model: {name} has shape {list(found[name].shape)}, "
                 f"expected {list(shape)}"
             )
+
+
+def _on_cpu() -> bool:
+    return bool(ms.get_current_device().device_target == "CPU")

@@ -73,15 +73,16 @@ def shard_products(tower: Tower, options: ParallelOptions, num_ranks: int) -> No
     """Give each layer's MatMul its strategy; if MindSpore searches, only the layers that the settings name."""
     names = layer_names(len(tower.layers) + 1)
     strategies = parse_all(options.strategies, names, options.tensor_parallel)
-    products = [*(layer.matmul.product for layer in tower.layers), tower.matmul.product]
+    assert tower.output is not None
+    products = [*(layer.matmul.product for layer in tower.layers), tower.output.product]
     for name, product in zip(names, products, strict=True):
         if options.search_mode == "none" or name in options.strategies:
             parts, groups = strategies[name], num_ranks // options.tensor_parallel
             product.shard(in_strategy=((groups * parts.batch, parts.inner), (parts.inner, parts.outer)))
 
 
-def recompute_layers(tower: Tower, runs: Sequence[tuple[int, int]]) -> None:
-    """Let MindSpore recompute the values of these layers in the backward pass."""
+def recompute_layers(layers: Sequence[nn.Cell], runs: Sequence[tuple[int, int]]) -> None:
+    """Let MindSpore recompute the values of these runs of layers in the backward pass."""
     for first, stop in runs:
-        for layer in tower.layers[first:stop]:
+        for layer in layers[first:stop]:
             layer.recompute()

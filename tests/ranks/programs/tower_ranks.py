@@ -15,7 +15,7 @@ from mpi4py import MPI
 from app.training.parallel.tensor.collectives import SumInTurn, SumOver
 from app.training.parallel.tensor.layout_plan import layer_names, plan_tower
 from app.training.parallel.tensor.optimizer_shards import OptimizerShards
-from app.training.parallel.tensor.split_tower import ShardedTower, gradient_groups
+from app.training.parallel.tensor.split_tower import gradient_groups, split_tower
 from app.training.parallel.tensor.strategy import parse_all
 
 NUM_STEPS = 20
@@ -95,7 +95,7 @@ def main() -> None:
         plan = plan_tower(
             {n: a.shape for n, a in whole.items()}, strategies, batch_size, int(data_parallel), group_size
         )
-        tower = ShardedTower(whole, plan, world)
+        tower = split_tower(whole, plan, world)
         parameters = named_parameters(tower)
         if OPTIMIZER_SHARDS in flags:
             shards = make_shards(tower, plan, world)

@@ -8,7 +8,7 @@ Gradients are summed over micro-batches, then over the ranks of the same stage.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from mindspore import Tensor, nn
@@ -17,9 +17,9 @@ from app.config.config import Config
 from app.distributed.gradient_sum import GradientSum
 from app.distributed.process_group import ProcessGroup
 from app.distributed.watchdog import waiting
-from app.model import dense_layer
+from app.model.dense_layer import MatMul, write_parameter
 from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, Gradients, LossGradient, Optimizers
-from app.model.wide_deep import WideDeep
+from app.model.wide_deep import NumericFields, Tower, WideDeep, WideHead
 from app.training.parallel.pipeline.stage_plan import FIRST, PipelinePlan, plan_pipeline
 from app.training.parallel.pipeline.stages import (
     NUM_DATA,
@@ -28,26 +28,29 @@ from app.training.parallel.pipeline.stages import (
     GivenSquaredNorm,
     LastLoss,
     LastStage,
-    StageModel,
 )
 from app.training.parallel.placement import Arrays, TowerPlacement
-from app.training.parallel.tensor.layout_plan import TOWER
 from app.training.step.step import StepSettings
 
 
 class PipelinePlacement(TowerPlacement):
-    """The tower in two stages; `whole` is the model at its initial values."""
+    """The tower in two stages; `arrays` and `layers` are the whole tower's initial values and hidden layers."""
 
-    def __init__(self, config: Config, whole: WideDeep, group: ProcessGroup) -> None:
-        named = whole.named_parameters()
-        shapes = {name.removeprefix(TOWER): p.shape for name, p in named.items() if name.startswith(TOWER)}
+    def __init__(self, config: Config, arrays: Arrays, layers: list[nn.Cell], group: ProcessGroup) -> None:
+        shapes = {name: array.shape for name, array in arrays.items()}
         self.plan: PipelinePlan = plan_pipeline(config.parallel, shapes, group.size)
-        self.stage = self.plan.stage(group.rank)
+        self.stage, second = self.plan.stage(group.rank), self.plan.second_stage
         self.rows = self.plan.micro_rows(config.train.batch_size) * self.plan.micro_batches
-        self.cell = (FirstStage if self.stage == FIRST else LastStage)(whole, self.plan.second_stage)
-        own = {name: parameter for name, parameter in named.items() if self.holds(name)}
-        model = cast(WideDeep, StageModel(self.cell, own, whole.wide.num_numeric))
-        super().__init__(model, self.rows if self.stage == FIRST else 1)  # the last stage looks up no row
+        self.cell: FirstStage | LastStage
+        if self.stage == FIRST:
+            numeric_fields = NumericFields(arrays)
+            tower, wide = Tower(numeric_fields, arrays, layers[:second], output=None), WideHead(numeric_fields.num)
+            self.cell = FirstStage(wide, tower)
+            super().__init__(WideDeep(tower, wide), self.rows)
+        else:
+            model = WideDeep(Tower(NumericFields({}), arrays, layers[second:], MatMul(), first=second), wide=None)
+            self.cell = LastStage(model)
+            super().__init__(model, batch_rows=1)  # the last stage looks up no row
         widths = (0, *config.model.hidden_widths)
         self.squared_norm: GivenSquaredNorm = GivenSquaredNorm()
         self.link = Channel(group, self.plan, self.rows, widths[self.plan.second_stage])
@@ -137,7 +140,7 @@ class PipelineGraph:
             own = gradients[self._num_wide :]
             squares = sum(float(np.sum(np.square(values / self._loss_scale))) for values in own)
             total = sum(self._group.gather(squares)) / self._run.plan.num_pairs
-            dense_layer.write_parameter(self._run.squared_norm.value, np.array([total], np.float32))
+            write_parameter(self._run.squared_norm.value, np.array([total], np.float32))
         if finite:
             self._optimizers(*map(Tensor.from_numpy, gradients)).asnumpy()
         losses = Tensor(float(scalars[DEEP_LOSS])), Tensor(float(scalars[WIDE_LOSS]))

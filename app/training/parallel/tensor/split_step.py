@@ -17,12 +17,12 @@ from app.distributed.process_group import ProcessGroup
 from app.model.dense_layer import Total
 from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, AllFinite, ForwardBackward, scalars
 from app.model.tower_optimizers import DenseOptimizers
-from app.model.wide_deep import Tower, WideDeep
+from app.model.wide_deep import WideDeep, WideHead
 from app.training.parallel.placement import Arrays, TowerPlacement
 from app.training.parallel.tensor.collectives import Communicator, SumInTurn, SumOver
 from app.training.parallel.tensor.layout_plan import TOWER, ShardedParameter, TowerPlan, plan_run
 from app.training.parallel.tensor.optimizer_shards import OptimizerShards, all_gather, share_of
-from app.training.parallel.tensor.split_tower import ShardedTower, gradient_groups
+from app.training.parallel.tensor.split_tower import gradient_groups, split_tower
 from app.training.step.step import StepSettings
 
 
@@ -80,19 +80,18 @@ class ShardedGraph(nn.Cell):
 
 
 class ShardedPlacement(TowerPlacement):
-    """A tower with its products split over ranks; `whole` is the tower at its initial values.
+    """A tower with its products split over ranks; `arrays` are the whole tower's initial values.
 
     A state array of an optimizer lies as its parameter does, or in shares of that block (`optimizer_shards`).
     """
 
-    def __init__(self, config: Config, whole: Tower, group: ProcessGroup) -> None:
-        named = WideDeep(whole).named_parameters()
-        arrays = {name.removeprefix(TOWER): p.asnumpy() for name, p in named.items() if name.startswith(TOWER)}
+    def __init__(self, config: Config, arrays: Arrays, group: ProcessGroup) -> None:
         rows = group.batch_rows(config.train.batch_size)  # short slices are filled up
         shapes = {name: array.shape for name, array in arrays.items()}
         self.plan: TowerPlan = plan_run(shapes, config.parallel, rows * group.size, group.size)
         self._world = group.communicator
-        super().__init__(WideDeep(ShardedTower(arrays, self.plan, self._world, config.model.activation)), rows)
+        tower = split_tower(arrays, self.plan, self._world, config.model.activation)
+        super().__init__(WideDeep(tower, WideHead(tower.numeric_fields.num)), rows)
         self._groups = gradient_groups(self.plan, list(arrays), self._world)
         # The ranks that share the optimizer's state of each parameter; empty where every rank keeps all of it.
         self._share_groups = self._groups if config.parallel.optimizer_shards else {}

@@ -36,16 +36,17 @@ def spread_run(accelerator, tiny_config, make_schema, make_parts):
     from app.training.assemble import place_tower
 
     def make(*settings):
-        parts = make_parts("reference", make_schema(), "train.batch_size=8")
+        schema = make_schema()
+        parts = make_parts("reference", schema, "train.batch_size=8")
         group = create_autospec(MpiGroup, instance=True, size=4, rank=3, communicator=None)
         config = tiny_config("train.batch_size=8", *settings)
-        return place_tower(config, parts.model, group), parts.step.parts
+        return place_tower(config, schema, group), parts.step.parts
 
     return make
 
 
 def strategies(model):
-    products = [*(layer.matmul.product for layer in model.tower.layers), model.tower.matmul.product]
+    products = [*(layer.matmul.product for layer in model.tower.layers), model.tower.output.product]
     return [getattr(product, "in_strategy", None) for product in products]
 
 

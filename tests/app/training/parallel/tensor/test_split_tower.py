@@ -9,12 +9,13 @@ BATCH, FIELDS, NUMERIC, DIM, HIDDEN = 16, 4, 3, 8, (16, 8)
 @pytest.fixture(scope="module")
 def whole_tower(cpu, tmp_path_factory):
     """A folder with a tower's parameters, 20 batches, and what one rank makes of them."""
-    from app.model.wide_deep import Tower
+    from app.model.dense_layer import DenseLayer, MatMul
+    from app.model.wide_deep import NumericFields, Tower, tower_arrays
     from tests.ranks.programs.tower_ranks import NUM_STEPS, Step, named_parameters, train
 
     rng = np.random.default_rng(3)
-    tower = Tower(FIELDS, NUMERIC, DIM, HIDDEN, seed=5, initial_scale=0.3)
-    whole = {name: parameter.asnumpy().copy() for name, parameter in named_parameters(tower).items()}
+    whole = tower_arrays(FIELDS, NUMERIC, DIM, HIDDEN, seed=5, initial_scale=0.3)
+    tower = Tower(NumericFields(whole), whole, [DenseLayer() for _ in HIDDEN], MatMul())
     batches = {
         "rows": rng.standard_normal((NUM_STEPS, BATCH, FIELDS * DIM)).astype(np.float32),
         "numeric": rng.standard_normal((NUM_STEPS, BATCH, NUMERIC)).astype(np.float32),
