@@ -103,7 +103,7 @@ def test_chosen_layers_are_recomputed_by_mindspores_own_call(spread_run, monkeyp
     recompute = create_autospec(nn.Cell.recompute)
     monkeypatch.setattr(nn.Cell, "recompute", recompute)
     tower = spread_run(*SPLIT)[0].model.tower
-    recompute_layers(tower, [(1, len(tower.layers))])
+    recompute_layers(tower.layers, [(1, len(tower.layers))])
     assert [call.args[0] for call in recompute.call_args_list] == list(tower.layers)[1:]
 
 
