@@ -31,62 +31,70 @@ LossScale = Annotated[float, Bounds(above=0, most=LARGEST_FLOAT32, expected="abo
 class ModelOptions(Checked):
     """The Wide&Deep model."""
 
-    embedding_dim: Count = 80  # width of a row of the deep table
-    # units of each hidden layer of the tower
+    embedding_dim: Count = 80  # The width of a row of the deep table.
+    # The number of units of each hidden layer of the tower.
     hidden_widths: Annotated[tuple[int, ...], Bounds(least=1, expected="widths of 1 or more")] = (1024, 512, 256, 128)
-    initial_scale: NotNegative = 0.01  # new rows of the deep table are uniform in ± this
-    # Multiply the numeric fields by rows of the tower; false looks them up in the tables like the others, with
-    # tables.backend=stock only. Both are the same function.
+    initial_row_scale: NotNegative = 0.01  # New rows of the deep table are uniform in ± this value.
+    # true: the numeric fields are multiplied by rows that belong to the tower. false: they are looked up in the tables
+    # like the others, with tables.backend=stock only. Both are the same function.
     fold_numeric: bool = True
-    batch_norm: bool = False  # normalize each hidden layer before its activation; on one rank only
-    # relu has a native kernel; the others are made of MindSpore's operators.
+    batch_norm: bool = False  # Normalize each hidden layer before its activation. It works on one rank only.
+    # relu has a native kernel. The others are made of MindSpore's operators.
     activation: Literal["relu", "gelu", "silu", "leaky_relu", "tanh", "sigmoid"] = "relu"
-    # distinct multiplies each distinct row of a batch once in the tower's first layer, direct each position's row: the
-    # same function up to the order of sums. auto chooses by the data's counts, batch_size and embedding_dim.
+    # direct: the tower's first layer multiplies the row of each position of a batch. distinct: it multiplies each
+    # distinct row once, which is the same function up to the order of sums. auto: chosen by the data's counts,
+    # batch_size and embedding_dim.
     first_layer: FirstLayer = "auto"
-    dropout: Fraction = 0.0  # fraction of each hidden layer's units that a training step leaves out
-    wide_fields: tuple[str, ...] | None = None  # categorical fields that the wide part sees; null: all, []: none
-    deep_fields: tuple[str, ...] | None = None  # categorical fields that the deep part sees; null: all but crosses
+    dropout: Fraction = 0.0  # The fraction of each hidden layer's units that a training step leaves out.
+    # The categorical fields that the wide part sees. null means all, [] means none.
+    wide_fields: tuple[str, ...] | None = None
+    # The categorical fields that the deep part sees. null means all but the crosses.
+    deep_fields: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
 class LossOptions(Checked):
     """The loss and what bounds its gradients."""
 
-    # L2 term of the deep table, l2_coef · ½ Σ‖row‖²: over the batch's unique rows, with deep_optimizer.name=adam over
-    # the whole table.
+    # Coefficient of the deep table's L2 term, l2_coef · ½ Σ‖row‖². The sum is over the batch's unique rows. With
+    # deep_optimizer.name=adam it is over the whole table.
     l2_coef: NotNegative = 8e-5
-    wide_l2_coef: NotNegative = 0.0  # the same for the wide table
-    row_clip_value: NotNegative = 0.0  # bound of each value of a unique row's gradient, before its L2 term; 0: none
-    tower_clip_norm: NotNegative = 0.0  # bound of the norm of all the tower's gradients together; 0: none
-    label_smoothing: Fraction = 0.0  # with s, the labels trained on are (1 - s) · label + s / 2
-    loss_scale: LossScale = 1024.0  # multiplies the loss before, and divides the gradients after the backward pass
+    wide_l2_coef: NotNegative = 0.0  # Coefficient of the same term of the wide table.
+    # Each value of a unique row's gradient is clipped to ± this bound, before the L2 term is added. 0 clips nothing.
+    row_clip_value: NotNegative = 0.0
+    # The norm of all the tower's gradients together is clipped to this bound. 0 clips nothing.
+    tower_clip_norm: NotNegative = 0.0
+    label_smoothing: Fraction = 0.0  # With the value s, the training's labels are (1 - s) · label + s / 2.
+    # The loss is multiplied by this factor before the backward pass, and the gradients are divided by it after.
+    loss_scale: LossScale = 1024.0
 
 
 @dataclass(frozen=True)
 class TrainOptions(Checked):
     """Passes over the data, logging, and the model that a run starts from."""
 
-    # Settings that are not given follow from the number of training rows (docs/recipes.md).
+    # Choose the settings that are not given by the number of training rows (docs/recipes.md).
     auto: bool = False
-    epochs: Count = 1  # passes over the training rows
-    batch_size: Count = 16_000  # rows of a step, of all ranks together
-    seed: Seed = 1  # of the initial values, the order of the rows and dropout
-    # Of the running mean of all weights, which is then what is evaluated, exported and scored: 0.999 weighs the last
-    # thousand steps. It takes as many bytes as the weights; 0 keeps none.
+    epochs: Count = 1  # The number of passes over the training rows.
+    batch_size: Count = 16_000  # The rows of a step, of all ranks together.
+    seed: Seed = 1  # Seed of the initial values, of the order of the rows and of dropout.
+    # Decay of a running mean of all weights. Evaluation, export and scoring then use the mean. 0.999 averages about the
+    # last 1,000 steps. 0 switches it off. The mean doubles the memory of the weights.
     ema_decay: Annotated[float, Bounds(least=0, below=1, expected="0 (no running mean) or more and below 1")] = 0.0
-    pool_blocks: Count = 256  # blocks of rows that are mixed at a time
-    log_every_steps: Count = 10  # steps between lines of metrics.jsonl and the progress bar; loss.log has every step
-    # auto resumes an unfinished run with the same settings and data, else starts a new one; never starts a new one;
-    # require fails unless there is a run to resume.
+    pool_blocks: Count = 256  # The number of blocks whose rows are mixed at a time.
+    # Steps between lines of metrics.jsonl and updates of the progress bar. loss.log has every step.
+    log_every_steps: Count = 10
+    # auto: an unfinished run with the same settings and data is resumed, or else a new one starts. never: a new run
+    # starts. require: the launch fails unless there is a run to resume.
     resume: Literal["auto", "never", "require"] = "auto"
-    profile: bool = False  # write the host kernels' times to the run's log
-    # minutes after the launch by which the run has saved and stopped, to be resumed; 0: none
+    profile: bool = False  # Write the times of the host's kernels to the run's log.
+    # So many minutes after the launch the run has saved and stopped. The same command resumes it. 0 sets no limit.
     time_limit: Annotated[float, Bounds(least=0, expected="0 (none) or more minutes")] = 0.0
-    init_from: str = ""  # model that a new run starts from: a checkpoint, a run folder (its best) or the zoo's .ckpt
-    init_take: Literal["all", "tables", "tower"] = "all"  # parts of that model to take
-    init_optimizer: bool = False  # take its optimizers' state too
-    init_dataset: str = ""  # where the prepared folder is now that the model was trained on, if it has moved
+    # The model that a new run starts from: a checkpoint, a run folder (its best checkpoint) or a .ckpt of the zoo.
+    init_from: str = ""
+    init_take: Literal["all", "tables", "tower"] = "all"  # The parts of that model to take.
+    init_optimizer: bool = False  # Take the state of its optimizers too.
+    init_dataset: str = ""  # The prepared folder that the model was trained on, if it has moved since.
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ Decay = Annotated[float, Bounds(least=0, below=1 - 2**-25, expected="in [0, 1) a
 @dataclass(frozen=True)
 class _Optimizer(Checked):
     name: str = ""
-    learning_rate: Positive = 1e-3  # of a step, before the schedule
-    schedule: Schedule = field(default_factory=ConstantSchedule)  # how the learning rate changes
+    learning_rate: Positive = 1e-3  # The learning rate of a step, before the schedule's factor.
+    schedule: Schedule = field(default_factory=ConstantSchedule)  # How the learning rate changes.
 
     def correction(self, step: int) -> float:
         """Return the factor of the learning rate at step 1, 2, … that corrects moments which began as 0."""
@@ -44,9 +44,9 @@ class FtrlOptions(_Optimizer):
 
     name: Literal["ftrl"] = "ftrl"
     learning_rate: Positive = 5e-2
-    l1: NotNegative = 1e-8  # L1 coefficient of the proximal step
-    l2: NotNegative = 1e-8  # L2 coefficient of the proximal step
-    initial_accumulator: Positive = 1.0  # Σ gradient² before the first step
+    l1: NotNegative = 1e-8  # L1 coefficient of the proximal step.
+    l2: NotNegative = 1e-8  # L2 coefficient of the proximal step.
+    initial_accumulator: Positive = 1.0  # The value of Σ gradient² before the first step.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,8 +67,8 @@ class AdagradOptions(_Optimizer):
 
     name: Literal["adagrad"] = "adagrad"
     learning_rate: Positive = 1e-2
-    initial_accumulator: NotNegative = 0.0  # Σ gradient² before the first step
-    epsilon: Epsilon = 1e-10  # added to the root of Σ gradient²
+    initial_accumulator: NotNegative = 0.0  # The value of Σ gradient² before the first step.
+    epsilon: Epsilon = 1e-10  # Added to the root of Σ gradient².
 
 
 @dataclass(frozen=True)
@@ -77,16 +77,16 @@ class RowwiseAdagradOptions(_Optimizer):
 
     name: Literal["rowwise_adagrad"] = "rowwise_adagrad"
     learning_rate: Positive = 1e-2
-    initial_accumulator: NotNegative = 0.0  # mean square of the gradients before the first step
-    epsilon: Epsilon = 1e-8  # added to the accumulator's root
+    initial_accumulator: NotNegative = 0.0  # The mean square of the gradients before the first step.
+    epsilon: Epsilon = 1e-8  # Added to the accumulator's root.
 
 
 @dataclass(frozen=True)
 class _Adam(_Optimizer):
     learning_rate: Positive = 3.5e-4
-    beta1: Decay = 0.9  # decay of the first moment
-    beta2: Decay = 0.999  # decay of the second moment
-    epsilon: Epsilon = 1e-8  # added to the root of the second moment
+    beta1: Decay = 0.9  # Decay of the first moment.
+    beta2: Decay = 0.999  # Decay of the second moment.
+    epsilon: Epsilon = 1e-8  # Added to the root of the second moment.
 
     def correction(self, step: int) -> float:
         # In float64: 1 - beta2**1 loses four digits in float32.
@@ -127,7 +127,7 @@ class AdamWOptions(_Adam):
     """Adam with decoupled weight decay (Loshchilov & Hutter, 2019)."""
 
     name: Literal["adamw"] = "adamw"
-    weight_decay: NotNegative = 1e-2  # each step takes learning_rate · weight_decay of each weight away
+    weight_decay: NotNegative = 1e-2  # Each step takes learning_rate · weight_decay of each weight away.
 
 
 WideOptimizer = FtrlOptions | AdagradOptions | SgdOptions

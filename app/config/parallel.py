@@ -8,34 +8,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal
 
-from common.settings import Bounds, Checked, Count, CountOrZero
+from common.settings import Bounds, Checked, Count
 
-FOR_ACCELERATORS = ("search_mode", "optimizer_level", "shard_threshold_kib")
+FOR_ACCELERATORS = ("search_mode", "optimizer_level")
 
 
 @dataclass(frozen=True)
 class ParallelOptions(Checked):
     """The tower over several ranks (docs/internals/parallel.md)."""
 
-    tensor_parallel: Count = 1  # ranks of a group that computes its part of the batch together
-    # How the ranks of a group split a layer's product, in MindSpore's notation: {matrix_0: "((2, 4), (4, 1))"}; other
-    # layers split the batch.
+    tensor_parallel: Count = 1  # The number of ranks that compute a part of the batch together.
+    # How such a group splits a layer's product, in MindSpore's notation: {matrix_0: "((2, 4), (4, 1))"}. Layers that
+    # are not named split the batch.
     strategies: dict[str, str] = field(default_factory=dict)
-    strategy_file: str = ""  # another run's strategy.json, with its strategies or pipeline stages
-    optimizer_shards: bool = False  # split the optimizer's state among the ranks that hold the same weights (ZeRO 1)
-    # Hidden layers whose values the backward pass computes again instead of keeping them: [all], or runs of layers such
-    # as ["matrix_0:matrix_2", matrix_4]. The inputs of a run are kept.
+    # The strategy.json of another run, whose strategies or pipeline stages are taken.
+    strategy_file: str = ""
+    # Split the optimizer's state among the ranks that hold the same weights (ZeRO 1).
+    optimizer_shards: bool = False
+    # The hidden layers whose values the backward pass computes again instead of keeping them: [all], or runs of layers
+    # such as ["matrix_0:matrix_2", matrix_4]. The inputs of a run are kept.
     recompute: tuple[str, ...] = ()
-    # 2: the first and the last layers of the tower are on different ranks of a pair
+    # 2: the first and the last layers of the tower are on different ranks of a pair.
     pipeline_stages: Annotated[int, Bounds(least=1, most=2, expected="1 or 2")] = 1
-    second_stage: str = ""  # first layer of the second stage, such as matrix_1; empty: chosen to halve the work
-    micro_batches: Count = 4  # parts of the batch that go through the pipeline one after the other
+    # The first layer of the second stage, such as matrix_1. If empty, it is chosen to halve the work.
+    second_stage: str = ""
+    # The number of parts of the batch that go through the pipeline one after the other.
+    micro_batches: Count = 4
     # On Ascend and GPU only: let MindSpore find splits for the layers that strategies does not name.
     search_mode: Literal["none", "sharding_propagation", "recursive_programming"] = "none"
     # On Ascend and GPU only, with optimizer_shards: the level of MindSpore's AutoParallel.hsdp.
     optimizer_level: Literal["level1", "level2", "level3"] = "level1"
-    # on Ascend and GPU only, with optimizer_shards: smaller parameters stay whole
-    shard_threshold_kib: CountOrZero = 64
 
     def __post_init__(self) -> None:
         super().__post_init__()

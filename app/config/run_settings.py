@@ -15,19 +15,22 @@ from common.text import nearest
 class CheckpointOptions(Checked):
     """Checkpoints, which are saved at each epoch's end, and after an evaluation that is the best so far."""
 
-    dir: str = ""  # their folder; empty: checkpoints/ in the run folder
-    every_steps: CountOrZero = 0  # steps between further checkpoints; 0: none
-    every_minutes: NotNegative = 0.0  # minutes between further checkpoints; 0: none
-    keep_last: CountOrZero = 3  # number of newest checkpoints to keep; 0: all
-    keep_best: CountOrZero = 1  # number of best checkpoints to keep besides, by eval.metric on the split valid
-    shards: Count = 1  # files of each table
-    background: bool = True  # write beside the next steps, with memory for the rows that they update meanwhile
-    delta: bool = False  # write only the rows that changed since the checkpoint before
-    full_every: Count = 10  # with delta, every so many checkpoints one is full
-    # With delta, write no full checkpoint but the first: once full_every older ones are there only for its sake, the
-    # oldest that is kept is made full from the files.
+    dir: str = ""  # The folder of the checkpoints. If empty, it is checkpoints/ in the run folder.
+    every_steps: CountOrZero = 0  # Steps between further checkpoints. 0 writes none.
+    every_minutes: NotNegative = 0.0  # Minutes between further checkpoints. 0 writes none.
+    keep_last: CountOrZero = 3  # The number of newest checkpoints to keep. 0 keeps all.
+    # The number of best checkpoints to keep as well, by eval.metric on the split valid.
+    keep_best: CountOrZero = 1
+    shards: Count = 1  # The number of files of each table.
+    # Write while the next steps run. It takes memory for the rows that they update meanwhile.
+    background: bool = True
+    delta: bool = False  # Write only the rows that changed since the checkpoint before.
+    full_every: Count = 10  # With delta, one of so many checkpoints is written in full.
+    # With delta, only the first checkpoint is written in full. When a kept delta depends on full_every others, it is
+    # turned into a full checkpoint from the files on disk.
     compact: bool = False
-    sliced: bool = False  # each rank writes its part of a tower that is spread over ranks (section parallel)
+    # Each rank writes its part of a tower that is spread over ranks (section parallel).
+    tower_slices: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,12 +47,13 @@ Precision = Literal["float32", "bfloat16"]
 class DeviceOptions(Checked):
     """The device of the tower, and the host's threads."""
 
-    target: Target = "auto"  # auto: Ascend, else GPU, else CPU
-    # on the host; 0: every core that this process may use
+    target: Target = "auto"  # auto: Ascend if there is one, else GPU, else CPU.
+    # The number of threads on the host. 0 takes every core that this process may use.
     threads: Annotated[int, Bounds(least=0, expected="0 (all cores) or more")] = 0
-    precision: Precision = "float32"  # bfloat16 rounds the inputs of the tower's products; all else stays float32
-    # true: a CPU runs the tower as MindSpore's graph, too. By default native kernels take the whole step if they cover
-    # the model (ReLU, no batch normalization, no distinct first layer) and its optimizers (FTRL, Adam).
+    # bfloat16: the inputs of the tower's products are rounded to it. All else stays float32.
+    precision: Precision = "float32"
+    # true: the tower runs as MindSpore's graph on a CPU too. false: native kernels take the whole step there if they
+    # cover the model (ReLU, no batch normalization, no distinct first layer) and its optimizers (FTRL, Adam).
     graph: bool = False
 
     @property
@@ -67,14 +71,16 @@ SELECTABLE = ("auc", "pr_auc", "log_loss", "normalized_entropy", "top_decile_lif
 class EvalOptions(Checked):
     """Evaluation on the split valid, at each epoch's end, and early stopping."""
 
-    # rows of a batch of the command evaluate; 0: as in training
+    # The rows of a batch of the command evaluate. 0 takes the batch size of the training.
     batch_size: Annotated[int, Bounds(least=0, expected="0 (the training's) or more")] = 0
-    every_steps: CountOrZero = 0  # steps between further evaluations within an epoch; 0: none
-    metric: str = "auc"  # decides which checkpoints are the best
-    patience: CountOrZero = 0  # stop after so many evaluations in a row without improvement; 0: never
-    min_improvement: NotNegative = 0.0  # change of the metric that is an improvement if it is larger
-    group_field: str = ""  # field or column of kind id for grouped_auc, the mean AUC within its values
-    bootstrap: CountOrZero = 200  # replicates for the confidence intervals of the command evaluate; 0: no intervals
+    every_steps: CountOrZero = 0  # Steps between further evaluations within an epoch. 0 makes none.
+    metric: str = "auc"  # The metric that decides which checkpoints are the best.
+    patience: CountOrZero = 0  # Stop after so many evaluations in a row without improvement. 0 never stops.
+    min_improvement: NotNegative = 0.0  # Only a larger change of the metric is an improvement.
+    # The field, or column of kind id, of grouped_auc, which is the mean AUC within its values.
+    group_field: str = ""
+    # The number of replicates for the confidence intervals of the command evaluate. 0 computes no intervals.
+    bootstrap: CountOrZero = 200
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,7 +95,8 @@ class EvalOptions(Checked):
 class ClusterOptions(Checked):
     """Several ranks."""
 
-    timeout_s: Positive = 300.0  # seconds after which a rank that the others wait for is named in the log; they wait on
+    # After so many seconds the log names the rank that the others wait for. They keep waiting.
+    timeout_s: Positive = 300.0
 
 
 Backend = Literal["auto", "native", "stock", "reference"]
@@ -99,6 +106,6 @@ Backend = Literal["auto", "native", "stock", "reference"]
 class TablesOptions:
     """The embedding tables in host memory."""
 
-    # native: C++; reference: NumPy; stock: MindSpore's host operators, in the graph; auto: native if its library is
-    # built, else stock (on several ranks reference) with a warning.
+    # native: tables in C++. reference: tables in NumPy. stock: MindSpore's host operators, in the graph. auto: native
+    # if its library is built, else stock (on several ranks reference) with a warning.
     backend: Backend = "auto"

@@ -14,7 +14,7 @@ DropFactor = Annotated[float, Bounds(above=0, below=1, expected="between 0 and 1
 @dataclass(frozen=True)
 class _Schedule(Checked):
     name: str = ""
-    warmup_steps: CountOrZero = 0  # steps over which the learning rate rises evenly from 0
+    warmup_steps: CountOrZero = 0  # The number of steps over which the learning rate rises evenly from 0.
 
     def factor(self, step: int) -> float:
         """Return the factor of the learning rate at step 1, 2, …"""
@@ -39,8 +39,9 @@ class CosineSchedule(_Schedule):
     """Half a cosine after the warm-up (Loshchilov & Hutter, 2017, without restarts)."""
 
     name: Literal["cosine"] = "cosine"
-    decay_steps: Count = 100_000  # steps of the decay
-    final_factor: Annotated[float, Bounds(least=0, most=1)] = 0.0  # factor of the learning rate at its end and after it
+    decay_steps: Count = 100_000  # The number of steps of the decay.
+    # The factor of the learning rate at the end of the decay and after it.
+    final_factor: Annotated[float, Bounds(least=0, most=1)] = 0.0
 
     def decay(self, step: int) -> float:
         fraction = min(step / self.decay_steps, 1.0)
@@ -52,8 +53,8 @@ class StepSchedule(_Schedule):
     """A drop after every so many steps that follow the warm-up."""
 
     name: Literal["step"] = "step"
-    every_steps: Count = 10_000  # steps between drops
-    drop_factor: DropFactor = 0.1  # multiplies the learning rate at each drop
+    every_steps: Count = 10_000  # Steps between drops.
+    drop_factor: DropFactor = 0.1  # The learning rate is multiplied by it at each drop.
 
     def decay(self, step: int) -> float:
         return float(self.drop_factor ** ((step - 1) // self.every_steps))
@@ -64,10 +65,10 @@ class PlateauSchedule(_Schedule):
     """A drop when evaluations on the split valid stop improving (the defaults are those of BARS's recipes)."""
 
     name: Literal["plateau"] = "plateau"
-    drop_factor: DropFactor = 0.1  # multiplies the learning rate at each drop
-    patience: Count = 1  # evaluations in a row without improvement before a drop
-    min_improvement: NotNegative = 1e-6  # change of eval.metric that is an improvement if it is larger
-    min_learning_rate: NotNegative = 1e-6  # least learning rate
+    drop_factor: DropFactor = 0.1  # The learning rate is multiplied by it at each drop.
+    patience: Count = 1  # The number of evaluations in a row without improvement before a drop.
+    min_improvement: NotNegative = 1e-6  # Only a larger change of eval.metric is an improvement.
+    min_learning_rate: NotNegative = 1e-6  # The least learning rate.
 
 
 Schedule = ConstantSchedule | CosineSchedule | StepSchedule | PlateauSchedule

@@ -78,7 +78,7 @@ def write_model(
         width=config.model.embedding_dim,
         dtype=rows,
         seed=config.train.seed,
-        initial_scale=config.model.initial_scale,
+        initial_scale=config.model.initial_row_scale,
     )
     row_ids = _row_ids(state.tables, schema, every_id=history is not None)
     scored = {

@@ -148,7 +148,7 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup =
         step = HostTablesStep(rows, parts, placement.host_graph(parts), logits_of(placement.scorer()))
         if group.sharded:
             step = DataParallelStep(step, group, placement.rows_of)
-    return TrainingState(step, model, optimizers, rates, placement, config.checkpoint.sliced)
+    return TrainingState(step, model, optimizers, rates, placement, config.checkpoint.tower_slices)
 
 
 def place_tower(config: Config, schema: Schema, group: ProcessGroup) -> TowerPlacement:
@@ -268,7 +268,7 @@ def initial_tower(config: Config, schema: Schema, folded: bool = True) -> dict[s
     model, num_numeric = config.model, schema.num_numeric
     num_fields = num_deep_inputs(fields_of_model(schema, model)) + (0 if folded else num_numeric)
     shape = (num_fields, num_numeric if folded else 0, model.embedding_dim, model.hidden_widths)
-    return tower_arrays(*shape, config.train.seed, model.initial_scale)
+    return tower_arrays(*shape, config.train.seed, model.initial_row_scale)
 
 
 def check_dense(found: dict[str, np.ndarray], expected: dict[str, tuple[int, ...]]) -> None:

@@ -227,7 +227,7 @@ class CheckpointManager:
         """Write one checkpoint and tidy up the older ones, in the thread; the snapshot is released in any case."""
         start, saved = time.perf_counter(), False
         folder, state = self._run.checkpoints, ModelState(dense, snapshot.tables)
-        sliced = self._group.sharded and self._options.sliced
+        sliced = self._group.sharded and self._options.tower_slices
         try:
             path = write_checkpoint(folder, state, manifest, self._options.shards, progress, self._group, sliced)
             self._newest = None  # if this one cannot be opened, a full one follows: servers count its rows as saved

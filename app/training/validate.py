@@ -147,8 +147,8 @@ def _validate_tower(config: Config, num_ranks: int) -> None:
         raise ValueError(
             "parallel.recompute does not go with model.batch_norm=true, which notes each pass; leave one out"
         )
-    if config.checkpoint.sliced and not options.is_spread:
-        raise ValueError("checkpoint.sliced=true is for a tower that is spread over ranks (section parallel)")
+    if config.checkpoint.tower_slices and not options.is_spread:
+        raise ValueError("checkpoint.tower_slices=true is for a tower that is spread over ranks (section parallel)")
     if options.is_sharded and config.device.precision == "bfloat16":
         raise ValueError(
             "device.precision=bfloat16 does not go with a tower that is split over ranks (section parallel), whose "

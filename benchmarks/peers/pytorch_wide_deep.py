@@ -110,7 +110,7 @@ class PyTorchStep:
         self.fold_numeric = workload.fold_numeric
         self.bfloat16 = workload.precision == "bfloat16"
         num_folded = num_numeric if workload.fold_numeric else 0
-        scale = ModelOptions().initial_scale
+        scale = ModelOptions().initial_row_scale
         self.deep = nn.Parameter(torch.empty(workload.vocabulary_size, workload.embedding_dim).uniform_(-scale, scale))
         self.wide = nn.Parameter(torch.zeros(workload.vocabulary_size, 1))
         self.bias, self.numeric_weight = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(num_folded, 1))

@@ -74,7 +74,7 @@ def test_a_split_tower_trains_to_the_numbers_of_one_rank(train, one_rank, tmp_pa
 
 def test_a_run_resumes_under_another_split(train, one_rank, tmp_path):
     ranks, *settings = MODES["mixed"]
-    assert train(tmp_path, ranks, *settings, "checkpoint.sliced=true", epochs=1)[0] == 0
+    assert train(tmp_path, ranks, *settings, "checkpoint.tower_slices=true", epochs=1)[0] == 0
     check_slices(tmp_path, ranks)
     status, errors = train(tmp_path, *MODES["columns_and_rows"])
     assert status == 0, errors
@@ -89,7 +89,7 @@ def test_a_run_resumes_under_another_split(train, one_rank, tmp_path):
 def test_a_pipeline_resumes_in_one_process_and_back(train, one_rank, tmp_path):
     ranks, *settings = MODES["pipeline"]
     assert train(tmp_path, 1, epochs=1)[0] == 0
-    status, errors = train(tmp_path, ranks, *settings, "checkpoint.sliced=true")
+    status, errors = train(tmp_path, ranks, *settings, "checkpoint.tower_slices=true")
     assert status == 0, errors
     assert "Continuing " in errors
     same_numbers(tmp_path, one_rank)
@@ -104,7 +104,7 @@ def test_a_pipeline_resumes_in_one_process_and_back(train, one_rank, tmp_path):
 def test_servers_own_the_rows_of_a_pipeline_and_of_the_split_that_resumes_it(train, one_rank, tmp_path):
     """The pipeline saves slices, of two stages; its strategy file has them."""
     ranks, *settings = MODES["pipeline"]
-    status, errors = train(tmp_path, ranks, *settings, "checkpoint.sliced=true", servers=1, epochs=1)
+    status, errors = train(tmp_path, ranks, *settings, "checkpoint.tower_slices=true", servers=1, epochs=1)
     assert status == 0, errors
     check_slices(tmp_path, ranks)
     pipeline = read_strategy(tmp_path / "device_0" / "strategy.json").pipeline

@@ -24,6 +24,8 @@ from app.training.parallel.tensor.layout_plan import layer_names
 from app.training.parallel.tensor.strategy import parse_all
 from app.training.step.step import StepSettings
 
+SHARD_THRESHOLD_KIB = 64  # with optimizer shards, smaller parameters stay whole
+
 
 class AcceleratorPlacement(TowerPlacement):
     """The tower split by MindSpore; `model` is whole, each rank's inputs are its slice of the batch.
@@ -45,7 +47,7 @@ class AcceleratorPlacement(TowerPlacement):
         self._named = parts.model.named_parameters() | parts.optimizers.named_state()
         self._graph = self._auto_parallel(DeviceGraph(parts.forward_backward(), parts.optimizers))
         if self._options.optimizer_shards:
-            self._graph.hsdp(threshold=self._options.shard_threshold_kib, optimizer_level=self._options.optimizer_level)
+            self._graph.hsdp(threshold=SHARD_THRESHOLD_KIB, optimizer_level=self._options.optimizer_level)
         self._graph.save_param_strategy_file(f"device_{communication.get_rank()}/strategy.ckpt")
         return self._graph
 

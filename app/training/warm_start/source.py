@@ -159,7 +159,7 @@ class InitialTable:
 
 def _initial_values(config: Config) -> tuple[int, float]:
     """Return the seed and the scale that the initial deep rows follow from."""
-    return config.train.seed, config.model.initial_scale
+    return config.train.seed, config.model.initial_row_scale
 
 
 def _has_same_ids(manifest: Manifest, schema: Schema) -> bool:

@@ -76,7 +76,7 @@ def test_dry_run_of_a_pipeline_says_who_holds_what(command, capsys, tmp_path):
 
 def test_a_step_that_is_not_finite_stops_the_run_with_its_place(command, tmp_path):
     """Rows so large that their squares overflow: the error names epoch, step and reason, and nothing is saved."""
-    status, log = command("train", "model.initial_scale=1e30", "tables.backend=reference")
+    status, log = command("train", "model.initial_row_scale=1e30", "tables.backend=reference")
     assert status == 1
     assert "error: epoch 1 step 1: not finite: " in log
     assert "no table and no parameter was changed" in log

@@ -18,5 +18,5 @@ def test_values_that_do_not_go_are_refused(values, message):
 
 def test_what_is_for_accelerators_alone_is_named():
     assert ParallelOptions(tensor_parallel=2, optimizer_shards=True).unused_on_cpu() == []
-    options = ParallelOptions(search_mode="sharding_propagation", shard_threshold_kib=8)
-    assert options.unused_on_cpu() == ["parallel.search_mode=sharding_propagation", "parallel.shard_threshold_kib=8"]
+    options = ParallelOptions(search_mode="sharding_propagation", optimizer_level="level2")
+    assert options.unused_on_cpu() == ["parallel.search_mode=sharding_propagation", "parallel.optimizer_level=level2"]

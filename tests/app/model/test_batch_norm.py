@@ -7,7 +7,7 @@ import pytest
 
 from app.model.batch_norm import EPSILON
 
-SIZES = ("train.batch_size=16", "model.hidden_widths=[6, 5]", "model.batch_norm=true", "model.initial_scale=0.5")
+SIZES = ("train.batch_size=16", "model.hidden_widths=[6, 5]", "model.batch_norm=true", "model.initial_row_scale=0.5")
 
 
 def take_step(parts, batch):

@@ -45,7 +45,7 @@ def both(request, make_parts, make_schema):
     """A schema, and the same model as native kernels and as a graph."""
     overrides = [word for word in CASES[request.param] if "=" in word and not word.startswith("num_")]
     schema = make_schema(num_numeric=0 if "num_numeric=0" in CASES[request.param] else 3)
-    words = (f"train.batch_size={BATCH_SIZE}", "model.initial_scale=0.1", *overrides)
+    words = (f"train.batch_size={BATCH_SIZE}", "model.initial_row_scale=0.1", *overrides)
     native, graph = (make_parts("reference", schema, *words, *more) for more in ((), ("device.graph=true",)))
     assert (native.step.is_native, graph.step.is_native) == (True, False)
     return request.param, schema, native, graph

@@ -46,7 +46,7 @@ def test_the_first_weights_are_a_function_of_the_seed(cpu, tiny_config, make_sch
 def both_ways(make_parts, make_schema):
     """Numeric fields folded and looked up, from the same seed; a moment far from 0 shows gradients best."""
     schema = make_schema()
-    overrides = ("train.batch_size=32", "model.initial_scale=0.3", "loss.l2_coef=1e-3")
+    overrides = ("train.batch_size=32", "model.initial_row_scale=0.3", "loss.l2_coef=1e-3")
     return [make_parts("stock", schema, *overrides, f"model.fold_numeric={fold}") for fold in ("true", "false")]
 
 

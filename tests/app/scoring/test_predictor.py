@@ -40,7 +40,7 @@ def whole_table(saved, schema, config):
     width = 1 if saved.arrays["rows"].shape[1] == 1 else config.model.embedding_dim
     rows = np.zeros((schema.vocabulary_size, 1), np.float32)
     if width > 1:
-        rows = initial_rows(config.train.seed, np.arange(schema.vocabulary_size), width, config.model.initial_scale)
+        rows = initial_rows(config.train.seed, np.arange(schema.vocabulary_size), width, config.model.initial_row_scale)
     rows[saved.row_ids] = saved.arrays["rows"]
     return rows.astype(np.float64)
 
@@ -332,7 +332,7 @@ def test_rows_that_no_step_touched_follow_a_whole_table_adam(make_bundle, make_s
     state.tables["deep"].arrays.update(moments, last_step=np.zeros((0, 1), np.int32))
     predictor = Predictor.open(make_bundle(tiny_dataset, config, state, history=history))
     ids = np.arange(schema.num_numeric, schema.num_numeric + 40).reshape(2, 20)
-    rows = initial_rows(config.train.seed, ids.reshape(-1), config.model.embedding_dim, config.model.initial_scale)
+    rows = initial_rows(config.train.seed, ids.reshape(-1), config.model.embedding_dim, config.model.initial_row_scale)
     before = rows.copy()
     history.catch_up((rows, np.zeros_like(rows), np.zeros_like(rows), np.zeros((40, 1), np.int32)))
     assert np.abs(rows - before).max() > 1e-3

@@ -38,7 +38,7 @@ def check(tiny_config, make_schema):
         (("parallel.recompute=[all]", "model.dropout=0.1", "device.precision=bfloat16"), RANKS),
         (("tower_optimizer.schedule.name=cosine",), {"num_servers": 1}),
         (("tables.backend=stock", "model.fold_numeric=false"), STOCK),
-        (("parallel.pipeline_stages=2", "checkpoint.sliced=true"), RANKS),
+        (("parallel.pipeline_stages=2", "checkpoint.tower_slices=true"), RANKS),
     ],
 )
 def test_what_fits_together_passes(check, words, others):
@@ -81,7 +81,11 @@ def test_what_fits_together_passes(check, words, others):
         ((SPLIT, "parallel.recompute=[all]"), RANKS, r"parallel\.recompute does not go with a tower that is split"),
         (("parallel.recompute=[all]", "model.batch_norm=true"), {}, r"recompute does not go with model\.batch_norm"),
         (("parallel.recompute=[matrix_9]",), {}, "there is no hidden layer 'matrix_9'"),
-        (("checkpoint.sliced=true",), {}, r"checkpoint\.sliced=true is for a tower that is spread over ranks"),
+        (
+            ("checkpoint.tower_slices=true",),
+            {},
+            r"checkpoint\.tower_slices=true is for a tower that is spread",
+        ),
         ((SPLIT, "device.precision=bfloat16"), RANKS, r"device\.precision=bfloat16 does not go with a tower that is"),
         ((SPLIT, "train.ema_decay=0.9"), RANKS, r"train\.ema_decay=0\.9 is for a tower that each rank has whole"),
         (("parallel.pipeline_stages=2",), {"num_ranks": 3}, "needs an even number of ranks, found 3"),

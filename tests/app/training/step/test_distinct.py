@@ -41,7 +41,7 @@ def set_most_distinct(parts, share):
 def test_a_step_is_the_direct_layer_s(backend, options, make_parts, make_schema, random_batch):
     """Losses to 1e-6; all that a step changes, to 1e-5 of the largest change of its array."""
     schema = make_schema(vocabulary_size=200)
-    settings = ("train.batch_size=48", "model.embedding_dim=5", "model.initial_scale=0.3", WIDTHS, *options)
+    settings = ("train.batch_size=48", "model.embedding_dim=5", "model.initial_row_scale=0.3", WIDTHS, *options)
     plain = ("tower_optimizer.name=sgd", "deep_optimizer.name=sgd", "wide_optimizer.name=sgd")  # changes are gradients
     settings += (*plain, "train.ema_decay=0.8")
     direct, distinct = (

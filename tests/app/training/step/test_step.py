@@ -272,7 +272,7 @@ def test_a_step_of_stock_is_the_reference_s(
 ):
     """From equal state, with ids twice in a batch: rows and moments to 1e-6 of their scale, the order of sums apart."""
     schema, rng = make_schema(num_numeric, num_categorical, vocabulary_size=30), np.random.default_rng(seed)
-    overrides = (f"train.batch_size={num_rows}", f"model.embedding_dim={embedding_dim}", "model.initial_scale=0.5")
+    overrides = (f"train.batch_size={num_rows}", f"model.embedding_dim={embedding_dim}", "model.initial_row_scale=0.5")
     stock, reference = (make_parts(backend, schema, *overrides) for backend in ("stock", "reference"))
     for step in range(2):
         stock.load_state(reference.state(), step)
@@ -285,7 +285,7 @@ def test_a_step_of_stock_is_the_reference_s(
 def test_stock_s_losses_are_the_reference_s_for_20_steps(make_parts, make_schema, random_batch):
     """Roundings grow along the way: 1e-5, where single steps agree to 1e-6."""
     schema, rng = make_schema(vocabulary_size=300), np.random.default_rng(5)
-    both = [make_parts(b, schema, "train.batch_size=64", "model.initial_scale=0.1") for b in ("stock", "reference")]
+    both = [make_parts(b, schema, "train.batch_size=64", "model.initial_row_scale=0.1") for b in ("stock", "reference")]
     for _ in range(20):
         batch = random_batch(schema, 64, rng)
         losses = [dataclasses.astuple(take_step(parts, batch)) for parts in both]

@@ -95,7 +95,7 @@ class Side:
         model = ModelOptions(
             embedding_dim=DIM,
             hidden_widths=(HIDDEN,),
-            initial_scale=self.initial_scale,
+            initial_row_scale=self.initial_scale,
             fold_numeric=self.fold_numeric,
             wide_fields=tuple(wide),
             deep_fields=tuple(deep),
