@@ -100,3 +100,10 @@ class Recomputed(nn.Cell):
         if noise is None:
             return self.plain(values, inputs, weights)
         return self.dropping(values, inputs, noise, weights)
+
+
+def recompute_layers(layers: Sequence[nn.Cell], runs: Sequence[tuple[int, int]]) -> None:
+    """Let MindSpore recompute the values of these runs of layers in the backward pass, on Ascend and GPU."""
+    for first, stop in runs:
+        for layer in layers[first:stop]:
+            layer.recompute()

@@ -2,9 +2,9 @@
 
     logit = (Σ_f wide row_f + x · w) + tower([deep row_f …, x_f · E_f …]) + b
 
-It knows nothing of tables, hosts, devices or optimizers. The N numeric fields belong to it: field f
-looks up nothing but the constant row E_f, so its share of the first layer, x_f · E_f · W_f, is computed as
-x @ (E_f · W_f): N products an example instead of N · D, the same function.
+The cells know nothing of tables, hosts, devices or optimizers. `make_model` chooses them by a run's settings. The N
+numeric fields belong to the model: field f looks up nothing but the constant row E_f, so its share of the first layer,
+x_f · E_f · W_f, is computed as x @ (E_f · W_f): N products an example instead of N · D, the same function.
 
 Letters: B batch, C looked-up fields, N numeric fields, D embedding width, H width of a layer.
 """
@@ -17,10 +17,16 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
+from app.config.config import Config
+from app.config.parallel import recomputed_runs
 from app.model.batch_norm import BatchNorm, NormalizedLayer
 from app.model.dense_layer import MatMul
-from app.model.recompute import Recomputed
+from app.model.distinct_layer import NativeSumRows, distinct_layer
+from app.model.native_layer import dense_layer
+from app.model.recompute import Recomputed, recompute_layers
+from app.tables.fields import fields_of_model, num_deep_inputs
 from app.tables.initial import initial_rows
+from data_prep.prepared.schema import Schema
 
 
 class WideHead(nn.Cell):
@@ -249,6 +255,45 @@ def _steps(num_hidden: int, runs: Sequence[tuple[int, int]]) -> tuple[tuple[int,
     return tuple(sorted(steps + [(first, stop, number) for number, (first, stop) in enumerate(runs)]))
 
 
+def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
+    """Make the whole dense model at its initial values; numeric fields that are not folded are looked up."""
+    model, device = config.model, config.device
+    arrays = initial_tower(config, schema, folded)
+    is_distinct = model.first_layer == "distinct"
+    first = distinct_layer(device, model.activation, plain=not model.batch_norm) if is_distinct else None
+    numeric_fields = NumericFields(arrays)
+    tower = Tower(
+        numeric_fields,
+        arrays,
+        hidden_layers(config),
+        MatMul(),
+        recompute=recomputed_runs(config.parallel.recompute, len(model.hidden_widths)) if _on_cpu() else (),
+        distinct_layer=first,
+        as_graph=device.graph,
+    )
+    return WideDeep(tower, WideHead(numeric_fields.num), None if first is None else NativeSumRows())
+
+
+def hidden_layers(config: Config) -> list[nn.Cell]:
+    """Make the cells of the whole tower's hidden layers, which have no parameters but those of normalizations."""
+    model = config.model
+    make_layer = dense_layer(config.device, model.activation, plain=not model.batch_norm)
+    layers = [make_layer() for _ in model.hidden_widths]  # parallel modes need a cell for each
+    if model.batch_norm:
+        layers = [NormalizedLayer(layers[i], width, str(i)) for i, width in enumerate(model.hidden_widths)]
+    if not _on_cpu():
+        recompute_layers(layers, recomputed_runs(config.parallel.recompute, len(layers)))
+    return layers
+
+
+def initial_tower(config: Config, schema: Schema, folded: bool = True) -> dict[str, np.ndarray]:
+    """Return the initial values of the whole tower's parameters by name; see `make_model`."""
+    model, num_numeric = config.model, schema.num_numeric
+    num_fields = num_deep_inputs(fields_of_model(schema, model)) + (0 if folded else num_numeric)
+    shape = (num_fields, num_numeric if folded else 0, model.embedding_dim, model.hidden_widths)
+    return tower_arrays(*shape, config.train.seed, model.initial_row_scale)
+
+
 def tower_arrays(
     num_fields: int,
     num_numeric: int,
@@ -274,3 +319,7 @@ def _initial_matrix(seed: int, layer: int, fan_in: int, fan_out: int) -> np.ndar
     limit = np.sqrt(6.0 / (fan_in + fan_out))
     generator = np.random.default_rng([seed % 2**63, layer])
     return generator.uniform(-limit, limit, (fan_in, fan_out)).astype(np.float32)
+
+
+def _on_cpu() -> bool:
+    return bool(ms.get_current_device().device_target == "CPU")

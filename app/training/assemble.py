@@ -7,29 +7,24 @@ from dataclasses import dataclass
 
 import mindspore as ms
 import numpy as np
-from mindspore import Parameter, nn
+from mindspore import Parameter
 
 from app.checkpoint.read import Checkpoint, scoring_arrays
 from app.checkpoint.write import ModelState
 from app.config.config import Config
-from app.config.parallel import recomputed_runs
 from app.device import deprecations_silenced, init_communication
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup
-from app.model.batch_norm import NormalizedLayer
-from app.model.dense_layer import MatMul, write_parameter
-from app.model.distinct_layer import NativeSumRows, distinct_layer
+from app.model.dense_layer import write_parameter
 from app.model.dropout import DropoutNoise
-from app.model.native_layer import dense_layer
 from app.model.native_tower import logits_of
 from app.model.tower_optimizers import DenseOptimizers
-from app.model.wide_deep import NumericFields, Tower, WideDeep, WideHead, tower_arrays
+from app.model.wide_deep import WideDeep, hidden_layers, initial_tower, make_model
 from app.tables.backends import pick_host_backend
 from app.tables.checks import load_state
-from app.tables.fields import fields_of_model, num_deep_inputs
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, Snapshot, TableRates, TablesSpec
 from app.training.learning_rates import LearningRates, learning_rates, table_learning_rates, table_spec
-from app.training.parallel.accelerator import AcceleratorPlacement, recompute_layers
+from app.training.parallel.accelerator import AcceleratorPlacement
 from app.training.parallel.data_parallel import DataParallelPlacement, DataParallelScorer, DataParallelStep
 from app.training.parallel.pipeline.stage_step import PipelinePlacement
 from app.training.parallel.placement import TowerPlacement
@@ -156,7 +151,7 @@ def place_tower(config: Config, schema: Schema, group: ProcessGroup) -> TowerPla
     rows = group.batch_rows(config.train.batch_size)
     if not group.sharded:
         return TowerPlacement(make_model(config, schema, config.model.fold_numeric), rows)
-    options, on_cpu = config.parallel, _on_cpu()
+    options, on_cpu = config.parallel, ms.get_current_device().device_target == "CPU"
     if options.pipeline_stages > 1:
         if not on_cpu:
             init_communication()
@@ -232,45 +227,6 @@ def fold_numeric(state: ModelState, spec: TablesSpec, num_numeric: int) -> dict[
     }
 
 
-def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
-    """Make the whole dense model at its initial values; numeric fields that are not folded are looked up."""
-    model, device = config.model, config.device
-    arrays = initial_tower(config, schema, folded)
-    is_distinct = model.first_layer == "distinct"
-    first = distinct_layer(device, model.activation, plain=not model.batch_norm) if is_distinct else None
-    numeric_fields = NumericFields(arrays)
-    tower = Tower(
-        numeric_fields,
-        arrays,
-        hidden_layers(config),
-        MatMul(),
-        recompute=recomputed_runs(config.parallel.recompute, len(model.hidden_widths)) if _on_cpu() else (),
-        distinct_layer=first,
-        as_graph=device.graph,
-    )
-    return WideDeep(tower, WideHead(numeric_fields.num), None if first is None else NativeSumRows())
-
-
-def hidden_layers(config: Config) -> list[nn.Cell]:
-    """Make the cells of the whole tower's hidden layers, which have no parameters but those of normalizations."""
-    model = config.model
-    make_layer = dense_layer(config.device, model.activation, plain=not model.batch_norm)
-    layers = [make_layer() for _ in model.hidden_widths]  # parallel modes need a cell for each
-    if model.batch_norm:
-        layers = [NormalizedLayer(layers[i], width, str(i)) for i, width in enumerate(model.hidden_widths)]
-    if not _on_cpu():
-        recompute_layers(layers, recomputed_runs(config.parallel.recompute, len(layers)))
-    return layers
-
-
-def initial_tower(config: Config, schema: Schema, folded: bool = True) -> dict[str, np.ndarray]:
-    """Return the initial values of the whole tower's parameters by name; see `make_model`."""
-    model, num_numeric = config.model, schema.num_numeric
-    num_fields = num_deep_inputs(fields_of_model(schema, model)) + (0 if folded else num_numeric)
-    shape = (num_fields, num_numeric if folded else 0, model.embedding_dim, model.hidden_widths)
-    return tower_arrays(*shape, config.train.seed, model.initial_row_scale)
-
-
 def check_dense(found: dict[str, np.ndarray], expected: dict[str, tuple[int, ...]]) -> None:
     """Raise ValueError unless the arrays have the names and shapes `expected`."""
     missing, foreign = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
@@ -285,7 +241,3 @@ def check_dense(found: dict[str, np.ndarray], expected: dict[str, tuple[int, ...
                 f"the checkpoint is of another model: {name} has shape {list(found[name].shape)}, "
                 f"expected {list(shape)}"
             )
-
-
-def _on_cpu() -> bool:
-    return bool(ms.get_current_device().device_target == "CPU")

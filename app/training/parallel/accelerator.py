@@ -7,7 +7,6 @@ a CPU the rest of `app.training.parallel` implements these modes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -81,10 +80,3 @@ def shard_products(tower: Tower, options: ParallelOptions, num_ranks: int) -> No
         if options.search_mode == "none" or name in options.strategies:
             parts, groups = strategies[name], num_ranks // options.tensor_parallel
             product.shard(in_strategy=((groups * parts.batch, parts.inner), (parts.inner, parts.outer)))
-
-
-def recompute_layers(layers: Sequence[nn.Cell], runs: Sequence[tuple[int, int]]) -> None:
-    """Let MindSpore recompute the values of these runs of layers in the backward pass."""
-    for first, stop in runs:
-        for layer in layers[first:stop]:
-            layer.recompute()

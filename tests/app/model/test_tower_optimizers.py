@@ -15,7 +15,7 @@ def optimize(cpu, tiny_config, make_schema):
     from mindspore import Tensor
 
     from app.model.tower_optimizers import DenseOptimizers
-    from app.training.assemble import make_model
+    from app.model.wide_deep import make_model
 
     def run(*overrides, gradients=(2.0, -2.0), rates=None):
         config = tiny_config("model.hidden_widths=[3]", *overrides)
@@ -93,7 +93,7 @@ def test_the_kernel_s_adam_is_the_operators_bit_by_bit(cpu, tiny_config, make_sc
     from mindspore import Tensor
 
     from app.model.tower_optimizers import DenseOptimizers
-    from app.training.assemble import make_model
+    from app.model.wide_deep import make_model
 
     def states():
         config = tiny_config("model.hidden_widths=[35,3]", f"tower_optimizer={options}", "loss.tower_clip_norm=100")
@@ -175,7 +175,7 @@ def test_running_means_are_those_of_the_weights_after_each_step(cpu, tiny_config
     from mindspore import Tensor, nn, ops
 
     from app.model.tower_optimizers import DenseOptimizers
-    from app.training.assemble import make_model
+    from app.model.wide_deep import make_model
 
     class InBranch(nn.Cell):
         """The optimizers as the step's graph has them."""

@@ -5,9 +5,10 @@ import pytest
 from mindspore import Tensor
 
 from app.model import dense_layer
+from app.model.wide_deep import make_model
 from app.tables.checks import load_state
 from app.tables.interface import DEEP, WIDE
-from app.training.assemble import fold_numeric, make_model
+from app.training.assemble import fold_numeric
 
 
 def logits_in_numpy(named_parameters, deep_rows, wide_rows, numeric):

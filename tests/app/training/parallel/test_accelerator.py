@@ -98,7 +98,7 @@ def test_a_search_leaves_the_other_layers_to_mindspore(spread_run, accelerator):
 def test_chosen_layers_are_recomputed_by_mindspores_own_call(spread_run, monkeypatch):
     from mindspore import nn
 
-    from app.training.parallel.accelerator import recompute_layers
+    from app.model.recompute import recompute_layers
 
     recompute = create_autospec(nn.Cell.recompute)
     monkeypatch.setattr(nn.Cell, "recompute", recompute)
