@@ -34,6 +34,7 @@ from data_prep.pipeline.disk_space import (
 from data_prep.pipeline.first_pass import fit, needs_counting, usual_row_bytes
 from data_prep.pipeline.make_schema import describe, run_fingerprint
 from data_prep.pipeline.second_pass import Encoder
+from data_prep.pipeline.shuffle import Windows
 from data_prep.pipeline.split import find_split
 from data_prep.pipeline.split_files import write_splits
 from data_prep.pipeline.zoo_layout import check_ids_fit, lay_out_for_zoo, zoo_row_bytes
@@ -152,7 +153,9 @@ def _make_files(
     )
     encoder = Encoder(numeric, vocabulary.lookup, vocabulary.ids_dtype, split, options, counts=is_only_pass)
     blocks_folder = work_dir.work_folder if is_zoo else work_dir.folder
-    splits = write_splits(reading, encoder, options, statistics, work_dir, blocks_folder, file_rows, num_writers)
+    whole_blocks = max(file_rows // options.block_rows, 1) * options.block_rows
+    windows = Windows(options.seed, options.shuffle_window_rows, options.block_rows, whole_blocks)
+    splits = write_splits(reading, encoder, windows, statistics, work_dir, blocks_folder, num_writers)
     if is_zoo:
         splits = lay_out_for_zoo(splits, blocks_folder, work_dir.folder)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,29 @@ from numpy.typing import NDArray
 from data_prep.prepared.examples import Examples
 
 _PIECE_ROWS = 50_000  # rows copied at a time into the new order, so that a window is not held twice
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Which rows of a split are in which file, by their numbers from 0.
+
+    A window has the same numbers before and after it is shuffled. So a file can be written once all rows of its
+    windows are there.
+    """
+
+    seed: int
+    window_rows: int  # 1: rows are written in the log's order
+    block_rows: int
+    file_rows: int  # in whole blocks
+
+    def of_file(self, number: int) -> range:
+        """Return the rows of a file, as they are written; the last file may have fewer."""
+        return range(number * self.file_rows, (number + 1) * self.file_rows)
+
+    def around(self, rows: range) -> range:
+        """Return all rows of the windows in which these rows are."""
+        w = self.window_rows
+        return range(rows.start // w * w, -(-rows.stop // w) * w)
 
 
 def window_order(seed: int, window: int, num_rows: int) -> NDArray[np.int64]:

@@ -11,7 +11,7 @@ import itertools
 import shutil
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -25,9 +25,8 @@ from data_prep.execution.pieces import Pieces, leading, numbered, storable
 from data_prep.execution.prepared_folder import REJECTS_FILE, WorkDir
 from data_prep.execution.stopping import check_stop
 from data_prep.execution.tasks import ReadPart, Results, TasksBeside
-from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.second_pass import REST, EncodedRest, Encoder
-from data_prep.pipeline.shuffle import WindowShuffle
+from data_prep.pipeline.shuffle import Windows, WindowShuffle
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import SPLITS, DataFile, Split, data_file, row_numbers_file
 from data_prep.prepared.writer import INDEX_ENDING, ArrayWriter, MindRecordWriter, mindrecord_file
@@ -50,15 +49,13 @@ class FileToWrite:
     number: int
     rows: range  # as written
     parts: tuple[tuple[range, str], ...]  # rows in the log's order, and the pieces that hold them
-    block_rows: int
-    window_rows: int  # 1: in the log's order
-    seed: int
+    windows: Windows
 
     def write(self) -> tuple[DataFile, DataFile]:
-        """Write the file and its index, and put both in their place, in the stead of what an earlier try left."""
+        """Write the file and its index, then move both into place. They replace what an interrupted try left."""
         name = mindrecord_file(self.split, self.number)
         with TemporaryDirectory(prefix=f"{_UNFINISHED}{name}-", dir=self.work_folder) as beside:
-            writer = MindRecordWriter(Path(beside) / name, self.block_rows)
+            writer = MindRecordWriter(Path(beside) / name, self.windows.block_rows)
             for rows in self._in_order():
                 check_stop()
                 writer.write(rows)
@@ -69,24 +66,24 @@ class FileToWrite:
 
     def _in_order(self) -> Iterator[Examples]:
         """Yield the file's rows in the order in which they are written."""
-        window = self.rows.start // self.window_rows
-        place = window * self.window_rows
-        shuffle = WindowShuffle(self.seed, self.window_rows, window) if self.window_rows > 1 else None
-        for rows in self._shuffled(place, shuffle) if shuffle else self._read(place):
-            first, place = place, place + len(rows)
+        end = self.windows.around(self.rows).start
+        for rows in self._shuffled(end) if self.windows.window_rows > 1 else self._read(end):
+            first, end = end, end + len(rows)
             yield rows.take(slice(max(self.rows.start - first, 0), self.rows.stop - first))
-            if place >= self.rows.stop:
+            if end >= self.rows.stop:
                 return
 
-    def _shuffled(self, start: int, shuffle: WindowShuffle) -> Iterator[Examples]:
+    def _shuffled(self, start: int) -> Iterator[Examples]:
+        window_rows = self.windows.window_rows
+        shuffle = WindowShuffle(self.windows.seed, window_rows, start // window_rows)
         for rows in self._read(start):
             yield from shuffle.add(rows)
         yield from shuffle.finish()
 
     def _read(self, start: int) -> Iterator[Examples]:
         pieces = Pieces(self.work_folder)
-        for place, name in self.parts:
-            yield pieces.expect(name).take(slice(max(start - place.start, 0), None))
+        for numbers, name in self.parts:
+            yield pieces.expect(name).take(slice(max(start - numbers.start, 0), None))
 
 
 def _write_file(task: FileToWrite) -> Results:
@@ -96,16 +93,16 @@ def _write_file(task: FileToWrite) -> Results:
 def write_splits(
     reading: LogReading,
     encoder: Encoder,
-    options: PrepareOptions,
+    windows: Windows,
     statistics: LogStatistics,
     work_dir: WorkDir,
     blocks_folder: Path,
-    file_rows: int,
     num_writers: int,
 ) -> dict[str, Split]:
     """Encode the log and write the MindRecord files of all splits into `blocks_folder`, `num_writers` at a time.
 
-    Adds to `statistics` the values out of vocabulary and, if there was no first pass, lines and rejects.
+    `windows` are those of train; other rows stay in the log's order. Adds to `statistics` the values out of vocabulary
+    and, if there was no first pass, lines and rejects.
     """
     keep_freed_memory()
     for left in work_dir.work_folder.glob(f"{_UNFINISHED}*"):
@@ -116,7 +113,8 @@ def write_splits(
         rejects_path.open("wb" if encoder.counts else "ab") as rejects,
         reading.tasks_beside(_write_file, _FILES_TITLE, num_writers) as files,
     ):
-        outputs = {split: _SplitOutput(split, options, work_dir, blocks_folder, file_rows, files) for split in SPLITS}
+        by_split = dict.fromkeys(SPLITS, replace(windows, window_rows=1)) | {"train": windows}
+        outputs = {split: _SplitOutput(split, by_split[split], work_dir, blocks_folder, files) for split in SPLITS}
 
         def consume(read: ReadPart) -> None:
             rest: EncodedRest = read(REST)
@@ -153,19 +151,16 @@ class _SplitOutput:
     def __init__(
         self,
         split: str,
-        options: PrepareOptions,
+        windows: Windows,
         work_dir: WorkDir,
         blocks_folder: Path,
-        file_rows: int,
         files: TasksBeside,
     ) -> None:
         self._split = split
-        self._options = options
+        self._windows = windows
         self._folder = blocks_folder
         self._pieces = work_dir.pieces
         self._files = files
-        self._file_rows = max(file_rows // options.block_rows, 1) * options.block_rows  # the last file may have fewer
-        self._window_rows = options.shuffle_window_rows if split == "train" else 1
         self._finished = self._find_finished()
         self._num_leading = 0  # of the first files, all finished
         self._num_files = 0  # that were finished or given to a worker
@@ -204,7 +199,7 @@ class _SplitOutput:
         """The first row, in the log's order, of the windows that are not all in finished files."""
         while self._num_leading in self._finished or self._is_written(self._num_leading):
             self._num_leading += 1
-        return self._num_leading * self._file_rows // self._window_rows * self._window_rows
+        return self._windows.around(self._windows.of_file(self._num_leading)).start
 
     def _is_written(self, number: int) -> bool:
         return number < self._num_files and self._pieces.is_whole(self._piece(number))
@@ -217,44 +212,27 @@ class _SplitOutput:
             self._row_numbers.write(row_numbers)
         first, self._num_rows = self._num_rows, self._num_rows + len(row_numbers)
         self._parts.append((range(first, self._num_rows), part))
-        while self._windows_of(self._next_rows()).stop <= self._num_rows:
-            self._start_file(self._next_rows())
+        while self._windows.around(self._windows.of_file(self._num_files)).stop <= self._num_rows:
+            self._start_file()
         first_needed = self.first_needed
         while self._parts and self._parts[0][0].stop <= first_needed:
             self._pieces.remove(self._parts.popleft()[1])
 
-    def _next_rows(self) -> range:
-        first = self._num_files * self._file_rows
-        return range(first, first + self._file_rows)
-
-    def _windows_of(self, rows: range) -> range:
-        """Return the rows of all windows of which a file with these rows has some."""
-        w = self._window_rows
-        return range(rows.start // w * w, -(-rows.stop // w) * w)
-
-    def _start_file(self, rows: range) -> None:
-        number, windows = self._num_files, self._windows_of(rows)
+    def _start_file(self) -> None:
+        number, rows = self._num_files, self._windows.of_file(self._num_files)
         self._num_files += 1
         if number in self._finished:
             return
-        parts = tuple(part for part in self._parts if part[0].start < windows.stop and part[0].stop > windows.start)
-        task = FileToWrite(
-            self._folder,
-            self._pieces.folder,
-            self._split,
-            number,
-            rows,
-            parts,
-            self._options.block_rows,
-            self._window_rows,
-            self._options.seed,
-        )
+        rows = range(rows.start, min(rows.stop, self._num_rows))
+        needed = self._windows.around(rows)
+        parts = tuple(part for part in self._parts if part[0].start < needed.stop and part[0].stop > needed.start)
+        task = FileToWrite(self._folder, self._pieces.folder, self._split, number, rows, parts, self._windows)
         self._files.start(number, task)
 
     def finish(self) -> None:
         """Start the last file, which may be short."""
-        while (rows := self._next_rows()).start < self._num_rows:
-            self._start_file(range(rows.start, min(rows.stop, self._num_rows)))
+        while self._windows.of_file(self._num_files).start < self._num_rows:
+            self._start_file()
         if self._row_numbers is not None:
             self._row_numbers.finish()
 

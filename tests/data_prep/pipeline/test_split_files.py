@@ -2,10 +2,12 @@ import dataclasses
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from data_prep.execution.pieces import Pieces
 from data_prep.pipeline.prepare import prepare
-from data_prep.pipeline.shuffle import window_order
+from data_prep.pipeline.shuffle import Windows, window_order
 from data_prep.pipeline.split_files import FileToWrite
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.reader import read_files
@@ -29,7 +31,20 @@ def write(folder, rows, window_rows):
         parts.append((numbers, f"part-{number}"))
     start = rows.start // window_rows * window_rows
     needed = tuple(part for part in parts if part[0].stop > start)
-    return FileToWrite(folder, pieces.folder, "train", 3, rows, needed, 10, window_rows, seed=5).write()
+    windows = Windows(5, window_rows, block_rows=10, file_rows=40)
+    return FileToWrite(folder, pieces.folder, "train", 3, rows, needed, windows).write()
+
+
+@given(st.integers(1, 50), st.integers(1, 12), st.integers(1, 200))
+def test_files_divide_the_rows_and_windows_hold_their_files(window_rows, num_blocks, num_files):
+    windows = Windows(1, window_rows, 10, num_blocks * 10)
+    files = [windows.of_file(number) for number in range(num_files)]
+    assert [row for file in files for row in file] == [*range(num_files * num_blocks * 10)]
+    for file in files:
+        around = windows.around(file)
+        assert around.start <= file.start and file.stop <= around.stop
+        assert file.start - around.start < window_rows and around.stop - file.stop < window_rows
+        assert around.start % window_rows == around.stop % window_rows == 0
 
 
 @pytest.mark.parametrize("window_rows", [1, 20, 30, 70, 1000])
@@ -53,7 +68,8 @@ def test_a_part_that_is_damaged_is_an_error_that_leaves_no_file(tmp_path):
     with pytest.raises(OSError, match=r"part-3 does not hold what was written to it; check the disk"):
         Pieces(tmp_path / "work").expect("part-3")
     with pytest.raises(OSError, match=r"part-3 does not hold what was written to it; check the disk"):
-        FileToWrite(tmp_path, tmp_path / "work", "train", 3, range(9), ((range(9), "part-3"),), 10, 1, 5).write()
+        part = (range(9), "part-3")
+        FileToWrite(tmp_path, tmp_path / "work", "train", 3, range(9), (part,), Windows(5, 1, 10, 40)).write()
     assert not (tmp_path / "train-00003.mindrecord").exists()
 
 
