@@ -238,7 +238,7 @@ def read_schema(folder: Path) -> Schema:
     if (found := _checksum_of(content)) != expected:
         raise ValueError(f"{path} is damaged: its checksum is {found}, it names {expected}; {ADVICE}")
     try:
-        return _from_json(content)
+        return settings.from_dict(content, Schema)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); prepare the data again") from error
 
@@ -248,38 +248,6 @@ def _instead_of(file: Path) -> str:
     if (file.parent / SCHEMA_FILE).is_file():
         return f"give the folder that it is in: {file.parent}"
     return f"if it is a log, prepare it: make preprocess INPUT={file} OUTPUT=prepared, and give prepared"
-
-
-def _from_json(content: dict[str, Any]) -> Schema:
-    return Schema(
-        **{
-            **content,
-            "numeric": tuple(
-                NumericField(**{**field, "quantiles": tuple(map(tuple, field["quantiles"]))})
-                for field in content["numeric"]
-            ),
-            "categorical": tuple(
-                CategoricalField(
-                    **{
-                        **field,
-                        "oov_ids": (field["oov_ids"][0], field["oov_ids"][1]),
-                        "id_ranges": tuple((first, end) for first, end in field["id_ranges"]),
-                        "cross": tuple(field["cross"]),
-                    }
-                )
-                for field in content["categorical"]
-            ),
-            "splits": {
-                name: Split(**{**split, "files": _files(split["files"])}) for name, split in content["splits"].items()
-            },
-            "other_files": _files(content["other_files"]),
-            "keys": tuple(content["keys"]),
-        }
-    )
-
-
-def _files(content: list[dict[str, Any]]) -> tuple[DataFile, ...]:
-    return tuple(DataFile(**file) for file in content)
 
 
 def data_file(folder: Path, name: str, rows: int = 0, blocks: str = "") -> DataFile:

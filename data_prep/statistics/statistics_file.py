@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from common import settings
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import Schema
 from data_prep.statistics.profile import MIN_COUNTS
@@ -84,24 +84,9 @@ def read_statistics(folder: Path) -> Profile:
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing; prepare the data again")
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        numeric = {
-            name: NumericProfile(
-                field["missing"],
-                tuple((number, count) for number, count in field["bins"]),
-                field["is_float"],
-            )
-            for name, field in content["numeric"].items()
-        }
-        categorical = {
-            name: CategoricalProfile(**{**field, "values": tuple(field["values"]), "rows": tuple(field["rows"])})
-            for name, field in content["categorical"].items()
-        }
-        lists = {name: tuple(content[name]) for name in ("rows", "clicks", "min_counts")}
-        rows, span = content["training_rows"], content["span_lines"]
+        return settings.from_dict(json.loads(path.read_text(encoding="utf-8")), Profile)
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); prepare the data again") from error
-    return Profile(rows, span, **lists, numeric=numeric, categorical=categorical)
 
 
 def cut_lists(schema: Schema, profile: Profile) -> list[str]:
