@@ -110,13 +110,13 @@ def _checksums(work_dir: WorkDir, options: PrepareOptions, given: BaseVocabulary
 def usual_row_bytes(options: PrepareOptions) -> int:
     """Return the bytes of an encoded row before the vocabulary is known: with int32 ids, enough below 2**31 of them."""
     num_numeric = len(numeric_fields(options, [NumericStatistics()] * len(options.data.numeric_fields)))
-    return row_bytes(
-        options.num_positions,
-        num_numeric,
-        "int32",
-        bool(options.data.weight_source),
-        len(options.data.key_fields),
-    )
+    return encoded_row_bytes(options, num_numeric, "int32")
+
+
+def encoded_row_bytes(options: PrepareOptions, num_numeric: int, ids_dtype: str) -> int:
+    """Return the bytes of an encoded row."""
+    has_weights, num_keys = bool(options.data.weight_source), len(options.data.key_fields)
+    return row_bytes(options.num_positions, num_numeric, ids_dtype, has_weights, num_keys)
 
 
 def numeric_fields(

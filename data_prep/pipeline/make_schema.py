@@ -12,9 +12,9 @@ from typing import Any
 
 from common.files import checksum, checksum_of_sources
 from data_prep.encoding.base import BaseVocabulary
-from data_prep.encoding.fit import FittedVocabulary
 from data_prep.execution.prepared_folder import OWN_NAMES
 from data_prep.options.prepare_options import PREPARE_SECTION, PrepareOptions
+from data_prep.pipeline.first_pass import Fitted
 from data_prep.prepared import schema
 from data_prep.prepared.schema import SCHEMA_FILE, data_file
 from data_prep.prepared.truth import truth_path
@@ -26,9 +26,7 @@ from data_prep.statistics.statistics import LogStatistics
 
 def describe(
     reading: LogReading,
-    statistics: LogStatistics,
-    vocabulary: FittedVocabulary,
-    numeric: tuple[schema.NumericField, ...],
+    fitted: Fitted,
     splits: dict[str, schema.Split],
     options: PrepareOptions,
     folder: Path,
@@ -37,15 +35,15 @@ def describe(
     in_splits = {file.name for split in splits.values() for file in split.files}
     return schema.Schema(
         format_version=schema.FORMAT_VERSION,
-        numeric=numeric,
-        categorical=vocabulary.categorical,
-        vocabulary_size=vocabulary.size,
-        ids_dtype=vocabulary.ids_dtype,
+        numeric=fitted.numeric,
+        categorical=fitted.vocabulary.categorical,
+        vocabulary_size=fitted.vocabulary.size,
+        ids_dtype=fitted.vocabulary.ids_dtype,
         block_rows=options.block_rows,
         splits=splits,
-        rejected_rows=statistics.num_rejects,
+        rejected_rows=fitted.statistics.num_rejects,
         options=options.decisive(),
-        source=_describe_source(reading, statistics),
+        source=_describe_source(reading, fitted.statistics),
         other_files=tuple(
             data_file(folder, path.name)
             for path in sorted(folder.iterdir())

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from common.memory import num_cores
@@ -31,7 +32,7 @@ from data_prep.pipeline.disk_space import (
     warn_of_little_room,
     whole_bytes,
 )
-from data_prep.pipeline.first_pass import fit, needs_counting, usual_row_bytes
+from data_prep.pipeline.first_pass import encoded_row_bytes, fit, needs_counting, usual_row_bytes
 from data_prep.pipeline.make_schema import describe, run_fingerprint
 from data_prep.pipeline.second_pass import Encoder
 from data_prep.pipeline.shuffle import Windows
@@ -39,7 +40,6 @@ from data_prep.pipeline.split import find_split
 from data_prep.pipeline.split_files import write_splits
 from data_prep.pipeline.zoo_layout import check_ids_fit, lay_out_for_zoo, zoo_row_bytes
 from data_prep.prepared import schema
-from data_prep.prepared.examples import row_bytes
 from data_prep.prepared.writer import FILE_ROWS
 from data_prep.raw_log.log_files import LogFile, absolute, find_log
 from data_prep.raw_log.reading import LogReading
@@ -85,7 +85,7 @@ def prepare(
     options = with_booleans(files, options, given)
     identity = run_fingerprint(files, options, given, file_rows)
     chunk_bytes = chunk_bytes or memory_limit.chunk_bytes(options)
-    needed = whole_bytes(guess_rows(files), usual_row_bytes(options), zoo_row_bytes(options))
+    needed = whole_bytes(guess_rows(files), *_row_bytes(options))
     with (
         new_folder(output, identity, chunk_bytes, overwrite, restart) as work_dir,
         explain_full_disk(work_dir.folder, needed),
@@ -114,6 +114,12 @@ def prepare(
     return result
 
 
+def _row_bytes(options: PrepareOptions) -> tuple[int, int]:
+    """Return the bytes of a row while it is prepared, and of one in the zoo's layout; 0 if that is not asked for."""
+    num_columns = len(options.data.numeric_fields) + len(options.categorical_columns)
+    return usual_row_bytes(options), zoo_row_bytes(num_columns) if options.layout == "zoo" else 0
+
+
 def _make_files(
     files: Sequence[LogFile],
     options: PrepareOptions,
@@ -137,20 +143,12 @@ def _make_files(
 
     # Second pass: workers encode and split; once a file's rows are there, one of them shuffles and writes it.
     window_rows = min(options.shuffle_window_rows, statistics.num_training_rows or options.shuffle_window_rows)
-    window_bytes = window_rows * row_bytes(
-        options.num_positions,
-        len(numeric),
-        vocabulary.ids_dtype,
-        bool(options.data.weight_source),
-        len(options.data.key_fields),
-    )
+    window_bytes = window_rows * encoded_row_bytes(options, len(numeric), vocabulary.ids_dtype)
     reading.num_workers, num_writers = memory_limit.encoding_workers(
         options, num_workers, work_dir.chunk_bytes, window_bytes, vocabulary.lookup.size
     )
-    check_room(
-        work_dir.folder,
-        least_bytes(statistics.num_lines - statistics.num_rejects, usual_row_bytes(options), zoo_row_bytes(options)),
-    )
+    num_rows = statistics.num_lines - statistics.num_rejects
+    check_room(work_dir.folder, least_bytes(num_rows, *_row_bytes(options)))
     encoder = Encoder(numeric, vocabulary.lookup, vocabulary.ids_dtype, split, options, counts=is_only_pass)
     blocks_folder = work_dir.work_folder if is_zoo else work_dir.folder
     whole_blocks = max(file_rows // options.block_rows, 1) * options.block_rows
@@ -163,6 +161,7 @@ def _make_files(
         check_statistics(statistics, options, reading.name, work_dir.folder, is_fitted=given is None)
         if not given:  # write vocabulary.parquet again, now with counts
             vocabulary = fit_vocabulary(statistics, options, len(numeric), work_dir.folder)
-    write_statistics(statistics, options, work_dir.folder)
+    write_statistics(statistics, work_dir.folder)
     clock.stages, clock.workers = reading.seconds, num_workers
-    return describe(reading, statistics, vocabulary, numeric, splits, options, work_dir.folder)
+    fitted = replace(fitted, vocabulary=vocabulary)
+    return describe(reading, fitted, splits, options, work_dir.folder)

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.options.prepare_options import ZOO_BLOCK_ROWS, PrepareOptions
+from data_prep.options.prepare_options import ZOO_BLOCK_ROWS
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.reader import read_files
 from data_prep.prepared.schema import Split, block_checksum, data_file
@@ -61,10 +61,9 @@ def rest_file(split: str) -> str:
     return f"{split}_input_rest.mindrecord"
 
 
-def zoo_row_bytes(options: PrepareOptions) -> int:
-    """Return the bytes of a row in this layout; 0 if the options name another."""
-    num_columns = len(options.data.numeric_fields) + len(options.categorical_columns)
-    return 8 * num_columns + 4 if options.layout == "zoo" else 0
+def zoo_row_bytes(num_columns: int) -> int:
+    """Return the bytes of a row in this layout."""
+    return 8 * num_columns + 4
 
 
 def check_ids_fit(vocabulary_size: int) -> None:

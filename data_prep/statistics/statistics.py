@@ -180,15 +180,16 @@ class LogStatistics:
         self.bins = [np.zeros(2 * (FLOAT_BINS if each else INTEGER_BINS).zero + 1, np.int64) for each in is_float]
         self.timeline = Timeline()
         self.unknown = np.zeros(len(columns), np.int64)  # training rows out of vocabulary; from the second pass
-        self._columns = columns
+        self.columns = columns
         self.values = ValueCounts(num_vocabularies - num_texts, folder, counts_bytes - texts_bytes)
         self.texts = StringCounts(num_texts, folder, texts_bytes, self._check_cross)
+        self.log_format = options.data
         self._options = options
 
     @property
     def coverage(self) -> list[Coverage]:
         """Coverage of each categorical column whose frequent values were asked for."""
-        return [(self.texts if column.is_text else self.values).coverage[column.place] for column in self._columns]
+        return [(self.texts if column.is_text else self.values).coverage[column.place] for column in self.columns]
 
     @property
     def num_rejects(self) -> int:

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from common import settings
-from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import Schema
 from data_prep.statistics.profile import MIN_COUNTS
 from data_prep.statistics.statistics import LogStatistics
@@ -56,20 +55,20 @@ class Profile:
     categorical: dict[str, CategoricalProfile]
 
 
-def write_statistics(statistics: LogStatistics, options: PrepareOptions, folder: Path) -> None:
+def write_statistics(statistics: LogStatistics, folder: Path) -> None:
     """Write statistics.json into a prepared folder."""
-    num_rows, timeline = statistics.num_training_rows, statistics.timeline
+    num_rows, timeline, log_format = statistics.num_training_rows, statistics.timeline, statistics.log_format
     numeric = {
         name: NumericProfile(
             num_rows - int(counts.sum()),
             tuple((int(number), int(counts[number])) for number in np.flatnonzero(counts)),
-            name in options.data.float_fields,
+            name in log_format.float_fields,
         )
-        for name, counts in zip(options.data.sized_fields, statistics.bins, strict=True)
+        for name, counts in zip(log_format.sized_fields, statistics.bins, strict=True)
     }
     columns = zip(statistics.missing, statistics.unknown.tolist(), statistics.coverage, strict=True)
     categorical = {}
-    for column, (missing, unknown, covered) in zip(options.categorical_columns, columns, strict=True):
+    for column, (missing, unknown, covered) in zip(statistics.columns, columns, strict=True):
         is_counted = covered.values.any()
         values, rows = (tuple(c.tolist()) if is_counted else () for c in (covered.values, covered.rows))
         categorical[column.name] = CategoricalProfile(missing, unknown, values, rows, statistics.cut.get(column.name))

@@ -71,9 +71,7 @@ def test_what_rows_surely_take_is_less_than_what_is_written_of_them():
 
 
 def test_the_layout_of_the_zoo_takes_room_beside_ours(tmp_path, make_log, small_options, monkeypatch, caplog):
-    assert zoo_row_bytes(PrepareOptions()) == 0
-    zoo = dataclasses.replace(PrepareOptions(), layout="zoo", missing_indicator=False)
-    assert zoo_row_bytes(zoo) == 39 * 4 + 39 * 4 + 4
+    assert zoo_row_bytes(39) == 39 * 4 + 39 * 4 + 4
     assert whole_bytes(10**9, 200, 300) == 10**9 * 500
     assert least_bytes(100, 200, 300) > least_bytes(100, 200) * 2
     (tmp_path / "train.txt").write_text(make_log(2_000))
