@@ -26,8 +26,9 @@ _LINE_WITHOUT_TOTAL = "{desc}: {n_fmt}{unit} [{elapsed}, {rate_fmt}{postfix}]"
 
 
 def progress_bar(**options: Any) -> tqdm:
-    """Return tqdm's bar on a terminal or in a notebook; elsewhere one that prints a line every ten seconds, and none
-    for short work."""
+    """Return tqdm's bar on a terminal or in a notebook. Elsewhere it prints a line every ten seconds, and none for
+    short work.
+    """
     if type(sys.stderr).__module__.startswith("ipykernel"):  # has carriage returns, no size and one line for all bars
         return tqdm(**{"mininterval": 0.5, "ncols": 110, **options, "position": 0})
     if sys.stderr.isatty():

@@ -26,7 +26,7 @@ class FolderInUse(ValueError):
 
 
 def lock_folder(folder: Path, mode: int = 0o777) -> IO[str]:
-    """Lock a folder until the result is closed; make it with `mode` if it is missing.
+    """Lock a folder until the result is closed. Make it with `mode` if it is missing.
 
     Raises FolderInUse, or OSError if nothing can be written there.
     """
@@ -52,7 +52,7 @@ def lock_folder(folder: Path, mode: int = 0o777) -> IO[str]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Return True if a process holds the lock of `folder`; change nothing there."""
+    """Return True if a process holds the lock of `folder`. Change nothing there."""
     try:
         with (folder / LOCK_FILE).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

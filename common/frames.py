@@ -12,14 +12,15 @@ from common.packages import load
 
 
 def as_series(rows: Any, values: np.ndarray, name: str) -> Any:
-    """Return values [n] of rows: a series with the index of a pandas table, one of polars; of other rows the array."""
+    """Return values [n] of rows as a series of pandas (with the table's index) or polars, else as an array."""
     if hasattr(rows, "iloc"):
         return load("pandas").Series(values, index=rows.index, name=name)
     return load("polars").Series(name, values) if _is_of_polars(rows) else values
 
 
 def as_frame(rows: Any, columns: Mapping[str, np.ndarray]) -> Any:
-    """Return columns of rows as a table of the same kind, with the index of a pandas table; of lines as one of pandas.
+    """Return columns of rows as a table of the same kind, with the index of a pandas table. Lines get a table of
+    pandas.
 
     Raises ModuleNotFoundError if pandas is not there.
     """
@@ -37,7 +38,7 @@ def _is_of_polars(rows: Any) -> bool:
 
 
 def data_frame(lines: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> Any:
-    """Return lines as a pandas table that has at least `columns`, which come first; None is NaN.
+    """Return lines as a pandas table that has at least `columns`, which come first. None is NaN.
 
     Raises ModuleNotFoundError if pandas is not there.
     """

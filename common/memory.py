@@ -34,7 +34,7 @@ class MemoryLimit:
 
     @property
     def free(self) -> int:
-        """Bytes that may still be taken; never negative."""
+        """Bytes that may still be taken, never below 0."""
         return max(self.limit - self.used, 0)
 
 
@@ -58,7 +58,7 @@ def num_cores() -> int:
 
 
 def memory_limits() -> list[MemoryLimit]:
-    """Return every limit that is set for this process; the machine's own memory always is."""
+    """Return every limit that is set for this process. The machine's own memory always is one."""
     fields = dict(line.split(":") for line in (PROC / "meminfo").read_text().splitlines())
     total, available = (int(fields[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
     limits = [MemoryLimit("the machine's memory", total, total - available)]

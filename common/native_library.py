@@ -24,7 +24,7 @@ _FUNCTION = re.compile(r"^\w+_API ([\w ]+[ *]+)(\w+)\(([^)]*)\);", re.MULTILINE)
 
 @dataclass
 class Interface:
-    """What the headers of a library declare, in the plain style of ours, as ctypes takes it."""
+    """The declarations of a library's headers, in the plain style of ours, as ctypes takes them."""
 
     enums: dict[str, dict[str, int]] = field(default_factory=dict)  # name -> member in lower case, no prefix -> number
     structures: dict[str, type[ctypes.Structure]] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Interface:
 
 
 class NativeLibrary:
-    """A library `csrc/build/lib<name>.so` beside a Python file; the variable `<NAME>_LIBRARY` names another file.
+    """A library `csrc/build/lib<name>.so` beside a Python file. The variable `<NAME>_LIBRARY` names another file.
 
     `headers` in csrc/ declare its functions. `what` ("log kernels are") and `otherwise` (the setting that does without
     it) are for messages. `while_loading` are environment variables for its constructors, if the user has set no others.

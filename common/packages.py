@@ -28,7 +28,7 @@ def explain_missing(*packages: str) -> str:
 
 
 def load(package: str) -> ModuleType:
-    """Return a package that not every use needs; raise ModuleNotFoundError with advice if it is missing."""
+    """Return a package that not every use needs. Raise ModuleNotFoundError with advice if it is missing."""
     try:
         return import_module(package)
     except ModuleNotFoundError as error:

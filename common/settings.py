@@ -73,7 +73,7 @@ class _UniqueKeys(yaml.SafeLoader):
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the mapping in a YAML file; an empty file is an empty mapping."""
+    """Return the mapping in a YAML file. An empty file is an empty mapping."""
     if not path.is_file():
         folder = path.parent if path.parent.is_dir() else Path()
         there = ", ".join(sorted(p.name for p in folder.glob("*.yaml"))) or "none"
@@ -85,7 +85,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_yaml(text: str, where: str) -> dict[str, Any]:
-    """Return the mapping that is YAML text; `where` names its origin in errors."""
+    """Return the mapping that is YAML text. `where` names its origin in errors."""
     try:
         content = yaml.load(text, _UniqueKeys)  # noqa: S506 (it is a SafeLoader)
     except yaml.YAMLError as error:
@@ -98,7 +98,7 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
 
 
 def parse_override(word: str) -> dict[str, Any]:
-    """Parse `section.key=value` to nested mappings; the value is YAML (`[64, 32]`, `1e-3`, `true`)."""
+    """Parse `section.key=value` to nested mappings. The value is YAML (`[64, 32]`, `1e-3`, `true`)."""
     key, equals, text = word.partition("=")
     if not equals or not key:
         raise ValueError(f"argument {word!r}: expected section.key=value, such as train.batch_size=4096")
@@ -139,7 +139,7 @@ class Bounds:
 
 
 class OutOfBoundsError(ValueError):
-    """A number is out of the bounds of its setting; the message begins with the field's name."""
+    """A number is out of the bounds of its setting. The message begins with the field's name."""
 
 
 class Checked:
@@ -182,7 +182,7 @@ def flatten(sections: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def merge(settings: Settings, changes: Mapping[str, Any], where: str, prefix: str = "") -> Settings:
-    """Return `settings` with `changes` applied; `where` and `prefix` name their origin in errors."""
+    """Return `settings` with `changes` applied. `where` and `prefix` name their origin in errors."""
     hints = typing.get_type_hints(type(settings))
     names = [field.name for field in dataclasses.fields(settings)]  # type: ignore[arg-type]
     changed: dict[str, Any] = {}
@@ -296,7 +296,7 @@ def _plain(value: Any) -> Any:
 
 
 def from_dict(plain: Mapping[str, Any], cls: type[Plain]) -> Plain:
-    """Return the dataclass that a program wrote as JSON; all items of a tuple have the type of its first one.
+    """Return the dataclass that a program wrote as JSON. All items of a tuple have the type of its first one.
 
     Raises KeyError and TypeError for another class's content. Values are not checked, as `convert` does for users.
     """

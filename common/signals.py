@@ -23,7 +23,7 @@ def handled(handler: Callable[[int, FrameType | None], None], numbers: Iterable[
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Defer signals to the end of the block; threads that are started in it block them for good."""
+    """Defer signals to the end of the block. Threads that are started in it block them for good."""
     taken: list[int] = []  # by threads that were started before, and do not block it
     handler = signal.signal(signal.SIGINT, lambda number, _: taken.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)

@@ -17,7 +17,7 @@ _SECONDS = ((7200.0, 3600.0, "h"), (120.0, 60.0, "min"), (1.0, 1.0, "s"), (1e-3,
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the known name that is most like `name`; "" if none is."""
+    """Return the known name that is most like `name`, or ""."""
     return "".join(difflib.get_close_matches(name, list(known), n=1, cutoff=0.5))
 
 
@@ -39,7 +39,7 @@ def natural_order(name: str) -> list[tuple[int, str]]:
 
 
 def number_text(value: float | None, unit: Unit = "number") -> str:
-    """Return four significant digits and the unit; a dash for None and for what is not finite."""
+    """Return four significant digits and the unit. None and what is not finite are a dash."""
     if value is None or not math.isfinite(value):
         return "–"
     if unit == "percent":
@@ -60,7 +60,7 @@ def readable_unit(largest: float, unit: Unit) -> tuple[float, str]:
 
 
 def _digits(value: float) -> str:
-    """Format without trailing zeros; no exponent between 0.0001 and a million."""
+    """Format without trailing zeros, and without an exponent between 0.0001 and a million."""
     if value == 0 or 1e-4 <= abs(value) < 1e6:
         places = 3 if value == 0 else max(0, 3 - math.floor(math.log10(abs(value))))
         text = f"{value:,.{places}f}"

@@ -13,9 +13,7 @@ from typing import TypeAlias
 
 from common.packages import explain_missing, require
 
-require(
-    "bokeh", "isal", "jinja2", "numpy", "pyarrow", "tqdm", "xxhash", "yaml"
-)  # the others only where they are needed
+require("bokeh", "isal", "jinja2", "numpy", "pyarrow", "tqdm", "xxhash", "yaml")  # the others only when they are needed
 
 from data_prep.execution.pools import KINDS, ExecutorChoice
 from data_prep.execution.stopping import Stopped, stop_by_signals
@@ -40,7 +38,7 @@ _LAYOUTS = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; the exit status is 2 for wrong input or settings, 130 after Ctrl-C, 143 after SIGTERM."""
+    """Run one command. The exit status is 2 for wrong input or settings, 130 after Ctrl-C, 143 after SIGTERM."""
     parser = _parser()
     argv = sys.argv[1:] if arguments is None else arguments
     # Settings may come before and after all other arguments, which argparse does not support.
@@ -104,12 +102,12 @@ def _parser() -> argparse.ArgumentParser:
         "Propose the description of a log with other columns than Criteo's, as a file for --data.",
         "describe log.csv > my.yaml",
     )
-    describe.add_argument("input", nargs="+", help="the log, as for prepare; of several files the first is read")
+    describe.add_argument("input", nargs="+", help="the log, as for prepare. Of several files the first is read")
     describe.add_argument("--rows", type=int, default=100_000, metavar="N", help="rows to read (%(default)s)")
     describe.add_argument(
         "--label",
         metavar="NAME",
-        help="the label's column, where another is taken or none is sure; NAME=VALUE says which value is a click (all "
+        help="the label's column, if another is taken or none is sure. NAME=VALUE says which value is a click (all "
         "others are none), 'NAME>=4' from which number on",
     )
 
@@ -123,8 +121,8 @@ def _parser() -> argparse.ArgumentParser:
     pre_check.add_argument(
         "input",
         nargs="+",
-        help="the log, as for prepare; of several files the first rows of each. With prepare.crosses=[[C1,C2]] "
-        "those crosses are shown too",
+        help="the log, as for prepare. Of several files the first rows of each are read. With "
+        "prepare.crosses=[[C1,C2]] those crosses are shown too",
     )
     pre_check.add_argument("--rows", type=int, default=100_000, metavar="N", help="rows to read in all (%(default)s)")
     pre_check.add_argument("--data", type=Path, metavar="FILE", help=_DATA_HELP)
@@ -161,7 +159,7 @@ def _parser() -> argparse.ArgumentParser:
         "Write a synthetic log in Criteo's form.",
         "synthesize log.txt --rows 1000000",
     )
-    synthesize.add_argument("output", type=Path, help="the log to write; compressed if it ends in .gz")
+    synthesize.add_argument("output", type=Path, help="the log to write, compressed if it ends in .gz")
     synthesize.add_argument("--rows", type=int, required=True, metavar="N", help="rows to write")
     synthesize.add_argument("--seed", type=int, default=1, metavar="N", help="decides every byte (%(default)s)")
     synthesize.add_argument("--workers", type=int, metavar="N", help="processes (one per core)")
@@ -184,7 +182,7 @@ def _add_prepare_arguments(prepare: argparse.ArgumentParser) -> None:
     prepare.add_argument(
         "input",
         nargs="+",
-        help="the log: text, .gz, .zst, .tar.gz or Parquet; several files, a folder or a quoted glob; paths or URIs "
+        help="the log: text, .gz, .zst, .tar.gz or Parquet, as files, a folder or a quoted glob, by paths or URIs "
         "(s3://bucket/day_*.gz)",
     )
     prepare.add_argument("output", type=Path, help="the prepared folder to make")
@@ -192,15 +190,17 @@ def _add_prepare_arguments(prepare: argparse.ArgumentParser) -> None:
 
     settings = prepare.add_argument_group(
         "settings",
-        "Any number of prepare.key=value changes settings; data_prep/options/prepare_options.py lists all of them.",
+        "Any number of prepare.key=value changes settings. docs/configuration.md lists all of them.",
     )
-    settings.add_argument("--config", type=Path, metavar="FILE", help="YAML file; its section prepare: is used")
+    settings.add_argument(
+        "--config", type=Path, metavar="FILE", help="YAML file, of which the section prepare: is used"
+    )
     settings.add_argument("--data", type=Path, metavar="FILE", help=_DATA_HELP)
     settings.add_argument(
         "--layout",
         choices=tuple(_LAYOUTS),
         default="blocks",
-        help="zoo: MindRecord as the MindSpore model zoo's Wide&Deep reads it; short for: " + " ".join(_LAYOUTS["zoo"]),
+        help="zoo: MindRecord as the MindSpore model zoo's Wide&Deep reads it. Short for: " + " ".join(_LAYOUTS["zoo"]),
     )
     vocabulary = prepare.add_argument_group("vocabulary of another folder")
     vocabulary.add_argument(
@@ -218,7 +218,9 @@ def _add_prepare_arguments(prepare: argparse.ArgumentParser) -> None:
         "--executor", choices=KINDS, default=KINDS[0], help="run on local processes, Dask or MPI (%(default)s)"
     )
     workers.add_argument(
-        "--scheduler", metavar="ADDRESS", help="of a Dask cluster, such as tcp://host:8786 (a new one on this machine)"
+        "--scheduler",
+        metavar="ADDRESS",
+        help="address of a Dask cluster, such as tcp://host:8786 (a new one on this machine)",
     )
 
 

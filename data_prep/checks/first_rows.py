@@ -53,7 +53,7 @@ class Column:
 
     @cached_property
     def numbers(self) -> NDArray[np.float64] | None:
-        """The values [V] as numbers; None if one is none."""
+        """The values [V] as numbers. None if one of them is no number."""
         return np.array(self.values, np.float64) if self.all_match(DECIMAL) else None
 
     @cached_property
@@ -270,7 +270,7 @@ def _of_table(location: str, table: pa.Table) -> FirstRows:
 
 
 def _of_arrow(name: str, cells: pa.ChunkedArray) -> Column:
-    """Return a column of a table by its distinct values; those of a list are its values between tabs."""
+    """Return a column of a table by its distinct values. A list is its values between tabs."""
     import pyarrow as pa
 
     encoded = cells.combine_chunks()

@@ -1,4 +1,4 @@
-"""How well a column alone predicts the label of rows that it was not fitted to: as categories, and as numbers.
+"""Losses of rows whose label a column alone predicts, as a category or as a number, if it was fitted to other rows.
 
 Letters: n rows.
 """
@@ -31,7 +31,7 @@ def entropy(labels: NDArray[np.bool_]) -> float:
 
 
 def category_losses(codes: NDArray[np.int64], labels: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return the log loss of each row [n] by the smoothed rate of the other rows with its value; codes are >= -1."""
+    """Return the log loss of each row [n] by the smoothed rate of the other rows with its value. Codes are >= -1."""
     clicked, values = labels.astype(np.float64), codes + 1
     others = np.bincount(values)[values] - 1
     clicks = np.bincount(values, clicked)[values] - clicked

@@ -64,7 +64,7 @@ def inspect(folder: Path) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[object]]) -> None:
-    """Print a title, a header and a line for each row; numbers are printed with four significant digits."""
+    """Print a title, a header and a line for each row. Numbers have four significant digits."""
     lines = [["", *columns], *([name, *map(_cell, row)] for name, row in rows.items())]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     print(f"\n{title}")
@@ -85,7 +85,7 @@ def _file_ranges(schema: Schema) -> Iterator[str]:
 
 
 def verify_files(folder: Path, schema: Schema) -> int:
-    """Compare every file that schema.json names with its size and checksum; return the number of files.
+    """Compare every file that schema.json names with its size and checksum. Return the number of files.
 
     Raises ValueError, naming each one that is missing or has another size or checksum.
     """

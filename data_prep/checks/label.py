@@ -24,7 +24,7 @@ _MOST_VALUES = 50  # of a label that is no number
 _MOST_WITH_SLIPS = 1_000  # with broken cells
 _BROKEN = 0.02  # of the cells, at most, are none of a label's two
 # Weight of a label, in tables with names of columns and without, and that above the next one's, from which nobody has
-# to be asked: where there are names, a place alone is not enough beside other columns of two values.
+# to be asked: if there are names, a place alone is not enough beside other columns of two values.
 _SURE_BY_NAMES, _SURE_WITHOUT, _AHEAD = 2.5, 2.0, 1.0
 _NO_GAIN = 0.002  # of the log loss: nothing predicts it
 _SHOWN = 5  # candidates
@@ -102,7 +102,7 @@ _CHOICE = re.compile(rf"(?P<name>.+?)\s*(?P<relation>{'|'.join(RELATIONS)}|=)\s*
 
 
 class Evidence(NamedTuple):
-    """A reason for or against a candidate; without a text it only weighs."""
+    """A reason for or against a candidate. If its text is empty, it only adds its weight."""
 
     weight: float
     text: str
@@ -156,7 +156,7 @@ class Label:
 
 
 def words_of(name: str) -> list[str]:
-    """Return the words of a column's name, in small letters; without a type such as `:token` at its end."""
+    """Return the words of a column's name, in small letters, without a type such as `:token` at its end."""
     return [word.lower() for word in _LETTERS.findall(_CAPITAL.sub(" ", _TYPE.sub("", name)))]
 
 
@@ -245,7 +245,7 @@ def _candidates(columns: Sequence[Column], has_names: bool) -> Iterator[Label]:
             evidence.append(Evidence(1.0, "no other column has two values of the kind"))
         elif of_yes_and_no == [column.name] and is_last:
             evidence.append(Evidence(1.0, "no other column has values of yes and no"))
-        # Of a column that is no plain label only a name, or its place where there are none, says that it is one.
+        # Of a column that is no plain label only a name, or its place if there are none, says that it is one.
         is_plain = not label.has_rest and not isinstance(label.clicked, str)
         if is_plain or (name.weight >= 1 if has_names else is_last):
             yield replace(label, evidence=tuple(evidence))
@@ -326,7 +326,9 @@ def _with_predictor(label: Label, columns: Sequence[Column]) -> Label:
 
 
 def _meaning(column: Column) -> Label | None:
-    """Return the column as a label: two values, a number with a rule, or one value and the rest; None if it is none."""
+    """Return the column as a label: two values, a number with a rule, or one value and the rest. None if it cannot be
+    one.
+    """
     if len(column.values) > _MOST_WITH_SLIPS:
         return None
     counts = {value: count for value, count in zip(column.values, column.counts, strict=True) if value not in NO_LABEL}

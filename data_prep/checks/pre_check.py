@@ -42,7 +42,7 @@ _MIN_TEST_ROWS = 50  # with so many clicks, and other rows, the AUC of chance is
 
 @dataclass(frozen=True)
 class Column:
-    """A field in the sampled rows; `known_*` are figures of Criteo's whole log, None for another log."""
+    """A field in the sampled rows. `known_*` are figures of Criteo's whole log, None for another log."""
 
     name: str
     codes: NDArray[np.int64]  # [n] 0 if missing, else the value's number from 1; an integer's in rising order
@@ -63,7 +63,7 @@ class Column:
 
     @cached_property
     def range(self) -> tuple[float, float] | None:
-        """Smallest and largest number; None if there is none."""
+        """Smallest and largest number, or None."""
         if self.numbers is None or not len(self.numbers):
             return None
         return self.numbers.min().item(), self.numbers.max().item()
@@ -262,7 +262,7 @@ def _check_leaks(columns: Iterable[Column], labels: NDArray[np.bool_], findings:
 
 
 def leaking_columns(columns: Iterable[Column], labels: NDArray[np.bool_]) -> Iterator[tuple[str, float]]:
-    """Yield the name and the AUC of each column that predicts the labels [n] by itself; none if rows are too few."""
+    """Yield the name and the AUC of each column that predicts the labels [n] by itself. Too few rows yield none."""
     is_test = np.random.default_rng(1).random(len(labels)) < 0.5
     num_clicks = int(labels[is_test].sum())
     if min(num_clicks, int(is_test.sum()) - num_clicks) < _MIN_TEST_ROWS:

@@ -67,7 +67,7 @@ def check_rejects(
 
 
 def _explain(chunk: Chunk, log_format: LogFormat) -> str | None:
-    """Return why nearly all lines of a file are bad, or the first one is; None if that cannot be seen."""
+    """Return why nearly all lines of a file are bad, or the first one is. None if that cannot be seen."""
     lines = [line.rstrip(b"\r") for line in chunk.lines.split(b"\n", 200)[:200] if line]
     if not lines:
         return None

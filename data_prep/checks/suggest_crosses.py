@@ -1,9 +1,9 @@
 """Pairs of fields whose cross helps a logistic regression, the wide part: `python -m data_prep suggest-crosses`.
 
-A regression on the fields alone is fitted to one half of the training rows. Where its predictions on the other half are
-wrong for a pair of values, a cross can correct them: each pair gets the weight of one Newton step, sum(y - p) /
-(sum(p (1 - p)) + 1 / C). The gain of two fields is by how much these weights lower the log loss on valid rows.
-Values out of vocabulary count for nothing, as a pair of them is too rare for an id of its own.
+A regression on the fields alone is fitted to one half of the training rows. If its predictions on the other half are
+wrong for a pair of values, a cross can correct them: each pair gets the weight of one Newton step, sum(y - p) / (sum(p
+(1 - p)) + 1 / C). The gain of two fields is by how much these weights lower the log loss on valid rows. Values out of
+vocabulary count for nothing, as a pair of them is too rare for an id of its own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class _Scored:
-    """Rows [n] with the regression's probabilities; `weights` are all 1 where the rows have none."""
+    """Rows [n] with the regression's log odds. `weights` are all 1 if the rows have none."""
 
     ids: NDArray[Any]
     labels: NDArray[Any]
@@ -79,7 +79,7 @@ def find_gains(folder: Path, max_rows: int = MAX_ROWS) -> list[Gain]:
 
 
 def _score(folder: Path, schema: Schema, max_rows: int) -> tuple[_Scored, _Scored]:
-    """Fit to the first half of the training rows, which are shuffled; score the second half and the valid rows."""
+    """Fit to the first half of the training rows, which are shuffled. Score the second half and the valid rows."""
     from sklearn.linear_model import LogisticRegression  # late: the import takes a second
 
     for split in ("train", "valid"):

@@ -36,7 +36,7 @@ _storable: dict[str, type] = {}
 
 
 def storable(*classes: type) -> None:
-    """Register dataclasses whose objects may be in pieces; the reading process has to register them too."""
+    """Register dataclasses whose objects may be in pieces. The process that reads them has to register them too."""
     for cls in classes:
         if not dataclasses.is_dataclass(cls) or _storable.setdefault(cls.__name__, cls) is not cls:
             raise TypeError(f"{cls!r} is not a dataclass, or another one of its name is storable")
@@ -61,7 +61,7 @@ class Pieces:
             raise
 
     def read(self, name: str) -> Any:
-        """Return a piece, or None if it is missing or damaged. Its arrays may be changed; the file stays as it is."""
+        """Return a piece, or None if it is missing or damaged. Changes of its arrays do not reach the file."""
         content = self._mapped(name)
         if not _is_whole(content):
             return None
@@ -81,7 +81,7 @@ class Pieces:
         return _is_whole(self._mapped(name))
 
     def _mapped(self, name: str) -> memoryview:
-        """Return a piece's file mapped into memory; nothing if there is none."""
+        """Return a piece's file mapped into memory, which is empty if there is no file."""
         try:
             with (self.folder / name).open("rb") as file:
                 return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
@@ -119,7 +119,7 @@ def _pack(value: object) -> list[bytes | memoryview]:
 
 
 def _plain(value: Any, buffers: list[memoryview]) -> Any:
-    """Return a value for JSON, types that JSON lacks as {kind: content}; append bytes and arrays to `buffers`."""
+    """Return a value for JSON, types that JSON lacks as {kind: content}. Append bytes and arrays to `buffers`."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.generic):
@@ -168,7 +168,7 @@ def _unpack(content: memoryview) -> Any:
 
 
 def _value(plain: Any, parts: list[memoryview]) -> Any:
-    """Invert `_plain`; `parts` are those of the file, the first one the JSON itself."""
+    """Invert `_plain`. `parts` are those of the file, first the JSON itself."""
     if isinstance(plain, list):
         return [_value(item, parts) for item in plain]
     if not isinstance(plain, dict):
@@ -201,7 +201,7 @@ _KINDS: dict[str, Callable[[Any, list[memoryview]], Any]] = {
 
 
 def numbered(title: str, number: int, part: str) -> str:
-    """Return the name of a part of a task's result; `title` is that of the pass."""
+    """Return the name of a part of a task's result. `title` is that of the pass."""
     return f"{title}-{number:07d}.{part}"
 
 

@@ -35,7 +35,7 @@ _MPI_COMMAND = "mpirun -n 3 python -m mpi4py.futures -m data_prep prepare ... --
 
 @dataclass(frozen=True)
 class ExecutorChoice:
-    """The kind of executor; `scheduler` is the address of a Dask cluster, None starts one on this machine."""
+    """The kind of executor. `scheduler` is the address of a Dask cluster. None starts one on this machine."""
 
     kind: Kind = "processes"
     scheduler: str | None = None
@@ -78,10 +78,10 @@ class Pools:
 
     @contextmanager
     def open(self, num_workers: int) -> Iterator[Pool | None]:
-        """Yield a pool for a pass; None if the only worker is this process.
+        """Yield a pool for a pass, or None if the only worker is this process.
 
-        `num_workers` is for this machine; a given cluster has its own number. Raises MemoryError if a worker was
-        killed, OSError if one crashed or the cluster cannot be used.
+        `num_workers` is for this machine. A Dask or MPI cluster has a number of its own. Raises MemoryError if a worker
+        was killed, OSError if one crashed or the cluster cannot be used.
         """
         if self._choice.kind == "processes":
             if self._cluster is not None and self._cluster.num_workers != num_workers:
@@ -109,7 +109,7 @@ class Pools:
             ) from error
 
     def close(self) -> None:
-        """End the processes; leave the cluster, and end it if it was started here."""
+        """End the processes. Leave the cluster, and end it if it was started here."""
         self._cluster = None
         self._at_the_end.close()
 
@@ -126,13 +126,13 @@ def _processes(_: ExecutorChoice, num_workers: int) -> Iterator[_Cluster]:
 
 
 def _crash(executor: ProcessPoolExecutor) -> str:
-    """Return the name of the signal by which a worker crashed, if one did; the others are ended by SIGTERM."""
+    """Return the name of the signal by which a worker crashed, if one did. The pool ends the others by SIGTERM."""
     workers = executor._processes or {}  # no public name has the exit codes
     return next((crash.name for crash in _CRASHES for worker in workers.values() if worker.exitcode == -crash), "")
 
 
 def _start_worker() -> None:
-    """Leave Ctrl-C to the parent, which ends the pool; end when it is gone: after `kill -9` a worker would wait on."""
+    """Leave Ctrl-C to the parent, which ends the pool. End with the parent: after `kill -9` a worker would wait on."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None

@@ -1,13 +1,13 @@
 """Make the output folder beside its name, and keep it there after an interruption until it is complete.
 
-    OUTPUT.partial/run.json   options, log and versions; the same command resumes it
+    OUTPUT.partial/run.json   options, log and versions, by which the same command resumes
     OUTPUT.partial/run.lock   held by the process that works there
     OUTPUT.partial/work/      finished pieces of work (pieces.py), counts on disk
     OUTPUT.partial/…          files of the prepared folder
 
 Only what this program made is ever replaced or removed: an OUTPUT.partial of this user with a run.json and, with
 --overwrite, a prepared folder, and neither if it holds a file that no preparation makes. A folder that is replaced is
-renamed to OUTPUT.replaced, or OUTPUT.replaced.1 if that exists, after run.json has recorded that name; no other folder
+renamed to OUTPUT.replaced, or OUTPUT.replaced.1 if that exists, after run.json has recorded that name. No other folder
 of such a name is touched.
 """
 
@@ -77,9 +77,9 @@ def new_folder(
 ) -> Iterator[WorkDir]:
     """Make a folder beside `output` that takes its name at the end of the block.
 
-    Resumes a folder with the same `identity` that an interrupted run left, which may be `output` itself, complete
-    except for temporary files; `restart` begins anew. After a ValueError in the block, which is an error in the log
-    unless there is a schema.json already, nothing is kept: it would be wrong for any other log.
+    Resumes a folder with the same `identity` that an interrupted run left. It may be `output` itself, complete except
+    for temporary files. `restart` begins anew. After a ValueError in the block nothing is kept, unless there is a
+    schema.json already: the log is wrong, and what was made would be wrong for any other log.
 
     Raises FileExistsError if `output` may not be replaced or something is in the way, FolderInUse if another run works
     there, OSError if nothing can be written, and OtherRun if the identity differs.
@@ -138,7 +138,7 @@ def sync_files(folder: Path) -> None:
 
 
 def _lock(folder: Path, output: Path) -> IO[str]:
-    """Lock the folder in which `output` is made; a new one is private to this user."""
+    """Lock the folder in which `output` is made. A new folder is private to this user."""
     try:
         return lock_folder(folder, mode=0o700)
     except FolderInUse:

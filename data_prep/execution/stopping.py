@@ -27,7 +27,7 @@ class Stopped(BaseException):
 
 @contextmanager
 def stop_by_signals() -> Iterator[None]:
-    """In the block, note the first signal for `check_stop`; a second one kills the process."""
+    """In the block, note the first signal for `check_stop`. A second one kills the process."""
 
     def note(number: int, _: FrameType | None) -> None:
         _received.append(number)
@@ -42,7 +42,7 @@ def stop_by_signals() -> Iterator[None]:
 
 
 def check_stop() -> None:
-    """Raise Stopped if a signal was noted; to be called at safe points."""
+    """Raise Stopped if a signal was noted. Call it at safe points."""
     if _received:
         raise Stopped(_received[0])
 

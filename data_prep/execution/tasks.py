@@ -50,7 +50,7 @@ def map_in_order(
 
     `needed` names the parts that must be there, by the task's number. Without a pool, `function` runs in this process.
     Tasks are of about `task_bytes` of the log each. A thread of their own takes them, a few at a time, so `tasks` may
-    be an endless stream; those whose parts are there are not run. Results stay in `pieces` until somebody removes them.
+    be an endless stream. A task whose parts are there is not run. Results stay in `pieces` until somebody removes them.
 
     Raises MemoryError if a worker process was killed.
     """
@@ -74,7 +74,7 @@ def _read_part(pieces: Pieces, title: str, number: int, part: str) -> Any:
 
 
 class _Starter:
-    """Starts tasks on the pool; without one, prepares them to be run when their results are asked for."""
+    """Starts tasks on the pool. Without one, a task runs when its result is asked for."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class _Starter:
 
 
 class TasksBeside:
-    """Runs single tasks on the workers of a pass, at most `most` at a time; without a pool in this process.
+    """Runs single tasks on the workers of a pass, at most `most` at a time, or in this process.
 
     As in a pass, the results are pieces by `title`.
     """

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def new_statistics(options: PrepareOptions, work_dir: WorkDir, num_workers: int) -> LogStatistics:
-    """Return empty statistics; their counts may take the memory that `memory_limit` leaves them."""
+    """Return empty statistics. Their counts may take the memory that `memory_limit` leaves them."""
     return LogStatistics(
         options, work_dir.work_folder, memory_limit.counts_bytes(options, num_workers, work_dir.chunk_bytes)
     )

@@ -42,7 +42,7 @@ storable(FittedVocabulary, CategoricalField, NumericField)
 
 @dataclass(frozen=True)
 class Fitted:
-    """Results of the first pass; `statistics` are empty if there was none."""
+    """Results of the first pass. `statistics` are empty if there was none."""
 
     statistics: LogStatistics
     numeric: tuple[NumericField, ...]
@@ -100,7 +100,7 @@ def _restore(
 
 
 def _checksums(work_dir: WorkDir, options: PrepareOptions, given: BaseVocabulary | None) -> dict[str, str | None]:
-    """Return the checksums of the files that belong to the piece; rejects.tsv only if the first pass writes it."""
+    """Return the checksums of the files that belong to the piece. rejects.tsv is one if the first pass writes it."""
     files = [work_dir.work_folder / LOOKUP_FILE, work_dir.folder / VOCABULARY_FILE]
     if needs_counting(options, given):
         files.append(work_dir.folder / REJECTS_FILE)
@@ -156,7 +156,7 @@ def _ages(times: NumericStatistics) -> NumericStatistics:
 
 
 def _quantiles(numbers: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
-    """Return boundaries among numbers [k], NaN left out, with their ranks from 0 to 1; ties have their mean rank."""
+    """Return boundaries among numbers [k], NaN left out, with their ranks from 0 to 1. Ties have their mean rank."""
     ordered = np.sort(numbers[~np.isnan(numbers)])
     if not len(ordered):
         return ((0.0, 0.5),)

@@ -23,10 +23,10 @@ NAME = "table.parquet"
 
 
 def prepare_table(table: pa.Table, output: Path, options: PrepareOptions, **how: Any) -> Schema:
-    """Prepare the rows of a table; `how` and the errors are those of `prepare`.
+    """Prepare the rows of a table. `how` and the errors are those of `prepare`.
 
-    They are in a file beside `output` meanwhile. Its folder is named after its content and its time is always the same,
-    so that the same call resumes an interrupted run.
+    Meanwhile the rows are in a file beside `output`. Its folder is named after its content and its time is always the
+    same, so that the same call resumes an interrupted run.
     """
     check_columns("the table", table.schema, options.data)
     output = real_output(output)

@@ -3,8 +3,8 @@
     first pass    chunks ─► counts, ranges, rejects ─► vocabulary, numeric parameters
     second pass   chunks ─► ids and numbers ─► splits (training rows shuffled) ─► MindRecord files
 
-Chunks are independent tasks for any worker; their results are combined in the chunks' order. So the folder
-has the same bytes for any chunk size and number of workers.
+Chunks are independent tasks for any worker. Their results are combined in the chunks' order. So the folder has the same
+bytes for any chunk size and number of workers.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ def prepare(
     chunk_bytes: int | None = None,
     file_rows: int = FILE_ROWS,
 ) -> schema.Schema:
-    """Prepare the log at `inputs` (files, folders, globs; paths or URIs) into the new folder `output`.
+    """Prepare the log at `inputs` (files, folders or globs, as paths or URIs) into the new folder `output`.
 
     `vocabulary_of` is a prepared folder whose vocabulary and numeric columns are used: nothing is fitted to this log.
     With `extend`, values that are new in the log get ids after all others. `report` adds report.html and timing.json,
-    which may differ from run to run. The folder gets its name when it is complete; an interrupted run is resumed,
+    which may differ from run to run. The folder gets its name when it is complete. An interrupted run is resumed,
     unless `restart` starts over. Raises FileNotFoundError, FileExistsError (`output` exists, unless it is a prepared
     folder to `overwrite`), ValueError (bad input, or an interrupted run with other options or another log).
     """
@@ -115,7 +115,9 @@ def prepare(
 
 
 def _row_bytes(options: PrepareOptions) -> tuple[int, int]:
-    """Return the bytes of a row while it is prepared, and of one in the zoo's layout; 0 if that is not asked for."""
+    """Return the bytes of a row while it is prepared, and of one in the zoo's layout, which is 0 if that is not asked
+    for.
+    """
     num_columns = len(options.data.numeric_fields) + len(options.categorical_columns)
     return usual_row_bytes(options), zoo_row_bytes(num_columns) if options.layout == "zoo" else 0
 
@@ -129,7 +131,7 @@ def _make_files(
     clock: RunClock,
     file_rows: int,
 ) -> schema.Schema:
-    """Write all files of the folder but schema.json; return its content."""
+    """Write all files of the folder but schema.json. Return what that is to hold."""
     is_zoo, is_only_pass = options.layout == "zoo", not needs_counting(options, given)
 
     # First pass: raw log -> statistics -> vocabulary.

@@ -28,7 +28,7 @@ REST = "rest"  # the part of a chunk's result that is not rows of a split
 
 @dataclass(frozen=True)
 class EncodedRest:
-    """Figures of an encoded chunk besides its rows; by split."""
+    """Figures of an encoded chunk besides its rows, by split."""
 
     row_numbers: dict[str, NDArray[np.int64]]
     clicks: dict[str, int]
@@ -40,7 +40,7 @@ storable(Examples, EncodedRest)
 
 
 class Encoder:
-    """The workers' task of the second pass; the same for every chunk, so workers get it once.
+    """The workers' task of the second pass. It is the same for every chunk, so workers get it once.
 
     With `counts` it is the only pass, which counts lines, rejects and missing values too.
     """

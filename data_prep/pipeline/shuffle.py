@@ -15,7 +15,7 @@ _PIECE_ROWS = 50_000  # rows copied at a time into the new order, so that a wind
 
 @dataclass(frozen=True)
 class Windows:
-    """Which rows of a split are in which file, by their numbers from 0.
+    """Ranges of a split's rows, numbered from 0, by file and by window.
 
     A window has the same numbers before and after it is shuffled. So a file can be written once all rows of its
     windows are there.
@@ -27,7 +27,7 @@ class Windows:
     file_rows: int  # in whole blocks
 
     def of_file(self, number: int) -> range:
-        """Return the rows of a file, as they are written; the last file may have fewer."""
+        """Return the rows of a file, as they are written. The last file may have fewer."""
         return range(number * self.file_rows, (number + 1) * self.file_rows)
 
     def around(self, rows: range) -> range:
@@ -55,7 +55,7 @@ class WindowShuffle:
         self._rows: Examples | None = None
 
     def add(self, rows: Examples) -> Iterator[Examples]:
-        """Take rows; yield the windows that they fill, a piece at a time."""
+        """Take rows. Yield the windows that they fill, a piece at a time."""
         if self._rows is None:
             self._rows = rows.room(self._window_rows)
         while len(rows):

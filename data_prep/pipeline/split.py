@@ -71,7 +71,7 @@ class ChronologicalSplit:
 
 @dataclass(frozen=True)
 class TimeSplit:
-    """Assigns the newest rows to test, those before them to valid; rows of one time by their lines.
+    """Assigns the newest rows to test, those before them to valid. Rows of one time are ordered by their lines.
 
     A bound is the time and the line of the first row after it. Rows without a time are the oldest.
     """
@@ -144,7 +144,9 @@ class TimeCounter:
     spans: tuple[int, ...] = ()
 
     def count_chunk(self, chunk: Chunk) -> tuple[Times, Times]:
-        """Return the spans of a chunk's good lines, with their rows; of given spans, the times and lines of rows."""
+        """Return the spans of a chunk's good lines, with their numbers of rows. If `spans` are given, return the times
+        and lines of their rows.
+        """
         rows = choose_kernels(self.options.kernels).parse_chunk(chunk, self.options.data).rows
         times = times_of(rows, self.options)
         if not self.spans:
@@ -154,7 +156,7 @@ class TimeCounter:
 
 
 def split_by_time(fractions: tuple[float, float], read_times: ReadTimes, folder: Path) -> TimeSplit:
-    """Return the rule by which the oldest rows are train, the next valid; `read_times` passes over the log.
+    """Return the rule by which the oldest rows are train, the next valid. `read_times` passes over the log.
 
     Memory is that of the log's spans of time, 7,500 a year. The rows of the bounds' spans wait in a file in `folder`.
     """
@@ -178,7 +180,7 @@ def split_by_time(fractions: tuple[float, float], read_times: ReadTimes, folder:
 
 
 def _row_of_span(path: Path, span: int, rank: int) -> tuple[int, int]:
-    """Return time and line of a span's row with this rank, by time, then line; the file has rows in the log's order."""
+    """Return time and line of a span's row with this rank, by time, then line. The file has rows in the log's order."""
     first, counts = span << _SPAN_BITS, np.zeros(1 << _SPAN_BITS, np.int64)
     for times, _ in _blocks(path):
         counts += np.bincount(times[times >> _SPAN_BITS == span] - first, minlength=len(counts))
@@ -227,7 +229,7 @@ class LabelHashes:
         )
 
     def end_of(self, index: int, fraction: float) -> int | None:
-        """Return the first hash after the lowest `fraction` of them; None if it is not in range `index`."""
+        """Return the first hash after the lowest `fraction` of them, or None if it is not in range `index`."""
         rank = round(fraction * self.num_rows)
         if rank == self.num_rows:
             return 2**64
@@ -257,7 +259,9 @@ class LabelHasher:
 
 
 def find_split(reading: LogReading, options: PrepareOptions, pieces: Pieces) -> SplitRule:
-    """Return the rule that the options name, which an interrupted run may have found; it may take a pass of its own."""
+    """Return the rule that the options name, which an interrupted run may have found. Finding it may take a pass of its
+    own.
+    """
     split: SplitRule | None = pieces.read("split")
     if split is None:
         names = [file.name for file in reading.files]
@@ -299,7 +303,7 @@ def make_split(
     read_labels: ReadLabels,
     file_names: Sequence[str] = (),
 ) -> SplitRule:
-    """Return the rule that the options name; `count_lines` and `read_labels` pass over the log if the rule needs it.
+    """Return the rule that the options name. If it needs a pass over the log, it calls `count_lines` or `read_labels`.
 
     Raises ValueError if the log's files, `file_names`, cannot be split as the options ask.
     """

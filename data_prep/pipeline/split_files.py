@@ -41,7 +41,9 @@ storable(DataFile)
 
 @dataclass(frozen=True)
 class FileToWrite:
-    """The workers' task that writes a file. Rows are numbered by split, from 0; written, in another order."""
+    """The workers' task that writes a file. Rows are numbered by split, from 0, as they are in the log and as they are
+    written.
+    """
 
     folder: Path  # of the finished file
     work_folder: Path
@@ -101,7 +103,7 @@ def write_splits(
 ) -> dict[str, Split]:
     """Encode the log and write the MindRecord files of all splits into `blocks_folder`, `num_writers` at a time.
 
-    `windows` are those of train; other rows stay in the log's order. Adds to `statistics` the values out of vocabulary
+    `windows` are those of train. Other rows stay in the log's order. Adds to `statistics` the values out of vocabulary
     and, if there was no first pass, lines and rejects.
     """
     keep_freed_memory()
@@ -172,7 +174,7 @@ class _SplitOutput:
         self._parts: deque[tuple[range, str]] = deque()  # a result's rows in the log's order, and their piece
 
     def _find_finished(self) -> set[int]:
-        """Return the numbers of the files that an interrupted run finished; remove what else it left of the split."""
+        """Return the numbers of the files that an interrupted run finished. Remove what else it left of the split."""
         finished: set[int] = set()
         kept: set[str] = set()
         for piece in self._pieces.folder.glob(f"{_FILES_TITLE}-*.{self._split}"):
@@ -205,7 +207,7 @@ class _SplitOutput:
         return number < self._num_files and self._pieces.is_whole(self._piece(number))
 
     def add(self, row_numbers: NDArray[np.int64], clicks: int, part: str) -> None:
-        """Take a result's rows, in the log's order, which are in the piece `part`; start files that have all rows."""
+        """Take a result's rows, in the log's order, which are in the piece `part`. Start files that have all rows."""
         self._clicks += clicks
         self._membership.update(np.ascontiguousarray(row_numbers).data)
         if self._row_numbers is not None:

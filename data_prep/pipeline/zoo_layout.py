@@ -1,14 +1,14 @@
 """`layout: zoo`: MindRecord files as the MindSpore model zoo's Wide&Deep reads them, made from finished files of ours.
 
-    train_input_part.mindrecord00 …     whole samples of 1,000 rows; the zoo opens the first file and finds the others
+    train_input_part.mindrecord00 …     whole samples of 1,000 rows. The zoo opens the first and finds the others
     test_input_part.mindrecord0 …       the same for test, and for valid
     <split>_input_rest.mindrecord       the remaining rows, which the zoo's own preparation drops
 
 schema.py describes a sample. The files in schema.json's order hold the blocks in our order.
 
-MindSpore gives each shard the same number of a write's samples, the first ones to the first shard, and distributes
-what is left over at random. To keep chance out, the number of shards divides the number of samples; if no allowed
-number does, a few more samples go to the rest.
+MindSpore gives each shard the same number of a write's samples, the first ones to the first shard, and distributes what
+is left over at random. To keep chance out, the number of shards divides the number of samples. If no allowed number
+does, a few more samples go to the rest.
 
 Letters: n rows of a block, N numeric columns, C categorical columns.
 """
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 def num_shards(split: str, num_samples: int) -> int:
-    """Return the number of files that leaves the fewest samples over; of several, the nearest to the zoo's own."""
+    """Return the number of files that leaves the fewest samples over, of several that nearest to the zoo's own."""
     possible = range(_FEWEST[split], _MOST[split] + 1)
     return min(possible, key=lambda number: (num_samples % number, abs(number - _USUAL[split])))
 
@@ -76,7 +76,7 @@ def check_ids_fit(vocabulary_size: int) -> None:
 
 
 def lay_out_for_zoo(splits: dict[str, Split], blocks_folder: Path, folder: Path) -> dict[str, Split]:
-    """Write zoo files to `folder` from those in `blocks_folder`; return the splits with the new files.
+    """Write zoo files to `folder` from those in `blocks_folder`. Return the splits with the new files.
 
     Raises OSError if they cannot be written.
     """
@@ -118,7 +118,7 @@ def _write_split(name: str, split: Split, blocks_folder: Path, folder: Path) -> 
 
 
 def _write_samples(path: Path, shards: int, blocks: Iterable[Examples]) -> list[str]:
-    """Write a file of `shards` parts, which get a block in turn; return the blocks' checksums."""
+    """Write a file of `shards` parts, which get a block in turn. Return the blocks' checksums."""
     from mindspore.mindrecord import FileWriter
 
     writer = FileWriter(str(path), shards)

@@ -19,7 +19,7 @@ KEY_PREFIX = "key_"  # of the MindRecord column with the keys of a column of kin
 class Examples:
     """Ids, numbers and labels of n rows, and the weights and keys that stand beside them."""
 
-    ids: NDArray[np.signedinteger]  # [n, P] int32, or int64 where V >= 2**31; -1: a list has no more values
+    ids: NDArray[np.signedinteger]  # [n, P] int32, or int64 if V >= 2**31; -1: a list has no more values
     numeric: NDArray[np.float32]  # [n, N]
     labels: NDArray[np.float32]  # [n]
     weights: NDArray[np.float32] | None = None  # [n] >= 0; None: all rows count alike
@@ -29,11 +29,11 @@ class Examples:
         return len(self.labels)
 
     def take(self, chosen: NDArray[np.generic] | slice) -> Examples:
-        """Return the rows that a mask, an index or a slice chooses; views of these for a slice."""
+        """Return the rows that a mask, an index or a slice chooses. A slice gives views."""
         return _of_each_column(lambda column: _take(column, chosen), [self])
 
     def room(self, num_rows: int) -> Examples:
-        """Reserve room for rows of the same form; the system gives the memory when it is first written to."""
+        """Return arrays for so many rows of the same form. They take memory as they are written to."""
         return _of_each_column(lambda column: np.empty((num_rows, *column.shape[1:]), column.dtype), [self])
 
     def put(self, first: int, rows: Examples) -> None:
@@ -71,7 +71,7 @@ def row_bytes(
 
 
 def concatenate(parts: Sequence[Examples]) -> Examples:
-    """Return the rows of all parts, in order; a single part as it is."""
+    """Return the rows of all parts, in order. A single part is returned as it is."""
     if len(parts) == 1:
         return parts[0]
     return _of_each_column(lambda *columns: np.concatenate(columns), parts)

@@ -16,7 +16,7 @@ NUMERIC_SCALE = 0.2  # logarithms of counts reach 16; unscaled they slow the sol
 
 
 def read_spread(folder: Path, schema: Schema, split: str, max_rows: int | None = None) -> Iterator[Examples]:
-    """Yield the blocks of a split, or some with about `max_rows` rows, spread evenly; leave out rows of weight 0."""
+    """Yield the blocks of a split, or some with about `max_rows` rows, spread evenly. Rows of weight 0 are left out."""
     sizes = np.array(schema.block_sizes(split))
     wanted = len(sizes)
     if max_rows is not None and sizes.sum() > max_rows:

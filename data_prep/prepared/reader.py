@@ -19,7 +19,7 @@ _COLUMNS = {"blocks": ["ids", "numeric", "label"], "zoo": ["feat_ids", "feat_val
 
 
 def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int] | None = None) -> Iterator[Examples]:
-    """Yield the blocks of a split with these numbers, in this order; by default all of them.
+    """Yield the blocks of a split with these numbers, in this order. By default yield all of them.
 
     Raises ValueError, naming the file, if MindSpore cannot read it or a block is not the one that was written.
     """
@@ -43,7 +43,7 @@ def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int]
 
 
 def _damaged(folder: Path, schema: Schema, split: str, found: str) -> str:
-    """Return the message for a split that cannot be read; it names the first damaged file, for which all are read."""
+    """Return the message for a split that cannot be read. It names the first damaged file, for which all are read."""
     return (
         f"the data of split {split!r} in {folder} is damaged: {found}; "
         f"{next(damaged_files(folder, schema, split), 'its files have the checksums of schema.json')}. {ADVICE}; see "
@@ -54,7 +54,7 @@ def _damaged(folder: Path, schema: Schema, split: str, found: str) -> str:
 def read_samples(
     paths: Sequence[Path], layout: str, numbers: Sequence[int] | None = None, beside: Sequence[str] = ()
 ) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield the stored samples of .mindrecord files with these numbers, in this order; by default all of them.
+    """Yield the stored samples of .mindrecord files with these numbers, in this order. By default yield all of them.
 
     A sample is ids, numbers and labels, then the columns that stand `beside` them.
 
@@ -76,7 +76,7 @@ def read_samples(
 def read_files(
     folder: Path, files: Sequence[str], numbers: Sequence[int] | None = None, ids_dtype: DTypeLike = "int32"
 ) -> Iterator[Examples]:
-    """Yield the blocks of some .mindrecord files of the layout `blocks`; `numbers` as for `read_samples`."""
+    """Yield the blocks of some .mindrecord files of the layout `blocks`. `numbers` are as for `read_samples`."""
     if not files:
         return
     for ids, numeric, labels in read_samples([folder / name for name in files], "blocks", numbers):
@@ -96,12 +96,12 @@ def _with_columns_beside(rows: Examples, names: Sequence[str], columns: Sequence
 
 
 def ids_of(stored: np.ndarray, n: int, dtype: DTypeLike) -> NDArray[np.signedinteger]:
-    """Return a sample's ids as n rows; they are stored as bytes, in format version 1 as numbers."""
+    """Return a sample's ids, which are stored as bytes, as n rows."""
     return stored.view(np.dtype(dtype).newbyteorder("<")).reshape(n, -1)
 
 
 def rows_of(values: np.ndarray, n: int) -> np.ndarray:
-    """Return a sample's array as n rows; MindRecord returns an empty one as a scalar."""
+    """Return a sample's array as n rows. MindRecord returns an empty one as a scalar."""
     return values.reshape(n, -1) if values.ndim else np.empty((n, 0), values.dtype)
 
 

@@ -50,10 +50,10 @@ SPLITS = ("train", "valid", "test")
 
 @dataclass(frozen=True)
 class NumericField:
-    """A column of `numeric`; its id is its index in `Schema.numeric`.
+    """A column of `numeric`. Its id is its index in `Schema.numeric`.
 
     `source` is the raw column, `parameters` are those of `transform` by name: the training rows' `max`, `mean`,
-    `standard_deviation`; of a timestamp also their `newest` time in ms, before which ages are counted. `quantiles` are
+    `standard_deviation`. A timestamp also has their `newest` time in ms, before which ages are counted. `quantiles` are
     those of `transform` "quantile": numbers and their ranks. `transform` "missing" is the indicator of `source`: 1 if
     the raw cell is empty, else 0.
     """
@@ -70,8 +70,8 @@ class CategoricalField:
     """A categorical field: one or more columns of `ids`. Ranges are half-open: [first, end).
 
     `id_ranges` (more than one if values were added later) are the ids of values in the vocabulary, `oov_ids` those of
-    all other values; fields that share a vocabulary have the same. A list has `max_length` columns, its values first,
-    the rest -1; an empty list is the one value "missing".
+    all other values. Fields that share a vocabulary have the same. A list has `max_length` columns, its values first,
+    the rest -1. An empty list is the one value "missing".
     """
 
     name: str
@@ -89,7 +89,7 @@ class CategoricalField:
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of the prepared folder; `rows` is 0 if it holds none (such as the .db beside a .mindrecord).
+    """A file of the prepared folder. `rows` is 0 if it holds none, such as the .db beside a .mindrecord.
 
     `blocks` has the checksum of each of its blocks, one after another.
     """
@@ -103,7 +103,7 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Split:
-    """Rows of one split; each of `files`, in order, has blocks of `block_rows` rows, the last of which may be short."""
+    """Rows of one split. Each of `files`, in order, has blocks of `block_rows` rows. Its last one may be short."""
 
     rows: int
     clicks: int
@@ -112,7 +112,7 @@ class Split:
 
     @property
     def click_rate(self) -> float:
-        """Clicks divided by rows; NaN for an empty split."""
+        """Clicks divided by rows. NaN for an empty split."""
         return self.clicks / self.rows if self.rows else float("nan")
 
 
@@ -201,7 +201,7 @@ def row_numbers_file(split: str) -> str:
 
 
 def write_schema(schema: Schema, folder: Path) -> None:
-    """Write `folder`/schema.json; it appears whole or not at all."""
+    """Write `folder`/schema.json, which appears whole or not at all."""
     content = dataclasses.asdict(schema)
     content[CHECKSUM] = _checksum_of(content)
     write_whole(folder / SCHEMA_FILE, json.dumps(content, indent=1) + "\n")
@@ -266,7 +266,9 @@ def block_checksum(columns: Iterable[NDArray[Any]]) -> str:
 
 
 def damaged_files(folder: Path, schema: Schema, names: str = "") -> Iterator[str]:
-    """Yield a sentence for each file that is not as schema.json says; `names` is what the names of some begin with."""
+    """Yield a sentence for each file that is not as schema.json says. Only files whose names begin with `names` are
+    read.
+    """
     for file in schema.all_files():
         path = folder / file.name
         if file.name.startswith(names) and not path.is_file():

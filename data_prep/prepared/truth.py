@@ -70,7 +70,7 @@ def best_possible(path: Path, row_numbers: np.ndarray) -> Best:
 
 
 def area_under_curve(score: np.ndarray, label: np.ndarray) -> float:
-    """Return the AUC by ranks (Mann-Whitney U); tied scores share their mean rank."""
+    """Return the AUC by ranks (Mann-Whitney U). Tied scores share their mean rank."""
     _, group, count = np.unique(score, return_inverse=True, return_counts=True)
     rank = np.cumsum(count) - (count - 1) / 2
     clicks = int(label.sum())

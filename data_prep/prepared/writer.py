@@ -1,6 +1,6 @@
 """Write a MindRecord file of a split, in blocks of up to `block_rows` rows (see schema.py).
 
-Files are written by MindSpore's library of MindRecord alone, which takes 13 MB and no time to load; `import mindspore`
+Files are written by MindSpore's library of MindRecord alone, which takes 13 MB and no time to load. `import mindspore`
 takes 414 MB and two seconds of CPU.
 
 Ids are a column of bytes, as MindRecord stores integers one by one, each in as few bytes as it needs. For ids that
@@ -44,7 +44,7 @@ _LIBRARY = "mindspore._c_mindrecord"
 
 
 def mindrecord_file(split: str, number: int) -> str:
-    """Return the name of a split's MindRecord file; it has a .db beside it."""
+    """Return the name of a split's MindRecord file, which has a .db beside it."""
     return f"{split}-{number:05d}.mindrecord"
 
 
@@ -76,14 +76,14 @@ class MindRecordWriter:
         self._fields: Sequence[str] = ()
 
     def write(self, rows: Examples) -> None:
-        """Append rows; those that do not fill a block are kept for the next call."""
+        """Append rows. Those that do not fill a block are kept for the next call."""
         rows = concatenate([*self._rest, rows])
         whole = len(rows) - len(rows) % self._block_rows
         self._write_blocks([rows.take(slice(i, i + self._block_rows)) for i in range(0, whole, self._block_rows)])
         self._rest = [rows.take(slice(whole, None))] if whole < len(rows) else []
 
     def finish(self) -> DataFile:
-        """Write the last block, which may be short, and the index; at least one row has to be there."""
+        """Write the last block, which may be short, and the index. At least one row has to be there."""
         self._write_blocks(self._rest)
         self._require_room(0)
         with as_os_error(self._path.parent):
@@ -164,7 +164,7 @@ def as_os_error(folder: Path) -> Iterator[None]:
 
 
 class ArrayWriter:
-    """Writes int64 numbers to `path` as `numpy.save` does, but piece by piece; the file appears when it is complete."""
+    """Writes int64 numbers to `path` as `numpy.save` does, but piece by piece. The file appears when it is complete."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -45,7 +45,7 @@ _EFFECT, _LATENT, _SLOPE, _WAVE, _MISSING = range(5)
 class PlantedClicks:
     """The planted model: hashes of `seed`, and the solved weights.
 
-    `latent_means` [m, L] are subtracted, so that an interaction depends on both fields; `weights` [4] multiply the
+    `latent_means` [m, L] are subtracted, so that an interaction depends on both fields. `weights` [4] multiply the
     parts.
     """
 
@@ -83,7 +83,7 @@ class PlantedClicks:
         return strength * _hashed_uniform(_key(self.seed, NUM_NUMERIC + field, _EFFECT), ranks)
 
     def latents(self, scaled: np.ndarray, ranks: np.ndarray, shares: np.ndarray) -> np.ndarray:
-        """Return the latent vectors [m, n, L] of the interacting fields; 0 for a rare value."""
+        """Return the latent vectors [m, n, L] of the interacting fields. A rare value has 0."""
         of_rows = []
         for name in INTERACTING_NUMBERS:
             field = NUMERIC_NAMES.index(name)
@@ -107,7 +107,7 @@ class PlantedClicks:
         return total
 
     def standardized(self, numbers: np.ndarray, missing: np.ndarray) -> np.ndarray:
-        """Return numbers [N, n] on a logarithmic scale, about -1 to 1; 0 if missing."""
+        """Return numbers [N, n] on a logarithmic scale, about -1 to 1. A missing one is 0."""
         scaled = np.stack(
             [shape.standardize(of_field) for shape, of_field in zip(self.shape.numbers, numbers, strict=True)]
         )

@@ -81,9 +81,9 @@ def accept_terms(terms: str, accepted: bool) -> None:
 
 
 def download(options: DownloadOptions, output: Path) -> Path:
-    """Download the file to `output`, or into it if it is a folder; return its path.
+    """Download the file to `output`, or into it if it is a folder. Return its path.
 
-    Raises OSError if no address serves it or the disk is full; received bytes are kept.
+    Raises OSError if no address serves it or the disk is full. Received bytes are kept.
     """
     path = output / options.file if output.is_dir() else output
     if path.exists():
@@ -154,7 +154,7 @@ def _check_room(partial: Path, size: int) -> None:
 
 
 def _curl(address: str, size: int, partial: Path) -> tuple[int, int, str]:
-    """Run curl once; return its exit code, the server's HTTP status, and the error message.
+    """Run curl once. Return its exit code, the server's HTTP status, and the error message.
 
     An address behind https is never left for one whose content others could change.
     """

@@ -31,9 +31,9 @@ QUANTILES = (0.01, 0.25, 0.50, 0.75, 0.99)
 class ValueShape:
     """Distribution of one categorical field over its values, which are named by rank, 0 the most frequent.
 
-    `edges` [b + 1] cut the ranks into bins; each value of a bin has the same share of all rows, `share_of_bin` [b].
-    `cumulative` [b + 1] is the share of the rows below each edge, among those where the field is not missing.
-    `rescaled` is the divisor that made the knots' shares add up.
+    `edges` [b + 1] cut the ranks into bins. Each value of a bin has the same share of all rows, `share_of_bin` [b].
+    `cumulative` [b + 1] is the share of the rows below each edge, among those in which the field is present. `rescaled`
+    is the divisor that made the knots' shares add up.
     """
 
     knot_ranks: np.ndarray
@@ -68,7 +68,7 @@ class ValueShape:
         return np.interp(uniform, self.cumulative, self.edges).astype(np.int64)
 
     def share(self, ranks: np.ndarray) -> np.ndarray:
-        """Return the share of all rows [n] that each rank [n] holds; missing has that of the top value."""
+        """Return the share of all rows [n] that each rank [n] holds. Missing has that of the top value."""
         return self.share_of_bin[np.searchsorted(self.edges, np.maximum(ranks, 0), side="right") - 1]
 
 
@@ -105,7 +105,7 @@ class NumberShape:
 
 @dataclass(frozen=True)
 class LogShape:
-    """Distribution of all fields; `missing_groups` are fields (numbered, numeric first) that are missing together."""
+    """Distribution of all fields. `missing_groups` are fields (numbered, numeric first) that are missing together."""
 
     numbers: tuple[NumberShape, ...]
     values: tuple[ValueShape, ...]
@@ -114,7 +114,7 @@ class LogShape:
     click_rate: float
 
     def value_shares(self, ranks: np.ndarray) -> np.ndarray:
-        """Return the share of all rows that each cell's value holds [C, n]; `ranks` [C, n]."""
+        """Return the share of all rows that each cell's value holds [C, n]. `ranks` are [C, n]."""
         return np.stack([value.share(of_field) for value, of_field in zip(self.values, ranks, strict=True)])
 
     @property

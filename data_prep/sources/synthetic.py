@@ -58,7 +58,7 @@ class SyntheticSummary:
 
 @dataclass(frozen=True)
 class SyntheticLog:
-    """An endless log; `draw_block` returns any part of it."""
+    """An endless log. `draw_block` returns any part of it."""
 
     seed: int
     shape: LogShape
@@ -67,18 +67,18 @@ class SyntheticLog:
 
 @dataclass(frozen=True)
 class Block:
-    """BLOCK_ROWS rows, by field; `numbers` are valid where `number_missing` is false."""
+    """BLOCK_ROWS rows, by field. `numbers` are valid if `number_missing` is false."""
 
     numbers: np.ndarray  # [N, n] int64
     number_missing: np.ndarray  # [N, n] bool
-    ranks: np.ndarray  # [C, n] int64, MISSING_RANK where missing
+    ranks: np.ndarray  # [C, n] int64, MISSING_RANK if missing
     logit_parts: np.ndarray  # [4, n] float64, see clicks.PART_SHARES
     probability: np.ndarray  # [n] float64, of a click
     label: np.ndarray  # [n] int8, drawn from it
 
 
 def synthetic_log(seed: int) -> SyntheticLog:
-    """Return the log of `seed`; solving its planted model takes about a second."""
+    """Return the log of `seed`. Solving its planted model takes about a second."""
     shape = load_shape()
     fields = [draw_fields(shape, _uniforms(seed, block, shape.num_uniforms)) for block in SOLVING_BLOCKS]
     numbers, ranks, number_missing = (np.concatenate(parts, axis=1) for parts in zip(*fields, strict=True))
@@ -176,7 +176,7 @@ def _check(output: Path, rows: int, seed: int, workers: int) -> None:
 def _made_in_order(
     log: SyntheticLog, sizes: list[int], compress: bool, workers: int
 ) -> Iterator[tuple[bytes, pa.Table]]:
-    """Yield text and truth of each block; at most two blocks a worker are in memory."""
+    """Yield text and truth of each block. At most two blocks a worker are in memory."""
     if workers == 1 or len(sizes) == 1:
         for block, rows in enumerate(sizes):
             yield _make(log, block, rows, compress)

@@ -1,1 +1,1 @@
-"""Counts of a log: value_counts, profile (for the report); statistics (all), statistics_file (statistics.json)."""
+"""Counts of a log: value_counts, profile (for the report), statistics (all), statistics_file (statistics.json)."""

@@ -109,7 +109,7 @@ class NumericStatistics:
 
     @property
     def standard_deviation(self) -> float:
-        """The population's standard deviation, not that of a sample; NaN if no cell is present."""
+        """The population's standard deviation, not that of a sample. NaN if no cell is present."""
         if not self.count:
             return math.nan
         # The variance is one division of integers: rounded once, and nothing cancels.
@@ -128,7 +128,7 @@ class RowSample:
     """The numeric fields of up to SAMPLED_ROWS training rows: those with the lowest hashes."""
 
     hashes: NDArray[np.uint64]  # [k]
-    numbers: NDArray[np.float64]  # [N, k] NaN where missing
+    numbers: NDArray[np.float64]  # [N, k] NaN if missing
 
     @classmethod
     def of(cls, hashes: NDArray[np.uint64], numbers: NDArray[np.float64]) -> RowSample:
@@ -152,9 +152,11 @@ class ChunkCounts:
     numeric: list[NumericStatistics]  # by numeric field
     missing: list[int]  # by categorical column
     cut: dict[str, int]  # by column of kind list: rows with more values than are kept
-    values: list[NDArray[np.uint64]]  # by column of numbers: packed (value, count) pairs, see reference.count_values
+    values: list[
+        NDArray[np.uint64]
+    ]  # by column of numbers: packed (value, count) pairs, see numpy_kernels.count_values
     texts: list[CountedStrings]  # by vocabulary of text
-    bins: list[NDArray[np.int64]]  # by integer or float field, see reference.count_bins
+    bins: list[NDArray[np.int64]]  # by integer or float field, see numpy_kernels.count_bins
     spans: ChunkSpans  # of all kept rows
     sample: RowSample | None = None  # for quantiles
 

@@ -1,4 +1,4 @@
-"""statistics.json: the counts of a preparation, for its report and for other programs; the same bytes in every run."""
+"""statistics.json: the counts of a preparation, for its report and for other programs, the same bytes in every run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STATISTICS_FILE = "statistics.json"
 
 @dataclass(frozen=True)
 class NumericProfile:
-    """Counts of a numeric field's cells in the training rows; `bins` are (number, count), see reference.bin_bounds."""
+    """Counts of a numeric field's cells in the training rows. `bins` are (a bin's number, count)."""
 
     missing: int
     bins: tuple[tuple[int, int], ...]
@@ -27,11 +27,11 @@ class NumericProfile:
 
 @dataclass(frozen=True)
 class CategoricalProfile:
-    """Counts of a categorical field's cells in the training rows; `unknown` ones are out of vocabulary.
+    """Counts of a categorical field's cells in the training rows. `unknown` ones are out of vocabulary.
 
-    Of a list, those with a value out of vocabulary; `cut` ones have more values than are kept.
+    A list is unknown if one of its values is. `cut` lists have more values than are kept.
 
-    At the i-th of the file's `min_counts`, a vocabulary has `values[i]` values, which occur in `rows[i]` rows; both are
+    At the i-th of the file's `min_counts`, a vocabulary has `values[i]` values, which occur in `rows[i]` rows. Both are
     empty if values were not counted.
     """
 

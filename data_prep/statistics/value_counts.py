@@ -113,11 +113,11 @@ class _FieldCounts(ABC, Generic[Counted]):
 
     @abstractmethod
     def _add_up(self, parts: list[Counted]) -> Counted:
-        """Return the distinct values of all parts with the sums of their counts, sorted; `parts` may be emptied."""
+        """Return the distinct values of all parts with the sums of their counts, sorted. This may empty `parts`."""
 
     @abstractmethod
     def _concatenate(self, parts: list[Counted]) -> Counted:
-        """Return all parts one after the other; `parts` may be emptied."""
+        """Return all parts one after the other. This may empty `parts`."""
 
     @abstractmethod
     def _at_least(self, counted: Counted, min_count: int) -> tuple[NDArray[np.uint64], Counted]:
@@ -189,7 +189,9 @@ class ValueCounts(_FieldCounts[NDArray[np.uint64]]):
 
 
 def _add_up_sorted(packed: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return one pair a value, with the sum of its counts, from ascending pairs; at the front of the same array."""
+    """Return one pair a value, with the sum of its counts, from ascending pairs. They are at the front of the same
+    array.
+    """
     first = num_distinct = 0
     while first < len(packed):
         end = min(first + _BLOCK_WORDS, len(packed))
