@@ -83,9 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(after_stop="")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    download = _add_command(
-        commands, "download", _download, "Download a data set's log, or resume a download.", "download data"
-    )
+    download = _add_command(commands, _download, "data")
     download.add_argument(
         "output", type=Path, nargs="?", default=Path(), help="file or folder to write to (the current folder)"
     )
@@ -95,13 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     download.add_argument("--accept-terms", action="store_true", help="accept the terms without being asked")
     download.set_defaults(after_stop="; the same command resumes")
 
-    describe = _add_command(
-        commands,
-        "describe",
-        _describe,
-        "Propose the description of a log with other columns than Criteo's, as a file for --data.",
-        "describe log.csv > my.yaml",
-    )
+    describe = _add_command(commands, _describe, "log.csv > my.yaml")
     describe.add_argument("input", nargs="+", help="the log, as for prepare. Of several files the first is read")
     describe.add_argument("--rows", type=int, default=100_000, metavar="N", help="rows to read (%(default)s)")
     describe.add_argument(
@@ -111,13 +103,7 @@ def _parser() -> argparse.ArgumentParser:
         "others are none), 'NAME>=4' from which number on",
     )
 
-    pre_check = _add_command(
-        commands,
-        "pre-check",
-        _pre_check,
-        "Check the first rows of a log in seconds: what is wrong with it, and what to do.",
-        "pre-check data/dac.tar.gz",
-    )
+    pre_check = _add_command(commands, _pre_check, "data/dac.tar.gz")
     pre_check.add_argument(
         "input",
         nargs="+",
@@ -127,38 +113,18 @@ def _parser() -> argparse.ArgumentParser:
     pre_check.add_argument("--rows", type=int, default=100_000, metavar="N", help="rows to read in all (%(default)s)")
     pre_check.add_argument("--data", type=Path, metavar="FILE", help=_DATA_HELP)
 
-    _add_prepare_arguments(
-        _add_command(
-            commands,
-            "prepare",
-            _prepare,
-            "Turn a raw log into a prepared folder, or resume an interrupted run.",
-            "prepare data/dac.tar.gz prepared --config configs/criteo.yaml prepare.min_count=101",
-        )
-    )
-    inspect = _add_command(
-        commands, "inspect", _inspect, "Verify a prepared folder and print tables of its rows.", "inspect prepared"
-    )
+    example = "data/dac.tar.gz prepared --config configs/criteo.yaml prepare.min_count=101"
+    _add_prepare_arguments(_add_command(commands, _prepare, example))
+
+    inspect = _add_command(commands, _inspect, "prepared")
     inspect.add_argument("folder", type=Path, help="the prepared folder")
     inspect.add_argument("--report", action="store_true", help="only draw its report.html again")
 
-    suggest = _add_command(
-        commands,
-        "suggest-crosses",
-        _suggest_crosses,
-        "Find pairs of fields whose cross helps the wide part, by log loss on valid rows.",
-        "suggest-crosses prepared",
-    )
+    suggest = _add_command(commands, _suggest_crosses, "prepared")
     suggest.add_argument("folder", type=Path, help="the prepared folder")
     suggest.add_argument("--top", type=int, default=10, metavar="N", help="pairs to show (%(default)s)")
 
-    synthesize = _add_command(
-        commands,
-        "synthesize",
-        _synthesize,
-        "Write a synthetic log in Criteo's form.",
-        "synthesize log.txt --rows 1000000",
-    )
+    synthesize = _add_command(commands, _synthesize, "log.txt --rows 1000000")
     synthesize.add_argument("output", type=Path, help="the log to write, compressed if it ends in .gz")
     synthesize.add_argument("--rows", type=int, required=True, metavar="N", help="rows to write")
     synthesize.add_argument("--seed", type=int, default=1, metavar="N", help="decides every byte (%(default)s)")
@@ -166,12 +132,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_command(commands: Commands, name: str, run: Run, summary: str, example: str) -> argparse.ArgumentParser:
+def _add_command(commands: Commands, run: Run, example: str) -> argparse.ArgumentParser:
+    """Add the command of a function, whose docstring is its help. `example` are its arguments."""
+    name, summary = run.__name__.lstrip("_").replace("_", "-"), run.__doc__ or ""
     command = commands.add_parser(
         name,
         help=summary[0].lower() + summary[1:-1],
         description=summary,
-        epilog=f"example:\n  python -m data_prep {example}",
+        epilog=f"example:\n  python -m data_prep {name} {example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.set_defaults(run=run)
@@ -225,6 +193,7 @@ def _add_prepare_arguments(prepare: argparse.ArgumentParser) -> None:
 
 
 def _describe(command: argparse.Namespace, _: list[str]) -> None:
+    """Propose the description of a log with other columns than Criteo's, as a file for --data."""
     from data_prep.checks.propose import describe
 
     proposal = describe(command.input, command.rows, command.label)
@@ -233,6 +202,7 @@ def _describe(command: argparse.Namespace, _: list[str]) -> None:
 
 
 def _pre_check(command: argparse.Namespace, settings: list[str]) -> None:
+    """Check the first rows of a log in seconds: what is wrong with it, and what to do."""
     from data_prep.checks.pre_check import pre_check, print_findings
 
     options = read_options(overrides=settings, data_path=command.data)
@@ -245,6 +215,7 @@ def _pre_check(command: argparse.Namespace, settings: list[str]) -> None:
 
 
 def _download(command: argparse.Namespace, _: list[str]) -> None:
+    """Download a data set's log, or resume a download."""
     from data_prep.sources.download import accept_terms, download, read_download_options
 
     options = read_download_options(command.data)
@@ -253,6 +224,7 @@ def _download(command: argparse.Namespace, _: list[str]) -> None:
 
 
 def _prepare(command: argparse.Namespace, settings: list[str]) -> None:
+    """Turn a raw log into a prepared folder, or resume an interrupted run."""
     from data_prep.pipeline.prepare import prepare
 
     options = read_options(command.config, [*_LAYOUTS[command.layout], *settings], command.data)
@@ -270,6 +242,7 @@ def _prepare(command: argparse.Namespace, settings: list[str]) -> None:
 
 
 def _inspect(command: argparse.Namespace, _: list[str]) -> None:
+    """Verify a prepared folder and print tables of its rows."""
     if command.report:
         from data_prep.report.data_report import write_report
 
@@ -281,6 +254,7 @@ def _inspect(command: argparse.Namespace, _: list[str]) -> None:
 
 
 def _suggest_crosses(command: argparse.Namespace, _: list[str]) -> None:
+    """Find pairs of fields whose cross helps the wide part, by log loss on valid rows."""
     require("scipy", "sklearn")
     from data_prep.checks.suggest_crosses import describe_gains, find_gains
 
@@ -290,6 +264,7 @@ def _suggest_crosses(command: argparse.Namespace, _: list[str]) -> None:
 
 
 def _synthesize(command: argparse.Namespace, _: list[str]) -> None:
+    """Write a synthetic log in Criteo's form."""
     from data_prep.sources.synthetic import synthesize
 
     made = synthesize(command.output, command.rows, command.seed, command.workers, show_progress=True)
