@@ -43,7 +43,7 @@ def parts_of_logits(
         for order in orders:
             left, before = rows, logits
             for place in order:
-                left = left.blanked(log_format, names[place])
+                left = left.blanked(names[place])
                 after = logits_of(left).astype(np.float64)
                 parts[place] += before - after
                 before = after

@@ -164,22 +164,19 @@ def _columns(rows: Sequence[ParsedRows], log_format: LogFormat, facts: dict[str,
         return facts[kind]["missing_percent"][index] / 100 if facts else None
 
     for index, name in enumerate(log_format.numeric_fields):
-        numbers, present = map(
-            np.concatenate, zip(*(part.numbers(*log_format.stored_in(name)) for part in rows), strict=True)
-        )
+        numbers, present = map(np.concatenate, zip(*(part.columns[name] for part in rows), strict=True))
         known_range = (facts["integer"]["min"][index], facts["integer"]["max"][index]) if facts else None
         codes = np.where(present, np.unique(numbers, return_inverse=True)[1] + 1, 0)
         is_time = name in log_format.time_fields
         yield Column(name, codes, numbers[present], known_missing("integer", index), known_range, is_time)
     for index, name in enumerate(log_format.hex_fields):
-        values = np.concatenate([part.values[index] for part in rows])
-        present = np.concatenate([part.values_present[index] for part in rows])
+        values, present = map(np.concatenate, zip(*(part.columns[name] for part in rows), strict=True))
         codes = np.where(present, np.unique(values, return_inverse=True)[1] + 1, 0)
         yield Column(name, codes, None, known_missing("categorical", index))
-    for index, name in enumerate(log_format.text_fields):
+    for name in log_format.text_fields:
         known: dict[bytes, int] = {}
-        texts = [text for part in rows for text in part.texts[index].tolist()]
-        present = np.concatenate([part.strings_present[index] for part in rows])
+        texts = [text for part in rows for text in part.columns[name].values.tolist()]
+        present = np.concatenate([part.columns[name].present for part in rows])
         codes = np.array([known.setdefault(text, len(known) + 1) for text in texts], np.int64)
         yield Column(name, np.where(present, codes, 0), None)
 
@@ -304,7 +301,7 @@ def _check_order(rows: ParsedRows, log_format: LogFormat, findings: Findings) ->
             "seem sorted by label, or in groups; take prepare.split=hash, not chronological"
         )
     for name in log_format.numeric_fields:
-        numbers, is_there = rows.numbers(*log_format.stored_in(name))
+        numbers, is_there = rows.columns[name]
         present = numbers[is_there]
         if len(present) > _FEW_ROWS and len(np.unique(present)) > 2:
             steps = np.diff(present)

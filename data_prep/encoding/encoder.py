@@ -148,28 +148,28 @@ class RowEncoder:
 
     def _numbers(self, rows: ParsedRows) -> NDArray[np.float32]:
         numbers = np.empty((len(rows.labels), len(self._numeric)), np.float32)
-        for field, columns, (array, places) in self._numeric_groups:
-            cells, present = rows.numbers(array, places)
+        for field, columns, sources in self._numeric_groups:
+            present = np.concatenate([rows.columns[source].present for source in sources])
             if field.transform == INDICATOR:
-                numbers[:, columns] = ~present.T
+                cells = ~present
             else:
-                numbers[:, columns] = np.where(present, transform_numbers(field, cells), 0).T
+                values = np.concatenate([rows.columns[source].values for source in sources])
+                cells = np.where(present, transform_numbers(field, values), 0)
+            numbers[:, columns] = cells.reshape(len(sources), -1).T
         return numbers
 
     @functools.cached_property
-    def _numeric_groups(self) -> list[tuple[NumericField, list[int], tuple[str, list[int]]]]:
-        """Numeric columns that have the same transform: a field of it, and each one's place and that of its source."""
-        groups: list[tuple[NumericField, list[int], tuple[str, list[int]]]] = []
+    def _numeric_groups(self) -> list[tuple[NumericField, list[int], list[str]]]:
+        """Numeric columns that have the same transform: a field of it, and each one's place and source."""
+        groups: list[tuple[NumericField, list[int], list[str]]] = []
         for column, field in enumerate(self._numeric):
-            array, place = self._options.data.stored_in(field.source)
-            fitted = field.transform, field.parameters, field.quantiles
-            for of_group, columns, (of_array, places) in groups:
-                if (of_array, of_group.transform, of_group.parameters, of_group.quantiles) == (array, *fitted):
+            for of_group, columns, sources in groups:
+                if dataclasses.replace(field, name=of_group.name, source=of_group.source) == of_group:
                     columns.append(column)
-                    places.append(place)
+                    sources.append(field.source)
                     break
             else:
-                groups.append((field, [column], (array, [place])))
+                groups.append((field, [column], [field.source]))
         return groups
 
 

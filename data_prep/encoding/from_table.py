@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from data_prep.encoding.from_values import check_names, mappings_to_chunk
-from data_prep.kernels.parsed import BARE_SEPARATOR, ONLY_FILE, Chunk, ParsedRows
+from data_prep.kernels.parsed import BARE_SEPARATOR, ONLY_FILE, Cells, Chunk, ParsedRows, cells_of_block
 from data_prep.options.log_format import FormatToScore, LogFormat
 
 if TYPE_CHECKING:
@@ -96,24 +97,30 @@ def _refuse_cell(rows: pa.RecordBatch, log_format: LogFormat, first_row: int) ->
 class RawTable:
     """Rows of a table whose cells are all good, to be encoded without being written as lines."""
 
-    rows: ParsedRows
+    integers: Cells  # [N, n] of the integer fields, and of those of hex values
+    hex_values: Cells  # [H, n]
+    log_format: LogFormat
     is_bare: None = None
 
     @property
     def num_lines(self) -> int:
-        return len(self.rows.labels)
+        return self.hex_values.present.shape[1]
+
+    @functools.cached_property
+    def rows(self) -> ParsedRows:
+        columns = cells_of_block(self.log_format.integer_fields, self.integers)
+        columns |= cells_of_block(self.log_format.hex_fields, self.hex_values)
+        labels = np.zeros(self.num_lines, np.bool_)
+        return ParsedRows(np.arange(self.num_lines), labels, columns, hex_block=self.hex_values)
 
 
 def join_table_rows(parts: Sequence[RawTable]) -> RawTable:
     """Return the rows of several tables as those of one."""
-    names = ("integers", "integers_present", "values", "values_present")
-    columns = {name: np.concatenate([getattr(part.rows, name) for part in parts], axis=1) for name in names}
-    return _table_rows(**columns)
-
-
-def _table_rows(**columns: Any) -> RawTable:
-    count = columns["values"].shape[1]
-    return RawTable(ParsedRows(row_numbers=np.arange(count), labels=np.zeros(count, np.bool_), **columns))
+    integers, hex_values = (
+        Cells(*(np.concatenate(arrays, axis=1) for arrays in zip(*blocks, strict=True)))
+        for blocks in ([part.integers for part in parts], [part.hex_values for part in parts])
+    )
+    return RawTable(integers, hex_values, parts[0].log_format)
 
 
 def table_to_rows(table: pa.Table, log_format: LogFormat) -> RawTable | None:
@@ -123,44 +130,52 @@ def table_to_rows(table: pa.Table, log_format: LogFormat) -> RawTable | None:
     `table_to_chunk` and the parser would make of them, in a twentieth of the time.
     """
     fields = [*log_format.integer_fields, *log_format.hex_fields]
-    others = len(log_format.fields) - len(fields)
-    if others or log_format.missing or sorted(table.schema.names) != sorted(fields) or not table.num_rows:
+    has_others = len(fields) < len(log_format.fields)
+    if has_others or log_format.missing or sorted(table.schema.names) != sorted(fields) or not table.num_rows:
         return None
     (batch, *more) = table.combine_chunks().to_batches()
     if more:
         return None
-    shape = len(log_format.integer_fields), table.num_rows
-    integers, integers_present = np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
-    for place, name in enumerate(log_format.integer_fields):
-        found = _whole_numbers(batch.column(name))
-        if found is None:
+    integers = _integers([batch.column(name) for name in log_format.integer_fields], table.num_rows)
+    hex_values = _hex_values([batch.column(name) for name in log_format.hex_fields], table.num_rows)
+    return RawTable(integers, hex_values, log_format) if integers and hex_values else None
+
+
+def _integers(columns: Sequence[pa.Array], num_rows: int) -> Cells | None:
+    """Return columns of numbers as integers [N, n]; None if one is no such number."""
+    shape = len(columns), num_rows
+    block = Cells(np.empty(shape, np.int64), np.empty(shape, np.bool_))
+    for place, column in enumerate(columns):
+        cells = _whole_numbers(column)
+        if cells is None:
             return None
-        integers[place], integers_present[place] = found
-    lengths, digits = [], []
-    for name in log_format.hex_fields:
-        texts = _texts_of(batch.column(name))
-        if texts is None:
-            return None
-        lengths.append(texts[0])
-        digits.append(texts[1])
-    values_present = np.array(lengths).reshape(-1, table.num_rows) > 0
-    values = np.zeros(values_present.shape, np.uint32)
-    nibbles = _NIBBLE_OF[np.concatenate([np.zeros(0, np.uint8), *digits])].reshape(-1, 8)
-    if len(nibbles) != values_present.sum() or (nibbles > 15).any():
+        block.values[place], block.present[place] = cells
+    return block
+
+
+def _hex_values(columns: Sequence[pa.Array], num_rows: int) -> Cells | None:
+    """Return columns of texts as values [H, n]; None if one is not of hex digits."""
+    texts = [_texts_of(column) for column in columns]
+    good = [text for text in texts if text is not None]
+    if len(good) < len(texts):
         return None
-    values[values_present] = np.ascontiguousarray(nibbles[:, ::2] << 4 | nibbles[:, 1::2]).view(">u4")[:, 0]
-    return _table_rows(
-        integers=integers, integers_present=integers_present, values=values, values_present=values_present
-    )
+    lengths, digits = zip(*good, strict=True) if good else ((), ())
+    present = np.array(lengths).reshape(-1, num_rows) > 0
+    values = np.zeros(present.shape, np.uint32)
+    nibbles = _NIBBLE_OF[np.concatenate([np.zeros(0, np.uint8), *digits])].reshape(-1, 8)
+    if len(nibbles) != present.sum() or (nibbles > 15).any():
+        return None
+    values[present] = np.ascontiguousarray(nibbles[:, ::2] << 4 | nibbles[:, 1::2]).view(">u4")[:, 0]
+    return Cells(values, present)
 
 
-def _whole_numbers(cells: pa.Array) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the cells of a column of numbers as int64, and where they are present; None if one is no such number."""
+def _whole_numbers(cells: pa.Array) -> Cells | None:
+    """Return the cells of a column of numbers as int64; None if one is no such number."""
     import pyarrow as pa
 
     present: np.ndarray = np.asarray(cells.is_valid()) if cells.null_count else np.ones(len(cells), np.bool_)
     if pa.types.is_signed_integer(cells.type):
-        return np.asarray(cells.fill_null(0)).astype(np.int64), present
+        return Cells(np.asarray(cells.fill_null(0)).astype(np.int64), present)
     if not (pa.types.is_float32(cells.type) or pa.types.is_float64(cells.type)):
         return None
     numbers = np.asarray(cells.fill_null(np.nan)).astype(np.float64)
@@ -168,7 +183,7 @@ def _whole_numbers(cells: pa.Array) -> tuple[np.ndarray, np.ndarray] | None:
     numbers = np.where(present, numbers, 0)
     if not ((np.abs(numbers) < 2.0**63) & (numbers == np.floor(numbers))).all():
         return None
-    return numbers.astype(np.int64), present
+    return Cells(numbers.astype(np.int64), present)
 
 
 def _texts_of(cells: pa.Array) -> tuple[np.ndarray, np.ndarray] | None:

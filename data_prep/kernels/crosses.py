@@ -25,14 +25,12 @@ _HEX_PAIRS = np.frombuffer("".join(f"{number:02x}" for number in range(256)).enc
 
 def presence(rows: ParsedRows, columns: Sequence[CategoricalColumn]) -> list[NDArray[np.bool_]]:
     """Return where each categorical column [C] is present [n]."""
-    numbers_present = rows.numbers_present(columns)
     found: dict[str, NDArray[np.bool_]] = {}
-    strings_present = iter(rows.strings_present)
     for column in columns:
         if column.cross:
             found[column.name] = functools.reduce(np.logical_and, (found[part] for part in column.cross))
         else:
-            found[column.name] = next(strings_present) if column.is_text else numbers_present[column.place]
+            found[column.name] = rows.columns[column.source].present
     return list(found.values())
 
 
@@ -45,8 +43,7 @@ def text_columns(
     `rows.lists`.
     """
     present = dict(zip((column.name for column in columns), presence(rows, columns), strict=True))
-    texts = iter(rows.texts)
-    by_name = {column.name: next(texts) for column in columns if column.is_text and not column.cross}
+    by_name = {c.name: rows.columns[c.name].values for c in columns if c.is_text and not c.cross}
     numbers = rows.number_columns(columns)[0] if any(column.cross for column in columns) else None
     for column in columns:
         if column.is_text and not column.cross:

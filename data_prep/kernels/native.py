@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import os
 import sys
 from collections import Counter
@@ -19,7 +20,15 @@ from numpy.typing import NDArray
 from common.native_library import NativeLibrary, address, output_address
 from data_prep.kernels.lists import Lists
 from data_prep.kernels.numpy_kernels import NUM_BINS, CountedStrings, FieldLookup, StringLookup, add_up, ids_room
-from data_prep.kernels.parsed import BARE_SEPARATOR, MAX_LINE_BYTES, Chunk, ParsedChunk, ParsedRows
+from data_prep.kernels.parsed import (
+    BARE_SEPARATOR,
+    MAX_LINE_BYTES,
+    Cells,
+    Chunk,
+    ParsedChunk,
+    ParsedRows,
+    cells_of_block,
+)
 from data_prep.kernels.strings import PADDING_BYTES, Strings
 from data_prep.options.log_format import REASONS, RELATIONS, Kind, LogFormat
 
@@ -43,72 +52,76 @@ _KINDS: tuple[Kind, ...] = ("ignored", "label", "integer", "hex32", "string", "i
 
 
 def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
-    """Native `reference.parse_chunk`."""
+    """Native `parse.parse_chunk`."""
     num_bytes, capacity = len(chunk.lines), chunk.num_lines
     raw = text = np.frombuffer(chunk.lines, np.uint8)
-    if (
-        log_format.text_fields or log_format.key_fields or log_format.quotes
-    ):  # strings need padding; lines with quotes are rewritten in place
+    if log_format.text_fields or log_format.key_fields or log_format.quotes:
+        # Strings need padding, and lines with quotes are rewritten in place.
         text = np.concatenate([raw, np.zeros(PADDING_BYTES, np.uint8)])
-    fields = log_format.integer_fields, log_format.hex_fields, log_format.text_fields
-    num_integers, num_hex, num_texts = map(len, fields)
-    num_strings = num_texts + len(log_format.key_fields)
     row_numbers, labels = np.empty(capacity, np.int64), np.full(capacity, _UNLABELLED, np.uint8)
-    # Integers, values of hex fields, starts and lengths of strings, floats, times; numbers with where they are present.
-    columns = [(num_integers, np.int64), (num_integers, np.bool_), (num_hex, np.uint32), (num_hex, np.bool_)]
-    columns += [(num_strings, np.int64)] * 2
-    for count, dtype in ((len(log_format.float_fields), np.float64), (len(log_format.time_fields), np.int64)):
-        columns += [(count, dtype), (count, np.bool_)]
-    cells: list[NDArray[Any]] = [np.empty((count, capacity), dtype) for count, dtype in columns]
-    line_numbers, starts, ends = (np.empty(capacity, np.int64) for _ in range(3))
+    blocks = [(names, _block(len(names), capacity, dtype)) for names, dtype in _numbers_of(log_format)]
+    texts = log_format.text_fields + log_format.key_fields
+    starts, lengths = (np.empty((len(texts), capacity), np.int64) for _ in range(2))
     weights = np.empty(capacity if log_format.weight else 0, np.float32)
-    reasons = np.empty(capacity, np.int8)
+    rejects: list[NDArray[Any]] = [np.empty(capacity, np.int64) for _ in range(3)]  # line numbers, starts, ends
+    rejects.append(np.empty(capacity, np.int8))  # reasons
     num_rejects = ctypes.c_int64()
-    format_in_c = _format_in_c(log_format, chunk.file.columns, chunk.is_bare)
+    outputs: list[NDArray[Any]] = [row_numbers, labels]
+    outputs += itertools.chain(*(block for _, block in blocks))
+    outputs += [starts, lengths, weights]
     num_rows = load().log_kernels_parse(
         address(text, np.uint8, len(text)),
         num_bytes,
         MAX_LINE_BYTES,
-        format_in_c.struct,
-        _Rows(
-            capacity,
-            output_address(row_numbers),
-            output_address(labels),
-            *map(output_address, cells),
-            output_address(weights),
-        ),
-        _Rejects(output_address(line_numbers), output_address(starts), output_address(ends), output_address(reasons)),
+        _format_in_c(log_format, chunk.file.columns, chunk.is_bare).struct,
+        _Rows(capacity, *map(_room, outputs)),
+        _Rejects(*map(_room, rejects)),
         ctypes.byref(num_rejects),
     )
     chunk.check_num_lines(num_rows + num_rejects.value)
-    cells = [_filled(columns, num_rows) for columns in cells]
-    integers, integers_present, values, values_present, string_starts, string_lengths, *others = cells
-    floats, floats_present, times, times_present = others
-    strings = tuple(Strings(text, *positions) for positions in zip(string_starts, string_lengths, strict=True))
-    texts, ids = strings[:num_texts], strings[num_texts:]
-    bad = range(num_rejects.value)
+    filled = {names: Cells(*(_filled(array, num_rows) for array in block)) for names, block in blocks if names}
+    columns: dict[str, Cells] = {}
+    for names, block in filled.items():
+        columns |= cells_of_block(names, block)
+    positions = zip(_filled(starts, num_rows), _filled(lengths, num_rows), strict=True)
+    strings = {name: Strings(text, *of_cells) for name, of_cells in zip(texts, positions, strict=True)}
+    columns |= {name: Cells(strings[name], strings[name].lengths > 0) for name in log_format.text_fields}
     labels = labels[:num_rows]
     rows = ParsedRows(
         row_numbers=row_numbers[:num_rows] + chunk.first_line,
         labels=labels == 1,
-        integers=integers,
-        integers_present=integers_present,
-        values=values,
-        values_present=values_present,
-        texts=texts,
-        strings_present=tuple(string.lengths > 0 for string in texts),
+        columns=columns,
         weights=weights[:num_rows] if log_format.weight else None,
-        keys={name: text.keys().view(np.int64) for name, text in zip(log_format.key_fields, ids, strict=True)},
-        floats=floats,
-        floats_present=floats_present,
-        times=times,
-        times_present=times_present,
+        keys={name: strings[name].keys().view(np.int64) for name in log_format.key_fields},
+        hex_block=filled.get(log_format.hex_fields),
     )
+    bad = [array[: num_rejects.value].tolist() for array in rejects]
     return ParsedChunk(
         rows=rows.without_label(labels == _UNLABELLED) if log_format.label == "optional" else rows,
-        rejects_by_reason=Counter(REASONS[reasons[i]] for i in bad),
-        rejects_tsv=b"".join(chunk.reject(int(line_numbers[i]), reasons[i], raw[starts[i] : ends[i]]) for i in bad),
+        rejects_by_reason=Counter(REASONS[reason] for reason in bad[-1]),
+        rejects_tsv=b"".join(
+            chunk.reject(line, reason, raw[start:end]) for line, start, end, reason in zip(*bad, strict=True)
+        ),
     )
+
+
+def _numbers_of(log_format: LogFormat) -> list[tuple[tuple[str, ...], type[np.generic]]]:
+    """Return the columns of numbers that are parsed into one array each, in the order of `_Rows`."""
+    return [
+        (log_format.integer_fields, np.int64),
+        (log_format.hex_fields, np.uint32),
+        (log_format.float_fields, np.float64),
+        (log_format.time_fields, np.int64),
+    ]
+
+
+def _block(num_columns: int, capacity: int, dtype: type[np.generic]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    return np.empty((num_columns, capacity), dtype), np.empty((num_columns, capacity), np.bool_)
+
+
+def _room(array: NDArray[Any]) -> int:
+    """Return the address of an output, or 0 if it has no room, as most formats lack columns of some kinds."""
+    return output_address(array) if array.size else 0
 
 
 class _FormatInC:
@@ -169,7 +182,7 @@ def _filled(columns: NDArray[Any], num_rows: int) -> NDArray[Any]:
 def count_values(
     values: NDArray[np.uint32], present: NDArray[np.bool_], chosen: NDArray[np.bool_]
 ) -> tuple[NDArray[np.uint64], int]:
-    """Native `reference.count_values`."""
+    """Native `numpy_kernels.count_values`."""
     words, scratch = np.empty(len(values), np.uint64), np.empty(2 * len(values), np.uint32)
     num_missing = ctypes.c_int64()
     num_words = load().log_kernels_count(
@@ -185,7 +198,7 @@ def count_values(
 
 
 def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Native `reference.count_bins`."""
+    """Native `numpy_kernels.count_bins`."""
     counts = np.empty(NUM_BINS, np.int64)
     load().log_kernels_bins(
         address(integers, np.int64, len(integers)),
@@ -198,7 +211,7 @@ def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], chosen: 
 
 
 def count_strings(texts: Strings, key_mask: int = _ALL_BITS) -> CountedStrings:
-    """Native `reference.count_strings`. With fewer bits in `key_mask`, more strings share a key."""
+    """Native `numpy_kernels.count_strings`. With fewer bits in `key_mask`, more strings share a key."""
     num_rows = len(texts)
     table = np.empty(1 << (2 * num_rows).bit_length(), np.int32)  # at most half of it is filled
     keys, counts, firsts = np.empty(num_rows, np.uint64), np.empty(num_rows, np.int64), np.empty(num_rows, np.int64)
@@ -241,7 +254,7 @@ def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = Fa
 
 
 def join_strings(parts: Sequence[Strings], present: NDArray[np.bool_]) -> Strings:
-    """Native `reference.join_strings`."""
+    """Native `numpy_kernels.join_strings`."""
     num_rows = len(present)
     # Every byte may need a second one; what stays empty takes no memory.
     most = sum(2 * int(part.lengths.sum()) + num_rows for part in parts)
@@ -260,7 +273,7 @@ def join_strings(parts: Sequence[Strings], present: NDArray[np.bool_]) -> String
 
 
 def find_strings(field: StringLookup, texts: Strings, present: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Native `reference.find_strings`."""
+    """Native `numpy_kernels.find_strings`."""
     ids = np.empty(len(texts), np.int64)
     load().log_kernels_find_strings(
         _texts(texts),
@@ -284,7 +297,7 @@ def _texts(texts: Strings) -> Any:
 def encode_values(
     fields: Sequence[FieldLookup], values: NDArray[np.uint32], present: NDArray[np.bool_], dtype: str
 ) -> NDArray[np.signedinteger]:
-    """Native `reference.encode_values`."""
+    """Native `numpy_kernels.encode_values`."""
     num_rows = values.shape[1]
     ids = ids_room(num_rows, len(fields), dtype)
     load().log_kernels_encode(

@@ -15,11 +15,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.kernels.parsed import BARE_SEPARATOR, MAX_LINE_BYTES, Chunk, ParsedChunk, ParsedRows
+from data_prep.kernels.parsed import BARE_SEPARATOR, MAX_LINE_BYTES, Cells, Chunk, ParsedChunk, ParsedRows
 from data_prep.kernels.strings import Strings, trim_blanks
 from data_prep.options.log_format import (
     CATEGORICAL,
@@ -208,50 +209,53 @@ def _parse_cells(
         ends = np.where(missing, starts, ends)
     columns = {name: (starts[index], ends[index]) for index, name in enumerate(names)}
     columns.setdefault(log_format.label_column, (starts[0], starts[0]))  # a log to score may lack it
-    num_rows, numeric, hexadecimal = len(row_numbers), log_format.integer_fields, log_format.hex_fields
-    floats, times = log_format.float_fields, log_format.time_fields
     labels, unlabelled, good_labels = parse_labels(text.cells(*columns[log_format.label_column]), log_format)
-    texts = tuple(text.cells(*columns[name]) for name in log_format.text_fields)
+    bad, parsed, weights = {LABEL: ~good_labels}, {}, None
+    for name, kind in log_format.fields:
+        values, present, good = _parse_column(text, *columns[name], name, log_format)
+        parsed[name], reason = Cells(values, present), _REASONS[kind]
+        bad[reason] = bad[reason] | ~good if reason in bad else ~good
+    if log_format.weight:
+        numbers, present, good = _parse_floats(text.cells(*columns[log_format.weight]), log_format)
+        weights, bad[WEIGHT] = numbers.astype(np.float32), ~(present & good & (numbers >= 0))
     rows = ParsedRows(
         row_numbers=row_numbers,
         labels=labels,
-        integers=np.empty((len(numeric), num_rows), np.int64),
-        integers_present=np.empty((len(numeric), num_rows), np.bool_),
-        values=np.empty((len(hexadecimal), num_rows), np.uint32),
-        values_present=np.empty((len(hexadecimal), num_rows), np.bool_),
-        texts=texts,
-        strings_present=tuple(cells.lengths > 0 for cells in texts),
-        weights=np.empty(num_rows, np.float32) if log_format.weight else None,
+        columns=parsed,
+        weights=weights,
         keys={name: text.cells(*columns[name]).keys().view(np.int64) for name in log_format.key_fields},
-        floats=np.empty((len(floats), num_rows), np.float64),
-        floats_present=np.empty((len(floats), num_rows), np.bool_),
-        times=np.empty((len(times), num_rows), np.int64),
-        times_present=np.empty((len(times), num_rows), np.bool_),
     )
-    reasons = np.zeros(num_rows, np.int8)
-    # From the last reason to the first, so that the first one wins.
-    for index, name in enumerate(times):
-        rows.times[index], rows.times_present[index], good = _parse_times(
-            text, *columns[name], log_format.time_form(name)
-        )
-        reasons[~good] = TIMESTAMP
-    for index, name in enumerate(floats):
-        rows.floats[index], rows.floats_present[index], good = _parse_floats(text.cells(*columns[name]), log_format)
-        reasons[~good] = FLOAT
-    if rows.weights is not None:
-        numbers, present, good = _parse_floats(text.cells(*columns[log_format.weight]), log_format)
-        rows.weights[:] = numbers
-        reasons[~(present & good & (numbers >= 0))] = WEIGHT
-    for cells in texts:
-        reasons[~_are_utf8(text, cells)] = CATEGORICAL
-    for index, name in enumerate(hexadecimal):
-        rows.values[index], rows.values_present[index], good = _parse_hex(text, *columns[name])
-        reasons[~good] = CATEGORICAL
-    for index, name in enumerate(numeric):
-        rows.integers[index], rows.integers_present[index], good = _parse_integers(text, *columns[name])
-        reasons[~good] = INTEGER
-    reasons[~good_labels] = LABEL
+    reasons = np.zeros(len(row_numbers), np.int8)
+    for reason in sorted(bad, reverse=True):  # from the last one to the first, which wins
+        reasons[bad[reason]] = reason
     return rows.without_label(unlabelled) if log_format.label == "optional" else rows, reasons
+
+
+_REASONS = {
+    "integer": INTEGER,
+    "float": FLOAT,
+    "timestamp": TIMESTAMP,
+    "hex32": CATEGORICAL,
+    "string": CATEGORICAL,
+    "list": CATEGORICAL,
+}
+
+
+def _parse_column(
+    text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64], name: str, log_format: LogFormat
+) -> tuple[Any, NDArray[np.bool_], NDArray[np.bool_]]:
+    """Parse the cells [n] of a field; returns values, where they are present, and where they are good."""
+    kind = log_format.columns[name]
+    if kind == "integer":
+        return _parse_integers(text, starts, ends)
+    if kind == "hex32":
+        return _parse_hex(text, starts, ends)
+    if kind == "timestamp":
+        return _parse_times(text, starts, ends, log_format.time_form(name))
+    cells = text.cells(starts, ends)
+    if kind == "float":
+        return _parse_floats(cells, log_format)
+    return cells, cells.lengths > 0, _are_utf8(text, cells)
 
 
 def parse_labels(

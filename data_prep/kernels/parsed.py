@@ -1,6 +1,6 @@
 """Chunks of the raw log's lines, and the rows and rejects that they become.
 
-Letters: n rows, N integer fields, F float fields, S timestamps, H fields of hex values, T fields of text.
+Letters: n rows, M categorical columns of numbers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,46 +82,44 @@ class Chunk:
             )
 
 
+class Cells(NamedTuple):
+    """Cells of a column [n], side by side in memory. A missing one is 0 or "", and not `present`."""
+
+    values: Any  # int64 of integers and times (ms since 1970), float64, uint32 of hex values, Strings of text
+    present: NDArray[np.bool_]
+
+    def take(self, indices: NDArray[np.int64]) -> Cells:
+        return Cells(self.values.take(indices), self.present.take(indices))
+
+
+def cells_of_block(names: Sequence[str], block: Cells) -> dict[str, Cells]:
+    """Return the columns of these names; the arrays of a block are [len(names), n]."""
+    return dict(zip(names, map(Cells, *block), strict=True))
+
+
 @dataclass(frozen=True)
 class ParsedRows:
-    """Rows of the log as columns: each field's cells are contiguous. A missing cell is 0 or "", and not `present`."""
+    """Rows of the log as columns."""
 
     row_numbers: NDArray[np.int64]  # [n] number of the line in the log, from 0; rejected lines count too
     labels: NDArray[np.bool_]  # [n]
-    integers: NDArray[np.int64]  # [N, n]
-    integers_present: NDArray[np.bool_]  # [N, n]
-    values: NDArray[np.uint32]  # [H, n]
-    values_present: NDArray[np.bool_]  # [H, n]
-    texts: tuple[Strings, ...] = ()  # T of them, [n] each
-    strings_present: tuple[NDArray[np.bool_], ...] = ()  # T of them, [n] each
+    columns: dict[str, Cells]  # of the fields, by name
     lists: dict[str, Lists] = field(default_factory=dict)  # by column of kind list, see `with_lists`
     weights: NDArray[np.float32] | None = None  # [n]
     keys: dict[str, NDArray[np.int64]] = field(default_factory=dict)  # by column of kind id, [n] each
-    floats: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))  # [F, n]
-    floats_present: NDArray[np.bool_] = field(default_factory=lambda: np.empty((0, 0), np.bool_))  # [F, n]
-    times: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 0), np.int64))  # [S, n] ms since 1970
-    times_present: NDArray[np.bool_] = field(default_factory=lambda: np.empty((0, 0), np.bool_))  # [S, n]
+    # The array [H, n] whose rows are the columns of hex values, if there is one: it saves copying them.
+    hex_block: Cells | None = None
 
     def take(self, chosen: NDArray[np.bool_]) -> ParsedRows:
         if chosen.all():
             return self
         indices = np.flatnonzero(chosen)
-        # Not integers[:, chosen], whose result is laid out by rows: the native kernels need contiguous columns.
         return ParsedRows(
-            row_numbers=self.row_numbers[chosen],
-            labels=self.labels[chosen],
-            integers=self.integers.take(indices, axis=1),
-            integers_present=self.integers_present.take(indices, axis=1),
-            values=self.values.take(indices, axis=1),
-            values_present=self.values_present.take(indices, axis=1),
-            texts=tuple(texts.take(chosen) for texts in self.texts),
-            strings_present=tuple(present[chosen] for present in self.strings_present),
-            weights=None if self.weights is None else self.weights[chosen],
-            keys={name: keys[chosen] for name, keys in self.keys.items()},
-            floats=_take(self.floats, indices),
-            floats_present=_take(self.floats_present, indices),
-            times=_take(self.times, indices),
-            times_present=_take(self.times_present, indices),
+            row_numbers=self.row_numbers[indices],
+            labels=self.labels[indices],
+            columns={name: cells.take(indices) for name, cells in self.columns.items()},
+            weights=None if self.weights is None else self.weights[indices],
+            keys={name: keys[indices] for name, keys in self.keys.items()},
         )
 
     def without_label(self, unlabelled: NDArray[np.bool_]) -> ParsedRows:
@@ -131,75 +129,46 @@ class ParsedRows:
 
     def with_lists(self, log_format: LogFormat, kernels: ModuleType) -> ParsedRows:
         """Return the rows with the columns of kind list split into their values; a list without any is missing."""
-        lists, present = {}, list(self.strings_present)
-        for place, name in enumerate(log_format.text_fields):
-            if log_format.columns[name] == "list":
-                form = log_format.list_form(name)
-                lists[name] = kernels.split_lists(self.texts[place], form.separator, form.max_length, log_format.trim)
-                present[place] = lists[name].lengths > 0
-        return replace(self, lists=lists, strings_present=tuple(present)) if lists else self
+        lists, columns = {}, dict(self.columns)
+        for name in log_format.columns_of_kind("list"):
+            form, texts = log_format.list_form(name), columns[name].values
+            lists[name] = kernels.split_lists(texts, form.separator, form.max_length, log_format.trim)
+            columns[name] = Cells(texts, lists[name].lengths > 0)
+        return replace(self, lists=lists, columns=columns) if lists else self
 
-    def blanked(self, log_format: LogFormat, name: str) -> ParsedRows:
+    def blanked(self, name: str) -> ParsedRows:
         """Return the rows with all cells of a field missing."""
-        if name in log_format.text_fields:
-            place = log_format.text_fields.index(name)
-            texts, present = list(self.texts), list(self.strings_present)
-            none = np.zeros(len(self.labels), np.int64)
-            texts[place] = replace(texts[place], lengths=none)
-            present[place] = none.astype(np.bool_)
-            lists = self.lists
-            if name in lists:
-                lists = {**lists, name: Lists(Strings.of([]), none, present[place])}
-            return replace(self, texts=tuple(texts), strings_present=tuple(present), lists=lists)
-        array, place = log_format.stored_in(name)
-        changed = {key: getattr(self, key).copy() for key in (array, f"{array}_present")}
-        for cells in changed.values():
-            cells[place] = 0
-        return replace(self, **changed)
+        values, present = self.columns[name]
+        lengths = np.zeros(len(present), np.int64)
+        blank = replace(values, lengths=lengths) if isinstance(values, Strings) else np.zeros_like(values)
+        cells = Cells(blank, np.zeros_like(present))
+        lists = {name: Lists(Strings.of([]), lengths, cells.present)} if name in self.lists else {}
+        return replace(self, columns=self.columns | {name: cells}, lists=self.lists | lists, hex_block=None)
 
     def number_columns(self, columns: Sequence[CategoricalColumn]) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
         """Return those of the categorical `columns` that are numbers, and where they are present, both [M, n]."""
-        derived = [column for column in columns if column.kind in _SOURCES]
-        if not derived:
-            return self.values, self.values_present
-        values = np.empty((len(self.values) + len(derived), len(self.labels)), np.uint32)
-        values[: len(self.values)] = self.values
-        for column in derived:
-            cells = getattr(self, _SOURCES[column.kind])[column.source]
-            values[column.place] = _derived(column.kind, cells)
-        return values, np.stack(self.numbers_present(columns))
-
-    def numbers_present(self, columns: Sequence[CategoricalColumn]) -> list[NDArray[np.bool_]]:
-        """Return where each of the columns that are numbers is present [n]."""
-        derived = (column for column in columns if column.kind in _SOURCES)
-        return [
-            *self.values_present,
-            *(getattr(self, f"{_SOURCES[column.kind]}_present")[column.source] for column in derived),
-        ]
-
-    def numbers(self, array: str, places: int | list[int]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return the cells of numeric fields, stored in `array` at `places`, and where they are present."""
-        return getattr(self, array)[places], getattr(self, f"{array}_present")[places]
-
-
-def _take(columns: NDArray[Any], indices: NDArray[np.int64]) -> NDArray[Any]:
-    """Return some rows of columns [M, n], side by side in memory; columns [0, 0] stand for none."""
-    return columns.take(indices, axis=1) if columns.shape[1] else columns
+        numbers = [column for column in columns if not column.is_text]
+        if self.hex_block is not None and len(self.hex_block.values) == len(numbers):
+            return self.hex_block
+        values = np.empty((len(numbers), len(self.labels)), np.uint32)
+        present = np.empty(values.shape, np.bool_)
+        for index, column in enumerate(numbers):
+            cells = self.columns[column.source]
+            values[index], present[index] = _category(column.kind, cells.values), cells.present
+        return values, present
 
 
 HOUR = 3_600_000  # milliseconds
 _WEEKDAY_OF_1970 = 3  # 1970 began on a Thursday; Monday is 0
 
 
-# By kind of a categorical column that is made from other cells: the array of ParsedRows that has them.
-_SOURCES = {"hour": "times", "weekday": "times", "bucket": "integers"}
-
-
-def _derived(kind: str, cells: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the values of a categorical column that is made from times or integers [n]."""
+def _category(kind: str, values: NDArray[Any]) -> NDArray[Any]:
+    """Return the values of a categorical column of numbers, made of hex values, times or integers [n]."""
     if kind == "hour":
-        return cells // HOUR % 24
-    return (cells // DAY + _WEEKDAY_OF_1970) % 7 if kind == "weekday" else bucket_of(cells) - SMALLEST_BUCKET
+        return values // HOUR % 24
+    if kind == "weekday":
+        return (values // DAY + _WEEKDAY_OF_1970) % 7
+    return bucket_of(values) - SMALLEST_BUCKET if kind == "bucket" else values
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ class CategoricalColumn:
     # Index of its vocabulary among those of text (texts, then crosses), or of numbers (hex values, features of each
     # timestamp, then buckets).
     place: int
-    source: int = 0  # of hour and weekday: index of the timestamp; of a bucket: of the integer field
+    source: str = ""  # the column of the log that it is made of; "" for a cross
     cross: tuple[str, ...] = ()  # the crossed columns
     shares: str = ""  # the column whose vocabulary this one has
     max_length: int = 1  # columns of `ids`
@@ -47,21 +47,21 @@ def categorical_columns(
     columns = []
     for name in log_format.categorical_fields:
         if log_format.columns[name] == "hex32":
-            columns.append(CategoricalColumn(name, "hex32", log_format.hex_fields.index(name)))
+            columns.append(CategoricalColumn(name, "hex32", log_format.hex_fields.index(name), name))
             continue
         shares = log_format.shares.get(name, "")
-        column = CategoricalColumn(name, "string", own_texts.index(shares or name), shares=shares)
+        column = CategoricalColumn(name, "string", own_texts.index(shares or name), name, shares=shares)
         if log_format.columns[name] == "list":
             form = log_format.list_form(name)
             column = replace(column, kind="list", max_length=form.max_length, pool=form.pool)
         columns.append(column)
     place = itertools.count(len(log_format.hex_fields))
-    for index, name in enumerate(log_format.time_fields):
+    for name in log_format.time_fields:
         parts = log_format.parts_of_time(name)
-        columns += [CategoricalColumn(f"{name}{TIME_FEATURES[part]}", part, next(place), index) for part in parts]
+        columns += [CategoricalColumn(f"{name}{TIME_FEATURES[part]}", part, next(place), name) for part in parts]
     if integer_buckets:
-        integers = enumerate(log_format.integer_fields)
-        columns += [CategoricalColumn(f"{name}_bucket", "bucket", next(place), index) for index, name in integers]
+        integers = log_format.integer_fields
+        columns += [CategoricalColumn(f"{name}_bucket", "bucket", next(place), name) for name in integers]
     check_names([column.name for column in columns])
     columns += [
         CategoricalColumn(cross_name(parts), "cross", len(own_texts) + index, cross=parts)

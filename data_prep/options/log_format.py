@@ -310,16 +310,6 @@ class LogFormat:
         """The column that decides the rows' weights: of kind weight, or an optional label; "" if there is none."""
         return self.weight or self.label_column * (self.label == "optional")
 
-    def stored_in(self, name: str) -> tuple[str, int]:
-        """Return the array of ParsedRows that has a field's cells if they are numbers or times, and its place there."""
-        arrays = {
-            "integers": self.integer_fields,
-            "floats": self.float_fields,
-            "times": self.time_fields,
-            "values": self.hex_fields,
-        }
-        return next((array, names.index(name)) for array, names in arrays.items() if name in names)
-
     def time_form(self, name: str) -> str:
         """Return how a column of kind timestamp is written."""
         return self.timestamps.get(name, SECONDS)

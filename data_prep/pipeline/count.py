@@ -105,7 +105,7 @@ class ChunkCounter:
         return [parts[0] if len(parts) == 1 else merge([NOTHING, *parts]) for parts in counted]
 
     def _numeric(self, rows: ParsedRows, name: str, training: NDArray[np.bool_]) -> NumericStatistics:
-        numbers, present = rows.numbers(*self.options.data.stored_in(name))
+        numbers, present = rows.columns[name]
         is_float = name in self.options.data.float_fields
         return (NumericStatistics.of_floats if is_float else NumericStatistics.of)(numbers[present & training])
 
@@ -113,7 +113,7 @@ class ChunkCounter:
         names = self.options.data.numeric_fields
         numbers = np.empty((len(names), int(training.sum())))
         for place, name in enumerate(names):
-            cells, present = rows.numbers(*self.options.data.stored_in(name))
+            cells, present = rows.columns[name]
             numbers[place] = np.where(present, cells, np.nan)[training]
         return RowSample.of(splitmix64(self.options.seed, rows.row_numbers[training]), numbers)
 
@@ -139,9 +139,7 @@ def count_lines(
         values=[],
         texts=[],
         bins=[
-            (count_float_bins if name in log_format.float_fields else kernels.count_bins)(
-                *rows.numbers(*log_format.stored_in(name)), training
-            )
+            (count_float_bins if name in log_format.float_fields else kernels.count_bins)(*rows.columns[name], training)
             for name in log_format.sized_fields
         ],
         spans=ChunkSpans.of(rows.row_numbers, rows.labels),

@@ -132,7 +132,7 @@ def assign_rows(split: SplitRule, rows: ParsedRows, options: PrepareOptions, fil
 
 def times_of(rows: ParsedRows, options: PrepareOptions) -> Times:
     """Return the times [n] that decide a chronological split, those that are missing below all others."""
-    times, present = rows.numbers(*options.data.stored_in(options.split_time))
+    times, present = rows.columns[options.split_time]
     return np.where(present, times, NO_TIME)
 
 

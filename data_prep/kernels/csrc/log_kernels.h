@@ -87,8 +87,8 @@ typedef struct {
   LogKernelsStrings time_forms;  // of each column of times: "seconds", "milliseconds", or a form with % codes
 } LogKernelsFormat;
 
-// Cells as columns of `capacity` >= L rows each, of which the first n are filled. N integer columns, H hex ones, T
-// strings (text, then ids), F floats, S times.
+// Cells as columns of `capacity` >= L rows each, of which the first n are filled. N integer columns, H hex ones, F
+// floats, S times, T strings (text, then ids).
 typedef struct {
   int64_t capacity;
   int64_t* line_numbers;      // [capacity] within the chunk, from 0
@@ -97,12 +97,12 @@ typedef struct {
   uint8_t* integers_present;  // [N, capacity] 0 or 1
   uint32_t* values;           // [H, capacity] 0 where missing
   uint8_t* values_present;    // [H, capacity] 0 or 1
-  int64_t* string_starts;     // [T, capacity] offsets in the text
-  int64_t* string_lengths;    // [T, capacity] 0 where missing
   double* floats;             // [F, capacity] 0 where missing
   uint8_t* floats_present;    // [F, capacity] 0 or 1
   int64_t* times;             // [S, capacity] milliseconds since 1970, 0 where missing
   uint8_t* times_present;     // [S, capacity] 0 or 1
+  int64_t* string_starts;     // [T, capacity] offsets in the text
+  int64_t* string_lengths;    // [T, capacity] 0 where missing
   float* weights;             // [capacity] if there is a column of them
 } LogKernelsRows;
 
@@ -134,24 +134,24 @@ LOG_KERNELS_API int64_t log_kernels_parse(uint8_t* text, int64_t num_bytes, int6
                                           const LogKernelsFormat* format, const LogKernelsRows* rows,
                                           const LogKernelsRejects* rejects, int64_t* num_rejects);
 
-// reference.count_values: writes to `words` the distinct values among those [num_rows] that are `chosen` and `present`,
+// numpy_kernels.count_values: writes to `words` the distinct values among those [num_rows] that are `chosen` and `present`,
 // ascending, as value << 32 | count, and returns their number. *num_missing is the number of rows that are chosen and
 // not present. `scratch` has room for 2 * num_rows, `words` for num_rows.
 LOG_KERNELS_API int64_t log_kernels_count(const uint32_t* values, const uint8_t* present, const uint8_t* chosen,
                                           int64_t num_rows, uint32_t* scratch, uint64_t* words, int64_t* num_missing);
 
-// reference.count_bins: writes to `counts` [1011] the number of integers [num_rows] in each bin, of those that are
+// numpy_kernels.count_bins: writes to `counts` [1011] the number of integers [num_rows] in each bin, of those that are
 // `present` and `chosen`.
 LOG_KERNELS_API void log_kernels_bins(const int64_t* integers, const uint8_t* present, const uint8_t* chosen,
                                       int64_t num_rows, int64_t* counts);
 
-// reference.encode_values: writes the ids [num_rows, num_fields], int32 or int64 by `id_bytes`, of values and present
+// numpy_kernels.encode_values: writes the ids [num_rows, num_fields], int32 or int64 by `id_bytes`, of values and present
 // [num_fields, num_rows].
 LOG_KERNELS_API void log_kernels_encode(const LogKernelsVocabulary* fields, int64_t num_fields,
                                         const uint32_t* values, const uint8_t* present, int64_t num_rows,
                                         int32_t id_bytes, void* ids);
 
-// reference.count_strings, but not in order: writes keys, counts and first rows of the distinct strings among n strings,
+// numpy_kernels.count_strings, but not in order: writes keys, counts and first rows of the distinct strings among n strings,
 // and returns their number. `table` has room for table_size, a power of two above n; n is at most 2^30. Keys are those
 // bits of strings.Strings.keys that `key_mask` has (all; fewer in tests, so that keys collide). `secret` [2] are random
 // numbers that nobody who writes a log knows; no output depends on them.
@@ -166,13 +166,13 @@ LOG_KERNELS_API int64_t log_kernels_split_lists(const LogKernelsStrings* cells, 
                                                 uint8_t trim, int64_t* starts, int64_t* value_lengths,
                                                 int64_t* lengths, uint8_t* cut);
 
-// reference.join_strings: writes the strings [n] of all parts [num_parts], * between them and escaped, to `data`, which
+// numpy_kernels.join_strings: writes the strings [n] of all parts [num_parts], * between them and escaped, to `data`, which
 // has room for twice their bytes and num_parts * n more, and their positions; returns the number of bytes written.
 LOG_KERNELS_API int64_t log_kernels_join_strings(const LogKernelsStrings* parts, int64_t num_parts,
                                                const uint8_t* present, uint8_t* data, int64_t* starts,
                                                int64_t* lengths);
 
-// reference.find_strings: writes the ids [n] of strings [n]. The vocabulary's strings are sorted by key, those that share
+// numpy_kernels.find_strings: writes the ids [n] of strings [n]. The vocabulary's strings are sorted by key, those that share
 // a key by their bytes.
 LOG_KERNELS_API void log_kernels_find_strings(const LogKernelsStrings* texts, const uint8_t* present,
                                             const LogKernelsStrings* vocabulary, const uint64_t* keys,

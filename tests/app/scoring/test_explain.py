@@ -28,7 +28,9 @@ def rows_of(*cells):
 
 def logits_by(function):
     """`function` of where each of the four columns is present [4, n]."""
-    return lambda rows: function(np.array(rows.strings_present, np.float64)).astype(np.float32)
+    return lambda rows: function(np.array([rows.columns[name].present for name in "abcd"], np.float64)).astype(
+        np.float32
+    )
 
 
 def test_pairs_share_what_they_do_together_from_the_first_order_on():

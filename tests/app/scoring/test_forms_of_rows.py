@@ -104,16 +104,16 @@ class World:
         """The value that a row's cell stands for, as Python has it."""
         kind, role = self.log_format.columns[name], self.roles[name]
         if kind in ("string", "list"):
-            place = self.log_format.text_fields.index(name)
-            if not self.parsed.strings_present[place][row]:
+            texts, present = self.parsed.columns[name]
+            if not present[row]:
                 return None
-            text = self.parsed.texts[place].take(slice(row, row + 1)).tolist()[0].decode()
+            text = texts.take(slice(row, row + 1)).tolist()[0].decode()
             if kind == "list":
                 return text.split(self.log_format.list_form(name).separator)
             if role == "number":
                 return int(text)
             return text == role[0] if isinstance(role, tuple) else text
-        numbers, present = self.parsed.numbers(*self.log_format.stored_in(name))
+        numbers, present = self.parsed.columns[name]
         if not present[row]:
             return None
         value = numbers[row].item()

@@ -10,6 +10,7 @@ from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.parsed import Chunk
 from data_prep.options.log_format import LogFormat
 from data_prep.raw_log.line_cells import add_label
+from tests.data_prep.kernels.test_parse import cells_of
 
 CELLS = [
     ['"x"', "y"],
@@ -52,8 +53,7 @@ def test_quoted_lines_without_a_label_have_the_cells_and_reasons_of_those_with_o
     for found in parsed[1:]:
         assert found.rejects_by_reason == parsed[0].rejects_by_reason
         assert np.array_equal(found.rows.row_numbers, parsed[0].rows.row_numbers)
-        for texts, expected in zip(found.rows.texts, parsed[0].rows.texts, strict=True):
-            assert texts.tolist() == expected.tolist()
+        assert cells_of(found.rows, form) == cells_of(parsed[0].rows, form)
     assert parsed[0].rejects_by_reason["quotes"] == 3
 
 
@@ -103,8 +103,8 @@ def test_blanks_in_the_cells_of_mappings_are_trimmed_as_in_lines(quotes):
     for kernels in ("native", "numpy"):
         parsed = choose_kernels(kernels).parse_chunk(mappings_to_chunk(rows, form), form)
         assert parsed.rejects_by_reason.total() == 0
-        assert parsed.rows.texts[0].tolist() == [b"Sales", b""]
-        assert (parsed.rows.integers[0].tolist(), parsed.rows.floats[0].tolist()) == ([39, 0], [0.5, 0])
+        cells = cells_of(parsed.rows, form)
+        assert cells == {"job": ["Sales", None], "tags": ["a | b", None], "age": [39, None], "price": [0.5, None]}
 
 
 @pytest.mark.parametrize("quotes", [False, True])

@@ -40,7 +40,7 @@ def read_log(files: dict[str, bytes], options) -> Prepared:
         if form.others == "ignored":
             kinds = {name: form.columns.get(name, "ignored") for name in raw_lines[0].decode().split(form.separator)}
         for number, raw in enumerate(raw_lines[form.header :], start=1 + form.header):
-            reason, label, cells = _parse_line(raw, form, kinds)
+            reason, label, cells = parse_line(raw, form, kinds)
             if reason:
                 where = f"{name}:{number}" if len(files) > 1 else f"{number}"
                 rejects.append(b"%s\t%s\t%s\n" % (where.encode(), reason.encode(), raw[:LIMIT]))
@@ -51,7 +51,7 @@ def read_log(files: dict[str, bytes], options) -> Prepared:
     return _encode(rows, splits, lines, b"".join(rejects), options)
 
 
-def _parse_line(raw: bytes, form, kinds: dict[str, str]) -> tuple[str, int, dict]:
+def parse_line(raw: bytes, form, kinds: dict[str, str]) -> tuple[str, int, dict]:
     """Why a line is rejected or "", its label, and its cells: an int, str, or None where one is missing."""
     if len(raw) > LIMIT:
         return "too long", 0, {}

@@ -11,104 +11,15 @@ from hypothesis import strategies as st
 
 from data_prep.encoding import lookup_file
 from data_prep.encoding.vocabulary import FieldVocabulary
-from data_prep.kernels import native, numpy_kernels, parse
+from data_prep.kernels import native, numpy_kernels
 from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.numpy_kernels import count_bins, count_strings, count_values, encode_values, find_strings
-from data_prep.kernels.parsed import MAX_LINE_BYTES, MISSING, Chunk
+from data_prep.kernels.parsed import MISSING
 from data_prep.kernels.strings import Strings
-from data_prep.options.log_format import LogFormat
 
 # CI has a compiler, so there a missing library is a failure.
 if not native.is_available() and "CI" not in os.environ:
     pytest.skip("the native log kernels are not built; run: make native", allow_module_level=True)
-
-# What stands in cells, and what is close to it.
-cells = (
-    st.sampled_from(["", "0", "1", "-1", "-", "--1", "+1", "1.5", " 1", "01", "0123abcd", "0123ABCD", "`1234567"])
-    | st.integers(-(2**64), 2**64).map(str)
-    | st.integers(0, 2**32 - 1).map(lambda value: f"{value:08x}")
-)
-ends = st.sampled_from([b"", b"\r", b"\r\r"])
-dirt = st.binary(max_size=3).map(lambda text: text.replace(b"\n", b"\t"))
-
-
-@st.composite
-def lines(draw):
-    """A line with the right columns or nearly, now and then with a few bytes replaced."""
-    label = draw(st.sampled_from(["0", "1", "1", "2", ""]))
-    good_integers = draw(st.lists(st.sampled_from(["", "0", "-12", "123456789"]), min_size=13, max_size=13))
-    good_values = draw(st.lists(st.sampled_from(["", "0123abcd", "ffffffff"]), min_size=26, max_size=26))
-    columns = [label, *good_integers, *good_values]
-    if draw(st.booleans()):
-        columns[draw(st.integers(0, 39))] = draw(cells)
-    if draw(st.integers(0, 9)) == 0:
-        columns = columns[: draw(st.integers(0, 39))] + draw(st.lists(cells, max_size=2))
-    line = bytearray("\t".join(columns).encode() + draw(ends))
-    if draw(st.integers(0, 3)) == 0:
-        place = draw(st.integers(0, len(line)))
-        line[place : place + draw(st.integers(0, 9))] = draw(dirt)
-    return bytes(line)
-
-
-def check_parsed(text_lines, first_line=0):
-    chunk = Chunk(first_line, len(text_lines), b"".join(line + b"\n" for line in text_lines))
-    ours, theirs = native.parse_chunk(chunk, LogFormat()), parse.parse_chunk(chunk, LogFormat())
-    assert ours.rejects_tsv == theirs.rejects_tsv
-    assert ours.rejects_by_reason == theirs.rejects_by_reason
-    for name, column in vars(theirs.rows).items():
-        found = getattr(ours.rows, name)
-        if not isinstance(column, np.ndarray):  # of a kind of columns that there is none of
-            assert found == column
-            assert not column
-            continue
-        assert found.dtype == column.dtype, name
-        assert np.array_equal(found, column), name
-    return ours
-
-
-@settings(max_examples=300)
-@given(st.lists(lines() | dirt, min_size=1, max_size=6), st.integers(0, 2**40))
-def test_lines_are_parsed_alike(text_lines, first_line):
-    check_parsed(text_lines, first_line)
-
-
-@pytest.mark.parametrize(
-    "cell", ["9223372036854775807", "9223372036854775808", "-9223372036854775808", "-9223372036854775809", "0" * 19,
-             "0" * 20, "9" * 19, "9" * 40, "-0", "007"]
-)  # fmt: skip
-def test_the_ends_of_int64_are_parsed_alike(make_line, cell):
-    check_parsed([make_line(integer=cell).encode()])
-
-
-def test_every_byte_in_every_cell_is_parsed_alike(make_line):
-    good = make_line(label="1", integer="12", value="0123abcd").encode()
-    text_lines = [
-        good[:place] + bytes([byte]) + good[place + 1 :]
-        for place in range(len(good))
-        for byte in range(256)
-        if byte != ord("\n")
-    ]
-    parsed = check_parsed(text_lines)
-    assert 0 < len(parsed.rows.labels) < len(text_lines)
-
-
-def test_the_shortest_and_the_longest_lines_are_parsed_alike(make_line):
-    check_parsed([b"", b"1", b"1\t", make_line(value="").encode(), b"0" * MAX_LINE_BYTES, b"\t" * (MAX_LINE_BYTES + 1)])
-    check_parsed([make_line().encode()[:-1]])  # the last value lacks its last digit, at the end of the text
-
-
-@pytest.mark.parametrize("parse_chunk", [parse.parse_chunk, native.parse_chunk])
-@pytest.mark.parametrize(("counted", "found"), [(2, "(3|more)"), (4, "3")])
-def test_other_lines_than_were_counted_are_an_error(make_line, parse_chunk, counted, found):
-    lines = (make_line() + "\n").encode() * 3
-    with pytest.raises(ValueError, match=f"{counted} lines were counted from line 11 on, now there are {found};"):
-        parse_chunk(Chunk(10, counted, lines), LogFormat())
-
-
-def test_rows_of_a_log_are_parsed_alike(make_log):
-    parsed = check_parsed(make_log(500).encode().splitlines(), first_line=7)
-    assert parsed.rows.row_numbers.tolist() == list(range(7, 507))
-
 
 values = st.integers(0, 9) | st.integers(0, 2**32 - 1)
 

@@ -1,179 +1,166 @@
-import re
+"""Native kernels, NumPy's and the plain reader take every line for the same row, or reject it for the same reason."""
+
+import pickle
+import random
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.kernels.parse import parse_chunk
-from data_prep.kernels.parsed import MAX_LINE_BYTES, Chunk
+from data_prep.kernels import native
+from data_prep.kernels.choose import choose_kernels
+from data_prep.kernels.parsed import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
+from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import LogFormat
+from tests.data_prep.kernels.generated_logs import generate_log
+from tests.data_prep.kernels.slow_reader import parse_line
 
-INTEGER = re.compile(rb"-?[0-9]{1,19}")
-HEX = re.compile(rb"[0-9a-f]{8}")
-
-
-def oracle_reason(line: bytes) -> str:
-    """Why a line is rejected, "" for a good one: the definition in plain Python."""
-    if len(line) > MAX_LINE_BYTES:
-        return "too long"
-    cells = line.split(b"\t")
-    if len(cells) != 40:
-        return "columns"
-    cells[-1] = cells[-1].removesuffix(b"\r")
-    if cells[0] not in (b"0", b"1"):
-        return "label"
-    for cell in cells[1:14]:
-        if cell and not (INTEGER.fullmatch(cell) and -(2**63) <= int(cell) < 2**63):
-            return "integer"
-    if all(cell == b"" or HEX.fullmatch(cell) for cell in cells[14:]):
-        return ""
-    return "categorical"
-
-
-def parse(lines):
-    return parse_chunk(Chunk(0, len(lines), b"".join(line + b"\n" for line in lines)), LogFormat())
-
-
-def check_against_oracle(lines):
-    parsed = parse(lines)
-    reasons = [oracle_reason(line) for line in lines]
-    assert parsed.rows.row_numbers.tolist() == [i for i, reason in enumerate(reasons) if not reason]
-    expected_rejects = [
-        b"%d\t%s\t%s\n" % (i + 1, reason.encode(), lines[i][:MAX_LINE_BYTES])
-        for i, reason in enumerate(reasons)
-        if reason
-    ]
-    assert parsed.rejects_tsv == b"".join(expected_rejects)
-    assert parsed.rejects_by_reason.total() == len(expected_rejects)
-
-    good = [lines[i].removesuffix(b"\r").split(b"\t") for i in parsed.rows.row_numbers]
-    rows = parsed.rows
-    assert rows.labels.tolist() == [cells[0] == b"1" for cells in good]
-    assert rows.integers.T.tolist() == [[int(cell or 0) for cell in cells[1:14]] for cells in good]
-    assert rows.integers_present.T.tolist() == [[cell != b"" for cell in cells[1:14]] for cells in good]
-    assert rows.values.T.tolist() == [[int(cell or b"0", 16) for cell in cells[14:]] for cells in good]
-    assert rows.values_present.T.tolist() == [[cell != b"" for cell in cells[14:]] for cells in good]
-
-
-good_integers = st.integers(-(2**63), 2**63 - 1).map(str) | st.integers(-99, 999).map(str) | st.just("")
-good_values = st.integers(0, 2**32 - 1).map(lambda value: f"{value:08x}") | st.just("")
-good_lines = st.tuples(
-    st.sampled_from("01"),
-    st.lists(good_integers, min_size=13, max_size=13),
-    st.lists(good_values, min_size=26, max_size=26),
-    st.sampled_from(["", "\r"]),
-).map(lambda parts: "\t".join([parts[0], *parts[1], *parts[2]]).encode() + parts[3].encode())
-
+KERNELS = ("native", "numpy") if native.is_available() else ("numpy",)
+FIRST = 5  # the first line's number in the log
 # Bytes next to the accepted ones in ASCII, and some that other readers take for something.
-dirt = st.sampled_from(list(b"0123456789abcdef/:`gAF-+ .,x\"'\r\0\t\x80\xff"))
+DIRT = [b"%c" % byte for byte in b"09af/:`gAF-+ .,;|\t\"'\r\0\x1f\x80\xff"] + [b"\r\r", b"\xef\xbb\xbf", b""]
 
 
-@st.composite
-def dirty_lines(draw):
-    """A good line with a few bytes put in, taken away or replaced."""
-    line = bytearray(draw(good_lines))
-    for _ in range(draw(st.integers(1, 3))):
-        place = draw(st.integers(0, len(line)))
-        line[place : place + draw(st.integers(0, 2))] = bytes(draw(st.lists(dirt, max_size=2)))
-    return bytes(line)
+def cells_of(rows, log_format):
+    """The cells of each field of parsed rows as the plain reader has them, None where they are missing."""
+    cells = {}
+    for name, kind in log_format.fields:
+        values, present = rows.columns[name]
+        assert present.flags.c_contiguous and (isinstance(values, Strings) or values.flags.c_contiguous)
+        values = values.tolist()
+        assert not any(value for value, there in zip(values, present, strict=True) if not there)
+        if kind in ("string", "list"):
+            values = [value.decode() for value in values]
+        elif kind == "hex32":
+            values = [f"{value:08x}" for value in values]
+        cells[name] = [value if there else None for value, there in zip(values, present, strict=True)]
+    return cells
 
 
-any_lines = good_lines | dirty_lines() | st.binary(max_size=100).map(lambda line: line.replace(b"\n", b""))
+def check(lines, log_format, file=ONLY_FILE):
+    """Compare the readers; the reasons of the lines."""
+    kinds = {name: log_format.columns.get(name, "ignored") for name in file.columns or log_format.columns}
+    expected = [parse_line(line, log_format, kinds) for line in lines]
+    reasons = [reason for reason, *_ in expected]
+    good = [(label, cells) for reason, label, cells in expected if not reason]
+    rejects = [(number, reason) for number, reason in enumerate(reasons) if reason]
+    for kernels in KERNELS:
+        chunk = Chunk(FIRST, len(lines), b"".join(line + b"\n" for line in lines), file)
+        parsed = choose_kernels(kernels).parse_chunk(chunk, log_format)
+        assert parsed.rejects_tsv == b"".join(
+            b"%d\t%s\t%s\n" % (FIRST + number + 1, reason.encode(), lines[number][:MAX_LINE_BYTES])
+            for number, reason in rejects
+        )
+        assert sorted(parsed.rejects_by_reason.elements()) == sorted(reason for _, reason in rejects)
+        rows = parsed.rows
+        assert rows.row_numbers.tolist() == [FIRST + i for i, reason in enumerate(reasons) if not reason]
+        assert rows.labels.tolist() == [label == 1 for label, _ in good]
+        found = cells_of(rows, log_format)
+        for name in found:
+            assert found[name] == [cells[name] for _, cells in good], (kernels, name)
+        weights = [1.0] * len(good)
+        if log_format.weight:
+            weights = np.float32([cells[log_format.weight] for _, cells in good]).tolist()
+        weights = [0.0 if label is None else weight for weight, (label, _) in zip(weights, good, strict=True)]
+        assert (rows.weights is None) == (not log_format.weight and log_format.label == "required")
+        assert rows.weights is None or rows.weights.tolist() == weights
+        for name, keys in rows.keys.items():
+            of_cells = Strings.of([cells[name] for _, cells in good])
+            assert np.array_equal(keys, of_cells.keys().view(np.int64))
+    return reasons
 
 
-@settings(max_examples=60)
-@given(st.lists(any_lines, min_size=1, max_size=8))
-def test_every_line_is_a_row_or_a_reject_as_the_oracle_says(lines):
-    check_against_oracle(lines)
+def dirty(lines, random_):
+    """The lines, now and then with a few bytes put in, taken away or replaced, and another end."""
+    for line in lines:
+        for _ in range(random_.choice([0, 0, 0, 1, 3])):
+            place = random_.randint(0, len(line))
+            line = line[:place] + random_.choice(DIRT) + line[place + random_.randint(0, 2) :]
+        yield line.replace(b"\n", b"") + random_.choice([b"", b"", b"\r"])
 
 
-@pytest.mark.parametrize(
-    ("cell", "reason"),
-    [
-        ("0", ""),
-        ("-0", ""),
-        ("007", ""),
-        ("12345678", ""),
-        ("123456789", ""),
-        ("-1234567890123456", ""),
-        ("9223372036854775807", ""),
-        ("-9223372036854775808", ""),
-        ("9223372036854775808", "integer"),
-        ("-9223372036854775809", "integer"),
-        ("18446744073709551617", "integer"),
-        ("-", "integer"),
-        ("--1", "integer"),
-        ("1-", "integer"),
-        ("+1", "integer"),
-        (" 1", "integer"),
-        ("1.5", "integer"),
-        ("0x1f", "integer"),
-        ("1\r", "integer"),
-        ("ÿ", "integer"),
-        ("1ÿ", "integer"),
-    ],
+@settings(max_examples=150)
+@given(st.integers(0, 2**32))
+def test_all_readers_agree_on_lines_of_any_format(seed):
+    log = generate_log(seed, 30)
+    file = FileOfLog(columns=log.columns) if log.log_format.others == "ignored" else ONLY_FILE
+    assert check(log.lines, log.log_format, file) == log.reasons
+    check([*dirty(log.lines, random.Random(seed))], log.log_format, file)
+
+
+SMALL = LogFormat({"label": "label", "I1": "integer", "C1": "hex32"})
+QUOTED = LogFormat(
+    {"count": "integer", "site": "string", "click": "label", "hash": "hex32", "city": "string"}, ",", quotes=True
 )
-def test_integers(make_line, cell, reason):
-    line = make_line(integer=cell).encode()
-    check_against_oracle([line, make_line().encode(), line])
-    assert parse([line]).rejects_by_reason == ({reason: 1} if reason else {})
+WITH_BLANKS = LogFormat({"label": "label", "I1": "integer", "C1": "string"}, " ")
+LAST_OF_INT64 = ["9223372036854775807", "-9223372036854775808"]
+LONG = b"x" * MAX_LINE_BYTES
+EXAMPLES = [
+    *((SMALL, f"1\t{cell}\t", "") for cell in ["0", "-0", "007", "12345678", "123456789", "0" * 19, *LAST_OF_INT64]),
+    *(
+        (SMALL, f"1\t{cell}\t", "integer")
+        for cell in ["9223372036854775808", "-9223372036854775809", "0" * 20, "9" * 40]
+    ),
+    *((SMALL, f"1\t{cell}\t", "integer") for cell in ["-", "--1", "1-", "+1", " 1", "1.5", "0x1f", "1\r", "ÿ", "1ÿ"]),
+    *((SMALL, f"1\t\t{cell}", "") for cell in ["", "00000000", "ffffffff", "9a9f0a0f", "0123abcd\r"]),
+    *((SMALL, f"1\t\t{cell}", "categorical") for cell in ["FFFFFFFF", "0123456", "012345678", "`1234567", "g1234567"]),
+    *((SMALL, f"1\t\t{cell}", "categorical") for cell in ["/1234567", ":1234567", "1234567 ", '"123456"', "ÿ234567"]),
+    *((SMALL, f"{cell}\t\t", "label") for cell in ["", "2", "-", "01", "1 ", "-1", "0.0", "1\0", "\ufeff1"]),
+    *((SMALL, line, "columns") for line in ["", "1", "1\t", "1\t\t\t", "\r"]),
+    (SMALL, "2\tx\tx", "label"),  # the first reason counts
+    (SMALL, "1\tx\tx", "integer"),
+    (SMALL, "1\t\t\r\r", "categorical"),  # a line end of two characters is taken off once
+    (SMALL, LONG, "columns"),
+    (SMALL, LONG + b"x", "too long"),
+    (QUOTED, '2,"a,b",1,0123abcd,"say ""hi"""', ""),
+    (QUOTED, '"2","x","1","0123abcd","y"\r', ""),
+    (QUOTED, 'x,a"b,1,0123abcd,c', "integer"),
+    (QUOTED, '2,a"b,1,0123abcd,c', ""),
+    (QUOTED, '2,"",1,0123abcd,"', "quotes"),
+    (QUOTED, '2,"a"b,1,0123abcd,c', "quotes"),
+    (QUOTED, "2,a\x1fb,1,0123abcd,c", "quotes"),
+    (QUOTED, '2,"a,b",1,0123abcd', "columns"),
+    (QUOTED, b'2,"' + LONG + b'",1,0123abcd,c', "too long"),
+    (QUOTED, b'2,"' + b'""' * (MAX_LINE_BYTES // 2) + b'",1,0123abcd,c', "too long"),  # not without its quotes
+    (QUOTED, b'2,"a\xff",1,0123abcd,c', "categorical"),
+    (WITH_BLANKS, "1 2 \0", ""),
+    (LogFormat({"label": "label", "I1": "integer", "C1": "string"}, "0", not_clicked=("no",)), "no0405", ""),
+    (LogFormat({"label": "label", "I1": "integer", "C1": "string"}, "a"), "1a23ax", ""),
+    (LogFormat({"label": "label", "C1": "string"}, clicked=">= 1e0"), "0x1\tx", "label"),
+]
 
 
-@pytest.mark.parametrize(
-    ("cell", "reason"),
-    [
-        ("00000000", ""),
-        ("ffffffff", ""),
-        ("9a9f0a0f", ""),
-        ("FFFFFFFF", "categorical"),
-        ("0123456", "categorical"),
-        ("012345678", "categorical"),
-        ("`1234567", "categorical"),
-        ("g1234567", "categorical"),
-        ("/1234567", "categorical"),
-        (":1234567", "categorical"),
-        ("1234567 ", "categorical"),
-        ('"123456"', "categorical"),
-        ("ÿ234567", "categorical"),
-    ],
-)
-def test_hex_values(make_line, cell, reason):
-    line = make_line(value=cell).encode()
-    check_against_oracle([line, make_line().encode(), line])
-    assert parse([line]).rejects_by_reason == ({reason: 1} if reason else {})
+@pytest.mark.parametrize("log_format", [SMALL, QUOTED, WITH_BLANKS, *(each for each, *_ in EXAMPLES[-3:])])
+def test_examples(log_format):
+    of_format = [(line, reason) for each, line, reason in EXAMPLES if each is log_format]
+    lines = [line if isinstance(line, bytes) else line.encode() for line, _ in of_format]
+    assert dict(zip(lines, check(lines, log_format), strict=True)) == dict(
+        zip(lines, (reason for _, reason in of_format), strict=True)
+    )
+    for line in lines:  # which is the same row whatever stands beside it
+        check([line], log_format)
 
 
-@pytest.mark.parametrize("label", ["", "2", "-", "01", "1 ", "-1", "0.0"])
-def test_a_label_is_0_or_1(make_line, label):
-    assert parse([make_line(label=label).encode()]).rejects_by_reason == {"label": 1}
+def test_every_byte_in_every_cell():
+    good = b"1\t12\t0123abcd"
+    lines = [good[:i] + bytes([byte]) + good[i + 1 :] for i in range(len(good)) for byte in range(256) if byte != 10]
+    assert 0 < check(lines, SMALL).count("") < len(lines)
 
 
-def test_the_first_reason_counts(make_line):
-    assert parse([make_line("2", "x", "x").encode()]).rejects_by_reason == {"label": 1}
-    assert parse([make_line("1", "x", "x").encode()]).rejects_by_reason == {"integer": 1}
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize(("counted", "found"), [(2, "(3|more)"), (4, "3")])
+def test_other_lines_than_were_counted_are_an_error(make_line, kernels, counted, found):
+    lines = (make_line() + "\n").encode() * 3
+    with pytest.raises(ValueError, match=f"{counted} lines were counted from line 11 on, now there are {found};"):
+        choose_kernels(kernels).parse_chunk(Chunk(10, counted, lines), LogFormat())
 
 
-def test_a_line_end_of_two_characters_is_stripped_once(make_line):
-    check_against_oracle([make_line(value="").encode() + end for end in (b"", b"\r", b"\r\r")])
-
-
-def test_only_the_start_of_an_overlong_line_is_kept(make_line):
-    check_against_oracle([make_line().encode(), b"x" * (MAX_LINE_BYTES + 1), b"y" * MAX_LINE_BYTES, b""])
-
-
-def test_row_numbers_count_from_the_chunks_first_line(make_line):
-    lines = [make_line().encode(), b"bad", make_line().encode()]
-    parsed = parse_chunk(Chunk(100, 3, b"\n".join(lines) + b"\n"), LogFormat())
-    assert parsed.rows.row_numbers.tolist() == [100, 102]
-    assert parsed.rejects_tsv == b"102\tcolumns\tbad\n"
-
-
-def test_take_keeps_columns_together(make_log):
-    lines = make_log(50).encode().splitlines()
-    chosen = np.arange(50) % 3 == 0
-    taken, alone = parse(lines).rows.take(chosen), parse(lines[::3]).rows
-    assert np.array_equal(taken.labels, alone.labels)
-    assert np.array_equal(taken.integers, alone.integers)
-    assert np.array_equal(taken.values, alone.values)
-    assert np.array_equal(taken.values_present, alone.values_present)
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_rows_are_taken_and_pickled_whole(make_log, kernels):
+    lines = make_log(50).encode().splitlines(keepends=True)
+    parse_chunk = choose_kernels(kernels).parse_chunk
+    taken = parse_chunk(Chunk(0, 50, b"".join(lines)), LogFormat()).rows.take(np.arange(50) % 3 == 0)
+    alone = parse_chunk(Chunk(0, 17, b"".join(lines[::3])), LogFormat()).rows
+    assert cells_of(pickle.loads(pickle.dumps(taken)), LogFormat()) == cells_of(alone, LogFormat())
+    assert (taken.row_numbers.tolist(), taken.labels.tolist()) == ([*range(0, 50, 3)], alone.labels.tolist())

@@ -11,6 +11,7 @@ from data_prep.kernels.parsed import Chunk, bucket_of
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from tests.data_prep.kernels.generated_logs import generate_log
+from tests.data_prep.kernels.test_parse import cells_of
 
 
 @given(st.integers(3, 2**63 - 1) | st.integers(3, 10_000))
@@ -31,27 +32,10 @@ def test_bucket_columns_come_after_the_others(make_line):
     assert len(PrepareOptions(integer_buckets=True).categorical_columns) == 39
     values, present = rows.number_columns(PrepareOptions(integer_buckets=True).categorical_columns)
     assert values.shape == present.shape == (39, 2)
-    assert np.array_equal(values[:26], rows.values)
+    assert np.array_equal(values[:26], [rows.columns[name].values for name in LogFormat().hex_fields])
     assert (values[26:, 0] == 2**31 - 3).all()
     assert present[26:].tolist() == [[True, False]] * 13
-    assert rows.number_columns(PrepareOptions().categorical_columns)[0] is rows.values
-
-
-def cells_of(rows, log_format):
-    """The cells of each field of parsed rows, None where they are missing."""
-    cells = {}
-    for name, kind in log_format.fields:
-        if kind == "list":
-            texts = iter(rows.lists[name].values.tolist())
-            cells[name] = [[next(texts) for _ in range(length)] or None for length in rows.lists[name].lengths]
-            continue
-        if kind == "string":
-            place = log_format.text_fields.index(name)
-            values, present = rows.texts[place].tolist(), rows.strings_present[place]
-        else:
-            values, present = rows.numbers(*log_format.stored_in(name))
-        cells[name] = [value if there else None for value, there in zip(values, present, strict=True)]
-    return cells
+    assert np.array_equal(values[:26], rows.number_columns(PrepareOptions().categorical_columns)[0])
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -62,5 +46,7 @@ def test_a_blanked_field_is_missing_and_the_others_are_not_touched(seed):
     before = cells_of(rows, log.log_format)
     for name, _ in log.log_format.fields:
         expected = {**before, name: [None] * len(rows.labels)}
-        assert cells_of(rows.blanked(log.log_format, name), log.log_format) == expected
+        blank = rows.blanked(name)
+        assert not blank.lists.get(name) or not blank.lists[name].lengths.any()
+        assert cells_of(blank, log.log_format) == expected
         assert cells_of(rows, log.log_format) == before

@@ -51,6 +51,13 @@ def test_other_forms_are_not_for_the_native_parser(change):
         ),
         ("columns: {a: label, b: string, b: integer}", "key 'b' occurs twice"),
         ("clicked: ['1', '0']", "clicked and not_clicked must be cells that differ"),
+        ("{clicked: rest, not_clicked: rest}", "clicked and not_clicked must be cells that differ"),
+        ("{separator: ' ', trim: true}", "blanks separate them here"),
+        ("{separator: ',', decimal: ','}", "a number's comma would end its cell"),
+        (
+            "{columns: {y: label, c: string, t: timestamp}, timestamps: {t: '%m/%d/%Y %I:%M'}}",
+            "%I .1 to 12. and %p .AM or PM. go together",
+        ),
         ("colums: {}", "did you mean 'prepare.data.columns'"),
     ],
 )
