@@ -1,4 +1,4 @@
-"""The scoring service over bundles: options (of the command line), decoding (bodies to lines of the log), batching
+"""The scoring service over bundles: options (of the command line), forms (bodies to lines of the log), batching
 (requests joined; threads and the event loop that score), statement (what must serve), generations (bundles opened,
 checked, swapped, pinned), observed (metrics and drift), openapi (the document), service (routes; page.html is the one
 to look at), connections (uvicorn's server: headers, drain), processes (sockets, workers, signals).

@@ -16,7 +16,7 @@ from itertools import groupby
 import numpy as np
 
 from app.scoring.predictor import Predictor, Scored, probabilities
-from app.serving.decoding import RequestError, RowsToScore
+from app.serving.forms.form import RequestError, RowsToScore
 from app.serving.options import Limits
 from data_prep.encoding.encoder import Chunk
 from data_prep.encoding.from_table import RawTable, join_table_rows

@@ -34,7 +34,7 @@ from app.scoring.bundle_folder import (
 from app.scoring.bundle_tables import BundleTables
 from app.scoring.predictor import Predictor
 from app.serving.batching import join
-from app.serving.decoding import RowsToScore
+from app.serving.forms.form import RowsToScore
 from app.serving.options import ServerOptions
 from app.serving.statement import Statement, choose
 from data_prep.options.log_format import LogFormat

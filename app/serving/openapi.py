@@ -6,15 +6,10 @@ import html
 import json
 from typing import Any
 
+from app.serving.forms import FORMS, json_rows, tensors
 from data_prep.options.log_format import LogFormat
 
 VERSION = "3.1.0"
-_VALUES: dict[str, dict[str, Any]] = {
-    "integer": {"type": ["integer", "null"], "minimum": -(2**63), "maximum": 2**63 - 1},
-    "float": {"type": ["number", "null"]},
-    "hex32": {"type": ["string", "null"], "pattern": "^[0-9a-f]{8}$"},
-    "string": {"type": ["string", "null"], "pattern": "^[A-Za-z0-9 _.:/-]*$"},
-}
 _ERRORS = {
     "400": "the request is wrong; the error names row and field",
     "404": "no such model or version",
@@ -31,13 +26,11 @@ _ERRORS = {
 
 def document(model: str, version: str, log_format: LogFormat, example: dict[str, Any]) -> dict[str, Any]:
     """Return the document; `example` is a row."""
-    fields = {name: _VALUES.get(kind, {"type": ["string", "number", "null"]}) for name, kind in log_format.fields}
-    row = {"type": "object", "properties": fields, "required": list(fields)}
     rows = {"type": "object", "properties": {"rows": {"type": "array", "items": _ref("Row"), "minItems": 1}}}
     rows["required"] = ["rows"]
     described = {"model": {"type": "string"}, "version": {"type": "string"}, "generation": {"type": "integer"}}
     schemas = {
-        "Row": row,
+        "Row": json_rows.row_schema(log_format),
         "Rows": rows,
         "Scores": _object(described | {"scores": {"type": "array", "items": {"type": "number"}}}),
         "Explained": _object(described | {"score": {"type": "number"}, "fields": {"type": "array"}}),
@@ -45,17 +38,15 @@ def document(model: str, version: str, log_format: LogFormat, example: dict[str,
         "Nothing": {"type": "object"},
         "Described": _object(described),
         "Error": _object({"error": {"type": "string"}}),
-        "Infer": _infer_schema(list(fields)),
+        "Infer": tensors.schema(log_format),
         "Inferred": _object({"model_name": {"type": "string"}, "outputs": {"type": "array"}}),
     }
-    columns = log_format.columns
-    line = log_format.separator.join(_text(example.get(name)) for name in columns if columns[name] != "label")
+    many = {"content": {form.content_type: form.describe(log_format, example) for form in FORMS.values()}}
     one_row = _body("Rows", {"rows": [example]})
-    many = {"content": {**one_row["content"], "text/plain": {"schema": {"type": "string"}, "example": f"{line}\n"}}}
     current = _body("Version", {"version": version})
-    infer = _body("Infer", _infer_example(log_format, example))
+    infer = _body("Infer", tensors.example(log_format, example))
     paths = {
-        "/v1/score": _post("Score rows: JSON, lines as in the log, or an Arrow IPC stream", "Scores", many),
+        "/v1/score": _post(f"Score rows: {' or '.join(form.title for form in FORMS.values())}", "Scores", many),
         "/v1/explain": _post("Score one row, with each field's part", "Explained", one_row),
         "/v1/rollback": _post("Pin the newest version that is older than this, the current one", "Described", current),
         "/v1/pin": _post("Serve this version until another is pinned", "Described", current),
@@ -84,34 +75,6 @@ def document(model: str, version: str, log_format: LogFormat, example: dict[str,
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(properties)}
-
-
-def _infer_schema(fields: list[str]) -> dict[str, Any]:
-    tensor = {
-        "name": {"type": "string", "enum": fields},
-        "shape": {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2},
-        "datatype": {"type": "string"},
-        "data": {"type": "array"},
-    }
-    inputs = {"type": "array", "items": _object(tensor), "minItems": len(fields), "maxItems": len(fields)}
-    return _object({"inputs": inputs})
-
-
-def _infer_example(log_format: LogFormat, example: dict[str, Any]) -> dict[str, Any]:
-    inputs = [
-        {
-            "name": name,
-            "shape": [1],
-            "datatype": "FP64" if kind in ("integer", "float") else "BYTES",
-            "data": [example.get(name)],
-        }
-        for name, kind in log_format.fields
-    ]
-    return {"inputs": inputs}
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)
 
 
 def _ref(name: str) -> dict[str, str]:
@@ -149,9 +112,10 @@ def as_html(content: dict[str, Any]) -> str:
                 continue
             parts.append(f"<h2>{method.upper()} {html.escape(path)}</h2><p>{html.escape(operation['summary'])}</p>")
             for form, body in operation.get("requestBody", {}).get("content", {}).items():
-                example = body["example"]
-                shown = example if isinstance(example, str) else json.dumps(example)
-                parts.append(f"<p>{form}</p><pre>{html.escape(shown)}</pre>")
+                parts.append(f"<p>{form}</p>")
+                if (example := body.get("example")) is not None:
+                    shown = example if isinstance(example, str) else json.dumps(example)
+                    parts.append(f"<pre>{html.escape(shown)}</pre>")
     errors = "".join(f"<li>{status}: {html.escape(text)}</li>" for status, text in _ERRORS.items())
     title = html.escape(content["info"]["title"])
     return (

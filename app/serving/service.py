@@ -22,9 +22,11 @@ from starlette.types import Receive, Scope, Send
 
 from app.scoring.bundle_folder import short
 from app.scoring.predictor import Predictor, Scored
-from app.serving import decoding, openapi
+from app.serving import openapi
 from app.serving.batching import LOOP_BYTES, Batcher
-from app.serving.decoding import HEADER_LENGTH, OUTPUT, RequestError, RowsToScore
+from app.serving.forms import FORMS, json_rows, tensors
+from app.serving.forms.form import RequestError, RowsToScore, decode_json
+from app.serving.forms.tensors import HEADER_LENGTH, OUTPUT
 from app.serving.generations import Generations
 from app.serving.observed import Observed
 from app.serving.options import Limits, ServerOptions
@@ -52,6 +54,15 @@ _NO_ADDRESS, _NO_METHOD = "there is no such address; /docs lists all", "the addr
 Handler = Callable[[Request], Awaitable[Response]]
 
 
+class VersionRequest(msgspec.Struct):
+    """The JSON of /v1/rollback, the version that is not to be served any more, and of /v1/pin, the one that is."""
+
+    version: str
+
+
+_decode_version = msgspec.json.Decoder(VersionRequest).decode
+
+
 class Service:
     """ASGI application that answers requests by the models of `generations`.
 
@@ -65,11 +76,6 @@ class Service:
         self._allows = lru_cache(maxsize=256)(options.allows)
         self._held_bytes = 0
         self._explaining = asyncio.Semaphore(1)
-        self._decoders = {
-            "text/plain": decoding.lines_to_chunk,
-            "application/vnd.apache.arrow.stream": decoding.arrow_to_chunk,
-            "application/json": decoding.rows_to_chunk,
-        }
         gets: dict[str, Handler] = {
             "/": self._page,
             "/docs": self._docs,
@@ -176,29 +182,29 @@ class Service:
         return handler
 
     async def _score(self, request: Request) -> Response:
-        form = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+        content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
         # What `curl -d` sends where no type is given.
-        decode = self._decoders.get(form.replace("application/x-www-form-urlencoded", "application/json"))
-        if decode is None:
-            raise RequestError(415, f"content-type must be one of {', '.join(self._decoders)}")
-        predictor, scores = await self._scores(request, decode, decode is decoding.rows_to_chunk)
+        form = FORMS.get(content_type.replace("application/x-www-form-urlencoded", "application/json"))
+        if form is None:
+            raise RequestError(415, f"content-type must be one of {', '.join(FORMS)}")
+        predictor, scores = await self._scores(request, form.to_chunk, form.has_small_rows)
         answer = {**self._described(predictor), "scores": scores.tolist()}
         return Response(msgspec.json.encode(answer), headers=_headers(predictor), media_type="application/json")
 
     async def _infer(self, request: Request) -> Response:
         self._check_model(request)
-        infer: decoding.InferRequest | None = None
+        infer: tensors.InferRequest | None = None
         header_length = request.headers.get(HEADER_LENGTH)
 
         def decode(body: bytes, predictor: Predictor, limits: Limits) -> RowsToScore:
             nonlocal infer
-            infer, binary = decoding.split_infer(body, header_length)
-            return decoding.tensors_to_chunk(infer, binary, predictor, limits)
+            infer, binary = tensors.split_body(body, header_length)
+            return tensors.to_chunk(infer, binary, predictor, limits)
 
-        predictor, scores = await self._scores(request, decode, header_length is None)
+        predictor, scores = await self._scores(request, decode, header_length is not None)
         assert infer is not None
         model = (self.options.name, version_of(predictor), predictor.generation)
-        body, length = decoding.infer_answer(infer, *model, scores)
+        body, length = tensors.answer(infer, *model, scores)
         headers = _headers(predictor)
         if length is None:
             return Response(body, headers=headers, media_type="application/json")
@@ -206,15 +212,14 @@ class Service:
         return Response(body, headers=headers, media_type="application/octet-stream")
 
     async def _scores(
-        self, request: Request, decode: Callable[[bytes, Predictor, Limits], RowsToScore], is_json: bool
+        self, request: Request, decode: Callable[[bytes, Predictor, Limits], RowsToScore], has_small_rows: bool
     ) -> tuple[Predictor, np.ndarray]:
         """Return the scores of a request's rows, and the model that made them."""
         limits = self.options.limits
         deadline = time.monotonic() + self._deadline_ms(request) / 1000
         async with self._body(request) as body:
             predictor = self.generations.current
-            # A small body of another form may have any number of rows, which are none of the event loop's.
-            size = len(body) if is_json else max(len(body), LOOP_BYTES + 1)
+            size = max(len(body), LOOP_BYTES + 1) if has_small_rows else len(body)
             scores = await self.batcher.score(predictor, lambda: decode(body, predictor, limits), size, deadline)
             return predictor, scores
 
@@ -261,23 +266,23 @@ class Service:
         rows: list[dict[str, Any]] = []
 
         def decode(body: bytes, predictor: Predictor, limits: Limits) -> RowsToScore:
-            rows.extend(decoding.rows_of(body))
+            rows.extend(json_rows.read_rows(body))
             if len(rows) != 1:
                 raise RequestError(400, f"expected one row, found {len(rows)}")
-            return decoding.rows_to_chunk(body, predictor, limits)
+            return json_rows.to_chunk(body, predictor, limits)
 
         async with self._explaining:
-            predictor, scores = await self._scores(request, decode, True)
+            predictor, scores = await self._scores(request, decode, has_small_rows=False)
             effects = await asyncio.to_thread(predictor.explain, rows[0])
         fields = [asdict(effect) for effect in effects]
         answer = {**self._described(predictor), "score": float(scores[0]), "fields": fields}
         return JSONResponse(answer, headers=_headers(predictor))
 
     async def _roll_back(self, request: Request) -> Response:
-        return await self._state(request, lambda body: self.generations.roll_back(decoding.version_in(body)))
+        return await self._state(request, lambda body: self.generations.roll_back(_version_in(body)))
 
     async def _pin(self, request: Request) -> Response:
-        return await self._state(request, lambda body: self.generations.pin(decoding.version_in(body)))
+        return await self._state(request, lambda body: self.generations.pin(_version_in(body)))
 
     async def _unpin(self, request: Request) -> Response:
         return await self._state(request, lambda _: self.generations.pin(None))
@@ -323,16 +328,12 @@ class Service:
     async def _metadata(self, request: Request) -> Response:
         self._check_model(request)
         predictor = self.generations.current
-        inputs = [
-            {"name": name, "datatype": "FP64" if kind in ("integer", "float") else "BYTES", "shape": [-1]}
-            for name, kind in predictor.log_format.fields
-        ]
         return JSONResponse(
             {
                 "name": self.options.name,
                 "versions": [version_of(predictor)],
                 "platform": "onnxruntime_onnx",
-                "inputs": inputs,
+                "inputs": tensors.inputs_of(predictor.log_format),
                 "outputs": [{"name": OUTPUT, "datatype": "FP32", "shape": [-1]}],
             }
         )
@@ -375,6 +376,11 @@ class Service:
 def version_of(predictor: Predictor) -> str:
     """Return the version as a name that can stand in an address."""
     return short(predictor.version)
+
+
+def _version_in(body: bytes) -> str:
+    version: str = decode_json(_decode_version, body).version
+    return version
 
 
 def _content_length(request: Request) -> int:

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from app.scoring import write_bundle
 from app.scoring.batch_prediction import predict
 from app.scoring.predictor import Predictor
-from app.serving.decoding import RequestError, arrow_to_chunk, rows_to_chunk
+from app.serving.forms import FORMS
+from app.serving.forms.form import RequestError
 from app.serving.options import Limits
 from data_prep.kernels import numpy_kernels
 from data_prep.kernels.parsed import Chunk
@@ -226,13 +227,16 @@ def forms(world, folder):
     def score(rows):
         return lambda: predictor.score(rows())
 
+    def served(content_type, body):
+        return lambda: chunk_scores(FORMS[content_type].to_chunk(body(), predictor, Limits()))
+
     found = {
         "lines without a label": score(lambda: world.lines([name for name in columns if name != label])),
         "bytes": score(lambda: [line.encode() + b"\r\n" for line in world.lines(columns)]),
         "text dicts": score(lambda: text_rows(world)),
         "typed dicts": score(world.typed_rows),
         "dicts of NumPy": score(lambda: typed_frame(world).to_dict("records")),
-        "JSON": lambda: chunk_scores(rows_to_chunk(as_json(world), predictor, Limits())),
+        "JSON": served("application/json", lambda: as_json(world)),
         "text frame": score(lambda: pd.DataFrame(text_rows(world))),
         "text frame of objects": score(lambda: pd.DataFrame(text_rows(world)).astype(object)),
         "typed frame": score(lambda: typed_frame(world)),
@@ -240,7 +244,7 @@ def forms(world, folder):
         "text table": score(lambda: pa.Table.from_pylist(text_rows(world))),
         "typed table": score(lambda: typed_table(world)),
         "table of other types": score(lambda: other_types(world)),
-        "Arrow stream": lambda: chunk_scores(arrow_to_chunk(stream(typed_table(world)), predictor, Limits())),
+        "Arrow stream": served("application/vnd.apache.arrow.stream", lambda: stream(typed_table(world))),
         "file of lines": lambda: of_file(world, folder, write_lines(world)),
         "Parquet of text": lambda: of_file(
             world, folder, write_table(pa.Table.from_pylist(text_rows(world)), "text.parquet")

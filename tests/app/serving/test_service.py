@@ -19,9 +19,10 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 
-from app.serving import decoding
 from app.serving.batching import LEAST_QUEUE
-from app.serving.decoding import HEADER_LENGTH
+from app.serving.forms import tensors
+from app.serving.forms.form import RequestError
+from app.serving.forms.tensors import HEADER_LENGTH
 from tests.app.serving.conftest import Client
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -511,11 +512,11 @@ def test_the_log_has_no_word_of_a_request(client, golden, caplog, monkeypatch, s
 )
 def test_texts_behind_their_lengths(texts):
     data = b"".join(struct.pack("<I", len(text)) + text for text in texts)
-    assert decoding._texts("C1", memoryview(data), len(texts)).to_pylist() == texts
+    assert tensors._texts("C1", memoryview(data), len(texts)).to_pylist() == texts
     for wrong, num_rows in ((data + b"\0", len(texts)), (data[:-1], len(texts)), (data, len(texts) + 1)):
         if wrong or num_rows:
-            with pytest.raises(decoding.RequestError, match="C1"):
-                decoding._texts("C1", memoryview(wrong), num_rows)
+            with pytest.raises(RequestError, match="C1"):
+                tensors._texts("C1", memoryview(wrong), num_rows)
 
 
 def test_binary_requests_without_rows_are_refused(client, golden):

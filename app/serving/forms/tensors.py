@@ -1,9 +1,4 @@
-"""Bodies of requests as lines of the log, so that one parser decides what a good row is, and answers as bytes.
-
-Tables of plain numbers and hex digits alone become columns at once.
-
-/v1/score takes rows as JSON, lines of text or an Arrow IPC stream. V2 (the Open Inference Protocol) takes one input of
-n values for each field, as JSON or as binary data behind the JSON.
+"""Rows by V2, the Open Inference Protocol: one input of n values for each field, as JSON or as binary data behind it.
 
 Letters: n rows.
 """
@@ -11,20 +6,17 @@ Letters: n rows.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from app.scoring.predictor import Predictor
+from app.serving.forms.form import RequestError, RowsToScore, check_rows, decode_json, rows_to_chunk
 from app.serving.options import Limits
-from data_prep.encoding.encoder import Chunk
-from data_prep.encoding.from_table import RawTable
+from data_prep.options.log_format import LogFormat
 
-RowsToScore = Chunk | RawTable
 OUTPUT = "score"  # the only one of the model
 HEADER_LENGTH = "inference-header-content-length"  # of V2's binary extension: bytes of JSON before the binary data
 _TYPES: dict[str, np.dtype[Any]] = {
@@ -35,16 +27,7 @@ _TYPES: dict[str, np.dtype[Any]] = {
 }
 _HEX_TYPES = ("BYTES", "INT32", "UINT32", "INT64")  # others have no form of eight hex digits
 _WHOLE_TYPES = tuple(name for name in _TYPES if "INT" in name)
-_OLD_COMPRESSION = b"ARROW:experimental_compression"  # of one release, beside the format: nothing else names the sizes
-_MOST_SHOWN = 500  # characters of a message: it may quote the request
-
-
-class RequestError(Exception):
-    """A request that gets an error as its answer."""
-
-    def __init__(self, status: int, message: object) -> None:
-        super().__init__(str(message)[:_MOST_SHOWN])
-        self.status = status
+_WRONG_VALUE = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
 class Tensor(msgspec.Struct):
@@ -79,151 +62,10 @@ class InferRequest(msgspec.Struct):
         return bool((self.outputs or [WantedOutput(OUTPUT)])[0].parameters.get("binary_data", by_default))
 
 
-class ScoreRequest(msgspec.Struct):
-    """The JSON of /v1/score."""
-
-    rows: list[dict[str, Any]]
+_decode = msgspec.json.Decoder(InferRequest).decode
 
 
-class VersionRequest(msgspec.Struct):
-    """The JSON of /v1/rollback, the version that is not to be served any more, and of /v1/pin, the one that is."""
-
-    version: str
-
-
-_decode_version = msgspec.json.Decoder(VersionRequest).decode
-_decode_score = msgspec.json.Decoder(ScoreRequest).decode
-_decode_infer = msgspec.json.Decoder(InferRequest).decode
-
-
-def _decoded(decode: Callable[[bytes], Any], body: bytes) -> Any:
-    try:
-        return decode(body)
-    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        raise RequestError(400, f"the body is not the JSON that is expected: {error}") from None
-
-
-def rows_to_chunk(body: bytes, predictor: Predictor, limits: Limits) -> RowsToScore:
-    """Return the rows of {"rows": [{column: value …} …]}. Raises RequestError, as the others here."""
-    return _chunk(rows_of(body), predictor, limits)
-
-
-def rows_of(body: bytes) -> list[dict[str, Any]]:
-    """Return the rows of a body of /v1/score."""
-    rows: list[dict[str, Any]] = _decoded(_decode_score, body).rows
-    return rows
-
-
-def version_in(body: bytes) -> str:
-    """Return the version that a body of /v1/rollback or /v1/pin names."""
-    version: str = _decoded(_decode_version, body).version
-    return version
-
-
-def lines_to_chunk(body: bytes, predictor: Predictor, limits: Limits) -> RowsToScore:
-    """Return lines as in the log, whose label may be left out."""
-    _check_rows(body.count(b"\n"), limits)
-    return _chunk(body.removesuffix(b"\n").split(b"\n") if body else [], predictor, limits)
-
-
-def arrow_to_chunk(body: bytes, predictor: Predictor, limits: Limits) -> RowsToScore:
-    """Return the rows of an Arrow IPC stream."""
-    try:
-        _check_claims(body, limits)
-        table = pa.ipc.open_stream(body).read_all()
-        table.validate(full=True)
-    except (pa.ArrowException, OSError, UnicodeError, struct.error) as error:
-        raise RequestError(400, f"the body is no Arrow IPC stream: {error}") from None
-    _check_bytes(sum(map(_dictionary_bytes, table.columns)), limits)
-    return _chunk(table, predictor, limits)
-
-
-def _check_claims(body: bytes, limits: Limits) -> None:
-    """Check what an Arrow IPC stream claims to hold, before it is read: null or compressed columns may claim anything.
-
-    Counts 8 bytes a value, nested ones too, for its text, and buffers as they are without compression. pyarrow gives
-    no access to these numbers: https://github.com/apache/arrow/blob/main/format/Message.fbs, which it has verified.
-    """
-    num_rows = num_bytes = 0
-    for message in pa.ipc.MessageReader.open_stream(body):
-        if message.type not in ("record batch", "dictionary"):
-            continue
-        data = message.metadata.to_pybytes()
-        if _OLD_COMPRESSION in data:
-            raise RequestError(400, "the body is compressed as by Arrow 0.17; write it with a later release")
-        header = _leads_to(data, _field(data, _leads_to(data, 0), 2))
-        if message.type == "dictionary":
-            header = _leads_to(data, _field(data, header, 1))
-        else:
-            num_rows += (
-                abs(struct.unpack_from("<q", data, _field(data, header, 0))[0]) if _field(data, header, 0) else 0
-            )
-            _check_rows(num_rows, limits)
-        num_bytes += sum(8 * max(length, 0) for length, _ in _pairs(data, header, 1))
-        for start, length in _pairs(data, header, 2):
-            claimed = -1
-            if length >= 8 and _field(data, header, 3):
-                (claimed,) = struct.unpack_from("<q", message.body, start)
-            num_bytes += max(claimed, length)
-        _check_bytes(num_bytes, limits)
-
-
-def _leads_to(data: bytes, place: int) -> int:
-    """Return the place to which an offset of a flatbuffer leads."""
-    return place + int(struct.unpack_from("<I", data, place)[0])
-
-
-def _field(data: bytes, table: int, number: int) -> int:
-    """Return the place of a field of a flatbuffer's table, 0 where that has the default."""
-    first = table - struct.unpack_from("<i", data, table)[0]
-    place, (size,) = first + 4 + 2 * number, struct.unpack_from("<H", data, first)
-    offset = struct.unpack_from("<H", data, place)[0] if place < first + size else 0
-    return table + offset if offset else 0
-
-
-def _pairs(data: bytes, table: int, number: int) -> Iterator[tuple[int, int]]:
-    """Yield the structures of a flatbuffer's vector, of two numbers each."""
-    if place := _field(data, table, number):
-        start = _leads_to(data, place)
-        yield from struct.iter_unpack(
-            "<qq", data[start + 4 : start + 4 + 16 * struct.unpack_from("<I", data, start)[0]]
-        )
-
-
-def _dictionary_bytes(column: pa.ChunkedArray) -> int:
-    """Return the bytes of a column's texts where each has the place of one in a dictionary, which may be long."""
-    of_type = column.type
-    if pa.types.is_list(of_type) or pa.types.is_large_list(of_type) or pa.types.is_fixed_size_list(of_type):
-        column = pc.list_flatten(column)
-    texts = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
-    if not (pa.types.is_dictionary(column.type) and column.type.value_type in texts):
-        return 0
-    lengths = (pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in column.chunks)
-    return sum(pc.sum(each).as_py() or 0 for each in lengths)
-
-
-def _check_bytes(num_bytes: int, limits: Limits) -> None:
-    if num_bytes > (most := limits.max_body_mib << 20):
-        raise RequestError(413, f"the body's cells take {num_bytes:,} bytes, expected at most {most:,}")
-
-
-def _check_rows(num_rows: int, limits: Limits) -> None:
-    if num_rows > limits.max_rows:
-        raise RequestError(413, f"the request has {num_rows:,} rows, expected at most {limits.max_rows:,}")
-
-
-def _chunk(rows: Any, predictor: Predictor, limits: Limits) -> RowsToScore:
-    _check_rows(len(rows), limits)
-    try:
-        chunk = predictor.chunk_of(rows)
-    except (ValueError, TypeError, pa.ArrowException) as error:
-        raise RequestError(400, error) from None
-    if not chunk.num_lines:
-        raise RequestError(400, "the request has no rows")
-    return chunk
-
-
-def split_infer(body: bytes, header_length: str | None) -> tuple[InferRequest, memoryview]:
+def split_body(body: bytes, header_length: str | None) -> tuple[InferRequest, memoryview]:
     """Return the JSON of a V2 request and the binary data behind it."""
     size = len(body)
     if header_length is not None:
@@ -232,14 +74,14 @@ def split_infer(body: bytes, header_length: str | None) -> tuple[InferRequest, m
         size = int(header_length)
         if size > len(body):
             raise RequestError(400, f"{HEADER_LENGTH} is {size}, and the body has {len(body)} bytes")
-    request: InferRequest = _decoded(_decode_infer, body[:size])
+    request: InferRequest = decode_json(_decode, body[:size])
     outputs = [output.name for output in request.outputs or ()]
     if outputs not in ([], [OUTPUT]):
         raise RequestError(400, f"outputs: found {outputs!r}, expected [{OUTPUT!r}]")
     return request, memoryview(body)[size:]
 
 
-def tensors_to_chunk(request: InferRequest, binary: memoryview, predictor: Predictor, limits: Limits) -> RowsToScore:
+def to_chunk(request: InferRequest, binary: memoryview, predictor: Predictor, limits: Limits) -> RowsToScore:
     """Return the rows of a V2 request."""
     kinds = dict(predictor.log_format.fields)
     names = [tensor.name for tensor in request.inputs]
@@ -255,7 +97,7 @@ def tensors_to_chunk(request: InferRequest, binary: memoryview, predictor: Predi
             raise RequestError(
                 400, f"input {tensor.name!r} has shape {tensor.shape}, expected [n] or [n, 1] with one n for all inputs"
             )
-        _check_rows(num_rows, limits)
+        check_rows(num_rows, limits)
         _check_type(tensor, kinds[tensor.name])
         size = tensor.parameters.get("binary_data_size")
         if size is None:
@@ -271,7 +113,7 @@ def tensors_to_chunk(request: InferRequest, binary: memoryview, predictor: Predi
         start += size
     if start != len(binary):
         raise RequestError(400, f"{len(binary) - start} bytes of binary data belong to no input")
-    return _chunk(pa.table(columns, names=names), predictor, limits)
+    return rows_to_chunk(pa.table(columns, names=names), predictor, limits)
 
 
 def _check_type(tensor: Tensor, kind: str) -> None:
@@ -291,7 +133,7 @@ def _json_column(tensor: Tensor, num_rows: int) -> pa.Array:
     of_type = pa.string() if tensor.datatype == "BYTES" else pa.from_numpy_dtype(_TYPES[tensor.datatype])
     try:
         return pa.array(data, of_type)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+    except _WRONG_VALUE:
         row = next(i for i, value in enumerate(data) if not _is_of(value, of_type))
         raise RequestError(
             400, f"row {row}, input {tensor.name!r}: expected a value of {tensor.datatype} or null, found {data[row]!r}"
@@ -301,7 +143,7 @@ def _json_column(tensor: Tensor, num_rows: int) -> pa.Array:
 def _is_of(value: Any, of_type: pa.DataType) -> bool:
     try:
         pa.array([value], of_type)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+    except _WRONG_VALUE:
         return False
     return True
 
@@ -368,7 +210,7 @@ def _binary_array(sizes: np.ndarray, texts: np.ndarray) -> pa.Array:
     return pa.Array.from_buffers(pa.large_binary(), len(sizes), [None, pa.py_buffer(offsets), pa.py_buffer(texts)])
 
 
-def infer_answer(
+def answer(
     request: InferRequest, model: str, version: str, generation: int, scores: np.ndarray
 ) -> tuple[bytes, int | None]:
     """Return the body that answers a V2 request, and the length of its JSON where binary data follow."""
@@ -384,3 +226,30 @@ def infer_answer(
         answer["id"] = request.id
     head = msgspec.json.encode(answer)
     return head + binary, len(head) if request.is_binary_wanted else None
+
+
+def inputs_of(log_format: LogFormat) -> list[dict[str, Any]]:
+    """Return name, type and shape of each input, as the model's description has them."""
+    return [
+        {"name": name, "datatype": "FP64" if kind in ("integer", "float") else "BYTES", "shape": [-1]}
+        for name, kind in log_format.fields
+    ]
+
+
+def schema(log_format: LogFormat) -> dict[str, Any]:
+    """Return the OpenAPI schema of a request."""
+    names = [name for name, _ in log_format.fields]
+    properties = {
+        "name": {"type": "string", "enum": names},
+        "shape": {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2},
+        "datatype": {"type": "string"},
+        "data": {"type": "array"},
+    }
+    tensor = {"type": "object", "properties": properties, "required": list(properties)}
+    inputs = {"type": "array", "items": tensor, "minItems": len(names), "maxItems": len(names)}
+    return {"type": "object", "properties": {"inputs": inputs}, "required": ["inputs"]}
+
+
+def example(log_format: LogFormat, row: dict[str, Any]) -> dict[str, Any]:
+    """Return the request of a row."""
+    return {"inputs": [{**tensor, "shape": [1], "data": [row.get(tensor["name"])]} for tensor in inputs_of(log_format)]}

@@ -1,0 +1,100 @@
+"""Rows as an Arrow IPC stream."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from app.scoring.predictor import Predictor
+from app.serving.forms.form import Form, RequestError, RowsToScore, check_rows, rows_to_chunk
+from app.serving.options import Limits
+
+_OLD_COMPRESSION = b"ARROW:experimental_compression"  # of one release, beside the format: nothing else names the sizes
+
+
+def to_chunk(body: bytes, predictor: Predictor, limits: Limits) -> RowsToScore:
+    """Return the rows of a stream as a chunk."""
+    try:
+        _check_claims(body, limits)
+        table = pa.ipc.open_stream(body).read_all()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, UnicodeError, struct.error) as error:
+        raise RequestError(400, f"the body is no Arrow IPC stream: {error}") from None
+    _check_bytes(sum(map(_dictionary_bytes, table.columns)), limits)
+    return rows_to_chunk(table, predictor, limits)
+
+
+def _check_claims(body: bytes, limits: Limits) -> None:
+    """Check what an Arrow IPC stream claims to hold, before it is read: null or compressed columns may claim anything.
+
+    Counts 8 bytes a value, nested ones too, for its text, and buffers as they are without compression. pyarrow gives
+    no access to these numbers: https://github.com/apache/arrow/blob/main/format/Message.fbs, which it has verified.
+    """
+    num_rows = num_bytes = 0
+    for message in pa.ipc.MessageReader.open_stream(body):
+        if message.type not in ("record batch", "dictionary"):
+            continue
+        data = message.metadata.to_pybytes()
+        if _OLD_COMPRESSION in data:
+            raise RequestError(400, "the body is compressed as by Arrow 0.17; write it with a later release")
+        header = _leads_to(data, _field(data, _leads_to(data, 0), 2))
+        if message.type == "dictionary":
+            header = _leads_to(data, _field(data, header, 1))
+        else:
+            num_rows += (
+                abs(struct.unpack_from("<q", data, _field(data, header, 0))[0]) if _field(data, header, 0) else 0
+            )
+            check_rows(num_rows, limits)
+        num_bytes += sum(8 * max(length, 0) for length, _ in _pairs(data, header, 1))
+        for start, length in _pairs(data, header, 2):
+            claimed = -1
+            if length >= 8 and _field(data, header, 3):
+                (claimed,) = struct.unpack_from("<q", message.body, start)
+            num_bytes += max(claimed, length)
+        _check_bytes(num_bytes, limits)
+
+
+def _leads_to(data: bytes, place: int) -> int:
+    """Return the place to which an offset of a flatbuffer leads."""
+    return place + int(struct.unpack_from("<I", data, place)[0])
+
+
+def _field(data: bytes, table: int, number: int) -> int:
+    """Return the place of a field of a flatbuffer's table, 0 where that has the default."""
+    first = table - struct.unpack_from("<i", data, table)[0]
+    place, (size,) = first + 4 + 2 * number, struct.unpack_from("<H", data, first)
+    offset = struct.unpack_from("<H", data, place)[0] if place < first + size else 0
+    return table + offset if offset else 0
+
+
+def _pairs(data: bytes, table: int, number: int) -> Iterator[tuple[int, int]]:
+    """Yield the structures of a flatbuffer's vector, of two numbers each."""
+    if place := _field(data, table, number):
+        start = _leads_to(data, place)
+        yield from struct.iter_unpack(
+            "<qq", data[start + 4 : start + 4 + 16 * struct.unpack_from("<I", data, start)[0]]
+        )
+
+
+def _dictionary_bytes(column: pa.ChunkedArray) -> int:
+    """Return the bytes of a column's texts where each has the place of one in a dictionary, which may be long."""
+    of_type = column.type
+    if pa.types.is_list(of_type) or pa.types.is_large_list(of_type) or pa.types.is_fixed_size_list(of_type):
+        column = pc.list_flatten(column)
+    texts = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+    if not (pa.types.is_dictionary(column.type) and column.type.value_type in texts):
+        return 0
+    lengths = (pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in column.chunks)
+    return sum(pc.sum(each).as_py() or 0 for each in lengths)
+
+
+def _check_bytes(num_bytes: int, limits: Limits) -> None:
+    if num_bytes > (most := limits.max_body_mib << 20):
+        raise RequestError(413, f"the body's cells take {num_bytes:,} bytes, expected at most {most:,}")
+
+
+# OpenAPI has no schema for bytes, and nobody could read an example.
+FORM = Form("application/vnd.apache.arrow.stream", "an Arrow IPC stream", to_chunk, lambda *_: {})

@@ -1,0 +1,64 @@
+"""What all forms of a request's rows share: their description, their errors and the bounds of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from app.scoring.predictor import Predictor
+from app.serving.options import Limits
+from data_prep.encoding.encoder import Chunk
+from data_prep.encoding.from_table import RawTable
+from data_prep.options.log_format import LogFormat
+
+RowsToScore = Chunk | RawTable
+_MOST_SHOWN = 500  # characters of a message: it may quote the request
+
+
+class RequestError(Exception):
+    """A request that gets an error as its answer."""
+
+    def __init__(self, status: int, message: object) -> None:
+        super().__init__(str(message)[:_MOST_SHOWN])
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form of the rows of /v1/score."""
+
+    content_type: str
+    title: str  # in a list of all forms
+    to_chunk: Callable[[bytes, Predictor, Limits], RowsToScore]  # raises RequestError
+    describe: Callable[[LogFormat, dict[str, Any]], dict[str, Any]]  # for /docs: its schema, and a row as an example
+    has_small_rows: bool = True  # a small body may have so many that the event loop must not score them
+
+
+def rows_to_chunk(rows: Any, predictor: Predictor, limits: Limits) -> RowsToScore:
+    """Return as a chunk what `Predictor.chunk_of` takes. Raises RequestError if a row is wrong or none is there."""
+    check_rows(len(rows), limits)
+    try:
+        chunk = predictor.chunk_of(rows)
+    except (ValueError, TypeError, pa.ArrowException) as error:
+        raise RequestError(400, error) from None
+    if not chunk.num_lines:
+        raise RequestError(400, "the request has no rows")
+    return chunk
+
+
+def check_rows(num_rows: int, limits: Limits) -> None:
+    """Raise RequestError 413 if a request has too many rows."""
+    if num_rows > limits.max_rows:
+        raise RequestError(413, f"the request has {num_rows:,} rows, expected at most {limits.max_rows:,}")
+
+
+def decode_json(decode: Callable[[bytes], Any], body: bytes) -> Any:
+    """Return a body of JSON by one of msgspec's decoders. Raises RequestError."""
+    try:
+        return decode(body)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise RequestError(400, f"the body is not the JSON that is expected: {error}") from None

@@ -1,0 +1,54 @@
+"""Rows as JSON: {"rows": [{column: value …} …]}."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from app.scoring.predictor import Predictor
+from app.serving.forms.form import Form, RowsToScore, decode_json, rows_to_chunk
+from app.serving.options import Limits
+from data_prep.options.log_format import LogFormat
+
+_VALUES: dict[str, dict[str, Any]] = {
+    "integer": {"type": ["integer", "null"], "minimum": -(2**63), "maximum": 2**63 - 1},
+    "float": {"type": ["number", "null"]},
+    "hex32": {"type": ["string", "null"], "pattern": "^[0-9a-f]{8}$"},
+    "string": {"type": ["string", "null"], "pattern": "^[A-Za-z0-9 _.:/-]*$"},
+}
+
+
+class ScoreRequest(msgspec.Struct):
+    """The JSON of a request."""
+
+    rows: list[dict[str, Any]]
+
+
+_decode = msgspec.json.Decoder(ScoreRequest).decode
+
+
+def read_rows(body: bytes) -> list[dict[str, Any]]:
+    """Return the rows of a body. Raises RequestError."""
+    rows: list[dict[str, Any]] = decode_json(_decode, body).rows
+    return rows
+
+
+def to_chunk(body: bytes, predictor: Predictor, limits: Limits) -> RowsToScore:
+    """Return the rows of a body as a chunk."""
+    return rows_to_chunk(read_rows(body), predictor, limits)
+
+
+def row_schema(log_format: LogFormat) -> dict[str, Any]:
+    """Return the OpenAPI schema of a row."""
+    fields = {name: _VALUES.get(kind, {"type": ["string", "number", "null"]}) for name, kind in log_format.fields}
+    return {"type": "object", "properties": fields, "required": list(fields)}
+
+
+def describe(_: LogFormat, row: dict[str, Any]) -> dict[str, Any]:
+    """Return schema and example; the document has the schema of `rows` for all addresses that take it."""
+    return {"schema": {"$ref": "#/components/schemas/Rows"}, "example": {"rows": [row]}}
+
+
+# Each row names all columns, so a small body has few.
+FORM = Form("application/json", "JSON", to_chunk, describe, has_small_rows=False)

@@ -1,0 +1,26 @@
+"""Rows as lines of the log, whose label may be left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.scoring.predictor import Predictor
+from app.serving.forms.form import Form, RowsToScore, check_rows, rows_to_chunk
+from app.serving.options import Limits
+from data_prep.options.log_format import LogFormat
+
+
+def to_chunk(body: bytes, predictor: Predictor, limits: Limits) -> RowsToScore:
+    """Return the lines of a body as a chunk."""
+    check_rows(body.count(b"\n"), limits)
+    return rows_to_chunk(body.removesuffix(b"\n").split(b"\n") if body else [], predictor, limits)
+
+
+def describe(log_format: LogFormat, row: dict[str, Any]) -> dict[str, Any]:
+    """Return schema and example."""
+    names = [name for name, kind in log_format.columns.items() if kind != "label"]
+    cells = ["" if row.get(name) is None else str(row[name]) for name in names]
+    return {"schema": {"type": "string"}, "example": log_format.separator.join(cells) + "\n"}
+
+
+FORM = Form("text/plain", "lines as in the log", to_chunk, describe)
