@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +187,7 @@ class Service:
         form = FORMS.get(content_type.replace("application/x-www-form-urlencoded", "application/json"))
         if form is None:
             raise RequestError(415, f"content-type must be one of {', '.join(FORMS)}")
-        predictor, scores = await self._scores(request, form.to_chunk, form.has_small_rows)
+        predictor, scores = await self._scores(request, form.to_chunk, form.has_small_rows, form.name_row)
         answer = {**self._described(predictor), "scores": scores.tolist()}
         return Response(msgspec.json.encode(answer), headers=_headers(predictor), media_type="application/json")
 
@@ -212,7 +212,11 @@ class Service:
         return Response(body, headers=headers, media_type="application/octet-stream")
 
     async def _scores(
-        self, request: Request, decode: Callable[[bytes, Predictor, Limits], RowsToScore], has_small_rows: bool
+        self,
+        request: Request,
+        decode: Callable[[bytes, Predictor, Limits], RowsToScore],
+        has_small_rows: bool,
+        name_row: Callable[[bytes, int], str] | None = None,
     ) -> tuple[Predictor, np.ndarray]:
         """Return the scores of a request's rows, and the model that made them."""
         limits = self.options.limits
@@ -220,7 +224,10 @@ class Service:
         async with self._body(request) as body:
             predictor = self.generations.current
             size = max(len(body), LOOP_BYTES + 1) if has_small_rows else len(body)
-            scores = await self.batcher.score(predictor, lambda: decode(body, predictor, limits), size, deadline)
+            try:
+                scores = await self.batcher.score(predictor, lambda: decode(body, predictor, limits), size, deadline)
+            except RequestError as error:
+                raise error.with_row_as(partial(name_row, body)) if name_row else error from None
             return predictor, scores
 
     def _deadline_ms(self, request: Request) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,11 @@ class RequestError(Exception):
         super().__init__(str(message)[:_MOST_SHOWN])
         self.status = status
 
+    def with_row_as(self, name_of: Callable[[int], str]) -> RequestError:
+        """Return the error with another name of the row that its message begins with, if it begins with one."""
+        row = re.match(r"row (\d+)", str(self))
+        return RequestError(self.status, name_of(int(row[1])) + str(self)[row.end() :]) if row else self
+
 
 @dataclass(frozen=True)
 class Form:
@@ -36,6 +42,7 @@ class Form:
     to_chunk: Callable[[bytes, Predictor, Limits], RowsToScore]  # raises RequestError
     describe: Callable[[LogFormat, dict[str, Any]], dict[str, Any]]  # for /docs: its schema, and a row as an example
     has_small_rows: bool = True  # a small body may have so many that the event loop must not score them
+    name_row: Callable[[bytes, int], str] | None = None  # of a body, for errors, if that is not its number
 
 
 def rows_to_chunk(rows: Any, predictor: Predictor, limits: Limits) -> RowsToScore:
