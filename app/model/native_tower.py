@@ -18,7 +18,7 @@ from mindspore import Parameter
 
 from app.config.config import LossOptions
 from app.config.schedules import ConstantSchedule
-from app.model.graph import HostGraph, OnDevice
+from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, HostGraph, OnDevice
 from app.model.layer_library import LIBRARY
 from app.model.native_layer import NativeLayer
 from app.model.tower_optimizers import CLIP_EPSILON, Adam, DenseOptimizers, Ftrl
@@ -29,6 +29,8 @@ from common.memory import HugeBuffer
 from common.native_library import address, output_address
 
 Arrays = dict[str, np.ndarray]  # by names of the model's parameters
+# Sums arrays over ranks: the sums, valid until the next call, and True if all values are finite.
+SumOverRanks = Callable[[list[np.ndarray]], tuple[list[np.ndarray], bool]]
 
 
 TowerShape, TowerArrays, TowerBatch = (
@@ -101,8 +103,17 @@ class NativeStep(NativeTower, HostGraph):
 
     is_native = True
 
-    def __init__(self, model: WideDeep, optimizers: DenseOptimizers, loss: LossOptions, drops: bool) -> None:
+    def __init__(
+        self,
+        model: WideDeep,
+        optimizers: DenseOptimizers,
+        loss: LossOptions,
+        drops: bool,
+        sum_over_ranks: SumOverRanks | None = None,
+    ) -> None:
+        """With `sum_over_ranks`, losses, flag and dense gradients are those of all ranks' batches together."""
         super().__init__(model, loss)
+        self.sum = sum_over_ranks
         self._drops, self._loss_scale, self._optimizers = drops, loss.loss_scale, optimizers
         self._deep_gradient = HugeBuffer()
         self._gradients = {name: np.empty_like(values) for name, values in self.parameters.items()}
@@ -117,10 +128,11 @@ class NativeStep(NativeTower, HostGraph):
         self._adam = _AdamCall(optimizers.tower, [self._gradients[name] for name in self._tower_names])
 
     @staticmethod
-    def covers_optimizers(optimizers: DenseOptimizers) -> bool:
-        """Return True if the step has these optimizers: FTRL for the wide head, Adam or AdamW for the tower."""
+    def takes(model: WideDeep, optimizers: DenseOptimizers) -> bool:
+        """Return True if it covers the model, with FTRL for the wide head and Adam or AdamW for the tower."""
         return (
-            isinstance(optimizers.wide, Ftrl)
+            NativeTower.covers(model)
+            and isinstance(optimizers.wide, Ftrl)
             and isinstance(optimizers.tower, Adam)
             and optimizers.tower.native is not None
         )
@@ -139,10 +151,17 @@ class NativeStep(NativeTower, HostGraph):
         )
         inputs = self._pointer(), self._arrays.pointer, ctypes.byref(batch), self._gradient_arrays.pointer
         _check(LIBRARY.load().tower_gradients(*inputs, *map(output_address, (deep_gradient, wide_gradient, result))))
-        deep_loss, wide_loss, finite = result.tolist()
+        result[NUM_BAD] = 1 - result[NUM_BAD]  # the kernels return a flag: 1 if all values are finite
+        if self.sum is not None:
+            # Each rank's values may be finite and their sum not.
+            (result, *sums), finite_sums = self.sum([result, *self._gradients.values()])
+            for gradient, summed in zip(self._gradients.values(), sums, strict=True):
+                gradient[...] = summed
+            result[NUM_BAD] += not finite_sums
+        finite = result[NUM_BAD] == 0
         if finite:
             self._update()
-        return deep_loss, wide_loss, finite > 0, deep_gradient, wide_gradient
+        return float(result[DEEP_LOSS]), float(result[WIDE_LOSS]), bool(finite), deep_gradient, wide_gradient
 
     def _update(self) -> None:
         optimizers = self._optimizers

@@ -66,15 +66,12 @@ class Turn:
 
     def __init__(self, take_steps: Callable[[int], Parts], step: Step, group: MpiGroup, workload: Workload) -> None:
         from app.model.graph import OnDevice  # MindSpore, after the environment is prepared
-        from app.training.parallel.data_parallel import (
-            DataParallelStep,
-            SummedGraph,
-        )
+        from app.training.parallel.data_parallel import DataParallelStep
 
         assert isinstance(step, DataParallelStep)
         assert isinstance(step.tables, ShardedTables)
         graph = step.graph.cell if isinstance(step.graph, OnDevice) else step.graph
-        self._sum = graph.sum if isinstance(graph, SummedGraph) else GradientSum(group.communicator)
+        self._sum = getattr(graph, "sum", None) or GradientSum(group.communicator)  # none on one rank
         self._exchange = step.tables.owned.exchange
         self._take_steps, self._group = take_steps, group
         self._least_bytes = itertools.cycle(least_bytes(workload, group))

@@ -10,5 +10,6 @@ def test_ranks_and_servers_train_as_one_process_does(run_ranks, project):
     status, output = run_ranks(4, "train_steps.py", project / "configs" / "tiny.yaml", timeout=600)
     assert status == 0, output
     equal = Counter(line.split(" of ")[1] for line in output.splitlines() if line.endswith("equal"))
-    expected = {(1, 0): 1, (2, 0): 2, (3, 0): 3, (4, 0): 4, (2, 1): 1, (4, 2): 2}
-    assert equal == {f"{size}, {servers} servers: equal": count for (size, servers), count in expected.items()}
+    expected = {"1, 0": 1, "2, 0": 2, "3, 0": 3, "4, 0": 4, "2, 1": 1, "4, 2": 2}
+    jobs = {f"{job} servers: equal": count for job, count in expected.items()}
+    assert equal == {**jobs, "3, 0 servers, as a graph: equal": 3}

@@ -20,6 +20,7 @@ from app.device import init_communication
 from app.distributed.gradient_sum import GradientSum
 from app.distributed.process_group import ProcessGroup, mark_collective, rank_slice
 from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, AllFinite, Gradients, HostGraph, Optimizers, scalars
+from app.model.native_tower import NativeStep
 from app.model.wide_deep import WideDeep
 from app.tables.interface import UniqueIds
 from app.training.parallel.placement import TowerPlacement
@@ -42,6 +43,12 @@ class DataParallelPlacement(TowerPlacement):
             return SummedGraph(parts, self._group)
         init_communication()
         return AllReducedGraph(parts, self._group)
+
+    def host_graph(self, parts: StepSettings) -> HostGraph:
+        if self._group.size == 1 or not NativeStep.takes(parts.model, parts.optimizers):
+            return super().host_graph(parts)
+        loss, drops = parts.shared_by(self._group.size).loss, parts.noise.rate > 0
+        return NativeStep(parts.model, parts.optimizers, loss, drops, GradientSum(self._group.communicator))
 
 
 class SummedGraph:

@@ -7,7 +7,7 @@ from mindspore import nn
 
 from app.distributed.process_group import rank_slice
 from app.model.graph import DeviceGraph, HostGraph, OnDevice
-from app.model.native_tower import NativeStep, NativeTower
+from app.model.native_tower import NativeStep
 from app.model.tower_optimizers import DenseOptimizers, WrapOptimizer
 from app.model.wide_deep import WideDeep
 from app.training.step.step import Graph, StepSettings
@@ -36,8 +36,7 @@ class TowerPlacement:
     def host_graph(self, parts: StepSettings) -> HostGraph:
         """Return the step's graph as a function of host arrays: native kernels if they cover all of it."""
         graph = self.graph(parts)
-        native = NativeTower.covers(parts.model) and NativeStep.covers_optimizers(parts.optimizers)
-        if native and isinstance(graph, DeviceGraph):
+        if isinstance(graph, DeviceGraph) and NativeStep.takes(parts.model, parts.optimizers):
             return NativeStep(parts.model, parts.optimizers, parts.loss, drops=parts.noise.rate > 0)
         return OnDevice(graph)
 
