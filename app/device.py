@@ -17,7 +17,8 @@ log = logging.getLogger(__name__)
 
 CPU_INFO = Path("/proc/cpuinfo")
 
-MATH_MODE_FLAGS = {"amx_bf16", "bf16"}
+# Of processors that multiply bfloat16 (the last is Arm's), and those for which oneDNN's math mode makes use of it.
+BFLOAT16_FLAGS, MATH_MODE_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}, {"amx_bf16", "bf16"}
 
 ONEDNN_MATH_MODE = "ONEDNN_DEFAULT_FPMATH_MODE"
 

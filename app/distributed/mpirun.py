@@ -28,7 +28,7 @@ from common.signals import handled
 
 FORWARDED = {signal.SIGINT: signal.SIGUSR1, signal.SIGTERM: signal.SIGUSR2}
 
-EXPORTED = ("PATH", "LD_LIBRARY_PATH", "OMP_WAIT_POLICY")  # to other hosts
+EXPORTED = ("PATH", "LD_LIBRARY_PATH", "OMP_WAIT_POLICY", "WIDE_DEEP_PRECISION")  # to other hosts
 
 
 PR_SET_PDEATHSIG = 1

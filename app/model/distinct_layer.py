@@ -9,10 +9,10 @@ import mindspore as ms
 from mindspore import Tensor, nn, ops
 
 from app.config.run_settings import DeviceOptions
-from app.device import cpu_flags, records_dropped
+from app.device import BFLOAT16_FLAGS, cpu_flags, records_dropped
 from app.model.dense_layer import NATIVE_ACTIVATION
 from app.model.layer_library import LIBRARY
-from app.model.native_layer import BFLOAT16_FLAGS, make_operators
+from app.model.native_layer import make_operators
 
 
 class NativeDistinctLayer(nn.Cell):

@@ -1,9 +1,12 @@
-"""The native library of the tower's layers (`csrc/`), and its function outside the graph. Imports no MindSpore.
+"""The native library of the tower's layers (`csrc/`), and its functions outside the graph. Imports no MindSpore.
 
 Letters: B batch, C looked-up fields, U distinct rows.
 """
 
 from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -16,6 +19,24 @@ LIBRARY = NativeLibrary(
     "dense layer is",
     "continue with MindSpore's operators",
 )
+
+TowerShape, TowerArrays, TowerBatch = (
+    LIBRARY.interface.structures[name] for name in ("TowerShape", "TowerArrays", "TowerBatch")
+)
+
+
+class TowerPointers:
+    """The arrays of a model, by names of its parameters, as `TowerArrays`; valid as long as this object lives."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
+        matrices = [output_address(values) for name, values in arrays.items() if name.startswith("tower.matrix_")]
+        biases = [output_address(values) for name, values in arrays.items() if name.startswith("tower.bias_")]
+        self._arrays = arrays
+        self._lists = [(ctypes.c_void_p * len(found))(*found) for found in (matrices, biases)]
+        names = "wide.bias", "wide.numeric_weight", "tower.numeric_rows", "tower.numeric_matrix"
+        plain = (output_address(arrays[name]) if name in arrays else None for name in names)
+        self._struct = TowerArrays(*plain, *map(ctypes.addressof, self._lists))
+        self.pointer = ctypes.pointer(self._struct)
 
 
 def distinct_rows(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

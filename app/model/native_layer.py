@@ -10,7 +10,7 @@ import mindspore as ms
 from mindspore import Tensor, nn, ops
 
 from app.config.run_settings import DeviceOptions
-from app.device import MATH_MODE_FLAGS, cpu_flags, log, records_dropped
+from app.device import BFLOAT16_FLAGS, MATH_MODE_FLAGS, cpu_flags, log, records_dropped
 from app.model.layer_library import LIBRARY
 
 
@@ -118,10 +118,6 @@ def make_operators(kind: str, suffix: str, batch: int = 0) -> tuple[ops.Custom, 
         func_type="aot",
     )
     return forward, backward
-
-
-# Cores that multiply bfloat16 (the last is Arm's), and those for which oneDNN's math mode makes use of it.
-BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 
 
 def dense_layer(options: DeviceOptions, activation: str = "relu", plain: bool = True) -> Callable[[], nn.Cell]:

@@ -19,7 +19,7 @@ from mindspore import Parameter
 from app.config.config import LossOptions
 from app.config.schedules import ConstantSchedule
 from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, HostGraph, OnDevice
-from app.model.layer_library import LIBRARY
+from app.model.layer_library import LIBRARY, TowerBatch, TowerPointers, TowerShape
 from app.model.native_layer import NativeLayer
 from app.model.tower_optimizers import CLIP_EPSILON, Adam, DenseOptimizers, Ftrl
 from app.model.wide_deep import WideDeep
@@ -33,11 +33,6 @@ Arrays = dict[str, np.ndarray]  # by names of the model's parameters
 SumOverRanks = Callable[[list[np.ndarray]], tuple[list[np.ndarray], bool]]
 
 
-TowerShape, TowerArrays, TowerBatch = (
-    LIBRARY.interface.structures[name] for name in ("TowerShape", "TowerArrays", "TowerBatch")
-)
-
-
 def memory_of(parameter: Parameter) -> np.ndarray:
     """Return the values of a parameter on a CPU as a view: what is written to it, later graphs read."""
     return parameter.asnumpy()
@@ -48,7 +43,7 @@ class NativeTower:
 
     def __init__(self, model: WideDeep, loss: LossOptions | None = None) -> None:
         self.parameters = {name: memory_of(parameter) for name, parameter in model.named_parameters().items()}
-        self._arrays = _Pointers(self.parameters)
+        self._arrays = TowerPointers(self.parameters)
         tower, loss = model.tower, loss or LossOptions()
         rows = self.parameters.get("tower.numeric_rows", np.empty((0, 0), np.float32))
         widths = [self.parameters[f"tower.bias_{i}"].size for i in range(tower.num_hidden)]
@@ -117,7 +112,7 @@ class NativeStep(NativeTower, HostGraph):
         self._drops, self._loss_scale, self._optimizers = drops, loss.loss_scale, optimizers
         self._deep_gradient = HugeBuffer()
         self._gradients = {name: np.empty_like(values) for name, values in self.parameters.items()}
-        self._gradient_arrays = _Pointers(self._gradients)
+        self._gradient_arrays = TowerPointers(self._gradients)
         assert isinstance(optimizers.tower, Adam)
         assert isinstance(optimizers.wide, Ftrl)
         wide = optimizers.wide
@@ -191,20 +186,6 @@ def logits_of(model: Callable[..., Any]) -> Callable[..., np.ndarray]:
     if isinstance(model, WideDeep) and NativeTower.covers(model):
         return NativeTower(model).logits
     return OnDevice(model)
-
-
-class _Pointers:
-    """The arrays of a model as `TowerArrays`; valid as long as this object lives."""
-
-    def __init__(self, arrays: Arrays) -> None:
-        matrices = [output_address(values) for name, values in arrays.items() if name.startswith("tower.matrix_")]
-        biases = [output_address(values) for name, values in arrays.items() if name.startswith("tower.bias_")]
-        self._arrays = arrays
-        self._lists = [(ctypes.c_void_p * len(found))(*found) for found in (matrices, biases)]
-        names = "wide.bias", "wide.numeric_weight", "tower.numeric_rows", "tower.numeric_matrix"
-        plain = (output_address(arrays[name]) if name in arrays else None for name in names)
-        self._struct = TowerArrays(*plain, *map(ctypes.addressof, self._lists))
-        self.pointer = ctypes.pointer(self._struct)
 
 
 class _AdamCall:

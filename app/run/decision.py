@@ -177,7 +177,7 @@ def describe_kept(asked: Config, config: Config) -> list[str]:
     return [
         f"{path} is {has[path]!r} in this run, not {value!r}: {why.get(path, 'an older release began it so')}"
         for path, value in asked_otherwise(asked, config).items()
-        if (path, value) != ("model.first_layer", "auto")
+        if value != "auto"
     ]
 
 

@@ -26,7 +26,7 @@ from app.tables.backends import pick_backend
 from app.tables.fields import fields_of_model, is_plain
 from app.training.context import LOGS, Callback, RunContext
 from app.training.parallel.strategy_file import STRATEGY_FILE, read_strategies, strategy_record, write_strategy
-from app.training.step import first_layer
+from app.training.step import first_layer, precision
 from app.training.stop_signals import Stopped, StopRequest
 from app.training.validate import validate, validate_target
 from app.training.warm_start.source import check_source
@@ -45,8 +45,8 @@ USELESS_BECAUSE = "useless_because"  # of run.json
 class Launch:
     """A training that was found possible: of the run in `path`, by `config`, on the prepared folder `dataset`.
 
-    `asked` are the settings before those that an older run keeps, `first_layer` the log's line on its choice; `on_step`
-    and `on_evaluation` are called as well.
+    `asked` are the settings before those that an older run keeps. `choices` are the log's lines on what `auto` chose.
+    `on_step` and `on_evaluation` are called as well.
     """
 
     path: Path
@@ -55,7 +55,7 @@ class Launch:
     dataset: Path
     schema: Schema
     backend: str
-    first_layer: str = ""
+    choices: tuple[str, ...] = ()
     on_step: tuple[Callback, ...] = ()
     on_evaluation: tuple[Callback, ...] = ()
 
@@ -113,8 +113,8 @@ class Launch:
                 log.info("%s", describe_by_rows(config, num_rows))
             if few_steps := describe_few_steps(config, num_rows):
                 log.warning("warning: %s", few_steps)
-            if self.first_layer:
-                log.info("%s", self.first_layer)
+            for line in filter(None, self.choices):
+                log.info("%s", line)
             threads = config.device.num_threads
             log.info("the tower runs on %s, the tables are %s, %d host threads", target, self.backend, threads)
             if group.size > 1:
@@ -145,13 +145,15 @@ def plan_launch(config: Config, dataset: Path, path: Path, num_ranks: int = 1, n
     config = replace(config, prepare=settings.merge(PrepareOptions(), schema.options, where=str(dataset / SCHEMA_FILE)))
     asked = read_strategies(config, schema)
     config = settings_of_run(path, asked, schema)
+    chosen, precision_line = precision.choose(config, schema, num_ranks)
+    config = replace(config, device=replace(config.device, precision=chosen))
     device.prepare_environment(config.device)
     plain, num_processes = is_plain(fields_of_model(schema, config.model)), num_ranks + num_servers
     backend = pick_backend(config.tables.backend, config.model.fold_numeric, num_processes, plain)
     validate(config, schema, num_ranks, num_servers, backend)
     way, line = first_layer.choose(asked.model.first_layer, config, schema, dataset, backend, num_processes)
     config = replace(config, model=replace(config.model, first_layer=way))
-    return Launch(path, asked, config, dataset, schema, backend, line)
+    return Launch(path, asked, config, dataset, schema, backend, (precision_line, line))
 
 
 def report_finished(finished: RunIsFinishedError) -> int:

@@ -23,9 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from app.device import cpu_flags
+from app.device import BFLOAT16_FLAGS, cpu_flags
 from app.distributed.mpirun import find_mpirun, mpirun_options
-from app.model.native_layer import BFLOAT16_FLAGS
 from benchmarks.harness.contender import KEEP_PAGES, Contender, Parts
 from benchmarks.harness.timing import machine, side_by_side
 from benchmarks.harness.workload import Workload

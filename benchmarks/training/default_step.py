@@ -4,7 +4,7 @@
     python -m benchmarks.training.default_step --rows 5000000 --batch 2000
 
 The log is made and prepared in a temporary folder. Every contender reads its batches ahead, in a thread, and has cosine
-rates. native is this project's step. `adam` is Adam with weight decay on whole tables, as native's deep table has it,
+rates. native is this project's step in float32, native_auto in the precision that device.precision=auto takes. `adam` is Adam with weight decay on whole tables, as native's deep table has it,
 `sparse` is SparseAdam, which leaves rows outside the batch alone:
 
     found_adam, found_sparse    optimizers at their defaults, numbers looked up like the other fields
@@ -34,6 +34,7 @@ from app import device
 from app.batches import Batch, read_batches, training_order
 from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
+from app.training.step import precision
 from benchmarks.harness.commands import run_command
 from benchmarks.harness.contender import KEEP_PAGES, Contender, Parts, serve
 from benchmarks.harness.timing import machine, seconds_of
@@ -43,6 +44,7 @@ from benchmarks.training.train_step import Group, measure
 from common import settings
 from data_prep.prepared.schema import Schema, read_schema
 
+OWN = ("native", "native_auto")
 PEERS = ("found_adam", "found_sparse", "best_adam", "best_sparse", "compiled_adam")
 MODULE, CONFIG = "benchmarks.training.default_step", Path(__file__).parents[2] / "configs" / "auto.yaml"
 LARGE = 2048  # rows and columns of the product that gives the speed of FLOPs
@@ -98,7 +100,9 @@ def take_steps(name: str, workload: Workload, folder: Path, schema: Schema, conf
     """Steps of one contender, for `serve`; native is the step of `make train`."""
     step: Any
     schedules: list[Any] = []
-    if name == "native":
+    if name.startswith("native"):
+        chosen = precision.choose(config, schema, num_ranks=1)[0] if name == "native_auto" else "float32"
+        config = replace(config, device=replace(config.device, precision=chosen))
         device.prepare_environment(config.device)
         device.select_device(config.device)
         from app.training import assemble
@@ -135,7 +139,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=60, help="of a contender's turn (60)")
     parser.add_argument("--folder", type=Path, help="prepared rows; default: a synthetic log's, removed at the end")
-    parser.add_argument("--contender", choices=("native", *PEERS), help=argparse.SUPPRESS)
+    parser.add_argument("--contender", choices=(*OWN, *PEERS), help=argparse.SUPPRESS)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
         folder = options.folder or Path(work) / "prepared"
@@ -148,7 +152,7 @@ def main() -> None:
         workload = Workload(config.train.batch_size, "float32", True, schema.vocabulary_size, *sizes)
         if options.contender:
             return serve(take_steps(options.contender, workload, folder, schema, config))
-        names = ("native", *(PEERS if importlib.util.find_spec("torch") else ()))
+        names = (*OWN, *(PEERS if importlib.util.find_spec("torch") else ()))
         form = f"default recipe, V {schema.vocabulary_size:,}"
         group = DefaultGroup(form, workload, names, ("--folder", str(folder), "--batch", str(options.batch)))
         load, result = os.getloadavg()[0], measure(group, options.rounds, options.steps)

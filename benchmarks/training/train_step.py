@@ -37,8 +37,7 @@ import numpy as np
 
 from app.config.config import FirstLayer
 from app.config.run_settings import Precision
-from app.device import MATH_MODE_FLAGS, cpu_flags
-from app.model.native_layer import BFLOAT16_FLAGS
+from app.device import BFLOAT16_FLAGS, MATH_MODE_FLAGS, cpu_flags
 from benchmarks.harness.contender import KEEP_PAGES, Contender
 from benchmarks.harness.timing import Timing, machine, side_by_side
 from benchmarks.harness.workload import Workload, distinct_share

@@ -20,7 +20,7 @@ from app.checkpoint.retention import whole_checkpoints
 from app.evaluation.calibration import Calibration
 from app.evaluation.metrics import MEASURED
 from app.training.start import plan_launch
-from app.training.step import first_layer
+from app.training.step import first_layer, precision
 from common import settings
 
 THREADS = {"threads": 2}  # as the tests' MindSpore was imported
@@ -169,10 +169,23 @@ def test_a_choice_of_distinct_rows_is_in_the_log_and_kept_by_ranks(
     assert "the first layer multiplies distinct rows once, which should save " in logged
     launch = plan_launch(asked, tiny_dataset, run.path, num_ranks=2)
     assert (launch.config.model.first_layer, launch.backend) == ("distinct", "native")
-    assert "several ranks multiply the first layer position by position" in launch.first_layer
+    assert "several ranks multiply the first layer position by position" in launch.choices[1]
     recomputed = settings.merge(asked, {"parallel": {"recompute": ["all"]}}, where="test")
     with pytest.raises(ValueError, match=r"multiplies distinct rows once .*, but now parallel\.recompute="):
         plan_launch(recomputed, tiny_dataset, run.path)
+
+
+def test_a_run_keeps_the_precision_that_auto_chose(cpu, tiny_config, tiny_dataset, tmp_path, monkeypatch):
+    faster = {"float32": 2.0, "bfloat16": 1.0}
+    monkeypatch.setattr(precision, "cpu_flags", lambda: {"avx512_bf16"})
+    monkeypatch.setattr(precision, "_seconds_of", lambda *_: faster)
+    asked = settings.merge(tiny_config(), {"device": {**THREADS, "precision": "auto"}}, where="test")
+    run = train(asked, tiny_dataset, tmp_path / "run", train={"epochs": 1})
+    assert run.config.device.precision == "bfloat16"
+    assert "precision: bfloat16; bfloat16 is 2.00 times as fast" in (run.path / "test_deep0.log").read_text()
+    faster["bfloat16"] = 3.0
+    assert plan_launch(asked, tiny_dataset, run.path).config.device.precision == "bfloat16"
+    assert plan_launch(asked, tiny_dataset, tmp_path / "new").config.device.precision == "float32"
 
 
 @pytest.mark.parametrize("deep", [pytest.param("lazy_adam", marks=pytest.mark.slow), "adam"])

@@ -1,0 +1,149 @@
+"""The choice of `device.precision=auto`: the faster of float32 and bfloat16 for a tower on this processor.
+
+What the processor says of itself does not tell: bfloat16 is up to 1.8 times as fast, or half as fast where a hypervisor
+hides AMX. So the native step of a tower of these widths is timed in both, once, and the answer is kept for the next
+run. `python -m app.training.step.precision ROWS INPUTS WIDTHS THREADS` times them in a process of its own, since
+oneDNN reads its settings once, which depend on the choice. Imports no MindSpore.
+
+Letters: B rows, K inputs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.config.config import Config
+from app.config.run_settings import Precision
+from app.device import BFLOAT16_FLAGS, CPU_INFO, cpu_flags
+from app.distributed.process_group import started_by_mpi
+from app.model.layer_library import LIBRARY, TowerBatch, TowerPointers, TowerShape
+from app.tables.checks import LARGEST_GRADIENT
+from app.tables.fields import fields_of_model
+from common.native_library import output_address
+from data_prep.prepared.schema import Schema
+
+CHOSEN = "WIDE_DEEP_PRECISION"  # environment variable: the choice of the process that started these ranks
+PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
+MOST_ROWS = 1024  # of the batch that is timed; more only take longer
+SECONDS, LEAST_STEPS = 1.0, 5  # of both precisions, of each
+LEAST_GAIN = 1.05  # of bfloat16: less is not worth its rounding
+PROJECT = Path(__file__).parents[3]
+
+
+def choose(config: Config, schema: Schema, num_ranks: int) -> tuple[Precision, str]:
+    """Return the precision to train in, and a line for the log if it was `auto` and there was a choice.
+
+    `config` has the precision of the run that is resumed, if there is one. Ranks take the choice of the process that
+    started them, and float32 if that was not this program.
+    """
+    if config.device.precision != "auto":
+        return config.device.precision, ""
+    if config.device.target not in ("auto", "CPU") or config.parallel.is_sharded:
+        return "float32", ""
+    if not cpu_flags() & BFLOAT16_FLAGS or not LIBRARY.is_available():
+        return "float32", ""
+    if started_by_mpi():
+        return ("bfloat16" if os.environ.get(CHOSEN) == "bfloat16" else "float32"), ""
+    inputs = config.model.embedding_dim * sum(field.deep for field in fields_of_model(schema, config.model))
+    rows = min(-(-config.train.batch_size // num_ranks), MOST_ROWS)
+    seconds = _seconds_of(rows, inputs, config.model.hidden_widths, config.device.num_threads)
+    if not seconds:
+        return "float32", "precision: float32; bfloat16 could not be timed (device.precision=auto)"
+    gain = seconds["float32"] / seconds["bfloat16"]
+    chosen: Precision = "bfloat16" if gain >= LEAST_GAIN else "float32"
+    return chosen, f"precision: {chosen}; bfloat16 is {gain:.2f} times as fast for this tower (device.precision=auto)"
+
+
+def _seconds_of(rows: int, inputs: int, widths: tuple[int, ...], num_threads: int) -> dict[str, float]:
+    """Return the seconds of a step by precision: of an earlier start with this tower here, or measured now."""
+    words = [rows, inputs, json.dumps(widths), num_threads]
+    model = next((line for line in _lines_of(CPU_INFO) if line.startswith("model name")), "")
+    key = " ".join(map(str, [*words, model.partition(":")[2].strip(), *sorted(cpu_flags() & BFLOAT16_FLAGS)]))
+    file = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wide_deep" / "precision.json"
+    known: dict[str, dict[str, float]] = {}
+    with suppress(OSError, ValueError, TypeError):
+        known = dict(json.loads(file.read_text(encoding="utf-8")))
+    if key not in known:
+        environment = {**os.environ, "OMP_NUM_THREADS": str(num_threads), "PYTHONPATH": str(PROJECT)}
+        command = [sys.executable, "-P", "-m", __name__, *map(str, words)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603 (our own)
+        if done.returncode:
+            return {}
+        known[key] = json.loads(done.stdout)
+        with suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            new = file.with_name(f"{file.name}.{os.getpid()}")
+            new.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+            new.replace(file)
+    return known[key]
+
+
+def _lines_of(path: Path) -> list[str]:
+    with suppress(OSError):
+        return path.read_text(encoding="utf-8").splitlines()
+    return []
+
+
+def measure(rows: int, inputs: int, widths: tuple[int, ...], num_threads: int) -> dict[str, float]:
+    """Return the median seconds of forward and backward by precision, which take turns."""
+    LIBRARY.load().dense_set_threads(num_threads)
+    steps = {precision: _step_of(rows, inputs, widths, precision) for precision in PRECISIONS}
+    for step in steps.values():
+        step()  # makes the kernels
+    times: dict[str, list[float]] = {precision: [] for precision in PRECISIONS}
+    until = time.perf_counter() + SECONDS
+    while time.perf_counter() < until or len(times["float32"]) < LEAST_STEPS:
+        for precision, step in steps.items():
+            start = time.perf_counter()
+            step()
+            times[precision].append(time.perf_counter() - start)
+    return {precision: float(np.median(seconds)) for precision, seconds in times.items()}
+
+
+def _step_of(rows: int, inputs: int, widths: tuple[int, ...], precision: Precision) -> Callable[[], None]:
+    """Return forward and backward of a tower [B, K] without numeric fields, on values as they are after some steps."""
+    rng = np.random.default_rng(1)
+
+    def normal(*shape: int) -> NDArray[np.float32]:
+        return rng.standard_normal(shape, np.float32)
+
+    arrays = {"wide.bias": normal(1)}
+    for number, (before, width) in enumerate(itertools.pairwise((inputs, *widths, 1))):
+        arrays[f"tower.matrix_{number}"] = normal(before, width) / np.float32(np.sqrt(before))
+        if number < len(widths):
+            arrays[f"tower.bias_{number}"] = normal(width)
+    gradients = {name: np.empty_like(values) for name, values in arrays.items()}
+    parameters, of_parameters, num_units = TowerPointers(arrays), TowerPointers(gradients), np.array(widths, np.int64)
+    deep, wide, labels, shares = (
+        normal(rows, inputs),
+        normal(rows),
+        np.zeros(rows, np.float32),
+        np.ones(rows, np.float32),
+    )
+    outputs = np.empty_like(deep), np.empty_like(wide), np.empty(3, np.float32)
+
+    def step() -> None:
+        options = int(precision == "bfloat16"), 1.0, 0.0, 0.0, float(LARGEST_GRADIENT)
+        shape = TowerShape(rows, inputs, 0, 0, len(widths), output_address(num_units), *options)
+        batch = TowerBatch(*map(output_address, (deep, wide)), None, None, *map(output_address, (labels, shares)))
+        pointers = ctypes.byref(shape), parameters.pointer, ctypes.byref(batch), of_parameters.pointer
+        if status := LIBRARY.load().tower_gradients(*pointers, *map(output_address, outputs)):
+            raise RuntimeError(f"oneDNN refused the tower's products with status {status}")
+
+    return step
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(int(sys.argv[1]), int(sys.argv[2]), tuple(json.loads(sys.argv[3])), int(sys.argv[4]))))
