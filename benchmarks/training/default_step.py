@@ -4,9 +4,10 @@
     python -m benchmarks.training.default_step --rows 5000000 --batch 2000
 
 The log is made and prepared in a temporary folder. Every contender reads its batches ahead, in a thread, and has cosine
-rates. native is this project's step in float32, native_auto in the precision that device.precision=auto takes. `adam` is Adam with weight decay on whole tables, as native's deep table has it,
-`sparse` is SparseAdam, which leaves rows outside the batch alone:
+rates. `adam` is Adam with weight decay on whole tables, as this project's deep table has it, `sparse` is SparseAdam,
+which leaves rows outside the batch alone:
 
+    native, native_auto         this project's step in float32, and in the precision that device.precision=auto takes
     found_adam, found_sparse    optimizers at their defaults, numbers looked up like the other fields
     best_adam, best_sparse      fused Adam, numbers folded into the first layer
     compiled_adam               best_adam, its tower by torch.compile
