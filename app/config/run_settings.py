@@ -50,8 +50,8 @@ class DeviceOptions(Checked):
     target: Target = "auto"  # auto: Ascend if there is one, else GPU, else CPU.
     # The number of threads on the host. 0 takes every core that this process may use.
     threads: Annotated[int, Bounds(least=0, expected="0 (all cores) or more")] = 0
-    # bfloat16: the inputs of the tower's products are rounded to it. All else stays float32. auto: both are timed on the
-    # CPU before the first training of a tower of this size, and the faster is taken. A run keeps its choice.
+    # bfloat16: the inputs of the tower's products are rounded to it. All else stays float32. auto: both are timed on
+    # the CPU before the first training of a tower of this size, and the faster is taken. A run keeps its choice.
     precision: Precision = "float32"
     # true: the tower runs as MindSpore's graph on a CPU too. false: native kernels take the whole step there if they
     # cover the model (ReLU, no batch normalization, no distinct first layer) and its optimizers (FTRL, Adam).
