@@ -1,6 +1,6 @@
 """Batches from a prepared folder, in an order that is a pure function of (seed, epoch, step).
 
-An epoch is a seeded permutation of blocks; the rows of each pool of blocks are shuffled; the stream of rows
+An epoch is a seeded permutation of blocks. The rows of each pool of blocks are shuffled. The stream of rows
 is cut into batches across blocks and pools. No row is dropped: the last batch is smaller. A run that resumes
 at step s reads only the pools from that step on.
 
@@ -28,7 +28,7 @@ from data_prep.prepared.schema import ADVICE, VOCABULARY_FILE, Schema, damaged_f
 class Batch(Examples):
     """Rows of a step: `ids` [B, P], `numeric` [B, N], `labels` [B].
 
-    A rank's slice of a batch starts at the batch's row `first_row`; `whole_weight` is the sum of the weights of the
+    A rank's slice of a batch starts at the batch's row `first_row`. `whole_weight` is the sum of the weights of the
     whole batch's rows (their number, if they have none), or None if this is the whole.
     """
 
@@ -37,7 +37,7 @@ class Batch(Examples):
 
     @property
     def num_rows(self) -> int:
-        """B; less than the batch size for an epoch's last batch, and where rows of weight 0 were left out."""
+        """Return B, which is smaller in an epoch's last batch, and if rows of weight 0 were left out."""
         return len(self.labels)
 
     @property
@@ -54,7 +54,7 @@ class Batch(Examples):
         return _batch(self.take(self.weights > 0))
 
     def shares(self) -> np.ndarray:
-        """Return the part [B] float32 of each row in the mean over the whole batch; 0 where no row has any weight."""
+        """Return the part [B] float32 of each row in the mean over the whole batch, 0 if no row has any weight."""
         weights = np.ones(self.num_rows) if self.weights is None else self.weights.astype(np.float64)
         return (weights / (self.total_weight or 1)).astype(np.float32)
 
@@ -150,7 +150,7 @@ Item = TypeVar("Item")
 
 
 class Prefetcher(Generic[Item]):
-    """Iterates over `items`, of which a thread makes up to `depth` ahead; `waited_seconds` counts the caller's waits.
+    """Iterates over `items`, of which a thread makes up to `depth` ahead. `waited_seconds` counts the caller's waits.
 
     An exception of the items is raised when the caller takes the next one. Use it as a context manager, so that the
     thread ends with the loop.

@@ -1,5 +1,3 @@
-"""Every setting of a run: config (all sections), by_rows, run_settings, optimizer_settings, schedules, parallel; other
-programs' flags.
-
-No MindSpore.
+"""Every setting of a run: config (all sections), by_rows, run_settings, optimizer_settings, schedules, parallel, and
+flags (of other programs). No MindSpore.
 """

@@ -2,7 +2,7 @@
 
 Two sizes were searched by hand (docs/recipes.md): a hundred thousand rows and four million. What lies between is
 interpolated in the logarithm of the rows, what lies outside has the values of the nearer size. Two rules carry a
-setting to another size: L2 on the whole table is added to the mean loss, so it falls as 1 / rows; FTRL sums
+setting to another size: L2 on the whole table is added to the mean loss, so it falls as 1 / rows. FTRL sums
 gradients of batch means, so its l1 and l2 fall as 1 / batch size. Buckets of integers help on some hundred thousand
 rows.
 """
@@ -26,9 +26,9 @@ _FEW_STEPS = 100  # after fewer a model has hardly begun to learn
 
 
 def resolve_by_rows(resolve: Callable[[Config], Config], read: Callable[[], Schema]) -> Config:
-    """Return `resolve(defaults)`; with `train.auto` the defaults are those for the prepared folder that `read` reads.
+    """Return `resolve(defaults)`. With `train.auto` the defaults are those for the prepared folder that `read` reads.
 
-    `resolve` applies what a file and the command line set, so that counts before the rules; epochs and batch size that
+    `resolve` applies what a file and the command line set, so that counts before the rules. Epochs and batch size that
     are set so change what the rules give for the rest. Raises as `resolve` and `read` do.
     """
     config = resolve(Config())
@@ -41,7 +41,7 @@ def resolve_by_rows(resolve: Callable[[Config], Config], read: Callable[[], Sche
 
 
 def settings_by_rows(schema: Schema, epochs: int = 0, batch_size: int = 0) -> dict[str, Any]:
-    """Return the settings, by section, for a prepared folder; epochs and batch size of 0 are found as well."""
+    """Return the settings, by section, for a prepared folder. Epochs and batch size of 0 are found as well."""
     num_rows = schema.splits["train"].rows
 
     share = min(max(math.log(max(num_rows, 1) / _FEW) / math.log(_MANY / _FEW), 0.0), 1.0)

@@ -48,7 +48,7 @@ ZOO_FLAGS = {
 
 
 def advice_on_flag(flag: str, values: Sequence[str]) -> str:
-    """Return what to give in place of `--flag` with these values; "" if nothing here is called so."""
+    """Return what to give in place of `--flag` with these values, or "" if nothing here is called so."""
     value = " ".join(values) or "VALUE"
     meaning = ZOO_FLAGS.get(flag, "")
     if flag == "keep_prob" and re.fullmatch(r"[\d.]+", value):

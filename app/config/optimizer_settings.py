@@ -102,7 +102,7 @@ class _Adam(_Optimizer):
 
 @dataclass(frozen=True)
 class LazyAdamOptions(_Adam):
-    """Adam on the rows of the batch only; other rows and their moments do not change. As MindSpore's."""
+    """Adam on the rows of the batch only, as MindSpore's. Other rows and their moments do not change."""
 
     name: Literal["lazy_adam"] = "lazy_adam"
 

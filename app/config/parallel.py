@@ -78,7 +78,7 @@ Run = tuple[int, int]  # the first layer, and the one after the last
 
 
 def recomputed_runs(entries: Sequence[str], num_hidden: int) -> tuple[Run, ...]:
-    """Return the runs of layers of `parallel.recompute`; `all` means runs of about √layers.
+    """Return the runs of layers of `parallel.recompute`. `all` means runs of about √layers.
 
     Raises ValueError for an unknown layer, and for one that is named twice.
     """

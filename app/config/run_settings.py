@@ -59,7 +59,7 @@ class DeviceOptions(Checked):
 
     @property
     def num_threads(self) -> int:
-        """Threads to use on the host; ranks on one host share its cores."""
+        """Threads to use on the host. Ranks on one host share its cores."""
         local_ranks = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 1))
         return self.threads or max(1, num_cores() // local_ranks)
 

@@ -1,7 +1,4 @@
-"""Work on a batch whose unique rows lie on other ranks: find its distinct ids, expand their rows, sum their gradients.
-
-Letters: B batch, C looked-up fields, D embedding width, U unique ids of a batch.
-"""
+"""Work on a batch whose unique rows lie on other ranks: find its distinct ids, expand their rows, sum their gradients."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ class BatchKernels:
         self._spec = spec
 
     def unique(self, ids: np.ndarray) -> UniqueIds:
-        """Find the distinct ids of `ids` [B, P]; raises as `HostTables.unique` does."""
+        """Find the distinct ids of `ids` [B, P]. Raises as `HostTables.unique` does."""
         return find_unique(ids, self._spec)
 
     def reorder(self, unique: UniqueIds, order: np.ndarray) -> UniqueIds:
@@ -40,12 +37,12 @@ class BatchKernels:
         return expand(unique, deep_rows, wide_rows)
 
     def sum_by_id(self, unique: UniqueIds, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Sum gradients [B, C * D] and [B] to [U, D] and [U] in order of position; valid until the next call."""
+        """Sum gradients [B, C * D] and [B] to [U, D] and [U] in order of position, valid until the next call."""
         return sum_deep_by_id(unique, deep, self._spec.embedding_dim), sum_wide_by_id(unique, wide)
 
 
 class NativeBatchKernels(BatchKernels):
-    """The operations in C++; the tables of their handle have no row, so they take no memory."""
+    """The operations in C++. The tables of their handle have no row, so they take no memory."""
 
     def __init__(self, spec: TablesSpec, num_threads: int) -> None:
         super().__init__(spec)

@@ -5,8 +5,6 @@ owners, rows back. An update pushes gradients to the owners of the rows pulled l
 header to each rank (the operation, and the number of ids requested of it), so that a rank that only owns rows learns
 from those that train what comes next. A rank without rows of the batch takes part with zero ids. What is received comes
 in the order of ranks, so that sums over ranks have one order.
-
-Letters: U unique ids of this rank's batch, by owner; R ids requested of this rank, by rank; D embedding width.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ SHORTEST_SLEEP, LONGEST_SLEEP = 2e-5, 3e-4  # seconds
 
 
 class Operation(enum.IntEnum):
-    """The next operation of all ranks; a server, which takes the others', sends NONE."""
+    """The next operation of all ranks. A server sends NONE and does what the others send."""
 
     NONE = 0
     LOOKUP = 1
@@ -42,7 +40,7 @@ class Operation(enum.IntEnum):
 class Header:
     """The start of an operation: `counts` [ranks] of the ids requested of this rank, `scale` of the gradients.
 
-    `shard` is the number of the rank's shard that it concerns, where wide and deep rows lie apart.
+    `shard` is the number of the rank's shard that it concerns, if wide and deep rows lie apart.
     """
 
     operation: Operation
@@ -58,7 +56,7 @@ def start(
     scale: float = 0.0,
     shard: int = 0,
 ) -> Header:
-    """Begin an operation of all ranks; `counts` [owners] are the ids that this rank will request of each owner."""
+    """Begin an operation of all ranks. `counts` [owners] are the ids that this rank will request of each owner."""
     ranks = communicator.size
     sent, received = np.zeros((ranks, 4)), np.empty((ranks, 4))
     sent[:, 0], sent[:, 2], sent[:, 3] = operation, scale, shard
@@ -99,7 +97,7 @@ def _check_same_operation(received: np.ndarray) -> None:
 
 
 class Segments:
-    """The number of elements that go to, or come from, each rank, and the start of each rank's; both [ranks]."""
+    """The number of elements that go to, or come from, each rank, and the start of each rank's, both [ranks]."""
 
     def __init__(self, counts: np.ndarray) -> None:
         self.counts = counts
@@ -127,12 +125,12 @@ class Exchange:
         self._buffers = {name: HugeBuffer() for name in ("rows", "gradients")}
 
     def start(self, operation: Operation, counts: np.ndarray | None = None, scale: float = 0.0) -> Header:
-        """Begin an operation; `counts` [owners] are the ids that this rank will request of each owner."""
+        """Begin an operation. `counts` [owners] are the ids that this rank will request of each owner."""
         with self._timed("start"):
             return start(self._communicator, operation, counts, scale, self._shard)
 
     def pull_request(self, ids: np.ndarray, counts: np.ndarray, header: Header) -> np.ndarray:
-        """Send `ids` int64 [U], `counts` [owners] of them to each owner; return those requested of this rank [R]."""
+        """Send `ids` int64 [U], `counts` [owners] of them to each owner. Return those requested of this rank [R]."""
         to_owners = np.zeros(self._communicator.size, np.int64)
         to_owners[: self.num_owners] = counts
         self._by_owner, self._by_rank = Segments(to_owners), Segments(header.counts)
@@ -143,14 +141,14 @@ class Exchange:
         return received
 
     def pull_reply(self, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Send the rows requested here, [R, D] and [R]; return those that this rank requested, [U, D] and [U].
+        """Send the rows requested here, [R, D] and [R]. Return those that this rank requested, [U, D] and [U].
 
         The result is valid until the next call.
         """
         return self._send_rows("rows", deep, wide, self._by_rank, self._by_owner)
 
     def push(self, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Send gradients [U, D] and [U] of the rows pulled last to their owners; return those of rows here [R, D], [R].
+        """Send gradients [U, D] and [U] of the rows pulled last to their owners. Return those of rows here [R, D], [R].
 
         The result is valid until the next call.
         """

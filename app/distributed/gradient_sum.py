@@ -26,7 +26,7 @@ CACHE_LINE = 16  # floats; each array starts at one
 
 
 class GradientSum:
-    """Sums arrays of the same shapes again and again; all ranks of `communicator` call it together."""
+    """Sums arrays of the same shapes again and again. All ranks of `communicator` call it together."""
 
     def __init__(self, communicator: MPI.Comm) -> None:
         self.seconds = 0.0  # in the exchange and the sum

@@ -121,7 +121,7 @@ def mpirun_options(host_file: Path | None) -> list[str]:
 
 
 def supervise(command: list[str], hosts: Sequence[str] = ()) -> int:
-    """Run mpirun to its end and return the job's exit status; `hosts` are the names in the host file."""
+    """Run mpirun to its end and return the job's exit status. `hosts` are the names in the host file."""
     received: list[signal.Signals] = []  # by this process
 
     def forward(number: int, _: FrameType | None) -> None:
@@ -224,9 +224,9 @@ EXPLANATIONS = {
 
 
 def explain(notices: list[str], status: int, hosts: Sequence[str] = ()) -> list[str]:
-    """Return a line for each of mpirun's notices that is known; if none is, all of them as they are.
+    """Return a line for each of mpirun's notices that is known, or all of them as they are if none is.
 
-    mpirun cuts a host's name at its first dot; the line has the full names of `hosts` that fit.
+    mpirun cuts a host's name at its first dot. The line has the full names of `hosts` that fit.
     """
     lines = []
     for notice in notices:

@@ -22,7 +22,7 @@ SHARED_ERRORS = (OSError, ValueError, MemoryError)  # errors of one rank that ar
 
 
 class ProcessGroup:
-    """The processes that train; all of them call each method, in the same order. The defaults are those of one process.
+    """The processes that train. All of them call each method, in the same order. The defaults are those of one process.
 
     `rank` and `size` count the processes that train. If the group is `sharded`, `num_owners` processes own the table
     rows together, and each process that trains takes a slice of every batch.
@@ -45,7 +45,7 @@ class ProcessGroup:
         return code
 
     def on_rank0(self, function: Callable[[], Result]) -> Result:
-        """Call `function` on rank 0 and return its result on all ranks; raise an error of `SHARED_ERRORS` on all."""
+        """Call `function` on rank 0 and return its result on all ranks. Raise an error of `SHARED_ERRORS` on all."""
         return function()
 
     def gather(self, value: Any) -> list[Any]:
@@ -53,7 +53,7 @@ class ProcessGroup:
         return [value]
 
     def gather_rows(self, values: np.ndarray, counts: list[int]) -> np.ndarray:
-        """Concatenate each rank's float32 `values` [n]; `counts` are their lengths by rank."""
+        """Concatenate each rank's float32 `values` [n]. `counts` are their lengths by rank."""
         return values
 
     def rpc(self, name: str, *arguments: Any) -> list[Any]:
@@ -61,7 +61,7 @@ class ProcessGroup:
         return []
 
     def rows_of(self, num_rows: int) -> slice:
-        """Return this rank's slice of a batch; empty if there are fewer rows than ranks."""
+        """Return this rank's slice of a batch, empty if there are fewer rows than ranks."""
         return rank_slice(num_rows, self.rank, self.size)
 
     def batch_rows(self, batch_size: int) -> int:
@@ -74,7 +74,7 @@ class ProcessGroup:
 
 
 class SingleProcess(ProcessGroup):
-    """A job of one process; no other module has to treat it as a special case."""
+    """A job of one process. No other module has to treat it as a special case."""
 
 
 ONE_PROCESS = SingleProcess()
@@ -146,7 +146,7 @@ class MpiGroup(ProcessGroup):
         return make_sharded_tables(backend, spec, learning_rates, self.world, self.num_owners, num_threads)[0]
 
     def serve_rpc(self, calls: Mapping[str, Callable[..., Any]]) -> bool:
-        """Run one remote call of `rpc` on a server; return False if it was END."""
+        """Run one remote call of `rpc` on a server. Return False if it was END."""
         name, arguments = self.world.bcast(None, root=self.num_servers)
         result, error = None, ""
         if name != END:
@@ -169,7 +169,7 @@ def max_rank_rows(num_rows: int, size: int) -> int:
 
 
 def first_error(group: ProcessGroup, error: Exception | None) -> Exception | None:
-    """Return, on all ranks, the first rank's error in a step that all of them took; None if none failed.
+    """Return, on all ranks, the first rank's error in a step that all of them took, or None if none failed.
 
     `error` is this rank's. A rank that left the step for its own error would leave the others in the next exchange.
     """
@@ -183,7 +183,7 @@ def first_error(group: ProcessGroup, error: Exception | None) -> Exception | Non
 
 
 def on_all_ranks(group: ProcessGroup, function: Callable[[], Result]) -> Result:
-    """Call `function` on every rank and return its result; raise the first rank's error of `SHARED_ERRORS` on all."""
+    """Call `function` on every rank and return its result. Raise the first rank's error of `SHARED_ERRORS` on all."""
     if not group.sharded:
         return function()
     error: Exception | None = None

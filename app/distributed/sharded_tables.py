@@ -4,9 +4,6 @@ A lookup: unique ids -> all-to-all ids -> owners gather -> all-to-all rows -> ex
 same way back: a rank sums its gradients by unique id, the owner sums over ranks, in the order of ranks, and takes the
 step. Owners keep their rows in tables of any backend, whose "batches" of one field are the ids requested of them. So
 the optimizers are the backends' own, and a row that several ranks request is one unique row.
-
-Letters: B rows of this rank's batch, C looked-up fields, D embedding width, U its unique ids, R ids requested of an
-owner.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ def owner_spec(spec: TablesSpec) -> TablesSpec:
 
 @dataclass(frozen=True)
 class ShardedIds(UniqueIds):
-    """A batch's distinct ids in the order of owners, `counts` [owners] of them each; `kernel_ids` for the kernels."""
+    """A batch's distinct ids in the order of owners, `counts` [owners] of them each. The kernels take `kernel_ids`."""
 
     kernel_ids: UniqueIds
     counts: np.ndarray
@@ -67,7 +64,7 @@ class EmptySnapshot:
 
 
 class RowShard:
-    """A rank's part in every operation on rows; `tables` is None if it owns none."""
+    """A rank's part in every operation on rows. `tables` is None if it owns none."""
 
     def __init__(self, exchange: Exchange, tables: HostTables | None) -> None:
         self.exchange = exchange
@@ -76,7 +73,7 @@ class RowShard:
         self._embedding_dim = exchange.embedding_dim
 
     def pull_request(self, header: Header, ids: np.ndarray, counts: np.ndarray) -> None:
-        """Send the owners the ids of the next operations; take those that are requested of this rank."""
+        """Send the owners the ids of the next operations. Take those that are requested of this rank."""
         requested = self.exchange.pull_request(ids, counts, header)
         if self.tables is not None:
             self._pulled = self.tables.unique(requested[:, None])
@@ -98,7 +95,7 @@ class RowShard:
 
     @contextmanager
     def loading(self, step: int) -> Iterator[WriteRows]:
-        """Load as `HostTables.loading` does; skip rows of other owners."""
+        """Load as `HostTables.loading` does. Skip rows of other owners."""
         if self.tables is None:
             yield lambda table, name, row_ids, values: None
             return
@@ -122,7 +119,7 @@ class RowShard:
 
 
 class ShardedTables(HostTables):
-    """`HostTables` sharded over ranks; all ranks that train call each method together. This one may own no rows."""
+    """`HostTables` sharded over ranks. All ranks that train call each method together. This one may own no rows."""
 
     def __init__(self, spec: TablesSpec, kernels: BatchKernels, owned: RowShard) -> None:
         self.spec = spec
@@ -133,7 +130,7 @@ class ShardedTables(HostTables):
         self._pulled: ShardedIds | None = None
 
     def unique(self, ids: np.ndarray) -> ShardedIds:
-        """Find this rank's distinct ids, without other ranks; raises as `HostTables.unique` does."""
+        """Find this rank's distinct ids, without other ranks. Raises as `HostTables.unique` does."""
         unique = self._kernels.unique(ids)
         num_owners = self.owned.exchange.num_owners
         owners = unique.values % num_owners
@@ -143,7 +140,7 @@ class ShardedTables(HostTables):
         return ShardedIds(unique.shape, unique.values, unique.inverse, unique, counts, lists=unique.lists)
 
     def lookup(self, unique: UniqueIds, means: bool = False) -> Rows:
-        """Look up this rank's rows; `squared_norm` counts each row of all ranks' batches once."""
+        """Look up this rank's rows. `squared_norm` counts each row of all ranks' batches once."""
         unique, operation = _own(unique), Operation.LOOKUP_OF_MEANS if means else Operation.LOOKUP
         self._pull_request(operation, unique)
         deep_rows, wide_rows, squared_norm = self.owned.lookup(operation)
@@ -209,7 +206,7 @@ def make_row_shard(
     num_threads: int,
     shard: int = 0,
 ) -> RowShard:
-    """Make a shard of the rows, in tables of a backend; the first `num_owners` ranks of `world` own rows.
+    """Make a shard of the rows, in tables of a backend. The first `num_owners` ranks of `world` own rows.
 
     Every owner must have the same learning rates. Raises ValueError, naming the first difference, unless all ranks
     give the same tables.

@@ -1,6 +1,6 @@
 """Watchdog thread: logs which ranks are stalling a collective.
 
-`waiting` marks the waits of this process. A rank that has waited too long sends all others a message; a rank that has
+`waiting` marks the waits of this process. A rank that has waited too long sends all others a message. A rank that has
 not sent one a moment later is the one that they wait for. As long as nobody waits too long, nothing is sent.
 """
 
@@ -36,7 +36,7 @@ def waiting() -> Iterator[None]:
 
 
 class Watchdog:
-    """Watches this process's waits while it is used as a context manager; the `first` ranks (servers) log nothing."""
+    """Watches this process's waits while it is used as a context manager. The `first` ranks (servers) log nothing."""
 
     def __init__(self, world: MPI.Comm, timeout_s: float, first: int = 0) -> None:
         self._communicator = world.Dup()
@@ -68,7 +68,7 @@ class Watchdog:
                 log.error("warning: rank %s has not come for %.0f s; the others wait for it", names, self._timeout_s)
 
     def _find_missing(self) -> list[int]:
-        """Return the ranks that do not wait as this one does; an empty list on all ranks but the one that logs them."""
+        """Return the ranks that do not wait as this one does. The list is empty on all ranks but one."""
         rank, size = self._communicator.rank, self._communicator.size
         sent = [self._communicator.isend(time.time(), other) for other in range(size) if other != rank]
         self._ended.wait(GRACE_SECONDS + self._timeout_s / 2)  # they look at their clocks every quarter of the time

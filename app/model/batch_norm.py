@@ -1,7 +1,4 @@
-"""Batch normalization of a hidden layer's sums (Ioffe & Szegedy, 2015), without the rows that pad a batch.
-
-Letters: B batch, H width of the layer.
-"""
+"""Batch normalization of a hidden layer's sums (Ioffe & Szegedy, 2015), without the rows that pad a batch."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ MOMENTUM = 0.1  # the new batch's share of the running statistics; both as torch
 class BatchNorm(nn.Cell):
     """Normalizes with the batch's statistics if its rows' weights are given, else with the running ones.
 
-    A forward pass writes the batch's statistics to parameters of their own; `update`, which a step calls if all values
+    A forward pass writes the batch's statistics to parameters of their own. `update`, which a step calls if all values
     are finite, moves the running ones toward them. Both use the batch's own variance (divided by n). A batch without
     any weight has no statistics, so the running ones stay.
     """
@@ -35,7 +32,7 @@ class BatchNorm(nn.Cell):
         self.matmul = MatMul()
 
     def construct(self, sums: Tensor, example_weights: Tensor | None) -> Tensor:
-        """`sums` [B, H], `example_weights` [B], which sum to 1, or all are 0; 0 for padding rows -> [B, H]."""
+        """`sums` [B, H], `example_weights` [B] -> [B, H]. The weights sum to 1, or all are 0. Padding rows have 0."""
         if example_weights is None:
             return (sums - self.mean) * ops.rsqrt(self.variance + EPSILON) * self.scale + self.shift
         weights = example_weights.expand_dims(0)

@@ -1,9 +1,7 @@
 """A hidden layer of the tower, y = f(x W + n F): from MindSpore's own operators, or as one kernel on a CPU.
 
 `n` [B, N + 1] are inputs of few columns, the last of which is 1, and F their rows, the last of which is the bias: the
-bias's gradient is then a row of a matrix product. Both cells are the same function; the kernel's f is ReLU.
-
-Letters: B batch, K width in, H width out.
+bias's gradient is then a row of a matrix product. Both cells are the same function. The kernel's f is ReLU.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Cell]] = {
 
 
 class MatMul(nn.Cell):
-    """Matrix product, float32 in and out; with `input_dtype` its inputs are cast to that, the sums stay float32.
+    """Matrix product, float32 in and out. With `input_dtype` its inputs are cast to that, the sums stay float32.
 
     The primitive, not `ops.matmul`: the gradient of that one copies its matrices to transpose them.
     """

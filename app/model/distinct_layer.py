@@ -1,7 +1,4 @@
-"""The tower's first layer from the distinct rows of a batch, as kernels on a CPU (`csrc/distinct_layer.h`).
-
-Letters: B batch, C looked-up fields, D embedding width, U distinct rows, H width of the layer.
-"""
+"""The tower's first layer from the distinct rows of a batch, as kernels on a CPU (`csrc/distinct_layer.h`)."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ class NativeDistinctLayer(nn.Cell):
         fields: Tensor,
         noise: Tensor | None = None,
     ) -> Tensor:
-        """`rows` [U, D], `index` int32 [B, C], `fields` int32 [2 * C + 1] -> [B, H]; the rest as in `DenseLayer`."""
+        """`rows` [U, D], `index` int32 [B, C], `fields` int32 [2 * C + 1] -> [B, H]. The rest as in `DenseLayer`."""
         if noise is None:
             noise = self.zeros(fields[:3])
         return self.plain(rows, weights, numeric, numeric_weights, index, fields, noise)
@@ -74,7 +71,7 @@ class NativeDistinctKernels(nn.Cell):
         outputs: Tensor,
         gradient: Tensor,
     ) -> tuple[Tensor, ...]:
-        """Return the gradients of the inputs; those of data are 0."""
+        """Return the gradients of the inputs. Those of data are 0."""
         rows_gradient, weights_gradient, numeric_weights_gradient = self.backward(
             gradient, outputs, rows, weights, numeric, index, fields, noise
         )
@@ -110,7 +107,7 @@ class NativeSumRows(nn.Cell):
 
 
 def distinct_layer(options: DeviceOptions, activation: str, plain: bool) -> nn.Cell | None:
-    """Return the tower's first layer on distinct rows where it has a kernel, as `dense_layer` chooses them; or None."""
+    """Return the tower's first layer on distinct rows if `dense_layer` would choose a kernel, else None."""
     on_cpu = ms.get_current_device().device_target == "CPU"
     if not (on_cpu and plain and activation == NATIVE_ACTIVATION and LIBRARY.is_available()):
         return None

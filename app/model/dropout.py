@@ -3,8 +3,6 @@
 A mask is made where it is used, from three int32 a layer: `app/model/csrc/elementwise.cc` and
 `app/model/dense_layer.py` do what `kept` does. The mixing function is lowbias32 (Wellons, "Prospecting for Hash
 Functions", 2018).
-
-Letters: B rows, H units of a layer, L hidden layers.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ BITS = 24  # of a unit's random number
 
 
 class DropoutNoise:
-    """The keys of a run's dropout masks; `rate` is the share of units to drop."""
+    """The keys of a run's dropout masks. `rate` is the share of units to drop."""
 
     def __init__(self, seed: int, rate: float, num_layers: int) -> None:
         self.rate = rate
@@ -38,7 +36,7 @@ class DropoutNoise:
 
 
 def kept(noise: np.ndarray, num_rows: int, num_units: int) -> np.ndarray:
-    """Return True for units that stay, bool [B, H]; `noise` [3] is a layer of `DropoutNoise.of_step`."""
+    """Return True for units that stay, bool [B, H]. `noise` [3] is a layer of `DropoutNoise.of_step`."""
     key, first_row, threshold = noise.view(np.uint32)
     with np.errstate(over="ignore"):
         rows = mix32(key + (first_row + np.arange(num_rows, dtype=np.uint32)) * GOLDEN32)

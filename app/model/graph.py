@@ -2,9 +2,7 @@
 
 The inputs of each graph are those of `LossCell.construct`.
 
-`noise` comes from `app.model.dropout.DropoutNoise.of_step`; only models with dropout read it.
-
-Letters: B batch size, C fields, N numeric, D width.
+`noise` comes from `app.model.dropout.DropoutNoise.of_step`. Only models with dropout read it.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ DEEP_LOSS, WIDE_LOSS, NUM_BAD = range(3)  # the numbers that `scalars` packs
 
 
 def scalars(deep_loss: Tensor, wide_loss: Tensor, finite: Tensor) -> Tensor:
-    """Return [3] float32: the losses, and 1 if a value is NaN or infinite; ranks add theirs up."""
+    """Return [3] float32: the losses, and 1 if a value is NaN or infinite. Ranks add theirs up."""
     bad = 1.0 - finite.astype(ms.float32)
     return ops.concat((deep_loss.reshape(1), wide_loss.reshape(1), bad.reshape(1)))
 
@@ -74,7 +72,7 @@ class LossCell(nn.Cell):
         index: Tensor | None = None,
         fields: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """-> scaled loss for the gradient, deep_loss, wide_loss; with `index` the rows are distinct ones."""
+        """-> scaled loss for the gradient, deep_loss, wide_loss. With `index` the rows are distinct ones."""
         masks, rows_that_count = None, None
         if self.drops:
             masks = noise
@@ -92,7 +90,7 @@ class LossGradient(nn.Cell):
     """The gradients of a loss for some of its inputs and for parameters, and the flag of finite values."""
 
     def __init__(self, loss: nn.Cell, positions: tuple[int, ...], parameters: Iterable[Parameter]) -> None:
-        """`loss` returns what `LossCell` does; `positions` are those of the inputs to differentiate."""
+        """`loss` returns what `LossCell` does. `positions` are those of the inputs to differentiate."""
         super().__init__()
         self.parameters = ParameterTuple(parameters)
         self.gradient = ms.value_and_grad(loss, positions, weights=self.parameters, has_aux=True)
@@ -100,7 +98,7 @@ class LossGradient(nn.Cell):
         self.all_finite, self.all_in_bounds = AllFinite(), AllFinite(float(LARGEST_GRADIENT))
 
     def construct(self, *inputs: Tensor) -> tuple:
-        """-> (deep_loss, wide_loss), finite, gradients of inputs, of parameters; gradients are scaled."""
+        """-> (deep_loss, wide_loss), finite, gradients of inputs, of parameters. Gradients are scaled."""
         (scaled, deep_loss, wide_loss), (of_inputs, of_parameters) = self.gradient(*inputs)
         inputs_gradients: tuple[Tensor, ...] = of_inputs
         if not self.several:
@@ -134,7 +132,7 @@ class DeviceGraph(nn.Cell):
 
 
 class HostGraph(ABC):
-    """A graph as a function of host arrays; `is_native` if it is one of native kernels, and not MindSpore's."""
+    """A graph as a function of host arrays. `is_native` if it is one of native kernels, and not MindSpore's."""
 
     is_native = False
 

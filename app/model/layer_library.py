@@ -1,7 +1,4 @@
-"""The native library of the tower's layers (`csrc/`), and its functions outside the graph. Imports no MindSpore.
-
-Letters: B batch, C looked-up fields, U distinct rows.
-"""
+"""The native library of the tower's layers (`csrc/`), and its functions outside the graph. Imports no MindSpore."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class NativeDenseLayer(nn.Cell):
         outputs: Tensor,
         gradient: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the gradients of the four inputs; that of `numeric` is 0, as it is data."""
+        """Return the gradients of the four inputs. That of `numeric` is 0, as it is data."""
         inputs_gradient, weights_gradient, numeric_weights_gradient = self.backward(
             gradient, outputs, inputs, weights, numeric
         )
@@ -100,7 +100,7 @@ class NativeDropoutLayer(nn.Cell):
 
 
 def make_operators(kind: str, suffix: str, batch: int = 0) -> tuple[ops.Custom, ops.Custom]:
-    """Return a kernel's forward and backward operators; input number `batch` has as many rows as the outputs."""
+    """Return a kernel's forward and backward operators. Input number `batch` has as many rows as the outputs."""
     forward = ops.Custom(
         f"{LIBRARY.path}:{kind}_forward_{suffix}",
         out_shape=lambda *shapes: (shapes[batch][0], shapes[1][1]),
@@ -147,12 +147,12 @@ def dense_layer(options: DeviceOptions, activation: str = "relu", plain: bool = 
 
 
 def all_finite() -> ops.Custom | None:
-    """Return the operator all_finite; None where MindSpore's own have to do."""
+    """Return the operator all_finite, or None if MindSpore's own have to do."""
     return _operator("all_finite") if _has_library() else None
 
 
 def dense_adam() -> ops.Custom | None:
-    """Return the operator dense_adam, which changes its inputs; None where MindSpore's own has to do."""
+    """Return the operator dense_adam, which changes its inputs, or None if MindSpore's own has to do."""
     if not _has_library() or "fma" not in cpu_flags():
         return None
     operator = _operator("dense_adam")

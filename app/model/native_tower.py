@@ -2,8 +2,6 @@
 
 A graph of MindSpore's takes milliseconds to start its kernels, which is most of a step on small batches. The
 parameters and optimizer states are the model's own, in their memory: a graph that runs in between sees them.
-
-Letters: B batch, K deep inputs, N numeric fields.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ def memory_of(parameter: Parameter) -> np.ndarray:
 
 
 class NativeTower:
-    """The logits of a model whose hidden layers are all `NativeLayer`; see `covers`."""
+    """The logits of a model whose hidden layers are all `NativeLayer`. See `covers`."""
 
     def __init__(self, model: WideDeep, loss: LossOptions | None = None) -> None:
         self.parameters = {name: memory_of(parameter) for name, parameter in model.named_parameters().items()}
@@ -133,7 +131,7 @@ class NativeStep(NativeTower, HostGraph):
         )
 
     def __call__(self, *arrays: np.ndarray, **named: np.ndarray) -> tuple[float, float, bool, np.ndarray, np.ndarray]:
-        """Take `LossCell`'s inputs, return `DeviceGraph`'s outputs; deep gradients are valid until the next call."""
+        """Take `LossCell`'s inputs, return `DeviceGraph`'s outputs. Deep gradients are valid until the next call."""
         deep, wide, numeric, labels, example_weights, noise = arrays
         shape, result = self._shape, np.empty(3, np.float32)
         shape.num_rows = len(wide)

@@ -2,8 +2,6 @@
 
 MindSpore's `Cell.recompute()` saves nothing on a CPU (2.10). Here a run of layers is one cell with a gradient of its
 own: it keeps the run's inputs and recomputes the values between once the gradient of its outputs is there.
-
-Letters: B batch, K width in, H width out of a run, N numeric inputs, L layers of it.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ class DroppingLayerRun(nn.Cell):
         self.layers = nn.CellList(layers)
 
     def construct(self, values: Tensor, inputs: Tensor, noise: Tensor, weights: Weights) -> Tensor:
-        """See `LayerRun.construct`; `noise` int32 [L, 3]."""
+        """See `LayerRun.construct`. `noise` int32 [L, 3]."""
         ones = ops.ones((values.shape[0], 1), ms.float32)
         for i in range(len(self.layers)):
             rows = weights[2 * i + 1]
@@ -48,7 +46,7 @@ class DroppingLayerRun(nn.Cell):
 
 
 class RecomputedRun(nn.Cell):
-    """`LayerRun` with its values recomputed for the gradient; `inputs` are data and get no gradient."""
+    """`LayerRun` with its values recomputed for the gradient. `inputs` are data and get no gradient."""
 
     def __init__(self, layers: Sequence[nn.Cell]) -> None:
         super().__init__()
@@ -96,7 +94,7 @@ class Recomputed(nn.Cell):
         self.plain, self.dropping = RecomputedRun(layers), RecomputedDroppingRun(layers)
 
     def construct(self, values: Tensor, inputs: Tensor, weights: Weights, noise: Tensor | None) -> Tensor:
-        """See `LayerRun.construct`; with `noise` int32 [L, 3] units are dropped."""
+        """See `LayerRun.construct`. With `noise` int32 [L, 3] units are dropped."""
         if noise is None:
             return self.plain(values, inputs, weights)
         return self.dropping(values, inputs, noise, weights)

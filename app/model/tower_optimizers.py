@@ -1,6 +1,6 @@
 """The optimizers of the dense parameters: one for the wide head, one for the tower.
 
-Adam is MindSpore's (its epsilon stands beside the root that is not corrected for its bias, as in TensorFlow's); the
+Adam is MindSpore's (its epsilon stands beside the root that is not corrected for its bias, as in TensorFlow's). The
 others are written out here from operators. Gradients come in scaled by the loss scale.
 """
 
@@ -48,7 +48,7 @@ class Ftrl(nn.Cell):
         self.learning_rate = _rate(options.learning_rate)
 
     def construct(self, gradients: tuple[Tensor, ...]) -> object:
-        """Take one step; below `LEAST_FTRL_RATE` nothing changes."""
+        """Take one step. Below `LEAST_FTRL_RATE` nothing changes."""
         done: tuple = ()
         moves = self.learning_rate >= LEAST_FTRL_RATE
         rate = ops.maximum(self.learning_rate, LEAST_FTRL_RATE)
@@ -98,7 +98,7 @@ ALMOST_0 = sys.float_info.min  # MindSpore's Adam takes no decay of 0, and round
 
 
 class Adam(nn.Cell):
-    """MindSpore's Adam; for AdamW each weight is first multiplied by 1 - learning_rate · weight_decay."""
+    """MindSpore's Adam. For AdamW each weight is first multiplied by 1 - learning_rate · weight_decay."""
 
     def __init__(self, weights: State, options: AdamOptions | AdamWOptions, loss_scale: float) -> None:
         super().__init__()
@@ -238,7 +238,7 @@ class DenseMeans(nn.Cell):
 
 
 class DenseOptimizers(nn.Cell):
-    """The optimizers of the wide head and the tower; they change the model's parameters.
+    """The optimizers of the wide head and the tower. They change the model's parameters.
 
     Batch normalization's running statistics are updated with them. If `tower_clip_norm` is above 0, the tower's
     gradients are first clipped to that norm over all of them. With `ema_decay` above 0 they keep `DenseMeans`.
@@ -325,7 +325,7 @@ class DenseOptimizers(nn.Cell):
         return done
 
     def clipped(self, gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return the gradients times min(1, clip_norm / norm); the norm is that without the loss scale."""
+        """Return the gradients times min(1, clip_norm / norm). The norm is that without the loss scale."""
         unscaled: tuple = ()
         for gradient in gradients:
             unscaled += (gradient / self.loss_scale,)

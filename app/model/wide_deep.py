@@ -5,8 +5,6 @@
 The cells know nothing of tables, hosts, devices or optimizers. `make_model` chooses them by a run's settings. The N
 numeric fields belong to the model: field f looks up nothing but the constant row E_f, so its share of the first layer,
 x_f · E_f · W_f, is computed as x @ (E_f · W_f): N products an example instead of N · D, the same function.
-
-Letters: B batch, C looked-up fields, N numeric fields, D embedding width, H width of a layer.
 """
 
 from __future__ import annotations
@@ -64,7 +62,7 @@ class NumericFields(nn.Cell):
     """The constant rows E_f of the N numeric fields, and their part of the first layer's matrix."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """`arrays` are initial values by the names of `tower_arrays`; without numeric ones N is 0."""
+        """`arrays` are initial values by the names of `tower_arrays`. Without numeric ones N is 0."""
         super().__init__()
         self.num = len(arrays.get("numeric_rows", ()))
         self.matmul_each = ops.BatchMatMul()  # `ops.matmul` has no gradient for N = D = 1
@@ -82,7 +80,7 @@ class NumericFields(nn.Cell):
         return ops.concat((numeric, ones), 1), ops.concat((self.folded(), bias), 0)
 
     def folded(self) -> Tensor:
-        """Return each field's share of the first layer, E_f · W_f, [N, H]; N is not 0."""
+        """Return each field's share of the first layer, E_f · W_f, [N, H]. N must not be 0."""
         # [N, 1, D] x [N, D, H], once a batch and not once an example
         return self.matmul_each(self.numeric_rows.expand_dims(1), self.numeric_matrix).squeeze(1)
 
@@ -100,7 +98,7 @@ class NumericFields(nn.Cell):
 
 
 class Tower(nn.Cell):
-    """Dense layers with an activation between; the last gives one number an example and has no bias (b is that).
+    """Dense layers with an activation between. The last gives one number an example and has no bias (b is that).
 
     A rank may have some of the layers, or blocks of the parameters: all layers keep their numbers in the whole tower.
     """
@@ -118,9 +116,9 @@ class Tower(nn.Cell):
     ) -> None:
         """`arrays` are initial values, by the names of `tower_arrays`, of the hidden `layers` from number `first` on.
 
-        `output` is the product of the last layer; None leaves it out. `recompute`: runs of hidden layers, (first, after
-        the last), whose values the backward pass recomputes. `distinct_layer` is the first layer on distinct rows;
-        without it they are copied to their positions before. Unless `as_graph`, `app.model.native_tower` may run the
+        `output` is the product of the last layer. None leaves it out. `recompute`: runs of hidden layers, (first, after
+        the last), whose values the backward pass recomputes. `distinct_layer` is the first layer on distinct rows.
+        Without it they are copied to their positions before. Unless `as_graph`, `app.model.native_tower` may run the
         layers.
         """
         super().__init__()
@@ -146,7 +144,7 @@ class Tower(nn.Cell):
         index: Tensor | None = None,
         fields: Tensor | None = None,
     ) -> Tensor:
-        """`deep_rows` [B, C * D], `numeric` [B, N] -> [B]; without the last layer, and of its inputs: [B, H].
+        """`deep_rows` [B, C * D], `numeric` [B, N] -> [B], or without the last layer its inputs [B, H].
 
         With `noise`, int32 [hidden layers of the whole tower, 3], units are dropped. In training batch normalization
         weighs rows by `example_weights` [B]. With `index` int32 [B, C] `deep_rows` are distinct rows [U, D], and
@@ -195,7 +193,7 @@ class Tower(nn.Cell):
         return [layer.norm for layer in self.layers if isinstance(layer, NormalizedLayer)]
 
     def named_parameters(self) -> dict[str, Parameter]:
-        """Return the parameters by the names of `tower_arrays`; those of normalizations come last."""
+        """Return the parameters by the names of `tower_arrays`. Those of normalizations come last."""
         named = self.numeric_fields.named_parameters()
         named |= {f"matrix_{self.first + i}": matrix for i, matrix in enumerate(self.matrices)}
         named |= {f"bias_{self.first + i}": bias for i, bias in enumerate(self.biases)}
@@ -205,7 +203,7 @@ class Tower(nn.Cell):
 
 
 class WideDeep(nn.Cell):
-    """Wide head and tower; the two groups follow different optimizers."""
+    """Wide head and tower. The two groups follow different optimizers."""
 
     def __init__(self, tower: Tower, wide: WideHead | None, sum_wide: nn.Cell | None = None) -> None:
         """Without `wide`, wide rows are wide logits. `sum_wide` sums distinct wide rows over a batch row's fields."""
@@ -224,7 +222,7 @@ class WideDeep(nn.Cell):
         index: Tensor | None = None,
         fields: Tensor | None = None,
     ) -> Tensor:
-        """`deep_rows` [B, C * D], `wide_rows` [B], `numeric` [B, N] -> logits [B]; for the others see `Tower`.
+        """`deep_rows` [B, C * D], `wide_rows` [B], `numeric` [B, N] -> logits [B]. For the others see `Tower`.
 
         With `index` both are distinct rows, [U, D] and [U].
         """
@@ -256,7 +254,7 @@ def _steps(num_hidden: int, runs: Sequence[tuple[int, int]]) -> tuple[tuple[int,
 
 
 def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
-    """Make the whole dense model at its initial values; numeric fields that are not folded are looked up."""
+    """Make the whole dense model at its initial values. Numeric fields that are not folded are looked up."""
     model, device = config.model, config.device
     arrays = initial_tower(config, schema, folded)
     is_distinct = model.first_layer == "distinct"
@@ -287,7 +285,7 @@ def hidden_layers(config: Config) -> list[nn.Cell]:
 
 
 def initial_tower(config: Config, schema: Schema, folded: bool = True) -> dict[str, np.ndarray]:
-    """Return the initial values of the whole tower's parameters by name; see `make_model`."""
+    """Return the initial values of the whole tower's parameters by name. See `make_model`."""
     model, num_numeric = config.model, schema.num_numeric
     num_fields = num_deep_inputs(fields_of_model(schema, model)) + (0 if folded else num_numeric)
     shape = (num_fields, num_numeric if folded else 0, model.embedding_dim, model.hidden_widths)

@@ -1,8 +1,8 @@
 """A launch's claim on the run folder `device_<rank>/` where the launcher is started: always the newest run.
 
-At launch: no run -> new; an unfinished one with the same settings and data -> resume; finished, but more epochs are
-asked for -> continue; finished -> nothing is done; any other run is renamed `device_<rank>.<n>` and a new one starts. A
-run resumes from its newest whole checkpoint; newer ones that are damaged are renamed, with a warning.
+If there is no run, a new one starts. An unfinished run with the same settings and data is resumed. A finished one is
+continued if more epochs are asked for, and else left alone. Any other run is renamed `device_<rank>.<n>`, and a new one
+starts. A run resumes from its newest whole checkpoint. Newer ones that are damaged are renamed, with a warning.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FindSource = Callable[[], Path | None]  # the model that a new run starts from, 
 
 
 class RunIsFinishedError(Exception):
-    """The requested run exists and is finished; `reason` is how it ended."""
+    """The requested run exists and is finished. `reason` is how it ended."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
@@ -51,7 +51,7 @@ class Claim:
     """
 
     def __init__(self, path: Path, config: Config, rank: int = 0) -> None:
-        """Lock the folder if it exists; raise as `open_run`."""
+        """Lock the folder if it exists. Raise as `open_run`."""
         if path.exists() and not path.is_dir():
             raise FileExistsError(
                 f"{path} is a file, expected a run's folder; move it away, or start from another folder"
@@ -79,7 +79,7 @@ class Claim:
     def look(
         self, schema: Schema, find_source: FindSource, damaged: Mapping[Path, str] | None, make_folders: bool = True
     ) -> tuple[Plan, Path | None]:
-        """Return the plan of all ranks and the model that a new run starts from; clear leftovers of saves.
+        """Return the plan of all ranks and the model that a new run starts from. Clear leftovers of saves.
 
         Raises as `open_run`.
         """
@@ -155,15 +155,15 @@ def open_run(
     asked: Config | None = None,
     name: str = FIRST_RANK,
 ) -> tuple[RunFolder, Claim]:
-    """Return the run folder to use and the claim on it, which the caller closes; put an existing run aside if need be.
+    """Return the run folder to use and the claim on it, which the caller closes. Put an existing run aside if need be.
 
-    `find_source` is called before anything is renamed; its result is followed to its new name. `damaged` as in
+    `find_source` is called before anything is renamed. Its result is followed to its new name. `damaged` as in
     `find_newest`. `asked` are the settings before `settings_of_run` changed them. Rank 0, whose folder is `name`,
     decides for all ranks.
 
-    Raises RunIsFinishedError; ValueError if another process trains in the folder or saves to the same checkpoints,
-    `train.resume=require` finds nothing to resume, or the checkpoints of a new run would mix with another's; OSError
-    if nothing can be written.
+    Raises RunIsFinishedError, and OSError if nothing can be written. Raises ValueError if another process trains in the
+    folder or saves to the same checkpoints, `train.resume=require` finds nothing to resume, or the checkpoints of a new
+    run would mix with another's.
     """
     first = base / name
     claim = Claim(base / f"device_{group.rank}" if group.rank else first, config, group.rank)
@@ -190,7 +190,7 @@ def open_run(
 
 
 def _displaced(given: Path, source: Path, folders: list[Path], number: int) -> str:
-    """Return the path of `source` (which `given` names) after `folders` are renamed; "" if `given` stays valid."""
+    """Return the path of `source` (which `given` names) after `folders` are renamed, or "" if `given` stays valid."""
     for folder in folders:
         if given.resolve().is_relative_to(folder.resolve()):
             found = source.resolve()

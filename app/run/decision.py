@@ -38,7 +38,7 @@ class Plan:
 
 
 def make_plan(path: Path, config: Config, schema: Schema, damaged: Mapping[Path, str] | None = None) -> Plan:
-    """Decide between new, resume, continue and finished; `damaged` as in `find_newest`.
+    """Decide between new, resume, continue and finished. `damaged` as in `find_newest`.
 
     Raises ValueError if `train.resume=require` finds nothing to resume, or run.json is of a format that is
     not read.
@@ -182,7 +182,7 @@ def describe_kept(asked: Config, config: Config) -> list[str]:
 
 
 def _get(sections: Mapping[str, Any], names: list[tuple[str, str]], key: str) -> Any:
-    """Return the value of a setting, None if it is missing; `names` as from `split_path`."""
+    """Return the value of a setting, None if it is missing. `names` as from `split_path`."""
     for name, variant in names:
         sections = sections.get(name, {})
         if variant and sections.get("name") != variant:
@@ -191,12 +191,12 @@ def _get(sections: Mapping[str, Any], names: list[tuple[str, str]], key: str) ->
 
 
 def checkpoint_folder(run_path: Path, config: Config) -> Path:
-    """Return the folder of a run's checkpoints; a relative `checkpoint.dir` starts from the folder of the launch."""
+    """Return the folder of a run's checkpoints. A relative `checkpoint.dir` starts from the folder of the launch."""
     return run_path.parent / config.checkpoint.dir if config.checkpoint.dir else run_path / "checkpoints"
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Return the content of run.json; empty if it cannot be read."""
+    """Return the content of run.json, empty if it cannot be read."""
     try:
         state = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):

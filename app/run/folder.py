@@ -1,4 +1,4 @@
-"""The files of a run: settings, status, logs; and the run's best checkpoint."""
+"""The files of a run: settings, status, logs, and the run's best checkpoint."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class RunFolder:
         self._evals.append(line + "\n")
 
     def write_evaluation(self, content: dict[str, Any]) -> None:
-        """Write the curves of an evaluation for the report; an error is logged, and training continues."""
+        """Write the curves of an evaluation for the report. An error is logged, and training continues."""
         try:
             write_evaluation(self.path, content)
         except OSError as error:
@@ -113,7 +113,7 @@ class RunFolder:
         return lost if self._status_is_written else [*lost, STATE_FILE]
 
     def describe(self, schema: Schema, asked: Config) -> None:
-        """Write config.yaml and run.json; `asked` are the settings that were asked for."""
+        """Write config.yaml and run.json. `asked` are the settings that were asked for."""
         text = yaml.safe_dump(settings.as_dict(self.config), sort_keys=False)
         write_whole(self.path / CONFIG_FILE, text)
         self._state = {
@@ -156,12 +156,12 @@ def run_config(run_path: Path) -> Config:
 
 
 def run_checkpoints(run_path: Path) -> Path:
-    """Return the folder of the checkpoints of the run in `run_path`; raise FileNotFoundError if there is no run."""
+    """Return the folder of the checkpoints of the run in `run_path`. Raise FileNotFoundError if there is no run."""
     return checkpoint_folder(run_path, run_config(run_path))
 
 
 def best_of_run(run_path: Path) -> Checkpoint:
-    """Return the run's best checkpoint by `eval.metric`, its newest where none was evaluated.
+    """Return the run's best checkpoint by `eval.metric`, its newest if none was evaluated.
 
     Raises FileNotFoundError if there is no run, or no whole checkpoint of it.
     """

@@ -26,7 +26,7 @@ def identity(config: Config, schema: Schema) -> dict[str, Any]:
 
 
 def kept_settings(sections: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings, by section, that a run and its continuation share; `sections` may be of an older release."""
+    """Return the settings, by section, that a run and its continuation share. `sections` may be of an older release."""
     sections = upgraded(sections)
     kept = {name: section for name, section in sections.items() if name not in FREE_SECTIONS}
     for section, free in (("train", FREE_TRAIN_KEYS), ("device", FREE_DEVICE_KEYS)):
@@ -59,7 +59,7 @@ def data_identity(schema: Schema) -> dict[str, Any]:
 
 
 def _meaning(field: CategoricalField, schema: Schema) -> dict[str, Any]:
-    """Return what a field's ids mean beside the values of the vocabulary; fields that share one have the same."""
+    """Return what a field's ids mean beside the values of the vocabulary. Fields that share one have the same."""
     return {
         "oov_ids": list(field.oov_ids),
         "is_text": schema.is_text(field),
@@ -86,7 +86,7 @@ def check_same_inputs(manifest: Manifest, schema: Schema, folder: Path) -> None:
 
 
 def first_difference(old: Any, new: Any, where: str = "") -> str | None:
-    """Return the first key, in order, whose values differ in two nested mappings, with both; None if they are equal."""
+    """Return the first key, in order, whose values differ in two nested mappings, with both, or None if none do."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted({*old, *new}):
             difference = first_difference(old.get(key), new.get(key), f"{where}.{key}" if where else str(key))

@@ -55,7 +55,7 @@ class LogFile:
         return not self._unwritten
 
     def append(self, text: str | bytes) -> None:
-        """Add lines or records; a write error is logged once, when it begins."""
+        """Add lines or records. A write error is logged once, when it begins."""
         was_written = self.is_written
         self._unwritten += text.encode() if isinstance(text, str) else text
         try:
@@ -67,7 +67,7 @@ class LogFile:
                 log.error("error: %s cannot be written: %s; its lines are kept until it can", self.path, error)
 
     def sync(self) -> None:
-        """Sync the lines so far, so that a power cut takes none of them; log an error."""
+        """Sync the lines so far, so that a power cut takes none of them. Log an error."""
         try:
             sync_folder(self.path)
             sync_folder(self.path.parent)

@@ -1,4 +1,4 @@
-"""Upgrade the settings of runs and checkpoints that an older release wrote; no other file knows of older ones.
+"""Upgrade the settings of runs and checkpoints that an older release wrote. No other file knows of older ones.
 
 Until the first release both tables are empty. From then on, add a new setting that changes a run's result (see
 `app.run.identity`) to `ADDED`, with the value that corresponds to the program before it, which need not be today's
@@ -59,7 +59,7 @@ def split_path(path: str) -> tuple[list[tuple[str, str]], str]:
 
 
 def _section(sections: dict[str, Any], names: list[tuple[str, str]]) -> dict[str, Any] | None:
-    """Return the section, created if missing; None if it is of another variant than named."""
+    """Return the section, created if missing, or None if it is of another variant than named."""
     for name, variant in names:
         sections = sections.setdefault(name, {})
         if variant and sections.get("name") != variant:
@@ -68,7 +68,7 @@ def _section(sections: dict[str, Any], names: list[tuple[str, str]]) -> dict[str
 
 
 def read_config(sections: Mapping[str, Any], where: str) -> Config:
-    """Return the settings that a run or checkpoint of any release wrote; `where` names the file in errors.
+    """Return the settings that a run or checkpoint of any release wrote. `where` names the file in errors.
 
     Raises ValueError for a setting, or a value of one, that is unknown or no longer supported.
     """

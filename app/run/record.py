@@ -55,7 +55,7 @@ class RunRecord:
         return str(self.config.get("eval", {}).get("metric", "auc"))
 
     def best_evaluation(self) -> dict[str, Any] | None:
-        """Return the line of the best evaluation on valid; at step 0 the model is that of the warm start's source."""
+        """Return the line of the best evaluation on valid. At step 0 the model is that of the warm start's source."""
         evaluated = [line for line in self.lines if line.get("split") == "valid" and line["step"] > 0]
         compared = [line for line in evaluated if line.get(self.metric) is not None]
         return max(compared, key=lambda line: (as_score(self.metric, line[self.metric]), line["step"]), default=None)
@@ -107,12 +107,12 @@ class RunRecord:
 
 
 def read_runs(paths: Sequence[Path]) -> list[RunRecord]:
-    """Return the runs in order; raises FileNotFoundError for a folder without a run."""
+    """Return the runs in order. Raises FileNotFoundError for a folder without a run."""
     return [read_run(path, name) for path, name in zip(paths, _names(paths), strict=True)]
 
 
 def read_run(path: Path, name: str) -> RunRecord:
-    """Return one run; raises FileNotFoundError for a folder without one."""
+    """Return one run. Raises FileNotFoundError for a folder without one."""
     if not (path / CONFIG_FILE).is_file() or not (path / STATE_FILE).is_file():
         raise FileNotFoundError(
             f"no run in {path}: it has no {CONFIG_FILE} with {STATE_FILE} beside it; give a run folder such as device_0"

@@ -23,7 +23,7 @@ _LINE = re.compile(r"epoch: (\d+) step: \d+, wide_loss is ([^,]+),")
 
 
 def trained_click_rate(dataset: Path, schema: Schema) -> float:
-    """Return the click rate of the training rows, by their weights if they have any; NaN if all of these are 0."""
+    """Return the click rate of the training rows, by their weights if they have any, or NaN if all of these are 0."""
     if not schema.weight:
         return schema.splits["train"].click_rate
     num_blocks = len(schema.block_sizes("train"))
@@ -44,7 +44,7 @@ def click_rate_loss(click_rate: float, label_smoothing: float) -> float:
 def why_useless(loss_log: Path, click_rate: float, label_smoothing: float) -> str:
     """Return a message if the last epoch's mean loss in loss.log is above that of the click rate, else "".
 
-    The mean leaves out the run's first steps; of a run that ended early it covers the epoch as far as it went.
+    The mean leaves out the run's first steps. Of a run that ended early it covers the epoch as far as it went.
     """
     losses, first_step = _last_epoch(loss_log) if loss_log.is_file() else ([], 0)
     settled = losses[max(0, FIRST_STEPS - first_step) :]

@@ -57,11 +57,11 @@ class TrainingState:
         return self.step.tables.snapshot(changed_only)
 
     def dense_to_save(self) -> dict[str, np.ndarray]:
-        """Return copies of the dense arrays of a checkpoint; ranks that share a tower call it together."""
+        """Return copies of the dense arrays of a checkpoint. Ranks that share a tower call it together."""
         return self.dense_values(self.sliced)
 
     def load_state(self, state: ModelState, step: int) -> None:
-        """Load a state from memory; load that of the learning rates before, as tables ask for past ones.
+        """Load a state from memory. Load that of the learning rates before, as tables ask for past ones.
 
         Raises ValueError, naming the array, if it does not fit.
         """
@@ -83,7 +83,7 @@ class TrainingState:
         self._take_dense(dense, saved.step)
 
     def dense_values(self, sliced: bool = False) -> dict[str, np.ndarray]:
-        """Return copies of the dense arrays, whole or this rank's slices; ranks that share a tower call it together."""
+        """Return copies of the dense arrays, whole or this rank's slices. Ranks that share a tower call it together."""
         values = {name: parameter.asnumpy().copy() for name, parameter in self._dense().items()}
         return self.placement.slices(values) if sliced else self.placement.gather(values)
 
@@ -111,9 +111,9 @@ class TrainingState:
 
 
 def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup = ONE_PROCESS) -> TrainingState:
-    """Make all parts of a training, at their initial values; `backend` as `pick_backend` chose it.
+    """Make all parts of a training, at their initial values. `backend` as `pick_backend` chose it.
 
-    `group` are the ranks that train together; servers may own the rows.
+    `group` are the ranks that train together. Servers may own the rows.
     """
     numeric = tuple(field.name for field in schema.numeric)
     looked_up = () if config.model.fold_numeric else numeric

@@ -22,7 +22,7 @@ LOGS: tuple[Callback, ...] = (RunFolder.write_metrics, RunFolder.write_events)
 class RunContext:
     """A launch of a run: its settings, its data (`schema` of the prepared folder `dataset`) and its folder.
 
-    `stop` is checked between steps; `group` are the ranks that train. `on_step` is called after each
+    `stop` is checked between steps. `group` are the ranks that train. `on_step` is called after each
     `train.log_every_steps` steps with their means, `on_evaluation` after each evaluation on the split valid.
     """
 

@@ -25,7 +25,7 @@ STEPS_BEFORE = "steps_before"
 
 @dataclass
 class PlateauState:
-    """State of a plateau schedule; `best` is the best score so far, `drops` the steps after which the rate fell."""
+    """State of a plateau schedule. `best` is the best score so far, `drops` the steps after which the rate fell."""
 
     best: float | None = None
     bad_evaluations: int = 0
@@ -33,7 +33,7 @@ class PlateauState:
 
 
 class LearningRate:
-    """Learning rate of one optimizer; call it with a step."""
+    """Learning rate of one optimizer. Call it with a step."""
 
     def __init__(self, base: float, schedule: Schedule) -> None:
         self.base = base
@@ -50,7 +50,7 @@ class LearningRate:
         return rate
 
     def after_evaluation(self, merit: float, step: int) -> bool:
-        """Update the plateau with an evaluation (larger is better); return True if the rate falls."""
+        """Update the plateau with an evaluation (larger is better). Return True if the rate falls."""
         if not isinstance(self.schedule, PlateauSchedule):
             return False
         state = self.plateau
@@ -80,7 +80,7 @@ class LearningRates:
         return {group: rate(step) for group, rate in self.groups.items()}
 
     def after_evaluation(self, metric: str, merit: float, step: int) -> list[str]:
-        """Update the plateaus with an evaluation (larger is better); return a log line for each rate that falls."""
+        """Update the plateaus with an evaluation (larger is better). Return a log line for each rate that falls."""
         return [
             f"{group} learning rate {rate(step):g} -> {rate(step + 1):g} ({metric} has not improved)"
             for group, rate in self.groups.items()
@@ -97,7 +97,7 @@ class LearningRates:
         return plateaus | ({STEPS_BEFORE: self.steps_before} if self.steps_before else {})
 
     def load_state(self, saved: dict[str, Any]) -> None:
-        """Restore the state of a checkpoint; groups that it lacks start anew."""
+        """Restore the state of a checkpoint. Groups that it lacks start anew."""
         self.steps_before = saved.get(STEPS_BEFORE, 0)
         for group, rate in self.groups.items():
             rate.plateau = PlateauState(**saved.get(group, {}))
@@ -144,13 +144,13 @@ def table_learning_rates(rates: LearningRates, deep_optimizer: DeepOptimizer) ->
 
 
 def running_mean(manifest: Manifest) -> RunningMean | None:
-    """Return the running mean that a checkpoint's rows have; None if they have none."""
+    """Return the running mean that a checkpoint's rows have, or None if they have none."""
     decay = read_config(manifest.config, where="the checkpoint").train.ema_decay
     return RunningMean(decay) if decay else None
 
 
 def step_history(manifest: Manifest) -> StepHistory | None:
-    """Return the steps that deep rows of a checkpoint may have missed; None if its optimizer lets rows miss none."""
+    """Return the steps that deep rows of a checkpoint may have missed, or None if its optimizer lets rows miss none."""
     config = read_config(manifest.config, where="the checkpoint")
     rates = learning_rates(config)
     rates.load_state(manifest.schedules)

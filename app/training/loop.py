@@ -34,7 +34,7 @@ class Trainer:
     """A launch of a run, from its first step or from a checkpoint to its last epoch."""
 
     def __init__(self, context: RunContext, backend: str) -> None:
-        """Resume the run's checkpoint, or warm start a new run; `backend` as `pick_backend` chose it."""
+        """Resume the run's checkpoint, or warm start a new run. `backend` as `pick_backend` chose it."""
         self.context, self.config, self.schema, self.run = context, context.config, context.schema, context.run
         self.parts = assemble(self.config, self.schema, backend, context.group)
         if decay := self.config.train.ema_decay:
@@ -54,8 +54,9 @@ class Trainer:
     def train(self) -> None:
         """Train the epochs that are left, and save.
 
-        Raises Stopped, with the state saved, after a signal or at the time limit; FloatingPointError, naming the step,
-        if a step made NaN or infinity, of which nothing is kept; NotSavedError if the last state cannot be saved.
+        Raises Stopped, with the state saved, after a signal or at the time limit. Raises FloatingPointError, naming
+        the step, if a step made NaN or infinity, of which nothing is kept. Raises NotSavedError if the last state
+        cannot be saved.
         """
         try:
             if self.config.train.init_from and self.position.step == 0 and self.schema.splits["valid"].rows:
@@ -113,7 +114,7 @@ class Trainer:
         return losses
 
     def _evaluate_and_save(self, progress: Progress) -> None:
-        """In the middle of an epoch, evaluate if it is due; save if it is due, and the best model so far."""
+        """In the middle of an epoch, evaluate if it is due. Save if it is due, and the best model so far."""
         if not 0 < self.position.epoch_step < self.epoch_steps:
             return
         every, step = self.config.eval.every_steps, self.position.step
@@ -127,7 +128,7 @@ class Trainer:
                 self.checkpoints.save(self.position, self.metrics)
 
     def _evaluate(self) -> bool:
-        """Evaluate the model on the split valid, which does not change it; return True if it is the best so far."""
+        """Evaluate the model on the split valid, which does not change it. Return True if it is the best so far."""
         step, epoch = self.position.step, self.position.epoch
         if not self.schema.splits["valid"].rows:
             log.warning("the data has no rows in split 'valid': epoch %d is not evaluated", epoch)
@@ -148,7 +149,7 @@ class Trainer:
         return is_best
 
     def _measure(self) -> Measurement | None:
-        """Score the split valid; return None, with a warning, where no row of it has a weight, as without labels."""
+        """Score the split valid. Return None, with a warning, if no row of it has a weight, as without labels."""
         prepare, group_field = self.parts.step.prepare, self.config.eval.group_field
         size, dataset = self.config.train.batch_size, self.context.dataset
         try:

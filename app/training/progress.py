@@ -62,7 +62,7 @@ class Progress:
         self._bar.close()
 
     def add(self, position: Position, losses: Losses, rows: int, waited_seconds: float) -> None:
-        """Record one step; `waited_seconds` is the epoch's time of waiting for data so far."""
+        """Record one step. `waited_seconds` is the epoch's time of waiting for data so far."""
         wide_loss, deep_loss = np.float32(losses.wide_loss), np.float32(losses.deep_loss)
         place = f"epoch: {position.epoch} step: {position.epoch_step}"  # as MindSpore's tutorial prints it
         self._lines.append(f"{place}, wide_loss is {wide_loss!s}, deep_loss is {deep_loss!s}")
@@ -74,7 +74,7 @@ class Progress:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Exclude the block from step timing; flush pending log lines first."""
+        """Exclude the block from step timing. Flush pending log lines first."""
         self.flush()
         yield
         self._since = time.perf_counter()

@@ -60,7 +60,7 @@ class Throttle:
 
 @dataclass(frozen=True)
 class Written:
-    """A finished checkpoint; `tidy_error` is why older ones could not be removed or compacted."""
+    """A finished checkpoint. `tidy_error` is why older ones could not be removed or compacted."""
 
     checkpoint: Checkpoint
     seconds: float  # without those that the throttle slept
@@ -69,7 +69,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Writing:
-    """A checkpoint that the thread writes; it hurries once `awaited` is set."""
+    """A checkpoint that the thread writes. It hurries once `awaited` is set."""
 
     future: Future[Written]
     awaited: threading.Event
@@ -99,7 +99,7 @@ class CheckpointManager:
         self._due_at = self._next_timed_save()
 
     def restore(self, checkpoint: Checkpoint) -> Position:
-        """Load a checkpoint's state into the tables and the model on all ranks; return its position.
+        """Load a checkpoint's state into the tables and the model on all ranks. Return its position.
 
         Raises ValueError if it is damaged or does not fit.
         """
@@ -119,7 +119,7 @@ class CheckpointManager:
         return bool(every and step % every == 0) or bool(self._group.all_reduce_max(time.monotonic() >= self._due_at))
 
     def save(self, position: Position, metrics: Metrics | None, wait: bool = False) -> None:
-        """Write a checkpoint; an error is logged, as the next save may work again.
+        """Write a checkpoint. An error is logged, as the next save may work again.
 
         With `checkpoint.background`, and without `wait`, return as soon as the next steps cannot change what is saved.
         The checkpoint before is waited for.
@@ -146,7 +146,7 @@ class CheckpointManager:
         log.debug("the training stood for %.2f s", time.perf_counter() - start)
 
     def finish(self, position: Position, metrics: Metrics | None) -> None:
-        """Save the last state if no checkpoint has it; try once more if that failed before.
+        """Save the last state if no checkpoint has it. Try once more if that failed before.
 
         Raises NotSavedError if it fails again.
         """
@@ -160,14 +160,14 @@ class CheckpointManager:
             )
 
     def close(self) -> None:
-        """Wait for the checkpoint that is being written, and end the thread; to be called however the training ends."""
+        """Wait for the checkpoint that is being written, and end the thread. Call it however the training ends."""
         try:
             self._settle()
         finally:
             self._thread.shutdown()
 
     def _parent_for(self, step: int) -> ParentRecord | None:
-        """Return the checkpoint that the one of `step` is to hold the changes since; None if it is to be a full one.
+        """Return the checkpoint that the one of `step` is to hold the changes since, or None if it is to be a full one.
 
         Called on rank 0 alone: a file system shows its files to one rank sooner than to another.
         """
@@ -181,7 +181,7 @@ class CheckpointManager:
         return ParentRecord(step=newest.manifest.step, id=newest.manifest.id)
 
     def _snapshot(self, position: Position, changed_only: bool) -> tuple[dict[str, np.ndarray], Snapshot]:
-        """Return the dense arrays and rows as they are now; log the sizes of a full checkpoint.
+        """Return the dense arrays and rows as they are now. Log the sizes of a full checkpoint.
 
         Raises MemoryError, on all ranks, if one has none for its rows.
         """
@@ -224,7 +224,7 @@ class CheckpointManager:
     def _write(
         self, dense: dict[str, np.ndarray], snapshot: Snapshot, manifest: Manifest, progress: Progress
     ) -> Written:
-        """Write one checkpoint and tidy up the older ones, in the thread; the snapshot is released in any case."""
+        """Write one checkpoint and tidy up the older ones, in the thread. The snapshot is released in any case."""
         start, saved = time.perf_counter(), False
         folder, state = self._run.checkpoints, ModelState(dense, snapshot.tables)
         sliced = self._group.sharded and self._options.tower_slices
@@ -240,7 +240,7 @@ class CheckpointManager:
         return Written(written, time.perf_counter() - start - slept, tidy_error)
 
     def _tidy(self, progress: Progress) -> OSError | ValueError | None:
-        """Remove old checkpoints; before that, compact a delta for whose sake too many of them stay."""
+        """Remove old checkpoints. Before that, compact a delta for whose sake too many of them stay."""
         keep = (self._run.checkpoints, self._options, self._context.config.eval.metric, self._read_manifest)
         try:
             if self._options.compact and (delta := delta_to_compact(*keep)):
@@ -272,7 +272,7 @@ class CheckpointManager:
         log.info("saved %s (%s) in %.1f s", written.checkpoint.path, kind, written.seconds)
 
     def _note_failed(self, position: Position, error: Exception) -> None:
-        """Log a failed save; raise an error of this rank alone, which ends the job: the others wait for it."""
+        """Log a failed save. Raise an error of this rank alone, which ends the job: the others wait for it."""
         if self._group.size > 1 and not is_collective(error):
             raise error
         self._run.note_failed_save(position.step, error)

@@ -60,11 +60,11 @@ class Launch:
     on_evaluation: tuple[Callback, ...] = ()
 
     def check_folder(self) -> None:
-        """Raise the errors of opening the run's folder, RunIsFinishedError among them; change nothing."""
+        """Raise the errors of opening the run's folder, RunIsFinishedError among them. Change nothing."""
         check_launch(self.path.parent, self.config, self.schema, self._find_source, self.path.name)
 
     def select_device(self) -> str:
-        """Import MindSpore and return its target; raise ValueError for settings that do not go with it."""
+        """Import MindSpore and return its target. Raise ValueError for settings that do not go with it."""
         target = device.select_device(self.config.device)
         validate_target(self.config, target)
         if target == "CPU" and (unused := self.config.parallel.unused_on_cpu()):
@@ -93,7 +93,7 @@ class Launch:
         return check_source(self.config, self.schema)
 
     def _train_in_folder(self, target: str, group: ProcessGroup, damaged: dict[Path, str] | None) -> int:
-        """Open the run's folder and train; raise DamagedCheckpointError if the checkpoint to resume is damaged."""
+        """Open the run's folder and train. Raise DamagedCheckpointError if the checkpoint to resume is damaged."""
         base, name = self.path.parent, self.path.name
         folder, lock = open_run(base, self.config, self.schema, group, self._find_source, damaged, self.asked, name)
         config = folder.config
@@ -135,7 +135,7 @@ class Launch:
 
 
 def plan_launch(config: Config, dataset: Path, path: Path, num_ranks: int = 1, num_servers: int = 0) -> Launch:
-    """Check settings and data, and set the environment of MindSpore; nothing is imported or written yet.
+    """Check settings and data, and set the environment of MindSpore. Nothing is imported or written yet.
 
     `path` is the run's folder, on several ranks that of the first. Raises ValueError or FileNotFoundError.
     """
@@ -157,7 +157,7 @@ def plan_launch(config: Config, dataset: Path, path: Path, num_ranks: int = 1, n
 
 
 def report_finished(finished: RunIsFinishedError) -> int:
-    """Log that the run needs no training; return the exit status that its training had."""
+    """Log that the run needs no training. Return the exit status that its training had."""
     log.info("%s", finished)
     useless_because = read_state(finished.path).get(USELESS_BECAUSE, "")
     return _warn_of_useless(useless_because) if useless_because else 0

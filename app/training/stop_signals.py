@@ -35,7 +35,7 @@ UNTIMED_SAVE_SECONDS = 300.0
 
 
 class Stopped(Exception):
-    """The run stopped early and can be resumed; `exit_status` is that of the process."""
+    """The run stopped early and can be resumed. `exit_status` is that of the process."""
 
     def __init__(self, reason: str, exit_status: int) -> None:
         super().__init__(reason)
@@ -43,9 +43,9 @@ class Stopped(Exception):
 
 
 class StopRequest:
-    """Context manager, on the main thread, that listens for signals; `check` raises `Stopped` after one.
+    """Context manager, on the main thread, that listens for signals. `check` raises `Stopped` after one.
 
-    `time_limit_minutes` counts from now; 0 is no limit. `clock` returns seconds. `all_reduce_max` returns the largest
+    `time_limit_minutes` counts from now. 0 is no limit. `clock` returns seconds. `all_reduce_max` returns the largest
     code of all ranks, so that all stop after the same step. `ending` is logged: what is still done after a signal.
     """
 
@@ -136,7 +136,7 @@ class StopRequest:
 
 
 def quit_at_once(number: int) -> None:
-    """End the process as an unhandled signal does; from any thread."""
+    """End the process as an unhandled signal does, from any thread."""
     ctypes.CDLL(None).signal(ctypes.c_int(number), None)  # SIG_DFL; Python's own is for the main thread alone
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     os.kill(os.getpid(), number)

@@ -1,4 +1,4 @@
-"""The rules between the sections of a run's settings, its data and its ranks; a rule within one section stands there.
+"""The rules between the sections of a run's settings, its data and its ranks. A rule within one section stands there.
 
 Left out is what only a file can answer: `warm_start.source.check_source` opens the model that a new run starts from.
 """
@@ -22,7 +22,7 @@ from data_prep.prepared.schema import Schema
 def validate(config: Config, schema: Schema, num_ranks: int, num_servers: int, backend: str) -> None:
     """Raise ValueError for the first rule that is broken, in one line that names the settings.
 
-    `num_ranks` train, `num_servers` more own all rows; `backend` as `pick_backend` chose it. Imports no MindSpore.
+    `num_ranks` train, `num_servers` more own all rows. `backend` as `pick_backend` chose it. Imports no MindSpore.
     """
     if num_ranks < 1:
         raise ValueError(f"RANK_SIZE must be 1 or more, found {num_ranks}")
@@ -157,7 +157,7 @@ def _validate_tower(config: Config, num_ranks: int) -> None:
 
 
 def validate_target(config: Config, target: str) -> None:
-    """Raise ValueError for what a split tower does on a CPU alone; `target` is known once MindSpore is imported."""
+    """Raise ValueError for what a split tower does on a CPU alone. `target` is known once MindSpore is imported."""
     options = config.parallel
     split_by_mindspore = target != "CPU" and (options.is_sharded or options.search_mode != "none")
     if split_by_mindspore and config.model.dropout:

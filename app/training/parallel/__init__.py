@@ -1,3 +1,3 @@
-"""The tower over ranks: strategy_file, placement, data_parallel, accelerator (Ascend, GPU), tensor/, pipeline/; server
-(a rank that owns rows alone).
+"""The tower over ranks: strategy_file, placement, data_parallel, accelerator (Ascend, GPU), tensor/, pipeline/, and
+server (a rank that owns rows alone).
 """

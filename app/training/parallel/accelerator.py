@@ -27,7 +27,7 @@ SHARD_THRESHOLD_KIB = 64  # with optimizer shards, smaller parameters stay whole
 
 
 class AcceleratorPlacement(TowerPlacement):
-    """The tower split by MindSpore; `model` is whole, each rank's inputs are its slice of the batch.
+    """The tower split by MindSpore. `model` is whole, each rank's inputs are its slice of the batch.
 
     MindSpore shares out the optimizer's state, and sums over ranks, itself. Nothing is loaded after the first step,
     until which parameters are whole.
@@ -42,7 +42,7 @@ class AcceleratorPlacement(TowerPlacement):
         shard_products(model.tower, options, communication.get_group_size())
 
     def graph(self, parts: StepSettings) -> AutoParallel:
-        """Make the step's graph; sums over the batch in it are sums over all ranks."""
+        """Make the step's graph. Sums over the batch in it are sums over all ranks."""
         self._named = parts.model.named_parameters() | parts.optimizers.named_state()
         self._graph = self._auto_parallel(DeviceGraph(parts.forward_backward(), parts.optimizers))
         if self._options.optimizer_shards:
@@ -71,7 +71,7 @@ class AcceleratorPlacement(TowerPlacement):
 
 
 def shard_products(tower: Tower, options: ParallelOptions, num_ranks: int) -> None:
-    """Give each layer's MatMul its strategy; if MindSpore searches, only the layers that the settings name."""
+    """Give each layer's MatMul its strategy. If MindSpore searches, only layers that the settings name have one."""
     names = layer_names(len(tower.layers) + 1)
     strategies = parse_all(options.strategies, names, options.tensor_parallel)
     assert tower.output is not None

@@ -1,10 +1,8 @@
-"""Data parallelism: each rank computes its slice of the batch; gradients are summed over the ranks.
+"""Data parallelism: each rank computes its slice of the batch. Gradients are summed over the ranks.
 
 On a CPU the step's graph is cut in two, forward and backward before, the dense optimizers after the sum
 (`app/distributed/gradient_sum.py`), which stays outside. On Ascend and GPU the sum is MindSpore's AllReduce (HCCL,
-NCCL) inside the one graph; no such device was at hand, so that part was never run.
-
-Letters: B rows of a rank at most.
+NCCL) inside the one graph. No such device was at hand, so that part was never run.
 """
 
 from __future__ import annotations
@@ -115,7 +113,7 @@ class DataParallelStep(TrainStep):
 
 
 class DataParallelScorer:
-    """`HostTablesScorer` on whole batches, of which each rank scores its slice; every rank gets all logits."""
+    """`HostTablesScorer` on whole batches, of which each rank scores its slice. Every rank gets all logits."""
 
     def __init__(self, scorer: HostTablesScorer, group: ProcessGroup) -> None:
         self._scorer = scorer

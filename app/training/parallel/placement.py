@@ -16,10 +16,10 @@ Arrays = dict[str, np.ndarray]
 
 
 class TowerPlacement:
-    """The whole model in one process; subclasses spread it, or its batch, over ranks.
+    """The whole model in one process. Subclasses spread it, or its batch, over ranks.
 
     `model` is this rank's part, `batch_rows` the most rows that it brings to a step. Dense arrays have the names of the
-    whole model; ranks call `gather` and `slices` together, with the same names in the same order.
+    whole model. Ranks call `gather` and `slices` together, with the same names in the same order.
     """
 
     wrap_tower: WrapOptimizer | None = None
@@ -30,7 +30,7 @@ class TowerPlacement:
         self.batch_rows = batch_rows
 
     def graph(self, parts: StepSettings) -> Graph:
-        """Make the step's graph; `parts` hold this placement's model and its optimizers."""
+        """Make the step's graph. `parts` hold this placement's model and its optimizers."""
         return DeviceGraph(parts.forward_backward(), parts.optimizers)
 
     def host_graph(self, parts: StepSettings) -> HostGraph:
@@ -59,7 +59,7 @@ class TowerPlacement:
         return arrays
 
     def slices(self, arrays: Arrays) -> Arrays:
-        """Return what this rank writes to a sliced checkpoint; of copies one rank writes one."""
+        """Return what this rank writes to a sliced checkpoint. Of copies one rank writes one."""
         return arrays
 
     def scatter(self, arrays: Arrays) -> Arrays:

@@ -35,7 +35,7 @@ LOG = "server{0}.log"
 
 
 def serve(config: Config, schema: Schema, backend: str, group: MpiGroup, base: Path) -> int:
-    """Serve until the ranks that train have ended; return the exit status. The log is written below `base`."""
+    """Serve until the ranks that train have ended. Return the exit status. The log is written below `base`."""
     server = group.world.rank
     folder = base / FOLDER.format(server)
     folder.mkdir(exist_ok=True)

@@ -33,7 +33,7 @@ class PipelineRecord:
 
 @dataclass(frozen=True)
 class StrategyRecord:
-    """Content of the file: `strategies` by layer, in MindSpore's notation; `shapes` of the whole parameters."""
+    """Content of the file: `strategies` by layer, in MindSpore's notation, `shapes` of the whole parameters."""
 
     num_ranks: int
     tensor_parallel: int
@@ -64,7 +64,7 @@ def write_strategy(path: Path, record: StrategyRecord) -> None:
 
 
 def read_strategy(path: Path) -> StrategyRecord:
-    """Read the file; raise FileNotFoundError, or ValueError if it is damaged or of another version."""
+    """Read the file. Raise FileNotFoundError, or ValueError if it is damaged or of another version."""
     if not path.is_file():
         raise FileNotFoundError(
             f"no strategy file {path}; a run whose tower is spread over ranks has one, device_0/{STRATEGY_FILE}"
@@ -110,7 +110,7 @@ def check_same_model(record: StrategyRecord, shapes: Mapping[str, tuple[int, ...
 
 
 def _pipeline(content: dict[str, Any] | None, shapes: Mapping[str, tuple[int, ...]]) -> PipelineRecord | None:
-    """Parse the stages; raise KeyError or TypeError unless each layer has one, first 0 and then 1."""
+    """Parse the stages. Raise KeyError or TypeError unless each layer has one, first 0 and then 1."""
     if content is None:
         return None
     stages = {layer: content["stages"][layer] for layer in shapes if layer.startswith("matrix_")}

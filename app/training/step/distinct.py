@@ -2,8 +2,6 @@
 
 The tables then see a batch of one field: the distinct rows, field by field. A row that two fields share is there for
 each of them.
-
-Letters: B batch size, n rows of a batch, C fields, D embedding width, U distinct rows.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ class DistinctIds(UniqueIds):
 
 
 class ByDistinctRow(ByPosition):
-    """Distinct rows, padded to one of at most three capacities; each is a graph to compile."""
+    """Distinct rows, padded to one of at most three capacities. Each is a graph to compile."""
 
     def __init__(self, tables: HostTables, spec: TablesSpec, batch_size: int, most_distinct: float) -> None:
         """`tables` have the spec `one_field(spec)`.

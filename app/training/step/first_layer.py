@@ -1,10 +1,8 @@
 """The choice of `model.first_layer`: which way the tower's first layer is multiplied, for data, batch size and widths.
 
 Distinct rows save products and cost two sums over all positions. With a share s of a field's positions distinct, the
-products fall from 1 to s, and the sums cost as much as the products of SUMS_COST / D would; so a field gains below the
+products fall from 1 to s, and the sums cost as much as the products of SUMS_COST / D would. So a field gains below the
 share 1 - SUMS_COST / D.
-
-Letters: B batch size, C fields, D embedding width.
 """
 
 from __future__ import annotations
@@ -28,16 +26,16 @@ LEAST_BATCH = 1000  # below, the products by field are too small to run as fast 
 
 
 def most_distinct(config: Config) -> float:
-    """Return the share of distinct rows up to which a field gains; 0 or less if none does."""
+    """Return the share of distinct rows up to which a field gains, 0 or less if none does."""
     return 1 - SUMS_COST[config.device.precision] / config.model.embedding_dim
 
 
 def choose(
     asked: FirstLayer, config: Config, schema: Schema, dataset: Path, backend: str, num_processes: int
 ) -> tuple[FirstLayer, str]:
-    """Return how the first layer is multiplied, and a line for the log; it is empty if distinct rows save nothing.
+    """Return how the first layer is multiplied, and a line for the log. It is empty if distinct rows save nothing.
 
-    `asked` is what the user asked for; `config` has the choice of the run that is resumed. Raises ValueError if
+    `asked` is what the user asked for. `config` has the choice of the run that is resumed. Raises ValueError if
     distinct rows are asked for, or that run has them, and they cannot be used.
     """
     running = config.model.first_layer
@@ -62,7 +60,7 @@ def choose(
 
 
 def _resume_distinct(config: Config, schema: Schema, backend: str, num_processes: int) -> str:
-    """Return the log's line on resuming a run for which auto chose distinct rows; several ranks may do that too."""
+    """Return the log's line on resuming a run for which auto chose distinct rows. Several ranks may do that too."""
     if why_not := obstacle(config, schema, backend, num_processes=1):
         raise ValueError(
             f"the run multiplies distinct rows once (model.first_layer=distinct), but now {why_not}; resume it without "
@@ -74,7 +72,7 @@ def _resume_distinct(config: Config, schema: Schema, backend: str, num_processes
 
 
 def obstacle(config: Config, schema: Schema, backend: str, num_processes: int) -> str | None:
-    """Return why distinct rows cannot be used, naming the setting; None if they can."""
+    """Return why distinct rows cannot be used, naming the setting, or None if they can."""
     if backend == "stock":
         return "tables.backend=stock looks its rows up inside the graph"
     if num_processes > 1:

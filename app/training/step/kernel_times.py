@@ -1,6 +1,6 @@
 """Times of the table kernels, for `train.profile=true`: lines `host kernel: EmbeddingLookup costs 3066 us`.
 
-`stock`'s kernels run inside MindSpore's graph, so MindSpore's own profiler times them; the other backends time their
+`stock`'s kernels run inside MindSpore's graph, so MindSpore's own profiler times them. The other backends time their
 calls. The profiler is not free, so it sees `PROFILED_STEPS` only, from the second on, as the first compiles the graph.
 """
 
@@ -24,7 +24,7 @@ TIMES_FILE = "cpu_op_execute_timestamp_*.txt"
 
 
 class KernelProfile:
-    """Times of the kernels over a few steps; MindSpore's profiler writes its raw output to `folder`.
+    """Times of the kernels over a few steps. MindSpore's profiler writes its raw output to `folder`.
 
     The output is written elsewhere first: MindSpore 2.10's profiler refuses paths with a space or beyond ASCII.
     """

@@ -1,14 +1,11 @@
 """A training step: rows go to the device, row gradients come back, nothing else crosses between host and device.
 
     rows = tables.lookup(unique)
-    loss, row_gradients = forward_backward(rows, numeric, labels)     model/graph.py; dense optimizers inside
+    loss, row_gradients = forward_backward(rows, numeric, labels)     model/graph.py, dense optimizers inside
     tables.update(unique, row_gradients)
 
 All or nothing: the graph computes one flag of loss, row gradients, dense gradients and dense parameters. If a value is
 NaN or infinite, no optimizer writes and the step raises FloatingPointError, naming the first bad value.
-
-Letters: B batch size, n rows of this batch (n < B only in an epoch's last), C fields, N numeric, D width; F fields and
-W columns a field of an array.
 """
 
 from __future__ import annotations
@@ -54,7 +51,7 @@ class TrainStep(ABC):
 
     @abstractmethod
     def prepare(self, batch: Batch) -> UniqueIds:
-        """Return what can be computed of a batch before its step; called on the prefetch thread."""
+        """Return what can be computed of a batch before its step. It is called on the prefetch thread."""
 
     @abstractmethod
     def __call__(self, batch: Batch, unique: UniqueIds) -> Losses:
@@ -62,7 +59,7 @@ class TrainStep(ABC):
 
     @abstractmethod
     def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
-        """Return the logits [n] of a batch; changes nothing."""
+        """Return the logits [n] of a batch, and change nothing."""
 
     def kernel_seconds(self) -> dict[str, float]:
         """Return what the table kernels of the last step took outside the graph, by name."""
@@ -71,7 +68,7 @@ class TrainStep(ABC):
 
 @dataclass(frozen=True)
 class StepSettings:
-    """The parts of a step besides its tables; `numeric_names` are for messages."""
+    """The parts of a step besides its tables. `numeric_names` are for messages."""
 
     model: WideDeep
     optimizers: DenseOptimizers
@@ -108,7 +105,7 @@ class ByPosition:
         self.batch_size = batch_size
 
     def prepare(self, batch: Batch) -> UniqueIds:
-        """Return the ids that `tables` look up and update; called on the prefetch thread."""
+        """Return the ids that `tables` look up and update. It is called on the prefetch thread."""
         return self.tables.unique(batch.ids)
 
     def lookup(self, unique: UniqueIds, means: bool = False) -> Rows:
@@ -116,7 +113,7 @@ class ByPosition:
         return self.tables.lookup(unique, means)
 
     def update(self, unique: UniqueIds, gradients: RowGradients) -> None:
-        """Take a step of the tables; the graph has checked the gradients."""
+        """Take a step of the tables. The graph has checked the gradients."""
         self.tables.update(unique, gradients, checked=True)
 
     def inputs(self, unique: UniqueIds, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
@@ -141,7 +138,7 @@ class ByPosition:
         return gradient_places(gradients.deep, gradients.wide, self.tables.spec.deep_names, ids_of(unique.of(DEEP)))
 
     def _wide_rows_of_bad_sum(self, ids: np.ndarray, sums: np.ndarray) -> np.ndarray:
-        """[n, C]: the wide rows behind the first of `sums` [n] that is not finite, each C times; the rest is 0.
+        """[n, C]: the wide rows behind the first of `sums` [n] that is not finite, each C times. The rest is 0.
 
         `lookup` gives sums over fields only, so each id of that batch row is looked up as a row of its own.
         """
@@ -154,9 +151,9 @@ class ByPosition:
 
 
 class HostTablesScorer:
-    """Logits of a batch from tables outside the graph; needs no optimizer and changes nothing.
+    """Logits of a batch from tables outside the graph, which needs no optimizer and changes nothing.
 
-    Where the tables keep running means of their rows, it scores with those: the model is to have its own.
+    If the tables keep running means of their rows, it scores with those. The model must then have its own.
     """
 
     def __init__(self, rows: ByPosition, logits: Callable[..., np.ndarray]) -> None:
@@ -265,7 +262,7 @@ class Watched:
     limit: float = math.inf
 
     def first_bad(self) -> str | None:
-        """Describe the first value that is NaN or outside ±limit; None if there is none."""
+        """Describe the first value that is NaN or outside ±limit, or None if there is none."""
         bad = np.argwhere(~(np.abs(self.values) < self.limit))
         if not len(bad):
             return None

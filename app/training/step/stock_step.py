@@ -1,7 +1,4 @@
-"""The training step of the `stock` backend: lookup, tower and all optimizers are one graph.
-
-Letters: B batch size, F looked-up fields, N numeric fields, D embedding width.
-"""
+"""The training step of the `stock` backend: lookup, tower and all optimizers are one graph."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ from app.training.step.stock_tables import StockIds, StockTables
 
 
 class StockLookup(nn.Cell):
-    """ids -> the model's inputs; unfolded numeric fields multiply their rows by their values."""
+    """ids -> the model's inputs. Unfolded numeric fields multiply their rows by their values."""
 
     def __init__(self, tables: StockTables) -> None:
         super().__init__()
@@ -79,7 +76,7 @@ class StockGraph(nn.Cell):
         deep_rate: Tensor,
         noise: Tensor,
     ) -> tuple:
-        """`ids` [B, F]; `first_seen` [B * F, 1]: 1 at the first position of an id in the batch, else 0.
+        """`ids` [B, F]. `first_seen` [B * F, 1]: 1 at the first position of an id in the batch, else 0.
 
         -> deep_loss without the tables' L2 term, wide_loss, Σ‖unique deep row‖², finite
         """

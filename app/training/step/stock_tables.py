@@ -1,15 +1,12 @@
 """MindSpore's own host ops in one graph with the tower: the tutorial's way, and the baseline.
 
 `EmbeddingLookup`, `FusedSparseFtrl` and `FusedSparseLazyAdam` run on the CPU by the attribute
-`primitive_target`, whatever the device target. MindSpore 2.10 marks them deprecated; they take int32 ids and
+`primitive_target`, whatever the device target. MindSpore 2.10 marks them deprecated. They take int32 ids and
 a fixed FTRL rate. `EmbeddingLookup` gives zeros for a bad id and the optimizers silently ignore it, so
 ids are checked on the host first.
 
 With `fold_numeric` off the numeric fields are looked up like all others, as in the tutorial: field f of the N numeric
 ones looks up row f and multiplies it by x_f.
-
-Letters: B batch size, C categorical fields, N numeric fields, F looked-up fields (C, or N + C unfolded),
-D embedding width, V vocabulary size.
 """
 
 from __future__ import annotations
@@ -43,7 +40,7 @@ class PlacedOps:
 
 
 def placed_ops(ftrl: FtrlOptions) -> PlacedOps:
-    """Return the table ops, placed on the host for any device target; the FTRL rate is fixed here."""
+    """Return the table ops, placed on the host for any device target. The FTRL rate is fixed here."""
     with deprecations_silenced():
         placed = PlacedOps(
             wide_lookup=ops.EmbeddingLookup(),
@@ -87,7 +84,7 @@ class TableParameters(nn.Cell):
         return self.deep_lookup(self.deep_rows, ids, 0), self.wide_lookup(self.wide_rows, ids, 0)
 
     def update(self, ids: Tensor, deep_gradients: Tensor, wide_gradients: Tensor, deep_rate: Tensor) -> tuple:
-        """`ids` [B * F], gradients [B * F, D] and [B * F, 1]; the ops sum those of the same id.
+        """`ids` [B * F], gradients [B * F, D] and [B * F, 1]. The ops sum those of the same id.
 
         `deep_rate` includes the correction, so the op's own correction gets powers of 0: its float32 `1 - beta2` would
         lose four digits in the first steps.
@@ -119,7 +116,7 @@ class StockIds(UniqueIds):
 
 
 class StockTables(WholeTables):
-    """The tables as MindSpore parameters; lookup and update happen inside `StockGraph`.
+    """The tables as MindSpore parameters. Lookup and update happen inside `StockGraph`.
 
     `num_looked_up_numeric` is N with unfolded numeric fields, else 0.
     """
@@ -143,7 +140,7 @@ class StockTables(WholeTables):
         return self._learning_rates[DEEP](step) * options.correction(step)
 
     def unique(self, ids: np.ndarray) -> StockIds:
-        """See `Tables.unique`; `ids` are those of the C categorical fields."""
+        """See `Tables.unique`. `ids` are those of the C categorical fields."""
         numeric_ids = np.broadcast_to(
             np.arange(self.num_looked_up_numeric, dtype=ids.dtype), (len(ids), self.num_looked_up_numeric)
         )

@@ -1,7 +1,7 @@
 """Plan of a tower in two stages: the layers and rows of each rank. No MPI, no MindSpore.
 
-Of N ranks, the first N / 2 hold the first layers (and the wide head), the others the rest and the loss; ranks p and
-p + N / 2 are a pair. The batch is split among the pairs; the first rank of a pair looks up its rows.
+Of N ranks, the first N / 2 hold the first layers (and the wide head), the others the rest and the loss. Ranks p and
+p + N / 2 are a pair. The batch is split among the pairs. The first rank of a pair looks up its rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FIRST, LAST = 0, 1  # the stages
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """Layers and rows of each rank; `second_stage` is the index of the last stage's first layer."""
+    """Layers and rows of each rank. `second_stage` is the index of the last stage's first layer."""
 
     num_ranks: int
     micro_batches: int
@@ -59,7 +59,7 @@ class PipelinePlan:
 
 
 def plan_pipeline(options: ParallelOptions, whole: Shapes, num_ranks: int) -> PipelinePlan:
-    """Plan the stages of a run; raise ValueError if ranks or layers do not fit."""
+    """Plan the stages of a run. Raise ValueError if ranks or layers do not fit."""
     if num_ranks % 2:
         raise ValueError(
             f"parallel.pipeline_stages=2 needs an even number of ranks, found {num_ranks}: a pair holds the tower"

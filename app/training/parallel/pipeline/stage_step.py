@@ -34,7 +34,7 @@ from app.training.step.step import StepSettings
 
 
 class PipelinePlacement(TowerPlacement):
-    """The tower in two stages; `arrays` and `layers` are the whole tower's initial values and hidden layers."""
+    """The tower in two stages. `arrays` and `layers` are the whole tower's initial values and hidden layers."""
 
     def __init__(self, config: Config, arrays: Arrays, layers: list[nn.Cell], group: ProcessGroup) -> None:
         shapes = {name: array.shape for name, array in arrays.items()}
@@ -87,7 +87,7 @@ class Channel:
         self._on_its_way: list[tuple[Any, np.ndarray]] = []
 
     def send(self, values: np.ndarray) -> None:
-        """Start to send an array; keep a copy until `finish`."""
+        """Start to send an array. Keep a copy until `finish`."""
         array = np.array(values, order="C")
         self._on_its_way.append((self.world.Isend(array, dest=self.partner), array))
 
@@ -124,7 +124,7 @@ class PipelineGraph:
         self._loss_scale = parts.loss.loss_scale
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Take `DeviceGraph.construct`'s inputs; the last stage has no rows, and returns zeros as their gradients."""
+        """Take `DeviceGraph.construct`'s inputs. The last stage has no rows, and returns zeros as their gradients."""
         deep_rows, wide_rows, *_, noise = inputs
         if self._run.stage == FIRST:
             sums, (deep, wide) = self._first(inputs)
@@ -163,7 +163,7 @@ class PipelineGraph:
         return sums, (np.concatenate(deep), np.concatenate(wide))
 
     def _backward(self, micro_batch: list[Tensor], sums: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Add a micro-batch's dense gradients to `sums`; return its row gradients."""
+        """Add a micro-batch's dense gradients to `sums`. Return its row gradients."""
         gradient = self._link.receive(self._micro_rows, self._link.width + 1)
         deep, wide, *own = (values.asnumpy() for values in self._gradients(*micro_batch, gradient))
         add(sums, own)
@@ -200,13 +200,13 @@ class Forward(nn.Cell):
 
 
 class PipelineScorer:
-    """Scores a pair's rows: forward through both stages; the logits return to the first."""
+    """Scores a pair's rows: forward through both stages. The logits return to the first."""
 
     def __init__(self, run: PipelinePlacement) -> None:
         self._run, self._link = run, run.link
 
     def __call__(self, deep_rows: Tensor, wide_rows: Tensor, numeric: Tensor) -> Tensor:
-        """[B, C * D], [B], [B, N] -> [B]; all ranks call it together."""
+        """[B, C * D], [B], [B, N] -> [B]. All ranks call it together."""
         if self._run.stage == FIRST:
             self._link.send(self._run.cell(deep_rows, wide_rows, numeric, wide_rows, wide_rows, None).asnumpy())
             logits = self._link.receive(self._run.rows)
@@ -219,7 +219,7 @@ class PipelineScorer:
 
 
 def add(sums: list[np.ndarray], terms: list[np.ndarray]) -> None:
-    """Add the terms to the sums in place; empty `sums` become copies of the terms."""
+    """Add the terms to the sums in place. Empty `sums` become copies of the terms."""
     if not sums:
         sums.extend(np.array(term) for term in terms)
         return

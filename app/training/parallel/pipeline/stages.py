@@ -4,8 +4,6 @@
                  rows' gradients ◄─ the layers once more ◄─── gradient of hidden and wide logit ◄──────────────┘
 
 The first stage keeps only the inputs of a micro-batch: its backward pass recomputes the layers' values.
-
-Letters: n rows of a micro-batch, C fields, N numeric, D width, H width of the message's hidden layer.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ class FirstStage(nn.Cell):
 
 
 class LastStage(nn.Cell):
-    """The layers after the first stage; their model has no wide head."""
+    """The layers after the first stage. Their model has no wide head."""
 
     def __init__(self, model: WideDeep) -> None:
         super().__init__()

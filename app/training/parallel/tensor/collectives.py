@@ -24,7 +24,7 @@ Shape = tuple[int, ...]
 
 
 def host_operator(function: Callable[[np.ndarray], np.ndarray], shape: Callable[[Shape], Shape]) -> ops.Custom:
-    """Make `function` an operator of one float32 input; `shape` maps the input's shape to the output's."""
+    """Make `function` an operator of one float32 input. `shape` maps the input's shape to the output's."""
 
     def call(values: np.ndarray) -> np.ndarray:  # ops.Custom asks for a plain function
         return function(values)
@@ -33,12 +33,12 @@ def host_operator(function: Callable[[np.ndarray], np.ndarray], shape: Callable[
 
 
 def split(world: Communicator, group: Sequence[int]) -> Communicator:
-    """Return the communicator of the ranks in `group`, this one among them; all of `world` call it together."""
+    """Return the communicator of the ranks in `group`, this one among them. All of `world` call it together."""
     return world.Split(color=min(group), key=world.Get_rank())
 
 
 class SumOver(nn.Cell):
-    """Sum over the ranks of a group; the gradient stays each rank's own."""
+    """Sum over the ranks of a group. The gradient stays each rank's own."""
 
     def __init__(self, group: Communicator) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class SumInTurn(nn.Cell):
         self.sums = nn.CellList(sums)
 
     def construct(self, parts: tuple[Tensor, ...], after: Tensor) -> tuple[Tensor, ...]:
-        """`parts` of any shapes -> their sums; the first starts after `after` is computed."""
+        """`parts` of any shapes -> their sums. The first starts after `after` is computed."""
         totals: tuple[Tensor, ...] = ()
         for i in range(len(parts)):
             after = self.sums[i](ops.depend(parts[i], after))
@@ -114,7 +114,7 @@ class Redistribute(nn.Cell):
 
 
 class Exchange:
-    """Host function of a redistribution; computes its pieces once."""
+    """Host function of a redistribution, which computes its pieces once."""
 
     def __init__(self, world: Communicator, source: Layout, target: Layout, shape: Shape) -> None:
         pieces = redistribution(source, target, shape)
@@ -130,7 +130,7 @@ class Exchange:
         self._receive_counts = _counts(self._received, world.Get_size(), lambda piece: piece.sender)
 
     def __call__(self, block: np.ndarray) -> np.ndarray:
-        """Return this rank's block in the target layout; all ranks call it together."""
+        """Return this rank's block in the target layout. All ranks call it together."""
         sent = np.concatenate([np.zeros(0, block.dtype), *(block[piece.in_sender].ravel() for piece in self._sent)])
         received = np.empty(sum(self._receive_counts), block.dtype)
         self._world.Alltoallv((sent, self._send_counts), (received, self._receive_counts))

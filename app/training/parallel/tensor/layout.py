@@ -17,7 +17,7 @@ Block = tuple[slice, ...]
 
 @dataclass(frozen=True)
 class Mesh:
-    """Ranks 0 … num_ranks - 1 laid out in named axes; the last axis runs fastest."""
+    """Ranks 0 … num_ranks - 1 laid out in named axes. The last axis runs fastest."""
 
     axes: tuple[tuple[str, int], ...]
 
@@ -95,7 +95,7 @@ class Transfer:
 def redistribution(source: Layout, target: Layout, shape: Sequence[int]) -> list[Transfer]:
     """Return the pieces that move an array of `shape` from the layout `source` to `target`, by sender and receiver.
 
-    Of several holders of a piece the receiver itself sends it, if it is one; else they take turns.
+    Of several holders of a piece the receiver itself sends it, if it is one, else they take turns.
     """
     holders: dict[tuple[int, ...], list[int]] = {}
     for rank in range(source.mesh.num_ranks):

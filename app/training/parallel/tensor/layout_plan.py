@@ -1,7 +1,4 @@
-"""Plan of a split tower: the layout of each product and parameter. Plain numbers, no MPI, no MindSpore.
-
-Letters: B batch of all ranks, C fields, N numeric, D width, H width of a layer.
-"""
+"""Plan of a split tower: the layout of each product and parameter. Plain numbers, no MPI, no MindSpore."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ class TowerPlan:
 
 
 def layer_names(num_layers: int) -> tuple[str, ...]:
-    """Return the layers' names in settings, which are those of their matrices; the last is the output's."""
+    """Return the layers' names in settings, which are those of their matrices. The last is the output's."""
     return tuple(f"matrix_{i}" for i in range(num_layers))
 
 
@@ -90,7 +87,7 @@ def plan_tower(
 def plan_run(
     whole: Mapping[str, tuple[int, ...]], options: ParallelOptions, batch_size: int, num_ranks: int
 ) -> TowerPlan:
-    """Plan the tower of a run; `batch_size` is a multiple of the ranks. Raises as `plan_tower`."""
+    """Plan the tower of a run. `batch_size` is a multiple of the ranks. Raises as `plan_tower`."""
     layers = [name for name in whole if name.startswith("matrix_")]
     group_size = options.tensor_parallel
     strategies = strategy.parse_all(options.strategies, layers, group_size)

@@ -2,8 +2,8 @@
 
     gradients ─ reduce-scatter ─► a share a rank ─ optimizer ─► a share of the weights ─ all-gather ─► weights
 
-The shares are of the parameter's block, flattened and cut into as many pieces as ranks know a part of its gradient;
-zeros fill up the last one. The numbers are those of the whole optimizer (ZeRO, Rajbhandari et al., 2020, stage 1).
+The shares are of the parameter's block, flattened and cut into as many pieces as ranks know a part of its gradient.
+Zeros fill up the last one. The numbers are those of the whole optimizer (ZeRO, Rajbhandari et al., 2020, stage 1).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from app.training.parallel.tensor.collectives import Communicator, host_operator
 
 
 class OptimizerShards(nn.Cell):
-    """An optimizer over this rank's shares of `weights`; `groups` share each weight's work, by name.
+    """An optimizer over this rank's shares of `weights`. `groups` share each weight's work, by name.
 
     `make_optimizer` makes the optimizer of the shares: a cell that takes their gradients and changes them.
     """
@@ -54,7 +54,7 @@ class OptimizerShards(nn.Cell):
             dense_layer.write_parameter(share, share_of(whole.asnumpy(), group))
 
     def scattered(self, gradients: tuple[Tensor, ...], after: Tensor) -> tuple[Tensor, ...]:
-        """Gradients of this rank's rows -> this rank's shards of their sums; starts after `after` is computed."""
+        """Gradients of this rank's rows -> this rank's shards of their sums, the first of them after `after`."""
         shares: tuple[Tensor, ...] = ()
         for i in range(len(self.names)):
             after = self.scatter[i](ops.depend(gradients[i], after))
@@ -73,7 +73,7 @@ class OptimizerShards(nn.Cell):
 
 
 class ReduceScatter(nn.Cell):
-    """The sum over a group of arrays of one shape, flattened; each rank gets its share of it."""
+    """The sum over a group of arrays of one shape, flattened. Each rank gets its share of it."""
 
     def __init__(self, group: Communicator) -> None:
         super().__init__()

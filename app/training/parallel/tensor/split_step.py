@@ -1,7 +1,4 @@
-"""The step of a tower that is split over ranks: one graph as `DeviceGraph`, with the collectives as operators in it.
-
-Letters: B rows of a rank's slice, C fields, N numeric, D width.
-"""
+"""The step of a tower that is split over ranks: one graph as `DeviceGraph`, with the collectives as operators in it."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from app.training.step.step import StepSettings
 
 
 class ShardedSquaredNorm(nn.Cell):
-    """`app.model.tower_optimizers.SquaredNorm` over all ranks' pieces of the gradients; n copies count 1/n each."""
+    """`app.model.tower_optimizers.SquaredNorm` over all ranks' pieces of the gradients. Of n copies each counts 1/n."""
 
     def __init__(self, copies: Sequence[int], world: Communicator) -> None:
         """`copies` is the number of ranks that hold the same piece, for each gradient."""
@@ -80,7 +77,7 @@ class ShardedGraph(nn.Cell):
 
 
 class ShardedPlacement(TowerPlacement):
-    """A tower with its products split over ranks; `arrays` are the whole tower's initial values.
+    """A tower with its products split over ranks. `arrays` are the whole tower's initial values.
 
     A state array of an optimizer lies as its parameter does, or in shares of that block (`optimizer_shards`).
     """
@@ -166,7 +163,7 @@ class ShardedPlacement(TowerPlacement):
         return key in self._share_groups and not name.startswith(TOWER)
 
     def _parameter(self, name: str) -> tuple[str, ShardedParameter] | None:
-        """Return the split parameter that an array is, or is optimizer state of; None for the wide head's."""
+        """Return the split parameter that an array is, or is optimizer state of, or None for the wide head's."""
         before, dot, key = name.rpartition(TOWER)
         if dot and (not before or before.endswith(".")) and key in self.plan.parameters:
             return key, self.plan.parameters[key]

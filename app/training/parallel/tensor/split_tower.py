@@ -4,8 +4,6 @@
 
 A rank brings the rows of its slice of the batch and gets their logits. Parameters carry the names of the whole ones
 and hold this rank's block of them.
-
-Letters: B batch of all ranks, n rows of one rank's slice, N numeric, H width of a layer.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from app.training.parallel.tensor.strategy import INNER, OUTER, batch_slices
 def split_tower(
     whole: Mapping[str, np.ndarray], plan: TowerPlan, world: Communicator, activation: str = "relu"
 ) -> Tower:
-    """Make this rank's part of the tower; `whole` are the whole parameters' initial values by name.
+    """Make this rank's part of the tower. `whole` are the whole parameters' initial values by name.
 
     All ranks of `world` call it together.
     """
@@ -101,7 +99,7 @@ class ShardedLayer(DenseLayer):
         self.block = (rows.start, rows.stop, units.start, units.stop)
 
     def sums(self, inputs: Tensor, weights: Tensor, numeric: Tensor, numeric_weights: Tensor) -> Tensor:
-        """Return this rank's block of the units' sums; `numeric` [n, N + 1] are of its slice of the batch."""
+        """Return this rank's block of the units' sums. `numeric` [n, N + 1] are of its slice of the batch."""
         n = self.num_numeric
         if n == 0:
             return self.matmul(inputs, weights) + numeric_weights

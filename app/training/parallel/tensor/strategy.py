@@ -1,9 +1,7 @@
 """Strategies: how ranks split the matrix product of a layer, in MindSpore's notation.
 
 `((2, 4), (4, 1))` means: the input [B, K] is split in 2 along B and in 4 along K, the weight [K, H] in 4 along K and
-not along H. The ranks are then a mesh of 2 x 4 x 1; the 4 ranks that share a part of B and H sum their products.
-
-Letters: B batch, K width in, H width out.
+not along H. The ranks are then a mesh of 2 x 4 x 1. The 4 ranks that share a part of B and H sum their products.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ class ShardedProduct:
 
 
 def parse(text: str, layer: str) -> Strategy:
-    """Parse a strategy; raise ValueError naming the layer and the mistake."""
+    """Parse a strategy. Raise ValueError naming the layer and the mistake."""
     where = f"parallel.strategies.{layer}"
     try:
         (batch, inner), (height, outer) = ast.literal_eval(text)
@@ -64,7 +62,7 @@ def parse(text: str, layer: str) -> Strategy:
 
 
 def parse_all(texts: Mapping[str, str], layers: Sequence[str], group_size: int) -> dict[str, Strategy]:
-    """Return a strategy for each of `layers`; those that `texts` does not name split the batch over the group.
+    """Return a strategy for each of `layers`. Those that `texts` does not name split the batch over the group.
 
     Raises ValueError for a layer that does not exist, and as `parse`.
     """
@@ -105,7 +103,7 @@ def check(layer: str, strategy: Strategy, batch: int, height: int, width: int, g
 
 
 def shard(strategy: Strategy, data_parallel: int, group_size: int) -> ShardedProduct:
-    """Return the layouts of a product over `data_parallel` groups of `group_size` ranks; spare ranks hold copies."""
+    """Return the layouts of a product over `data_parallel` groups of `group_size` ranks. Spare ranks hold copies."""
     copies = group_size // strategy.num_ranks
     axes = (
         (DATA, data_parallel),
