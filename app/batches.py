@@ -75,10 +75,10 @@ def check_files(folder: Path, schema: Schema) -> None:
         path = folder / file.name
         if ".mindrecord" not in file.name:
             continue
-        found = path.stat().st_size if path.is_file() else None
-        if found != file.size_bytes:
+        num_bytes = path.stat().st_size if path.is_file() else None
+        if num_bytes != file.size_bytes:
             raise ValueError(
-                f"prepared file {path} {'is missing' if found is None else f'has {found} bytes'}, expected "
+                f"prepared file {path} {'is missing' if num_bytes is None else f'has {num_bytes} bytes'}, expected "
                 f"{file.size_bytes} bytes; {ADVICE}; see python -m data_prep inspect {folder}"
             )
 

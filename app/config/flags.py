@@ -57,8 +57,8 @@ def advice_on_flag(flag: str, values: Sequence[str]) -> str:
         value = ", ".join(re.findall(r"\d+", value)) or value
     if meaning:
         return f"give {meaning.format(value)}" if "={}" in meaning or "=[{}]" in meaning else meaning
-    found = [name for name in _settings(Config()) if flag in (name, name.rpartition(".")[2])]
-    return f"give {' or '.join(f'{name}={value}' for name in found)}" if found else ""
+    matches = [name for name in _settings(Config()) if flag in (name, name.rpartition(".")[2])]
+    return f"give {' or '.join(f'{name}={value}' for name in matches)}" if matches else ""
 
 
 def _settings(section: Any, before: str = "") -> Iterator[str]:

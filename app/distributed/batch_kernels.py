@@ -1,4 +1,4 @@
-"""Work on a batch whose unique rows lie on other ranks: find its distinct ids, expand their rows, sum their gradients."""
+"""Work on a batch whose unique rows lie on other ranks: distinct ids, rows by position, gradients by id."""
 
 from __future__ import annotations
 

@@ -50,15 +50,15 @@ class GradientSum:
             self._communicator.Barrier()
             all_ready = time.perf_counter()
             self._communicator.Alltoall(self._values, self._received)
-            own, *others = self._received
+            part_sum, *others = self._received
             with np.errstate(over="ignore", invalid="ignore"):  # reported by the flag
                 for values in others:
-                    own += values
-                self._communicator.Allgather(own, self._values)
+                    part_sum += values
+                self._communicator.Allgather(part_sum, self._values)
                 is_finite = bool(np.isfinite(np.add.reduce(self._values)))
         self.wait_seconds += all_ready - copied
         self.seconds += time.perf_counter() - all_ready + copied - start
-        self.sent_bytes += 2 * own.nbytes * (self._communicator.size - 1)
+        self.sent_bytes += 2 * part_sum.nbytes * (self._communicator.size - 1)
         sums = [self._values[part].reshape(array.shape) for array, part in zip(arrays, self._slices, strict=True)]
         return sums, is_finite
 

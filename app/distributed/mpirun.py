@@ -231,8 +231,8 @@ def explain(notices: list[str], status: int, hosts: Sequence[str] = ()) -> list[
     lines = []
     for notice in notices:
         for pattern, text in EXPLANATIONS.items():
-            if found := re.search(pattern, notice):
-                values = found.groupdict()
+            if match := re.search(pattern, notice):
+                values = match.groupdict()
                 names = [host for host in hosts if host.split(".")[0] == values.get("host")]
                 lines.append(text.format(**values | ({"host": " or ".join(names)} if names else {})))
                 break

@@ -175,9 +175,9 @@ def first_error(group: ProcessGroup, error: Exception | None) -> Exception | Non
     """
     kinds = (kind for kind in SHARED_ERRORS if isinstance(error, kind))
     errors = group.gather(None if error is None else (next(kinds), str(error)))
-    for rank, found in enumerate(errors):
-        if found is not None:
-            kind, text = found
+    for rank, shared_error in enumerate(errors):
+        if shared_error is not None:
+            kind, text = shared_error
             return mark_collective(kind(text if group.size == 1 else f"rank {rank}: {text}"))
     return None
 

@@ -220,10 +220,10 @@ def make_row_shard(
                     f"the tables of rank {rank} differ from those of rank 0: {name} was {expected!r}, is "
                     f"{other[name]!r}; all ranks need the same settings, data and release"
                 )
-    own = None
+    tables = None
     if world.rank < num_owners:
-        own = make_host_tables(backend, owner_spec(spec), learning_rates, num_threads)
-    return RowShard(Exchange(world, num_owners, spec.embedding_dim, shard), own)
+        tables = make_host_tables(backend, owner_spec(spec), learning_rates, num_threads)
+    return RowShard(Exchange(world, num_owners, spec.embedding_dim, shard), tables)
 
 
 def _own(unique: UniqueIds) -> ShardedIds:

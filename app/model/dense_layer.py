@@ -111,7 +111,7 @@ class DenseLayer(nn.Cell):
 def dropout_multiplier(noise: Tensor, rows: Tensor, units: Tensor) -> Tensor:
     """Return float32 [B, H]: 0 for dropped units, 1 / (1 - share dropped) for the others.
 
-    This is `app.model.dropout.kept` from operators.
+    This is `app.model.dropout.keep_mask` from operators.
 
     `rows` int32 [B] are row indices in the global batch, `units` int32 [H] unit indices in the layer. int32
     wraps as uint32 does, and a mask makes its shifts logical.

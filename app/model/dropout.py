@@ -1,7 +1,7 @@
 """Dropout masks as a pure function of (seed, step, global row, layer, unit): no state, the same bits on every device.
 
 A mask is made where it is used, from three int32 a layer: `app/model/csrc/elementwise.cc` and
-`app/model/dense_layer.py` do what `kept` does. The mixing function is lowbias32 (Wellons, "Prospecting for Hash
+`app/model/dense_layer.py` do what `keep_mask` does. The mixing function is lowbias32 (Wellons, "Prospecting for Hash
 Functions", 2018).
 """
 
@@ -35,7 +35,7 @@ class DropoutNoise:
         return np.concatenate([keys[:, None], others], axis=1)
 
 
-def kept(noise: np.ndarray, num_rows: int, num_units: int) -> np.ndarray:
+def keep_mask(noise: np.ndarray, num_rows: int, num_units: int) -> np.ndarray:
     """Return True for units that stay, bool [B, H]. `noise` [3] is a layer of `DropoutNoise.of_step`."""
     key, first_row, threshold = noise.view(np.uint32)
     with np.errstate(over="ignore"):

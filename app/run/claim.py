@@ -189,14 +189,14 @@ def open_run(
     return run, claim
 
 
-def _displaced(given: Path, source: Path, folders: list[Path], number: int) -> str:
-    """Return the path of `source` (which `given` names) after `folders` are renamed, or "" if `given` stays valid."""
+def _displaced(init_from: Path, source: Path, folders: list[Path], number: int) -> str:
+    """Return the path of `source` after `folders` are renamed, or "" if its name `init_from` stays valid."""
     for folder in folders:
-        if given.resolve().is_relative_to(folder.resolve()):
-            found = source.resolve()
-            if found.is_relative_to(folder.resolve()):  # and not in a folder of the user's own
-                found = folder.resolve().with_name(f"{folder.name}.{number}") / found.relative_to(folder.resolve())
-            return str(found) if given.is_absolute() else os.path.relpath(found)
+        if init_from.resolve().is_relative_to(folder.resolve()):
+            path = source.resolve()
+            if path.is_relative_to(folder.resolve()):  # and not in a folder of the user's own
+                path = folder.resolve().with_name(f"{folder.name}.{number}") / path.relative_to(folder.resolve())
+            return str(path) if init_from.is_absolute() else os.path.relpath(path)
     return ""
 
 

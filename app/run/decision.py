@@ -43,14 +43,14 @@ def make_plan(path: Path, config: Config, schema: Schema, damaged: Mapping[Path,
     Raises ValueError if `train.resume=require` finds nothing to resume, or run.json is of a format that is
     not read.
     """
-    wanted = config.train.resume
-    if wanted == "never" and path.exists():
+    resume = config.train.resume
+    if resume == "never" and path.exists():
         return Plan("new", "train.resume=never", None)
     plan = _plan_from_state(path, config, schema, damaged)
-    if wanted == "require" and plan.kind == "new":
+    if resume == "require" and plan.kind == "new":
         reasons = "; ".join([plan.reason, *plan.refused.values()])
         raise ValueError(f"train.resume=require, but {path} cannot be resumed: {reasons}")
-    if wanted == "require" and plan.checkpoint and plan.refused:
+    if resume == "require" and plan.checkpoint and plan.refused:
         raise ValueError(
             f"train.resume=require, but the newest checkpoint cannot be used: {next(iter(plan.refused.values()))}; "
             f"train.resume=auto resumes from {plan.checkpoint.path}"
@@ -66,8 +66,8 @@ def _plan_from_state(path: Path, config: Config, schema: Schema, damaged: Mappin
     if not state:
         return Plan("new", note, None)
     here = identity(config, schema)
-    if found := difference(state["identity"], here):
-        return Plan("new", f"the run there differs: {found}{_of_other_epochs(state, config, found)}{note}", None)
+    if changed := difference(state["identity"], here):
+        return Plan("new", f"the run there differs: {changed}{_of_other_epochs(state, config, changed)}{note}", None)
     newest, refused = find_newest(folder, here, damaged)
     if newest is None:
         return Plan("new", f"the run there has no whole checkpoint{note}", None, refused)
@@ -86,18 +86,18 @@ def _of_other_epochs(state: Mapping[str, Any], config: Config, found: str) -> st
 
 def _what_is_left(state: Mapping[str, Any], config: Config, schema: Schema, manifest: Manifest) -> tuple[str, str]:
     """Return the kind of plan for a run of the same settings and data, and the reason."""
-    wanted, done = config.train.epochs, manifest.epoch - 1  # whole epochs
+    epochs, done_epochs = config.train.epochs, manifest.epoch - 1  # whole epochs
     if state["status"] != "finished":
         return "resume", "unfinished, same settings and data"
-    if wanted < done:
-        return "new", f"the run there finished {done} epochs, {wanted} are wanted"
+    if epochs < done_epochs:
+        return "new", f"the run there finished {done_epochs} epochs, {epochs} are wanted"
     selection = Selection(config.eval, schema.splits["valid"].files)
     selection.load_state(manifest.selection)
     if selection.is_over:
         return "finished", f"it stopped early: {selection.reason}"
-    if wanted > done:
-        return "continue", f"the run there finished {done} epochs of {wanted}"
-    return "finished", f"all {wanted} epochs are done"
+    if epochs > done_epochs:
+        return "continue", f"the run there finished {done_epochs} epochs of {epochs}"
+    return "finished", f"all {epochs} epochs are done"
 
 
 def _known_state(path: Path, checkpoints: Path) -> tuple[dict[str, Any], str]:
@@ -140,7 +140,7 @@ def settings_of_run(path: Path, config: Config, schema: Schema) -> Config:
         return config
     began, here = state["identity"]["config"], identity(config, schema)["config"]
     asked: dict[str, Any] = state.get(ASKED, {})
-    found: list[tuple[list[tuple[str, str]], str, Any]] = []
+    restored: list[tuple[list[tuple[str, str]], str, Any]] = []
     for setting, value in added():
         names, key = split_path(setting)
         is_older = _get(began, names, key) is None or ".".join([*(name for name, _ in names), key]) in asked
@@ -148,26 +148,26 @@ def settings_of_run(path: Path, config: Config, schema: Schema) -> Config:
         for name, _ in names:
             section = getattr(section, name)
         if is_older and _get(here, names, key) is not None and getattr(section, key) == getattr(type(section)(), key):
-            found.append((names, key, value))
+            restored.append((names, key, value))
     for setting, value in asked.items():
         names, key = split_path(setting)
         if _get(here, names, key) == value:
-            found.append((names, key, _get(began, names, key)))
+            restored.append((names, key, _get(began, names, key)))
     changes: dict[str, Any] = {}
-    for names, key, value in found:
+    for names, key, value in restored:
         parent = changes
         for name, _ in names:
             parent = parent.setdefault(name, {})
         parent[key] = value
-    kept = settings.merge(config, changes, where=str(path / STATE_FILE))
-    return config if difference(state["identity"], identity(kept, schema)) else kept
+    resumed = settings.merge(config, changes, where=str(path / STATE_FILE))
+    return config if difference(state["identity"], identity(resumed, schema)) else resumed
 
 
 def asked_otherwise(asked: Config, config: Config) -> dict[str, Any]:
     """Return the values asked for, by path, of those settings that have another value in the run."""
-    has = settings.flatten(settings.as_dict(config))
-    wanted = settings.flatten(settings.as_dict(asked))
-    return {path: value for path, value in wanted.items() if has.get(path) != value}
+    values = settings.flatten(settings.as_dict(config))
+    asked_values = settings.flatten(settings.as_dict(asked))
+    return {path: value for path, value in asked_values.items() if values.get(path) != value}
 
 
 def describe_kept(asked: Config, config: Config) -> list[str]:
@@ -220,8 +220,8 @@ def find_newest(
             checkpoint = Checkpoint.open(path)
             checkpoint.verify(sizes_only=damaged is not None)
             manifest = checkpoint.manifest
-            if found := difference({"config": manifest.config, "data": manifest.data}, identity):
-                raise ValueError(f"{path} is of another run: {found}")
+            if changed := difference({"config": manifest.config, "data": manifest.data}, identity):
+                raise ValueError(f"{path} is of another run: {changed}")
         except (ValueError, OSError) as error:
             refused[path] = str(error)
         else:

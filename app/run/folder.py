@@ -171,16 +171,16 @@ def best_of_run(run_path: Path) -> Checkpoint:
 def _processor() -> str:
     """Return the processor's name from /proc/cpuinfo (Linux on x86), else its architecture."""
     with suppress(OSError):
-        found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
-        if found:
-            return found[1]
+        name = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+        if name:
+            return name[1]
     return platform.machine()
 
 
 def _commit() -> str:
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 (fixed words)
-        return done.stdout.strip()
+        result = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 (fixed words)
+        return result.stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"  # an unpacked copy

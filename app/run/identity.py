@@ -28,12 +28,12 @@ def identity(config: Config, schema: Schema) -> dict[str, Any]:
 def kept_settings(sections: dict[str, Any]) -> dict[str, Any]:
     """Return the settings, by section, that a run and its continuation share. `sections` may be of an older release."""
     sections = upgraded(sections)
-    kept = {name: section for name, section in sections.items() if name not in FREE_SECTIONS}
+    shared = {name: section for name, section in sections.items() if name not in FREE_SECTIONS}
     for section, free in (("train", FREE_TRAIN_KEYS), ("device", FREE_DEVICE_KEYS)):
-        kept[section] = {key: value for key, value in kept[section].items() if key not in free}
-    if any(section.get("schedule", {}).get("name") == "plateau" for section in kept.values()):
-        kept["eval"] = {key: sections["eval"].get(key) for key in PLATEAU_EVAL_KEYS}
-    return kept
+        shared[section] = {key: value for key, value in shared[section].items() if key not in free}
+    if any(section.get("schedule", {}).get("name") == "plateau" for section in shared.values()):
+        shared["eval"] = {key: sections["eval"].get(key) for key in PLATEAU_EVAL_KEYS}
+    return shared
 
 
 def difference(old: dict[str, Any], new: dict[str, Any]) -> str | None:
@@ -77,10 +77,10 @@ def check_same_inputs(manifest: Manifest, schema: Schema, folder: Path) -> None:
         {**{key: data[key] for key in keys}, "numeric columns": list(data["numeric"])}
         for data in (manifest.data, data_identity(schema))
     )
-    found = first_difference(there, here)
-    if found:
+    changed = first_difference(there, here)
+    if changed:
         raise ValueError(
-            f"{folder} does not fit the checkpoint, whose inputs mean something else: {found}; "
+            f"{folder} does not fit the checkpoint, whose inputs mean something else: {changed}; "
             "give the folder that the run was trained on (--dataset DIR)"
         )
 

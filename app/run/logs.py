@@ -27,15 +27,15 @@ def forget_after(run_path: Path, manifest: Manifest) -> None:
         return step <= manifest.step and (step <= last_evaluated or '"split"' not in line)
 
     def is_evaluation_kept(line: str) -> bool:
-        found = re.match(r"epoch: \d+ step: (\d+) .*\n", line)
-        return found is not None and int(found[1]) <= min(manifest.step, last_evaluated)
+        match = re.match(r"epoch: \d+ step: (\d+) .*\n", line)
+        return match is not None and int(match[1]) <= min(manifest.step, last_evaluated)
 
     for name, is_kept in ((METRICS, is_metric_kept), (EVAL_LOG, is_evaluation_kept), (LOSS_LOG, None)):
         path = run_path / name
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.is_file() else []
-        kept = [line for line in lines if is_kept(line)] if is_kept else lines[: manifest.step]
-        if len(kept) < len(lines):
-            write_whole(path, "".join(kept))
+        remaining_lines = [line for line in lines if is_kept(line)] if is_kept else lines[: manifest.step]
+        if len(remaining_lines) < len(lines):
+            write_whole(path, "".join(remaining_lines))
     forget_evaluations(run_path, last_evaluated)
 
 

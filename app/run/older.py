@@ -54,8 +54,8 @@ def added() -> Iterator[tuple[str, Any]]:
 def split_path(path: str) -> tuple[list[tuple[str, str]], str]:
     """Split "deep_optimizer.schedule[cosine].floor" into sections, each with the wanted `name` or "", and the key."""
     *sections, key = path.split(".")
-    found = [re.fullmatch(r"(\w+)(?:\[(\w+)\])?", section) for section in sections]
-    return [(match[1], match[2] or "") for match in found if match], key
+    matches = [re.fullmatch(r"(\w+)(?:\[(\w+)\])?", section) for section in sections]
+    return [(match[1], match[2] or "") for match in matches if match], key
 
 
 def _section(sections: dict[str, Any], names: list[tuple[str, str]]) -> dict[str, Any] | None:

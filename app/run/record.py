@@ -146,12 +146,12 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
     """Return the whole lines: the last one may be incomplete while the run writes it."""
-    found = []
+    lines = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         try:
             content = json.loads(line)
         except ValueError:
             continue
         if isinstance(content, dict) and {"step", "seconds"} <= content.keys():
-            found.append(content)
-    return found
+            lines.append(content)
+    return lines

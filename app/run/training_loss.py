@@ -54,8 +54,8 @@ def why_useless(loss_log: Path, click_rate: float, label_smoothing: float) -> st
     mean = math.fsum(settled) / len(settled) if settled else 0.0
     if not mean > limit:  # a click rate of NaN has no loss
         return ""
-    found = click_rate_loss(click_rate, label_smoothing)
-    return f"its last epoch's mean loss is {mean:.4g}, predicting the click rate for every row has {found:.4g}"
+    loss = click_rate_loss(click_rate, label_smoothing)
+    return f"its last epoch's mean loss is {mean:.4g}, predicting the click rate for every row has {loss:.4g}"
 
 
 def _last_epoch(loss_log: Path) -> tuple[list[float], int]:
@@ -64,9 +64,9 @@ def _last_epoch(loss_log: Path) -> tuple[list[float], int]:
     epoch, number, first = "", 0, 0
     with loss_log.open(encoding="utf-8") as lines:
         for line in lines:
-            if found := _LINE.match(line):
-                if found[1] != epoch:
-                    epoch, first, losses = found[1], number, []
-                losses.append(float(found[2]))
+            if match := _LINE.match(line):
+                if match[1] != epoch:
+                    epoch, first, losses = match[1], number, []
+                losses.append(float(match[2]))
                 number += 1
     return losses, first

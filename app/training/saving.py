@@ -186,12 +186,12 @@ class CheckpointManager:
         Raises MemoryError, on all ranks, if one has none for its rows.
         """
         snapshot: Snapshot | None = None
-        own: dict[str, float] = {}
+        statistics: dict[str, float] = {}
         error: Exception | None = None
         try:
             snapshot = self._parts.snapshot_rows(changed_only)
             if not changed_only:  # a delta's rows alone would not show it
-                own = table_statistics(snapshot.tables, self._context.schema.vocabulary_size)
+                statistics = table_statistics(snapshot.tables, self._context.schema.vocabulary_size)
         except MemoryError as raised:
             error = raised
         try:
@@ -199,7 +199,7 @@ class CheckpointManager:
                 raise failed from error
             assert snapshot is not None
             if not changed_only:
-                sizes = merged_statistics([*self._group.gather(own), *self._group.rpc("statistics")])
+                sizes = merged_statistics([*self._group.gather(statistics), *self._group.rpc("statistics")])
                 self._run.append_metrics(step=position.step, epoch=position.last_epoch, **sizes)
             return self._parts.dense_to_save(), snapshot
         except BaseException:

@@ -96,8 +96,8 @@ def _check_both_classes(schema: Schema, split: str, consequence: str) -> None:
 
 
 def _validate_backend(config: Config, num_processes: int, backend: str, plain: bool) -> None:
-    wanted, folded = config.tables.backend, config.model.fold_numeric
-    if num_processes > 1 and (wanted == "stock" or (wanted == "auto" and not folded)):
+    asked, folded = config.tables.backend, config.model.fold_numeric
+    if num_processes > 1 and (asked == "stock" or (asked == "auto" and not folded)):
         raise ValueError(f"tables.backend=stock is for one rank, found {num_processes}; choose native or auto")
     if not folded and backend != "stock":
         raise ValueError(

@@ -29,7 +29,7 @@ void relu_gradient(const float* dy, const float* y, std::int64_t size, float sca
 // Whether every |value| < limit; no NaN is.
 bool all_below(const float* values, std::int64_t size, float limit);
 
-// One layer's dropout: `kept` of app/model/dropout.py.
+// One layer's dropout: `keep_mask` of app/model/dropout.py.
 struct Dropout {
   std::uint32_t key, first_row, threshold;
 

@@ -62,9 +62,9 @@ class SummedGraph:
         self._optimizers = Optimizers(parts.optimizers)
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        deep_gradients, wide_gradients, *own = self._gradients(*inputs)
+        deep_gradients, wide_gradients, *rank_values = self._gradients(*inputs)
         # Each rank's values may be finite and their sum not.
-        (sums, *gradients), finite = self.sum([values.asnumpy() for values in own])
+        (sums, *gradients), finite = self.sum([values.asnumpy() for values in rank_values])
         finite = finite and sums[NUM_BAD] == 0
         if finite:
             self._optimizers(*map(Tensor.from_numpy, gradients)).asnumpy()
@@ -91,11 +91,11 @@ class DataParallelStep(TrainStep):
         return self._step.prepare(self._slice(batch))
 
     def __call__(self, batch: Batch, unique: UniqueIds) -> Losses:
-        own = self._slice(batch)
+        rank_batch = self._slice(batch)
         try:
-            return self._step(own, unique)
+            return self._step(rank_batch, unique)
         except FloatingPointError as error:  # all ranks have one here, the reason is known to some
-            where = f"rank {self._group.rank}, whose rows begin at the batch's row {own.first_row}"
+            where = f"rank {self._group.rank}, whose rows begin at the batch's row {rank_batch.first_row}"
             reasons = self._group.gather(f"{where}: {error}")
             reason = next((reason for reason in reasons if OVERFLOWED not in reason), str(error))
             raise mark_collective(FloatingPointError(reason)) from error

@@ -101,8 +101,8 @@ class ByDistinctRow(ByPosition):
         if fitting:
             return min(fitting)
         most = self.batch_size * len(self._spec.fields)
-        wanted = num_rows * ROOM[len(self._capacities)] if len(self._capacities) < len(ROOM) else most
-        capacity = min(most, -(-int(wanted) // CAPACITY_STEP) * CAPACITY_STEP)
+        with_room = num_rows * ROOM[len(self._capacities)] if len(self._capacities) < len(ROOM) else most
+        capacity = min(most, -(-int(with_room) // CAPACITY_STEP) * CAPACITY_STEP)
         self._capacities.append(capacity)
         log.info("the graph of a batch with up to %d distinct rows is compiled: one has %d", capacity, num_rows)
         return capacity

@@ -55,8 +55,8 @@ def choose(
         why_not = f"{LIBRARY.path} is not there"
     if why_not:
         return "direct", f"the first layer multiplies every position's row, as {why_not}; distinct rows once {saving}"
-    others = f"; position by position: {', '.join(direct_fields)}" if direct_fields else ""
-    return "distinct", f"the first layer multiplies distinct rows once, which {saving}{others}"
+    exceptions = f"; position by position: {', '.join(direct_fields)}" if direct_fields else ""
+    return "distinct", f"the first layer multiplies distinct rows once, which {saving}{exceptions}"
 
 
 def _resume_distinct(config: Config, schema: Schema, backend: str, num_processes: int) -> str:
@@ -116,9 +116,9 @@ def expected_shares(schema: Schema, dataset: Path, batch_size: int) -> np.ndarra
             continue
         in_ranges = [counts[slice(*np.searchsorted(ids, id_range))] for id_range in field.id_ranges]
         of_field = np.concatenate([*in_ranges, []])
-        total, num_others = max(rows, of_field.sum(), 1), max(field.oov_ids[1] - field.oov_ids[0], 1)
-        others = num_others * float(_expected((total - of_field.sum()) / total / num_others, batch_size))
-        shares.append((_expected(of_field / total, batch_size).sum() + others) / batch_size)
+        total, num_uncounted = max(rows, of_field.sum(), 1), max(field.oov_ids[1] - field.oov_ids[0], 1)
+        uncounted = num_uncounted * float(_expected((total - of_field.sum()) / total / num_uncounted, batch_size))
+        shares.append((_expected(of_field / total, batch_size).sum() + uncounted) / batch_size)
     return np.array(shares)
 
 

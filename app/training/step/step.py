@@ -296,15 +296,15 @@ def describe_not_finite(
     inputs: Iterable[Watched], parameters: dict[str, Parameter], gradients: Iterable[Watched]
 ) -> str:
     """Describe the first bad value among inputs, then parameters, then gradients: each may result from those before."""
-    found = _first_in(inputs)
+    reason = _first_in(inputs)
     for name, parameter in parameters.items():
-        if found:
+        if reason:
             break
         values = parameter.asnumpy()
         bad = np.argwhere(~np.isfinite(values))
         if len(bad):
-            found = f"the parameter {name}{bad[0].tolist()} is {values[tuple(bad[0])]}"
-    return (found or f"{_first_in(gradients) or OVERFLOWED}; {ADVICE}") + "; no table and no parameter was changed"
+            reason = f"the parameter {name}{bad[0].tolist()} is {values[tuple(bad[0])]}"
+    return (reason or f"{_first_in(gradients) or OVERFLOWED}; {ADVICE}") + "; no table and no parameter was changed"
 
 
 def _first_in(places: Iterable[Watched]) -> str | None:

@@ -18,7 +18,7 @@ import mindspore as ms
 from mindspore import Tensor, nn
 
 from app.model.dense_layer import ACTIVATIONS, DenseLayer
-from app.model.dropout import DropoutNoise, kept
+from app.model.dropout import DropoutNoise, keep_mask
 from app.model.native_layer import NativeLayer
 
 # One row; fewer rows than a task; several tasks with a short last one, and widths that no block divides.
@@ -107,7 +107,7 @@ def test_bits_do_not_depend_on_threads(bfloat16):
 def test_dropout_is_a_mask_and_a_factor(shape, bfloat16):
     """Outputs and the gradients that come in are multiplied by 0 or 1 / (1 - rate): on kernels and operators alike."""
     arrays, noise = draw(shape), DropoutNoise(3, 0.25, 1).of_step(5, first_row=7)[0]
-    factors = np.where(kept(noise, shape[0], shape[2]), np.float32(1 / 0.75), np.float32(0))
+    factors = np.where(keep_mask(noise, shape[0], shape[2]), np.float32(1 / 0.75), np.float32(0))
     masked = [*arrays[:4], arrays[4] * factors]
     plain = run(NativeLayer(2, bfloat16), masked)
     dropped = run(NativeLayer(2, bfloat16), arrays, noise)

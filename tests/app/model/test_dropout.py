@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from app.model.dropout import DropoutNoise, kept
+from app.model.dropout import DropoutNoise, keep_mask
 
 RATE = 0.25
 
 
 def test_the_share_of_dropped_units_is_the_rate():
-    mask = kept(DropoutNoise(1, RATE, 3).of_step(7)[1], 2000, 500)
+    mask = keep_mask(DropoutNoise(1, RATE, 3).of_step(7)[1], 2000, 500)
     assert mask.mean() == pytest.approx(1 - RATE, abs=5 * (RATE * (1 - RATE) / mask.size) ** 0.5)
     for axis, size in ((0, 2000), (1, 500)):
         assert np.abs(mask.mean(axis) - 0.75).max() < 5 * (RATE * (1 - RATE) / size) ** 0.5
@@ -17,7 +17,7 @@ def test_the_share_of_dropped_units_is_the_rate():
 
 def test_seed_step_and_layer_give_other_masks_and_nothing_else_does():
     def mask(seed=1, step=7, layer=0):
-        return kept(DropoutNoise(seed, 0.5, 2).of_step(step)[layer], 400, 100)
+        return keep_mask(DropoutNoise(seed, 0.5, 2).of_step(step)[layer], 400, 100)
 
     np.testing.assert_array_equal(mask(), mask())
     for other in (mask(seed=2), mask(step=8), mask(layer=1)):
@@ -25,13 +25,13 @@ def test_seed_step_and_layer_give_other_masks_and_nothing_else_does():
 
 
 def test_a_rank_s_rows_have_their_place_in_the_global_batch():
-    whole = kept(DropoutNoise(1, RATE, 1).of_step(3)[0], 90, 40)
-    slices = [kept(DropoutNoise(1, RATE, 1).of_step(3, first)[0], 30, 40) for first in (0, 30, 60)]
+    whole = keep_mask(DropoutNoise(1, RATE, 1).of_step(3)[0], 90, 40)
+    slices = [keep_mask(DropoutNoise(1, RATE, 1).of_step(3, first)[0], 30, 40) for first in (0, 30, 60)]
     np.testing.assert_array_equal(np.concatenate(slices), whole)
 
 
 def test_no_unit_is_dropped_at_rate_0():
-    assert kept(DropoutNoise(1, 0.0, 1).of_step(1)[0], 50, 50).all()
+    assert keep_mask(DropoutNoise(1, 0.0, 1).of_step(1)[0], 50, 50).all()
 
 
 @pytest.mark.usefixtures("cpu")
@@ -48,4 +48,4 @@ def test_operators_drop_the_same_units():
     noise = DropoutNoise(2**62, RATE, 2).of_step(10**6, first_row=2**31 - 5)
     for layer in noise:
         found = Multiplier()(Tensor(layer)).asnumpy()
-        np.testing.assert_array_equal(found, np.where(kept(layer, 300, 70), np.float32(1 / 0.75), np.float32(0)))
+        np.testing.assert_array_equal(found, np.where(keep_mask(layer, 300, 70), np.float32(1 / 0.75), np.float32(0)))

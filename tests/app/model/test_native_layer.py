@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from app.device import cpu_flags
-from app.model.dropout import DropoutNoise, kept
+from app.model.dropout import DropoutNoise, keep_mask
 from app.model.layer_library import distinct_rows
 
 # One row; fewer rows than a task; several tasks with a short last one, and widths that no block divides.
@@ -87,7 +87,7 @@ def test_forward_and_backward_are_the_layer_s(library, shape, rate, precision, t
     x, w, n, f, dy = draw(shape)
     rounded = to_bfloat16 if precision == "bfloat16" else np.asarray
     noise = DropoutNoise(3, rate, 1).of_step(5, first_row=7)[0]
-    factors = np.where(kept(noise, shape[0], shape[2]), 1 / (1 - rate), 0)
+    factors = np.where(keep_mask(noise, shape[0], shape[2]), 1 / (1 - rate), 0)
     others, kind = ((noise,), "dropout") if rate else ((), "dense")
 
     exact = rounded(x).astype(np.float64) @ rounded(w).astype(np.float64) + n.astype(np.float64) @ f
@@ -122,7 +122,7 @@ def test_distinct_rows_give_the_layer_s_values(library, shape, precision, rate, 
     is_distinct = {"distinct": 1, "direct": 0, "mixed": np.arange(num_fields) % 2}[ways]
     fields = np.concatenate([starts, np.full(num_fields, is_distinct)]).astype(np.int32)
     noise = DropoutNoise(3, rate, 1).of_step(5, first_row=7)[0]
-    factors = np.where(kept(noise, batch, width_out), 1 / (1 - rate), 0)
+    factors = np.where(keep_mask(noise, batch, width_out), 1 / (1 - rate), 0)
     sizes = (starts[-1] + 3, width), (num_fields * width, width_out), (batch, 2), (2, width_out), (batch, width_out)
     rows, w, n, f, dy = (generator.standard_normal(size).astype(np.float32) for size in sizes)
     rounded, tolerance = (np.asarray, 2e-6) if precision == "float32" else (to_bfloat16, 6e-3)

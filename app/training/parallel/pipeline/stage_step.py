@@ -111,12 +111,12 @@ class PipelineGraph:
         self._run, self._group, self._link = run, group, run.link
         self._micro_rows = run.rows // run.plan.micro_batches
         drops = parts.noise.rate > 0
-        own = run.model.named_parameters().values()
+        stage_gradients = run.model.named_parameters().values()
         if isinstance(run.cell, FirstStage):
             self._forward = Forward(run.cell, drops)
-            gradient = LossGradient(FirstLoss(run.cell, parts.loss, drops), (0, 1), own)
+            gradient = LossGradient(FirstLoss(run.cell, parts.loss, drops), (0, 1), stage_gradients)
         else:
-            gradient = LossGradient(LastLoss(run.cell, parts.loss, drops), (0,), own)
+            gradient = LossGradient(LastLoss(run.cell, parts.loss, drops), (0,), stage_gradients)
         self._gradients = Gradients(gradient)
         self._sum = GradientSum(group.communicator.Split(color=run.stage, key=group.rank))
         self._optimizers = Optimizers(parts.optimizers)
@@ -137,8 +137,8 @@ class PipelineGraph:
         scalars = np.sum(self._group.gather(scalars), axis=0)
         finite = bool(scalars[NUM_BAD] == 0)
         if finite and self._clips:  # by Σ gradient² of the whole tower; each rank has its stage's gradients
-            own = gradients[self._num_wide :]
-            squares = sum(float(np.sum(np.square(values / self._loss_scale))) for values in own)
+            stage_gradients = gradients[self._num_wide :]
+            squares = sum(float(np.sum(np.square(values / self._loss_scale))) for values in stage_gradients)
             total = sum(self._group.gather(squares)) / self._run.plan.num_pairs
             write_parameter(self._run.squared_norm.value, np.array([total], np.float32))
         if finite:
@@ -165,17 +165,19 @@ class PipelineGraph:
     def _backward(self, micro_batch: list[Tensor], sums: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Add a micro-batch's dense gradients to `sums`. Return its row gradients."""
         gradient = self._link.receive(self._micro_rows, self._link.width + 1)
-        deep, wide, *own = (values.asnumpy() for values in self._gradients(*micro_batch, gradient))
-        add(sums, own)
+        deep, wide, *stage_gradients = (values.asnumpy() for values in self._gradients(*micro_batch, gradient))
+        add(sums, stage_gradients)
         return np.array(deep), np.array(wide)
 
     def _last(self, noise: Tensor) -> list[np.ndarray]:
         sums: list[np.ndarray] = []
         for number in range(self._run.plan.micro_batches):
             message = self._link.receive(self._micro_rows, self._link.width + 1 + NUM_DATA)
-            gradient, *own = (values.asnumpy() for values in self._gradients(message, self._noise(noise, number)))
+            gradient, *stage_gradients = (
+                values.asnumpy() for values in self._gradients(message, self._noise(noise, number))
+            )
             self._link.send(gradient[:, : self._link.width + 1])
-            add(sums, own)
+            add(sums, stage_gradients)
         return sums
 
     def _noise(self, noise: Tensor, number: int) -> Tensor:

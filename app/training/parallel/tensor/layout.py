@@ -106,8 +106,8 @@ def redistribution(source: Layout, target: Layout, shape: Sequence[int]) -> list
         for part in itertools.product(
             *(_touched(n, p, w) for n, p, w in zip(shape, source.parts, wanted, strict=True))
         ):
-            there = holders[part]
-            sender = receiver if receiver in there else there[receiver % len(there)]
+            senders = holders[part]
+            sender = receiver if receiver in senders else senders[receiver % len(senders)]
             held = source.block(sender, shape)
             common = [slice(max(h.start, w.start), min(h.stop, w.stop)) for h, w in zip(held, wanted, strict=True)]
             pieces.append(Transfer(sender, receiver, _within(common, held), _within(common, wanted)))

@@ -110,8 +110,8 @@ class ShardedPlacement(TowerPlacement):
             optimizers.tower.take_weights()
 
     def whole_shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        found = self._parameter(name)
-        return found[1].shape if found else shape
+        split = self._parameter(name)
+        return split[1].shape if split else shape
 
     def gather(self, arrays: Arrays) -> Arrays:
         return {name: self._join(name, array) for name, array in arrays.items()}
@@ -124,10 +124,10 @@ class ShardedPlacement(TowerPlacement):
         return {name: self._part(name, array) for name, array in arrays.items()}
 
     def _slice(self, name: str, array: np.ndarray) -> list[tuple[str, np.ndarray]]:
-        found, rank = self._parameter(name), self._world.Get_rank()
-        if found is None:
+        split, rank = self._parameter(name), self._world.Get_rank()
+        if split is None:
             return [(name, array)] if rank == 0 else []
-        key, parameter = found
+        key, parameter = split
         block, layout = self._block(name, key, parameter, array), parameter.layout
         if any(layout.part(other) == layout.part(rank) for other in range(rank)):
             return []
@@ -140,10 +140,10 @@ class ShardedPlacement(TowerPlacement):
         return array
 
     def _join(self, name: str, array: np.ndarray) -> np.ndarray:
-        found = self._parameter(name)
-        if found is None:
+        split = self._parameter(name)
+        if split is None:
             return array
-        key, parameter = found
+        key, parameter = split
         block = self._block(name, key, parameter, array)
         whole = np.empty(parameter.shape, block.dtype)
         for rank, part in enumerate(self._world.allgather(block)):
@@ -151,10 +151,10 @@ class ShardedPlacement(TowerPlacement):
         return whole
 
     def _part(self, name: str, whole: np.ndarray) -> np.ndarray:
-        found = self._parameter(name)
-        if found is None:
+        split = self._parameter(name)
+        if split is None:
             return whole
-        key, parameter = found
+        key, parameter = split
         block = np.ascontiguousarray(whole[parameter.layout.block(self._world.Get_rank(), whole.shape)])
         return share_of(block, self._share_groups[key]) if self._is_share(name, key) else block
 

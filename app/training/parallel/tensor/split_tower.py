@@ -118,8 +118,8 @@ class ShardedLayer(DenseLayer):
 
     def row_numbers(self, noise: Tensor) -> Tensor:
         """Return int32 [B]: the index in the global batch of each row of all ranks, padding rows included."""
-        own = noise[1] + ops.arange(0, self.slice_rows, 1, dtype=ms.int32)
-        rows = self.gather_rows(own.astype(ms.float32).expand_dims(1))  # floats are exact up to 2**24 rows
+        slice_numbers = noise[1] + ops.arange(0, self.slice_rows, 1, dtype=ms.int32)
+        rows = self.gather_rows(slice_numbers.astype(ms.float32).expand_dims(1))  # floats are exact up to 2**24 rows
         return ops.stop_gradient(rows).reshape(-1).astype(ms.int32)
 
 
