@@ -13,18 +13,16 @@ import argparse
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import polars as pl
 
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.pipeline.split import TRAIN, make_split
+from data_prep.pipeline.split import TRAIN, RowsToSplit, make_split
 from data_prep.prepared.schema import SPLITS
 
 INTEGERS = [f"I{i}" for i in range(1, 14)]
 CATEGORIES = [f"C{i}" for i in range(1, 27)]
 SCHEMA = {"label": pl.Int8} | dict.fromkeys(INTEGERS, pl.Int64) | dict.fromkeys(CATEGORIES, pl.String)
 FIRST_OOV_ID = 2 * len(INTEGERS)  # after the numbers and their indicators
-NO_LABELS = np.empty(0, np.bool_)  # the hash split does not look at them
 Form = Literal["eager", "streaming"]
 
 
@@ -33,7 +31,7 @@ def split_column() -> pl.Expr:
     split = make_split(PrepareOptions(), lambda: 0, lambda _: [])
 
     def assign(rows: pl.Series) -> pl.Series:
-        return pl.Series(split.assign(rows.cast(pl.Int64).to_numpy(), NO_LABELS))
+        return pl.Series(split.assign(RowsToSplit(rows.cast(pl.Int64).to_numpy())))
 
     return pl.col("row").map_batches(assign, return_dtype=pl.Int8, is_elementwise=True)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import xxhash
@@ -41,6 +41,15 @@ def splitmix64(seed: int, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
     return mix64(np.uint64(seed) + (numbers.astype(np.uint64) + np.uint64(1)) * GOLDEN)
 
 
+class RowsToSplit(NamedTuple):
+    """Rows [n] of a file of the log, for a rule's `assign`, which returns TRAIN, VALID or TEST for each [n]."""
+
+    numbers: NDArray[np.int64]  # of their lines
+    labels: NDArray[np.bool_] = np.empty(0, np.bool_)  # for a stratified split
+    file: int = 0  # for a split by files
+    times: Times = np.empty(0, np.int64)  # for a split by time
+
+
 @dataclass(frozen=True)
 class HashSplit:
     """Assigns rows by the top 53 bits of their hash, so that bounds computed as floats are exact."""
@@ -49,11 +58,8 @@ class HashSplit:
     train_end: int
     valid_end: int
 
-    def assign(
-        self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_], file: int = 0, times: Times | None = None
-    ) -> NDArray[np.int8]:
-        """Return TRAIN, VALID or TEST for each row [n]."""
-        return _between(splitmix64(self.seed, row_numbers) >> np.uint64(11), self.train_end, self.valid_end)
+    def assign(self, rows: RowsToSplit) -> NDArray[np.int8]:
+        return _between(splitmix64(self.seed, rows.numbers) >> np.uint64(11), self.train_end, self.valid_end)
 
 
 @dataclass(frozen=True)
@@ -63,10 +69,8 @@ class ChronologicalSplit:
     train_end: int
     valid_end: int
 
-    def assign(
-        self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_], file: int = 0, times: Times | None = None
-    ) -> NDArray[np.int8]:
-        return _between(row_numbers, self.train_end, self.valid_end)
+    def assign(self, rows: RowsToSplit) -> NDArray[np.int8]:
+        return _between(rows.numbers, self.train_end, self.valid_end)
 
 
 @dataclass(frozen=True)
@@ -79,14 +83,10 @@ class TimeSplit:
     train_end: tuple[int, int]
     valid_end: tuple[int, int]
 
-    def assign(
-        self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_], file: int = 0, times: Times | None = None
-    ) -> NDArray[np.int8]:
-        """Return TRAIN, VALID or TEST for each row [n] with its time [n]."""
-        assert times is not None
-        splits = np.zeros(len(times), np.int8)
+    def assign(self, rows: RowsToSplit) -> NDArray[np.int8]:
+        splits = np.zeros(len(rows.numbers), np.int8)
         for time, line in (self.train_end, self.valid_end):
-            splits += (times > time) | (times == time) & (row_numbers >= line)
+            splits += (rows.times > time) | (rows.times == time) & (rows.numbers >= line)
         return splits
 
 
@@ -98,13 +98,11 @@ class StratifiedSplit:
     train_ends: tuple[int, int]  # by label: the first hash after train, 2**64 if there is none
     valid_ends: tuple[int, int]
 
-    def assign(
-        self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_], file: int = 0, times: Times | None = None
-    ) -> NDArray[np.int8]:
-        hashes = splitmix64(self.seed, row_numbers)
+    def assign(self, rows: RowsToSplit) -> NDArray[np.int8]:
+        hashes = splitmix64(self.seed, rows.numbers)
         splits = np.empty(len(hashes), np.int8)
         for label in _LABELS:
-            of_label = labels == label
+            of_label = rows.labels == label
             splits[of_label] = _between(hashes[of_label], self.train_ends[label], self.valid_ends[label])
         return splits
 
@@ -115,10 +113,8 @@ class FileSplit:
 
     of_files: tuple[int, ...]  # TRAIN, VALID or TEST of each file of the log
 
-    def assign(
-        self, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_], file: int = 0, times: Times | None = None
-    ) -> NDArray[np.int8]:
-        return np.full(len(row_numbers), self.of_files[file], np.int8)
+    def assign(self, rows: RowsToSplit) -> NDArray[np.int8]:
+        return np.full(len(rows.numbers), self.of_files[rows.file], np.int8)
 
 
 SplitRule = HashSplit | ChronologicalSplit | TimeSplit | StratifiedSplit | FileSplit
@@ -126,8 +122,8 @@ SplitRule = HashSplit | ChronologicalSplit | TimeSplit | StratifiedSplit | FileS
 
 def assign_rows(split: SplitRule, rows: ParsedRows, options: PrepareOptions, file: int) -> NDArray[np.int8]:
     """Return TRAIN, VALID or TEST for each row [n] of the log's file number `file`."""
-    times = times_of(rows, options) if options.split_time else None
-    return split.assign(rows.row_numbers, rows.labels, file, times)
+    to_split = RowsToSplit(rows.row_numbers, rows.labels, file)
+    return split.assign(to_split._replace(times=times_of(rows, options)) if options.split_time else to_split)
 
 
 def times_of(rows: ParsedRows, options: PrepareOptions) -> Times:

@@ -16,7 +16,7 @@ from data_prep.kernels.numpy_kernels import bucket
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.count import ChunkCounter
 from data_prep.pipeline.prepare import prepare
-from data_prep.pipeline.split import make_split
+from data_prep.pipeline.split import RowsToSplit, make_split
 from data_prep.prepared.reader import read_files
 from data_prep.prepared.schema import SPLITS, read_schema, row_numbers_file
 from tests.prepared_folders import contents
@@ -52,7 +52,7 @@ def oracle_row(cells, ids):
 
 def test_every_row_is_as_a_plain_python_oracle_says(prepared, log_path, small_options):
     lines = [line.split("\t") for line in log_path.read_text().splitlines()]
-    split = make_split(small_options, lambda: len(lines), None).assign(np.arange(len(lines)), None)
+    split = make_split(small_options, lambda: len(lines), None).assign(RowsToSplit(np.arange(len(lines))))
     ids, vocabulary_size = oracle_ids(lines, np.flatnonzero(split == 0), small_options.min_count)
     schema = read_schema(prepared)
     assert schema.vocabulary_size == vocabulary_size
@@ -98,7 +98,7 @@ def test_another_seed_splits_and_orders_otherwise(tmp_path, prepared, log_path, 
 
 def test_the_training_rows_are_not_in_the_logs_order(prepared, log_path, small_options):
     lines = [line.split("\t") for line in log_path.read_text().splitlines()]
-    split = make_split(small_options, lambda: len(lines), None).assign(np.arange(len(lines)), None)
+    split = make_split(small_options, lambda: len(lines), None).assign(RowsToSplit(np.arange(len(lines))))
     _, numeric, _ = read_split(prepared, "train")
     in_order = np.array([float(lines[row][2] == "") for row in np.flatnonzero(split == 0)], np.float32)
     assert not np.array_equal(numeric[:, 14], in_order)
@@ -334,7 +334,7 @@ def test_hashed_values_need_one_reading(tmp_path, prepared, log_path, small_opti
         first_oov, missing_id = 26 + 50 * field, 26 + 26 * 50 + field
         expected = [first_oov + h if cell else missing_id for cell, h in zip(cells, hashed, strict=True)]
         assert ids[:, field].tolist() == expected
-    split = make_split(options, lambda: 0, None).assign(np.arange(1, 3_001), None)
+    split = make_split(options, lambda: 0, None).assign(RowsToSplit(np.arange(1, 3_001)))
     missing = [sum(lines[row][14 + field] == "" for row in np.flatnonzero(split == 0)) for field in range(26)]
     assert vocabulary_of(tmp_path / "out")["count"].tolist() == missing
 

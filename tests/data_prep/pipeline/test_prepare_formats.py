@@ -11,7 +11,7 @@ import pytest
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions, read_options
 from data_prep.pipeline.prepare import prepare
-from data_prep.pipeline.split import make_split
+from data_prep.pipeline.split import RowsToSplit, make_split
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import read_schema, row_numbers_file
 from tests.prepared_folders import contents, vocabulary_of
@@ -76,7 +76,7 @@ def test_ids_are_as_plain_python_says(tmp_path, some_log, options):
     folder = tmp_path / "prepared"
     schema = prepare(log_path, folder, options, chunk_bytes=20_000)
     assert schema.rejected_rows == NUM_ROWS - len(cells)
-    in_training = make_split(options, None, None).assign(np.arange(NUM_ROWS), None) == 0
+    in_training = make_split(options, None, None).assign(RowsToSplit(np.arange(NUM_ROWS))) == 0
     training = [row for row in cells if in_training[row]]
     names = [column.name for column in options.categorical_columns]
     expected, next_id = {}, FIELDS

@@ -6,7 +6,7 @@ import pytest
 
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline import split
-from data_prep.pipeline.split import NO_TIME, TEST, TRAIN, VALID, make_split, split_by_time, splitmix64
+from data_prep.pipeline.split import NO_TIME, TEST, TRAIN, VALID, RowsToSplit, make_split, split_by_time, splitmix64
 
 
 def unused():
@@ -29,7 +29,7 @@ def test_splitmix64_gives_the_published_outputs():
 def test_hash_split_keeps_to_its_fractions(fractions):
     train, valid, test = fractions
     options = PrepareOptions(train_fraction=train, valid_fraction=valid, test_fraction=test)
-    assigned = make_split(options, unused, None).assign(np.arange(100_000), None)
+    assigned = make_split(options, unused, None).assign(RowsToSplit(np.arange(100_000)))
     for place, fraction in zip((TRAIN, VALID, TEST), fractions, strict=True):
         # Four standard deviations of a binomial share; exact where the fraction is 0 or 1.
         allowed = 4 * (fraction * (1 - fraction) / 100_000) ** 0.5
@@ -39,17 +39,18 @@ def test_hash_split_keeps_to_its_fractions(fractions):
 def test_hash_split_depends_on_the_seed_and_the_row_number_alone():
     numbers = np.arange(1000)
     split = make_split(PrepareOptions(seed=5), unused, None)
-    assert np.array_equal(split.assign(numbers, None)[300:], split.assign(numbers[300:], None))
+    assert np.array_equal(split.assign(RowsToSplit(numbers))[300:], split.assign(RowsToSplit(numbers[300:])))
     assert not np.array_equal(
-        split.assign(numbers, None), make_split(PrepareOptions(seed=6), unused, None).assign(numbers, None)
+        split.assign(RowsToSplit(numbers)),
+        make_split(PrepareOptions(seed=6), unused, None).assign(RowsToSplit(numbers)),
     )
 
 
 def test_chronological_split_cuts_the_log_in_order():
     options = PrepareOptions(split="chronological", train_fraction=0.7, valid_fraction=0.2, test_fraction=0.1)
-    assert make_split(options, lambda: 10, None).assign(np.arange(10), None).tolist() == [TRAIN] * 7 + [VALID] * 2 + [
-        TEST
-    ]
+    assert make_split(options, lambda: 10, None).assign(RowsToSplit(np.arange(10))).tolist() == [TRAIN] * 7 + [
+        VALID
+    ] * 2 + [TEST]
 
 
 TIMES = {
@@ -69,7 +70,7 @@ def test_a_split_by_time_is_that_of_all_rows_in_order(tmp_path, monkeypatch, kin
     rule = split_by_time(fractions, functools.partial(read_times, times, lines), tmp_path)
     rank = np.argsort(np.lexsort((lines, times)))
     expected = sum((rank >= round(fraction * len(times))).astype(int) for fraction in fractions)
-    assert rule.assign(lines, None, times=times).tolist() == expected.tolist()
+    assert rule.assign(RowsToSplit(lines, times=times)).tolist() == expected.tolist()
     assert not list(tmp_path.iterdir())
 
 
@@ -102,7 +103,9 @@ def test_stratified_split_rounds_each_label_s_shares_to_a_row(seed, num_clicks, 
     def read_labels(hasher):
         return [[part] for part in hasher.hash_rows(numbers, labels)]
 
-    assigned = make_split(PrepareOptions(split="stratified", seed=seed), unused, read_labels).assign(numbers, labels)
+    assigned = make_split(PrepareOptions(split="stratified", seed=seed), unused, read_labels).assign(
+        RowsToSplit(numbers, labels)
+    )
     for label, num_rows in ((True, num_clicks), (False, num_others)):
         train, valid = round(0.8 * num_rows), round(0.9 * num_rows)
         found = [int(np.sum(assigned[labels == label] == place)) for place in (TRAIN, VALID, TEST)]
@@ -118,7 +121,7 @@ def test_a_stratified_split_of_a_long_log_reads_its_labels_once_and_keeps_few_ha
         kept.append(sum(len(inside) for chunk in chunks for of_label in chunk for inside in of_label.inside))
         return [list(parts) for parts in zip(*chunks, strict=True)]
 
-    assigned = make_split(PrepareOptions(split="stratified"), unused, read_labels).assign(numbers, labels)
+    assigned = make_split(PrepareOptions(split="stratified"), unused, read_labels).assign(RowsToSplit(numbers, labels))
     (num_kept,) = kept
     assert num_kept <= 0.09 * len(numbers)  # two bounds, 2 % on either side of each
     assert np.bincount(assigned[labels]).tolist() == [26_667, 3_334, 3_333]
@@ -128,7 +131,7 @@ def test_files_are_split_by_name():
     options = PrepareOptions(split="files", valid_files=("day_1.gz",), test_files=("day_[23].gz",))
     names = ["a/day_0.gz", "a/day_1.gz", "a/day_2.gz", "day_3.gz", "day_10.gz"]
     split = make_split(options, unused, None, names)
-    assert [split.assign(np.arange(2), None, place).tolist() for place in range(5)] == [
+    assert [split.assign(RowsToSplit(np.arange(2), file=place)).tolist() for place in range(5)] == [
         [part] * 2 for part in (TRAIN, VALID, TEST, TEST, TRAIN)
     ]
 
