@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from data_prep.kernels.parsed import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
 from data_prep.options.log_format import LogFormat
 from data_prep.raw_log.log_files import LogFile, find_log, is_parquet
-from data_prep.raw_log.reading import open_reader
+from data_prep.raw_log.sample import sample_log
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -161,14 +161,8 @@ def _numbered(width: int) -> list[str]:
 
 def _first_lines(file: LogFile, wanted: int) -> list[bytes]:
     """Return the first lines that are not too long."""
-    parts, num_lines = [], 0
-    with open_reader(file, LogFormat()) as reader:
-        for task, _ in reader.chunks(1 << 20):
-            parts.append(task.load().lines)
-            num_lines += task.num_lines
-            if num_lines >= wanted:
-                break
-    all_lines = b"".join(parts).split(b"\n")[:-1][:wanted]
+    chunks = [sample.chunk for sample in sample_log([file], LogFormat(), wanted) if sample.chunk is not None]
+    all_lines = b"".join(chunk.lines for chunk in chunks).split(b"\n")[:-1]
     if len(all_lines) == 1 and b"\r" in all_lines[0].removesuffix(b"\r"):
         raise ValueError(
             f"{file.location}: its lines end in \\r alone, as on an old Mac; lines end in \\n or \\r\\n here. Change "
