@@ -276,6 +276,7 @@ def test_the_area_under_the_curve_counts_pairs(scores):
     others = [score for score, label in zip(scores, labels, strict=True) if not label]
     pairs = [(click > other) + (click == other) / 2 for click in clicks for other in others]
     assert area_under_curve(np.array(scores), labels) == pytest.approx(sum(pairs) / len(pairs))
+    assert np.isnan(area_under_curve(np.array(scores), np.zeros_like(labels)))
 
 
 def test_the_same_oddities_of_many_days_take_few_lines(lines, tmp_path):

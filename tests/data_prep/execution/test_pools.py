@@ -94,37 +94,32 @@ def test_mpi_ranks_give_the_same_bytes(tmp_path, log_path, prepared, command_env
     assert contents(tmp_path / "out") == contents(prepared)
 
 
-@pytest.mark.parametrize("kind", ["dask", "mpi"])
-def test_a_missing_library_is_one_line_that_says_what_to_install(monkeypatch, kind):
-    module = {"dask": "distributed", "mpi": "mpi4py"}[kind]
+@pytest.mark.parametrize(("kind", "module"), [("dask", "distributed"), ("mpi", "mpi4py")])
+def test_a_missing_library_is_one_line_that_says_what_to_install(monkeypatch, kind, module):
     monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.delitem(sys.modules, f"{module}.MPI", raising=False)
-    with (
-        pytest.raises(
-            OSError, match=rf"--executor {kind} needs {module} \(.*\); install it: pip install '\.\[{kind}\]'"
+    message = rf"--executor {kind} needs {module} \(.*\); install it: pip install '\.\[{kind}\]'"
+    with pytest.raises(OSError, match=message), Pools(ExecutorChoice(kind)).open(2):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("choice", "module", "message"),
+    [
+        (ExecutorChoice("mpi"), "mpi4py.MPI", r"mpirun -n 3 python -m mpi4py.futures .*found 1 rank"),
+        (
+            ExecutorChoice("dask", "tcp://127.0.0.1:9"),
+            "distributed",
+            r"no Dask scheduler answers at tcp://127.0.0.1:9 .*; start one: dask scheduler",
         ),
-        Pools(ExecutorChoice(kind)).open(2),
-    ):
-        pass
-
-
-def test_mpi_without_its_launcher_says_how_to_start():
-    pytest.importorskip("mpi4py.MPI")
-    with (
-        pytest.raises(OSError, match=r"mpirun -n 3 python -m mpi4py.futures .*found 1 rank"),
-        Pools(ExecutorChoice("mpi")).open(2),
-    ):
-        pass
-
-
-def test_a_scheduler_that_does_not_answer_is_one_line(monkeypatch):
-    pytest.importorskip("distributed")
+    ],
+    ids=["mpi", "dask"],
+)
+def test_workers_that_are_not_there_are_one_line_that_says_how_to_start(monkeypatch, choice, module, message):
+    pytest.importorskip(module)
     monkeypatch.setattr(pools, "_ANSWER_SECONDS", 1)
     started = time.monotonic()
-    with (
-        pytest.raises(OSError, match=r"no Dask scheduler answers at tcp://127.0.0.1:9"),
-        Pools(ExecutorChoice("dask", "tcp://127.0.0.1:9")).open(2),
-    ):
+    with pytest.raises(OSError, match=message), Pools(choice).open(2):
         pass
     assert time.monotonic() - started < 60
 

@@ -1,6 +1,7 @@
 """Crosses of hex values, text and buckets: values, ids, missing cells, another folder's vocabulary, errors."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -171,17 +172,13 @@ def chunk_of(lines):
         ("[[C1, C1]]", r"\[C1, C1\] names a field twice"),
         ("[[C1, C2], [C2, C1]]", r"\[C2, C1\] is listed twice"),
         ("[C1, C2]", r"crosses: \[C1\] has 1 fields; write two to 4 of them, such as \[\[C1, C2\], \[C1, C3\]\]"),
+        ("[[C1, C2]] layout=zoo missing_indicator=false", r"layout zoo .* takes no prepare.crosses"),
     ],
 )
 def test_bad_crosses_say_what_to_write(crosses, message):
+    settings = re.split(r" (?=\w+=)", f"crosses={crosses}")
     with pytest.raises(ValueError, match=message):
-        read_options(overrides=[f"prepare.crosses={crosses}"])
-
-
-def test_the_zoos_layout_has_no_crosses():
-    words = ["layout=zoo", "missing_indicator=false", "crosses=[[C1, C2]]"]
-    with pytest.raises(ValueError, match=r"layout zoo .* takes no prepare.crosses"):
-        read_options(overrides=[f"prepare.{word}" for word in words])
+        read_options(overrides=[f"prepare.{setting}" for setting in settings])
 
 
 @pytest.mark.skipif(not native.is_available(), reason="the native log kernels are not built")

@@ -180,31 +180,27 @@ def test_kept_and_rejected_lines_are_all_lines(tmp_path_factory, make_log, kinds
         assert lines[int(number) - 1] == line
 
 
-def test_too_many_rejects_stop_and_show_the_first_five(tmp_path, make_log):
-    (tmp_path / "train.txt").write_text(make_log(100) + "".join(f"bad {i}\n" for i in range(7)))
-    with pytest.raises(ValueError, match=r"7 of 107 lines .*columns 7.*max_reject_fraction=0.01") as error:
-        prepare(tmp_path, tmp_path / "out", PrepareOptions(workers=1))
-    shown = str(error.value).splitlines()[1:]
-    assert shown == [f"{101 + i}\tcolumns\tbad {i}" for i in range(5)]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.txt"]
+ALL_TEST = {"train_fraction": 0, "valid_fraction": 0, "test_fraction": 1}
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [("", r"train.txt is empty; expected lines"), ("\n\n", r"2 of 2 lines .* are bad \(columns 2\)")],
+    ("num_good", "bad", "settings", "message"),
+    [
+        (100, "bad {}\n" * 7, {}, r"7 of 107 lines .*columns 7.*max_reject_fraction=0.01"),
+        (100, "bad {}\n" * 7, {"vocabulary": "hash"}, r"7 of 107 lines .*columns 7"),  # in the only pass
+        (0, "", {}, r"train.txt is empty; expected lines"),
+        (0, "\n\n", {}, r"2 of 2 lines .* are bad \(columns 2\)"),
+        (5, "", ALL_TEST, "none of 5 lines is a training row"),
+    ],
 )
-def test_a_log_without_rows_is_an_error_and_leaves_nothing(tmp_path, text, message):
-    (tmp_path / "train.txt").write_text(text)
-    with pytest.raises(ValueError, match=message):
-        prepare(tmp_path, tmp_path / "out", PrepareOptions(workers=1))
+def test_a_log_that_is_of_no_use_is_an_error_and_leaves_nothing(tmp_path, make_log, num_good, bad, settings, message):
+    (tmp_path / "train.txt").write_text(make_log(num_good) + bad.format(*range(7)))
+    with pytest.raises(ValueError, match=message) as error:
+        prepare(tmp_path, tmp_path / "out", PrepareOptions(workers=1, **settings))
+    if bad.startswith("bad"):
+        shown = [line for line in str(error.value).splitlines() if "\tcolumns\t" in line]
+        assert shown == [f"{101 + i}\tcolumns\tbad {i}" for i in range(5)]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.txt"]
-
-
-def test_a_log_without_training_rows_is_an_error(tmp_path, make_log):
-    (tmp_path / "train.txt").write_text(make_log(5))
-    options = PrepareOptions(train_fraction=0, valid_fraction=0, test_fraction=1, workers=1)
-    with pytest.raises(ValueError, match="none of 5 lines is a training row"):
-        prepare(tmp_path, tmp_path / "out", options)
 
 
 def test_a_truncated_gzip_leaves_nothing(tmp_path, log_path):
@@ -337,13 +333,6 @@ def test_hashed_values_need_one_reading(tmp_path, prepared, log_path, small_opti
     split = make_split(options, lambda: 0, None).assign(RowsToSplit(np.arange(1, 3_001)))
     missing = [sum(lines[row][14 + field] == "" for row in np.flatnonzero(split == 0)) for field in range(26)]
     assert vocabulary_of(tmp_path / "out")["count"].tolist() == missing
-
-
-def test_too_many_rejects_stop_a_single_reading_too(tmp_path, make_log):
-    (tmp_path / "train.txt").write_text(make_log(100) + "bad\n" * 7)
-    with pytest.raises(ValueError, match=r"7 of 107 lines .*columns 7"):
-        prepare(tmp_path, tmp_path / "out", PrepareOptions(workers=1, vocabulary="hash"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.txt"]
 
 
 def test_a_stratified_split_keeps_the_share_of_clicks(tmp_path, log_path, small_options):

@@ -251,9 +251,10 @@ def test_a_users_folder_of_a_name_of_ours_stays(tmp_path, make_log, small_option
     rename = Path.rename
     if ended_at is not None:
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(Path, "rename", lambda path, to: interrupt() if path.suffix == ended_at else rename(path, to))
             if ended_at == "_tidy_up":
                 patch.setattr("data_prep.execution.prepared_folder._tidy_up", interrupt)
+            else:
+                patch.setattr(Path, "rename", lambda path, to: interrupt() if path.suffix else rename(path, to))
             prepare_small(log_path, tmp_path / "out", small_options, overwrite=True)
     prepare_small(log_path, tmp_path / "out", small_options, overwrite=True, restart=restart)
     assert tree(tmp_path / "out.replaced") == mine

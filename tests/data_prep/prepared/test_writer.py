@@ -8,7 +8,7 @@ import pytest
 
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.reader import read_files
-from data_prep.prepared.writer import MindRecordWriter
+from data_prep.prepared.writer import ArrayWriter, MindRecordWriter
 
 
 def random_rows(num_rows, dtype=np.int32, seed=1):
@@ -31,6 +31,7 @@ def write(folder, rows, chunk_rows, block_rows=10):
 @pytest.mark.parametrize(("num_rows", "chunk_rows"), [(95, 7), (100, 100), (3, 1), (1, 1)])
 def test_what_is_written_is_read_in_order(tmp_path, dtype, num_rows, chunk_rows):
     rows = random_rows(num_rows, dtype)
+    rows.ids[::3, 2:] = -1  # positions without a value
     file = write(tmp_path, rows, chunk_rows)
     assert file.rows == num_rows
     blocks = list(read_files(tmp_path, [file.name], ids_dtype=dtype))
@@ -39,14 +40,6 @@ def test_what_is_written_is_read_in_order(tmp_path, dtype, num_rows, chunk_rows)
         read = np.concatenate([getattr(block, name) for block in blocks])
         assert read.dtype == getattr(rows, name).dtype
         assert np.array_equal(read, getattr(rows, name))
-
-
-def test_positions_without_a_value_are_read_back(tmp_path):
-    rows = random_rows(95)
-    rows.ids[::3, 2:] = -1
-    file = write(tmp_path, rows, 7)
-    read = np.concatenate([block.ids for block in read_files(tmp_path, [file.name])])
-    assert np.array_equal(read, rows.ids)
 
 
 def test_bytes_do_not_depend_on_how_rows_arrive(tmp_path):
@@ -168,3 +161,23 @@ def test_a_file_that_may_not_grow_is_named(tmp_path, command_environment):
     command = [sys.executable, "-c", UNDER_LIMITS, str(tmp_path)]
     done = subprocess.run(command, env=command_environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("lengths", [[], [0], [5], [1, 0, 70_000, 3]])
+def test_the_bytes_are_those_of_numpy_s_save(tmp_path, lengths):
+    parts = [np.arange(length) * 2**40 for length in lengths]
+    writer = ArrayWriter(tmp_path / "numbers.npy")
+    for part in parts:
+        writer.write(part)
+    assert not (tmp_path / "numbers.npy").exists()
+    writer.finish()
+    np.save(tmp_path / "expected.npy", np.concatenate([np.empty(0, np.int64), *parts]))
+    assert (tmp_path / "numbers.npy").read_bytes() == (tmp_path / "expected.npy").read_bytes()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_numbers_need_not_lie_side_by_side(tmp_path):
+    writer = ArrayWriter(tmp_path / "numbers.npy")
+    writer.write(np.arange(10)[::3])
+    writer.finish()
+    assert np.load(tmp_path / "numbers.npy").tolist() == [0, 3, 6, 9]

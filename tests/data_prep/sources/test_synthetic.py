@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -120,12 +122,6 @@ def test_best_possible_is_scikit_learns(small_log):
     assert best.log_loss == pytest.approx(log_loss(label, probability), abs=1e-12)
 
 
-def test_area_under_curve_shares_ties():
-    score, label = np.array([0.1, 0.5, 0.5, 0.5, 0.9]), np.array([0, 1, 0, 1, 0])
-    assert area_under_curve(score, label) == pytest.approx(roc_auc_score(label, score))
-    assert np.isnan(area_under_curve(score, np.zeros(5, dtype=np.int8)))
-
-
 def test_expected_auc_is_the_mean_over_labels():
     probability = np.sort(np.random.default_rng(0).uniform(size=200))
     draws = np.random.default_rng(1).uniform(size=(400, 200)) < probability
@@ -229,28 +225,26 @@ def test_effects_belong_to_values_not_to_rows(log):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("changes", "error", "message"),
     [
-        ({"rows": 0}, "at least 1 row, asked for 0"),
-        ({"rows": -3}, "at least 1 row, asked for -3"),
-        ({"rows": 10, "seed": -1}, "the seed must be from 0"),
-        ({"rows": 10, "workers": 0}, "at least 1 worker"),
+        ({"rows": 0}, ValueError, "a log needs at least 1 row, asked for 0"),
+        ({"rows": -3}, ValueError, "a log needs at least 1 row, asked for -3"),
+        ({"seed": -1}, ValueError, "the seed must be from 0 to 2**62 - 1, found -1"),
+        ({"workers": 0}, ValueError, "at least 1 worker is needed, asked for 0"),
+        (
+            {"output": "none/a.txt"},
+            FileNotFoundError,
+            "cannot write none/a.txt: there is no folder none; make it first",
+        ),
+        ({"output": "."}, IsADirectoryError, "cannot write .: it is a folder; name a file, such as train.txt"),
     ],
 )
-def test_wrong_arguments_are_named(tmp_path, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        synthesize(tmp_path / "train.txt", **arguments)
+def test_wrong_arguments_are_named(tmp_path, monkeypatch, changes, error, message):
+    monkeypatch.chdir(tmp_path)
+    arguments = {"output": "train.txt", "rows": 10, **changes}
+    with pytest.raises(error, match=f"^{re.escape(message)}$"):
+        synthesize(Path(arguments.pop("output")), **arguments)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_missing_folder_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no folder .*nowhere"):
-        synthesize(tmp_path / "nowhere" / "train.txt", rows=10)
-
-
-def test_a_folder_is_no_log(tmp_path):
-    with pytest.raises(IsADirectoryError, match=r"train\.txt"):
-        synthesize(tmp_path, rows=10)
 
 
 def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
