@@ -109,7 +109,7 @@ def describe(log: Any, num_rows: int = DEFAULT_ROWS, label: str | None = None) -
     cleaned = [column if column is own else column.cleaned(trim, missing) for column in columns]
     known = labels if labels.are_enough else None
     guesses = [_of_label(own) if column is own else guess(column, separator, known) for column in cleaned]
-    guesses = _with_a_category(_without_leaks(guesses, cleaned, clicks, good))
+    guesses = _with_a_category(_without_leaks(guesses, cleaned, clicks, good), cleaned)
     settings = dict(rows.layout)
     if any(each.decimal == "," for each in guesses):
         settings["decimal"] = ","
@@ -162,14 +162,15 @@ def _as_leak_column(column: Column, good: np.ndarray) -> LeakColumn:
     return LeakColumn(column.name, codes, column.numbers)
 
 
-def _with_a_category(guesses: list[Guess]) -> list[Guess]:
-    """Make a category of a number where no column is one, as a model needs at least one."""
+def _with_a_category(guesses: list[Guess], columns: Sequence[Column]) -> list[Guess]:
+    """Make a category of the number with the fewest values if no column is one, as a model needs at least one."""
     if any(each.kind in ("hex32", "string", "list", "timestamp") for each in guesses):
         return guesses
+    sizes = {each.name: len(column.values) for each, column in zip(guesses, columns, strict=True)}
     numeric = [each for each in guesses if each.kind in ("integer", "float")]
     if not numeric:
         raise ValueError("besides the label no column tells rows apart, or tells anything: there is nothing to learn")
-    fewest = min(numeric, key=lambda each: int(each.reason.split(" ", 1)[0].replace(",", "")))
+    fewest = min(numeric, key=lambda each: sizes[each.name])
     reason = f"{fewest.reason}; a model needs one categorical field, and this column has the fewest values"
     return [replace(each, kind="string", reason=reason) if each is fewest else each for each in guesses]
 

@@ -130,13 +130,15 @@ def test_typed_headers(tmp_path):
     assert (read["clicked"], read["lists"]["genres:token_seq"]["separator"], rejected) == (">= 3", " ", 0)
 
 
-def test_a_table_of_numbers_alone_gets_a_category(tmp_path):
+@pytest.mark.parametrize("declared", ["", ":float"])
+def test_a_table_of_numbers_alone_gets_a_category(tmp_path, declared):
     random = np.random.default_rng(6)
-    columns = {"glucose": random.integers(50, 200, ROWS), "mass": np.round(random.normal(30, 5, ROWS), 1)}
-    columns["Outcome"] = (columns["glucose"] + random.normal(0, 40, ROWS) > 140).astype(int)
+    glucose, mass = f"glucose{declared}", f"mass{declared}"
+    columns = {glucose: random.integers(50, 200, ROWS), mass: np.round(random.normal(30, 5, ROWS), 1)}
+    columns["Outcome"] = (columns[glucose] + random.normal(0, 40, ROWS) > 140).astype(int)
     read, rejected = prepared(write_csv(tmp_path / "log.csv", columns), tmp_path)
-    assert sorted(read["columns"].values()) == ["float", "label", "string"]
-    assert (read["columns"]["glucose"], rejected) == ("string", 0)  # of fewer values
+    assert read["columns"] == {glucose: "string", mass: "float", "Outcome": "label"}  # glucose has fewer values
+    assert rejected == 0
 
 
 def test_a_missing_label_is_optional(tmp_path):
