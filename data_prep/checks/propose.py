@@ -101,38 +101,40 @@ def describe(log: Any, num_rows: int = DEFAULT_ROWS, label: str | None = None) -
     trim, separator = rows.layout.get("trim", False), rows.layout.get("separator", LogFormat().separator)
     columns = [column.cleaned(trim, ()) for column in rows.columns]
     has_names = rows.table is not None or rows.layout.get("header", False)
-    found = chosen_label(columns, label) if label else find_label(columns, has_names)
-    own = next(column for column in columns if column.name == found.name)
-    missing = missing_words([column for column in columns if column is not own], found.cells)
-    clicks, good = found.of(own)
+    of_log = chosen_label(columns, label) if label else find_label(columns, has_names)
+    own = next(column for column in columns if column.name == of_log.name)
+    clicks, good = of_log.of(own)
     labels = Labels.of(clicks, good)
+    missing = missing_words([column for column in columns if column is not own], of_log.cells)
     cleaned = [column if column is own else column.cleaned(trim, missing) for column in columns]
     known = labels if labels.are_enough else None
     guesses = [_of_label(own) if column is own else guess(column, separator, known) for column in cleaned]
     guesses = _with_a_category(_without_leaks(guesses, cleaned, clicks, good), cleaned)
-    settings = dict(rows.layout)
+    rate = float(clicks[good].mean()) if good.any() else 0.0
+    return Proposal(rows, of_log, rate, tuple(guesses), _settings(rows.layout, missing, own, of_log, guesses))
+
+
+def _settings(
+    layout: dict[str, Any], missing: tuple[str, ...], own: Column, label: Label, guesses: Sequence[Guess]
+) -> dict[str, Any]:
+    """Return the fields of LogFormat that are not its defaults, without the columns. `own` is the label's."""
+    settings = dict(layout)
     if any(each.decimal == "," for each in guesses):
         settings["decimal"] = ","
-    settings |= {"missing": missing} if missing else {}
-    settings |= {"label": "optional"} if own.count_of(NO_LABEL) or len(own.codes) > own.num_present else {}
-    if settings.get("label"):  # marks of a missing label, too
-        settings["missing"] = tuple(dict.fromkeys([*missing, *(v for v in own.values if v in NO_LABEL)])) or missing
-    settings = {name: value for name, value in settings.items() if value != ()}
-    settings |= found.settings | _forms(guesses)
-    rate = float(clicks[good].mean()) if good.any() else 0.0
-    return Proposal(rows, found, rate, tuple(guesses), settings)
+    if missing:
+        settings["missing"] = missing
+    if own.count_of(NO_LABEL) or own.num_present < len(own.codes):
+        settings["label"] = "optional"
+        settings["missing"] = tuple(dict.fromkeys([*missing, *(value for value in own.values if value in NO_LABEL)]))
+    settings |= label.settings
+    settings["timestamps"] = {each.name: each.form for each in guesses if each.kind == "timestamp"}
+    settings["lists"] = {each.name: each.list_form for each in guesses if each.kind == "list"}
+    return {name: value for name, value in settings.items() if value not in ((), {})}
 
 
 def _of_label(column: Column) -> Guess:
     shown = ", ".join(repr(value)[1:-1][:24] for value in column.frequent(3))
     return Guess(column.name, "label", f"{len(column.values):,} values: {shown}{', …' * (len(column.values) > 3)}")
-
-
-def _forms(guesses: Sequence[Guess]) -> dict[str, Any]:
-    """Return the forms of times and lists, as fields of LogFormat."""
-    timestamps = {each.name: each.form for each in guesses if each.kind == "timestamp"}
-    lists = {each.name: each.list_form for each in guesses if each.kind == "list"}
-    return {name: forms for name, forms in (("timestamps", timestamps), ("lists", lists)) if forms}
 
 
 def _without_leaks(
