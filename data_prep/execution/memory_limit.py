@@ -68,8 +68,8 @@ def counting_workers(options: PrepareOptions, num_cores: int, chunk_bytes: int) 
 
 def counts_bytes(options: PrepareOptions, num_workers: int, chunk_bytes: int) -> int:
     """Return the bytes for counts in the first pass: half of what is left, as a merge needs them twice."""
-    left = options.memory_limit_bytes - _MAIN_BYTES - num_workers * worker_bytes(options, chunk_bytes)
-    return max(left, 0) // 2
+    room = options.memory_limit_bytes - _MAIN_BYTES - num_workers * worker_bytes(options, chunk_bytes)
+    return max(room, 0) // 2
 
 
 def encoding_workers(
@@ -80,16 +80,16 @@ def encoding_workers(
     1 worker is the main process itself. Raises MemoryError if the limit is too low for that too.
     """
     needed = _writing_bytes(options) + window_bytes + lookup_bytes
-    left = options.memory_limit_bytes - needed
-    if left < 0:
+    room = options.memory_limit_bytes - needed
+    if room < 0:
         raise MemoryError(
             f"prepare.memory_limit={options.memory_limit} is too low: writing takes {needed / _MIB:,.0f} MiB, "
             f"{window_bytes / _MIB:,.0f} of them for the window of shuffled rows and {lookup_bytes / _MIB:,.0f} for "
             "the vocabulary; raise the limit, or lower prepare.shuffle_window_rows or raise prepare.min_count"
         )
     of_worker = worker_bytes(options, chunk_bytes)
-    workers = max(1, min(num_workers, left // of_worker))
-    others = max(left - workers * of_worker, 0) // (_FILE_BYTES + window_bytes)
+    workers = max(1, min(num_workers, room // of_worker))
+    others = max(room - workers * of_worker, 0) // (_FILE_BYTES + window_bytes)
     return workers, min(workers, 1 + others)
 
 

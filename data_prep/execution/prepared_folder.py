@@ -22,11 +22,12 @@ import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, Any
 
+from common import settings
 from common.files import LOCK_FILE, FolderInUse, lock_folder, replace_folder, sync_folder, write_whole
 from common.text import shortened
 from data_prep.execution.pieces import Pieces
@@ -52,6 +53,15 @@ _MADE_NAMES = (  # by any version; a folder that holds anything else is not empt
 _SHOWN_NAMES = 5
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _State:
+    """Content of run.json."""
+
+    chunk_bytes: int
+    identity: dict[str, Any]  # everything that decides a byte of the result
+    replaced: tuple[str, ...] = ()  # names to which this run has renamed earlier folders
 
 
 @dataclass(frozen=True)
@@ -184,7 +194,7 @@ def _put_in_place(partial: Path, output: Path) -> None:
     if output.exists():
         state = _read_state(partial)
         assert state is not None
-        _write_state(partial, {**state, "replaced": [*state["replaced"], *_replaced_before(output), aside.name]})
+        _write_state(partial, replace(state, replaced=(*state.replaced, *_replaced_before(output), aside.name)))
     shutil.rmtree(partial / WORK_FOLDER, ignore_errors=True)
     sync_folder(partial)  # or a power cut may bring it back in the finished folder
     replace_folder(partial, output, aside)
@@ -215,7 +225,7 @@ def _is_finished_by(output: Path, identity: Mapping[str, Any]) -> bool:
         state = _read_state(output)
     except OtherRun:  # damaged
         return False
-    return state is not None and not _differences(state["identity"], identity)
+    return state is not None and not _differences(state.identity, identity)
 
 
 def _check_output(output: Path, overwrite: bool) -> None:
@@ -259,7 +269,7 @@ def _check_all_is_ours(folder: Path, what: str) -> None:
 def _resume_or_begin(partial: Path, identity: Mapping[str, Any], chunk_bytes: int, restart: bool) -> WorkDir:
     state = None if restart else _read_state(partial)
     if state is not None:
-        differences = _differences(state["identity"], identity)
+        differences = _differences(state.identity, identity)
         if differences:
             raise OtherRun(
                 f"{partial} is unfinished and of another command: {'; '.join(differences)}. Give its settings again to "
@@ -267,7 +277,7 @@ def _resume_or_begin(partial: Path, identity: Mapping[str, Any], chunk_bytes: in
             )
         is_complete = (partial / SCHEMA_FILE).is_file()
         (partial / WORK_FOLDER).mkdir(exist_ok=True)
-        work_dir = WorkDir(partial, state["chunk_bytes"], is_complete)
+        work_dir = WorkDir(partial, state.chunk_bytes, is_complete)
         work_dir.pieces.clear_unfinished()
         for path in partial.glob("*.tmp"):
             path.unlink()
@@ -276,17 +286,17 @@ def _resume_or_begin(partial: Path, identity: Mapping[str, Any], chunk_bytes: in
     replaced = _replaced_before(partial)
     _empty(partial)
     (partial / WORK_FOLDER).mkdir()
-    _write_state(partial, {"chunk_bytes": chunk_bytes, "identity": identity, "replaced": replaced})
+    _write_state(partial, _State(chunk_bytes, dict(identity), replaced))
     return WorkDir(partial, chunk_bytes, is_complete=False)
 
 
-def _replaced_before(folder: Path) -> list[str]:
+def _replaced_before(folder: Path) -> tuple[str, ...]:
     """Return the names to which the run that made `folder` has renamed earlier folders."""
     try:
         state = _read_state(folder)
     except OtherRun:
-        return []
-    return state["replaced"] if state else []
+        return ()
+    return state.replaced if state else ()
 
 
 def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
@@ -302,26 +312,21 @@ class OtherRun(ValueError):
     """The unfinished work is of other options, another log or another version of the program."""
 
 
-def _read_state(partial: Path) -> dict[str, Any] | None:
+def _read_state(partial: Path) -> _State | None:
     try:
         text = (partial / STATE_FILE).read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
     try:
-        state = json.loads(text)
-        return {
-            "identity": dict(state["identity"]),
-            "chunk_bytes": int(state["chunk_bytes"]),
-            "replaced": list(map(str, state.get("replaced", ()))),
-        }
+        return settings.from_dict(json.loads(text), _State)
     except (ValueError, KeyError, TypeError) as error:
         raise OtherRun(f"{partial / STATE_FILE} is damaged ({error!r}); begin anew with --restart") from error
 
 
-def _write_state(partial: Path, state: Mapping[str, Any]) -> None:
+def _write_state(partial: Path, state: _State) -> None:
     """Write run.json atomically, in the work folder first: without it only OWN_NAMES may be in the folder."""
     beside = partial / WORK_FOLDER / STATE_FILE
-    write_whole(beside, json.dumps(state, indent=1) + "\n")
+    write_whole(beside, json.dumps(asdict(state), indent=1) + "\n")
     beside.replace(partial / STATE_FILE)
     sync_folder(partial)
 

@@ -50,59 +50,59 @@ class Fitted:
 
 
 def fit(
-    reading: LogReading, split: SplitRule, options: PrepareOptions, given: BaseVocabulary | None, work_dir: WorkDir
+    reading: LogReading, split: SplitRule, options: PrepareOptions, base: BaseVocabulary | None, work_dir: WorkDir
 ) -> Fitted:
     """Count the log, if anything is fitted to it, and write vocabulary.parquet, or restore what an earlier run fitted.
 
     Raises ValueError if the log is bad.
     """
-    restored = _restore(reading, options, given, work_dir)
+    restored = _restore(reading, options, base, work_dir)
     if restored is not None:
         return restored
     folder = work_dir.folder
     statistics = new_statistics(options, work_dir, reading.num_workers)
     (folder / REJECTS_FILE).write_bytes(b"")
-    if needs_counting(options, given):
+    if needs_counting(options, base):
         count_log(reading, split, options, statistics, folder)
         check_statistics(statistics, options, reading.name, folder, is_fitted=True)
-    if given is not None and given.extends:
-        extended = extend_base_vocabulary(given, statistics, options, folder)
-        fitted = Fitted(statistics, given.schema.numeric, extended)
-    elif given is not None:
-        fitted = Fitted(statistics, given.schema.numeric, copy_base_vocabulary(given, folder))
+    if base is not None and base.extends:
+        extended = extend_base_vocabulary(base, statistics, options, folder)
+        fitted = Fitted(statistics, base.schema.numeric, extended)
+    elif base is not None:
+        fitted = Fitted(statistics, base.schema.numeric, copy_base_vocabulary(base, folder))
     else:
         numeric = numeric_fields(options, statistics.numeric, statistics.sample)
         fitted = Fitted(statistics, numeric, fit_vocabulary(statistics, options, len(numeric), folder))
-    made = (fitted.statistics.kept(), fitted.numeric, fitted.vocabulary, _checksums(work_dir, options, given))
-    work_dir.pieces.write(_PIECE, made)
+    checksums = _checksums(work_dir, options, base)
+    work_dir.pieces.write(_PIECE, (fitted.statistics.state(), fitted.numeric, fitted.vocabulary, checksums))
     work_dir.pieces.clear("counts-")
     work_dir.pieces.clear("texts-")
     return fitted
 
 
-def needs_counting(options: PrepareOptions, given: BaseVocabulary | None) -> bool:
+def needs_counting(options: PrepareOptions, base: BaseVocabulary | None) -> bool:
     """Return True if the log is counted: something is fitted to the training rows, or added from them."""
-    return options.needs_counting if given is None else given.extends
+    return options.needs_counting if base is None else base.extends
 
 
 def _restore(
-    reading: LogReading, options: PrepareOptions, given: BaseVocabulary | None, work_dir: WorkDir
+    reading: LogReading, options: PrepareOptions, base: BaseVocabulary | None, work_dir: WorkDir
 ) -> Fitted | None:
-    kept = work_dir.pieces.read(_PIECE)
-    if kept is None or kept[-1] != _checksums(work_dir, options, given):
+    piece = work_dir.pieces.read(_PIECE)
+    if piece is None or piece[-1] != _checksums(work_dir, options, base):
         return None
     statistics = new_statistics(options, work_dir, reading.num_workers)
-    statistics.restore(kept[0])
-    numeric: tuple[NumericField, ...] = kept[1]
-    vocabulary: FittedVocabulary = kept[2]
+    statistics.restore(piece[0])
+    numeric: tuple[NumericField, ...] = piece[1]
+    vocabulary: FittedVocabulary = piece[2]
     lookup = dataclasses.replace(vocabulary.lookup, path=work_dir.work_folder / LOOKUP_FILE)
     return Fitted(statistics, numeric, dataclasses.replace(vocabulary, lookup=lookup))
 
 
-def _checksums(work_dir: WorkDir, options: PrepareOptions, given: BaseVocabulary | None) -> dict[str, str | None]:
+def _checksums(work_dir: WorkDir, options: PrepareOptions, base: BaseVocabulary | None) -> dict[str, str | None]:
     """Return the checksums of the files that belong to the piece. rejects.tsv is one if the first pass writes it."""
     files = [work_dir.work_folder / LOOKUP_FILE, work_dir.folder / VOCABULARY_FILE]
-    if needs_counting(options, given):
+    if needs_counting(options, base):
         files.append(work_dir.folder / REJECTS_FILE)
     return {path.name: checksum(path) if path.is_file() else None for path in files}
 

@@ -44,8 +44,8 @@ def prepare_table(table: pa.Table, output: Path, options: PrepareOptions, **how:
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    for left in output.parent.glob(f"{glob.escape(output.name)}.table-{'[0-9a-f]' * 16}"):  # those of killed runs, too
-        shutil.rmtree(left, ignore_errors=True)
+    for path in output.parent.glob(f"{glob.escape(output.name)}.table-{'[0-9a-f]' * 16}"):  # those of killed runs, too
+        shutil.rmtree(path, ignore_errors=True)
     return schema
 
 

@@ -72,7 +72,7 @@ _LIBRARIES = ("numpy", "pyarrow", "mindspore")
 
 
 def run_fingerprint(
-    files: Sequence[LogFile], options: PrepareOptions, given: BaseVocabulary | None, file_rows: int
+    files: Sequence[LogFile], options: PrepareOptions, base: BaseVocabulary | None, file_rows: int
 ) -> dict[str, Any]:
     """Return everything that decides a byte of the result as plain values, by names to show."""
     return {
@@ -80,9 +80,9 @@ def run_fingerprint(
         "input": [file.location if is_uri(file.location) else str(Path(file.location).resolve()) for file in files],
         **{f"size of {file.name}": file.state.size for file in files},
         **{f"time of {file.name} in ns": file.state.modified_ns for file in files},
-        "--vocabulary": str(given.folder.resolve()) if given else None,
-        "--extend": given.extends if given else False,
-        "--vocabulary's checksum": checksum(given.folder / SCHEMA_FILE) if given else None,
+        "--vocabulary": str(base.folder.resolve()) if base else None,
+        "--extend": base.extends if base else False,
+        "--vocabulary's checksum": checksum(base.folder / SCHEMA_FILE) if base else None,
         "rows of a file": file_rows,
         "program": _program(),
         "python": platform.python_version(),

@@ -81,9 +81,9 @@ def prepare(
         files, output = tuple(map(absolute, files)), output.absolute()
     if extend and vocabulary_of is None:
         raise ValueError("--extend adds to the vocabulary of a prepared folder; name it: --vocabulary DIR")
-    given = read_base_vocabulary(vocabulary_of, options, extend) if vocabulary_of else None
-    options = with_booleans(files, options, given)
-    identity = run_fingerprint(files, options, given, file_rows)
+    base = read_base_vocabulary(vocabulary_of, options, extend) if vocabulary_of else None
+    options = with_booleans(files, options, base)
+    identity = run_fingerprint(files, options, base, file_rows)
     chunk_bytes = chunk_bytes or memory_limit.chunk_bytes(options)
     needed = whole_bytes(guess_rows(files), *_row_bytes(options))
     with (
@@ -95,7 +95,7 @@ def prepare(
         else:
             warn_of_little_room(work_dir.folder, needed)
             with closing(Pools(executor)) as pools:
-                result = _make_files(files, options, given, work_dir, pools, clock, file_rows)
+                result = _make_files(files, options, base, work_dir, pools, clock, file_rows)
             sync_files(work_dir.folder)  # schema.json means that all files are there
             schema.write_schema(result, work_dir.folder)
         timing = clock.stop()
@@ -125,20 +125,20 @@ def _row_bytes(options: PrepareOptions) -> tuple[int, int]:
 def _make_files(
     files: Sequence[LogFile],
     options: PrepareOptions,
-    given: BaseVocabulary | None,
+    base: BaseVocabulary | None,
     work_dir: WorkDir,
     pools: Pools,
     clock: RunClock,
     file_rows: int,
 ) -> schema.Schema:
     """Write all files of the folder but schema.json. Return what that is to hold."""
-    is_zoo, is_only_pass = options.layout == "zoo", not needs_counting(options, given)
+    is_zoo, is_only_pass = options.layout == "zoo", not needs_counting(options, base)
 
     # First pass: raw log -> statistics -> vocabulary.
     num_workers = memory_limit.counting_workers(options, num_cores(), work_dir.chunk_bytes)
     reading = LogReading(files, options.data, pools, num_workers, work_dir.chunk_bytes, work_dir.pieces)
     split = find_split(reading, options, work_dir.pieces)
-    fitted = fit(reading, split, options, given, work_dir)
+    fitted = fit(reading, split, options, base, work_dir)
     statistics, numeric, vocabulary = fitted.statistics, fitted.numeric, fitted.vocabulary
     if is_zoo:
         check_ids_fit(vocabulary.size)
@@ -160,8 +160,8 @@ def _make_files(
         splits = lay_out_for_zoo(splits, blocks_folder, work_dir.folder)
 
     if is_only_pass:
-        check_statistics(statistics, options, reading.name, work_dir.folder, is_fitted=given is None)
-        if not given:  # write vocabulary.parquet again, now with counts
+        check_statistics(statistics, options, reading.name, work_dir.folder, is_fitted=base is None)
+        if not base:  # write vocabulary.parquet again, now with counts
             vocabulary = fit_vocabulary(statistics, options, len(numeric), work_dir.folder)
     write_statistics(statistics, work_dir.folder)
     clock.stages, clock.workers = reading.seconds, num_workers

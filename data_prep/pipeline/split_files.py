@@ -107,8 +107,8 @@ def write_splits(
     and, if there was no first pass, lines and rejects.
     """
     keep_freed_memory()
-    for left in work_dir.work_folder.glob(f"{_UNFINISHED}*"):
-        shutil.rmtree(left)
+    for folder in work_dir.work_folder.glob(f"{_UNFINISHED}*"):
+        shutil.rmtree(folder)
     numbers = itertools.count()
     rejects_path: Path = work_dir.folder / REJECTS_FILE
     with (
@@ -176,16 +176,16 @@ class _SplitOutput:
     def _find_finished(self) -> set[int]:
         """Return the numbers of the files that an interrupted run finished. Remove what else it left of the split."""
         finished: set[int] = set()
-        kept: set[str] = set()
+        names: set[str] = set()
         for piece in self._pieces.folder.glob(f"{_FILES_TITLE}-*.{self._split}"):
             pair: tuple[DataFile, DataFile] | None = self._pieces.read(piece.name)
             if pair is not None and all(map(self._is_whole, pair)):
                 finished.add(int(piece.stem.rpartition("-")[2]))
-                kept |= {file.name for file in pair}
+                names |= {file.name for file in pair}
             else:
                 piece.unlink()
         for path in self._folder.glob(f"{self._split}-*.mindrecord*"):
-            if path.name not in kept:
+            if path.name not in names:
                 path.unlink()
         return finished
 

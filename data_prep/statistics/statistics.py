@@ -225,14 +225,14 @@ class LogStatistics:
         self.values.close()
         self.texts.close()
 
-    def kept(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """Return what remains once the counts of values are forgotten, to be stored."""
         timeline = (self.timeline.span_lines, self.timeline.rows, self.timeline.clicks)
         coverage = (self.values.coverage, self.texts.coverage)
         return {name: getattr(self, name) for name in _KEPT} | {"timeline": timeline, "coverage": coverage}
 
-    def restore(self, kept: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         for name in _KEPT:
-            setattr(self, name, kept[name])
-        self.timeline.span_lines, self.timeline.rows, self.timeline.clicks = kept["timeline"]
-        self.values.coverage, self.texts.coverage = kept["coverage"]
+            setattr(self, name, state[name])
+        self.timeline.span_lines, self.timeline.rows, self.timeline.clicks = state["timeline"]
+        self.values.coverage, self.texts.coverage = state["coverage"]
