@@ -1,17 +1,36 @@
-"""Checkpoints read into memory, and a manager of checkpoints without a model, for tests that save."""
+"""Checkpoints of made-up runs: their manifests, what is read of them, and a manager of them without a model."""
 
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 
+from app.checkpoint.manifest import Manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.distributed.process_group import SingleProcess
+from app.run.identity import data_identity
 from app.tables.interface import TableState
 from app.training.context import RunContext
 from app.training.saving import CheckpointManager
+from common import settings
+
+
+def plain_manifest(step, vocabulary_size=1000, **others):
+    """The manifest of a checkpoint after `step` steps, which nobody can train on."""
+    data = {"vocabulary_size": vocabulary_size}
+    return Manifest(**{"config": {}, "dataset": "", "data": data, "metrics": {}, **others}, **position(step))
+
+
+def run_manifest(step, config, schema, dataset, **others):
+    """The manifest of a checkpoint after `step` steps of a run with this configuration on this prepared folder."""
+    described = {"config": settings.as_dict(config), "dataset": str(dataset), "data": data_identity(schema)}
+    return Manifest(**{"metrics": {}, **described, **others}, **position(step))
+
+
+def position(step):
+    return {"step": step, "epoch": 1, "epoch_step": step}
 
 
 def load(path):

@@ -11,13 +11,13 @@ import sys
 import numpy as np
 import pytest
 
-from app.checkpoint.manifest import Manifest, read_manifest
+from app.checkpoint.manifest import read_manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import compact, delta_to_compact, remove_old, step_folders
 from app.checkpoint.write import ModelState, clear_leftovers, step_name, write_checkpoint
 from app.config.run_settings import CheckpointOptions
 from app.tables.interface import DEEP, TableState
-from tests.checkpoints import load
+from tests.checkpoints import load, plain_manifest
 
 DISK_CALLS = ("open", "pwrite", "ftruncate", "fsync", "mkdir", "rename")
 
@@ -27,10 +27,6 @@ def make_state(seed):
     rows = {name: rng.standard_normal((6, 2), np.float32) for name in ("rows", "first_moment", "second_moment")}
     tables = {DEEP: TableState(np.arange(0, 12, 2), rows)}
     return ModelState({"tower.matrix_0": rng.standard_normal((3, 2), np.float32)}, tables)
-
-
-def make_manifest(step):
-    return Manifest(step, 1, step, {"train": {"seed": 1}}, "/prepared", {"vocabulary_size": 12}, {})
 
 
 @contextlib.contextmanager
@@ -69,10 +65,10 @@ def test_a_write_error_at_each_call_leaves_what_was_whole(tmp_path, code, step):
     for number in itertools.count():
         folder = tmp_path / str(number)
         for before in (1, 2):
-            write_checkpoint(folder, old, make_manifest(before))
+            write_checkpoint(folder, old, plain_manifest(before))
         saved = False
         with disk_error(number, code) as broken, contextlib.suppress(OSError):
-            write_checkpoint(folder, new, make_manifest(step), num_shards=2)
+            write_checkpoint(folder, new, plain_manifest(step), num_shards=2)
             saved = True  # an error may still have kept it from removing what it replaced
         clear_leftovers(folder)
         names = [path.name for path in step_folders(folder)]
@@ -80,7 +76,7 @@ def test_a_write_error_at_each_call_leaves_what_was_whole(tmp_path, code, step):
         assert is_state(folder / "step-00000001", old)
         assert not saved or is_state(folder / step_name(step), new)
         assert is_state(folder / "step-00000002", old) or (step == 2 and is_state(folder / "step-00000002", new))
-        assert is_state(write_checkpoint(folder, new, make_manifest(step)), new)
+        assert is_state(write_checkpoint(folder, new, plain_manifest(step)), new)
         if not broken:
             break
     assert number > 20  # faults that were tried
@@ -93,7 +89,7 @@ def make_chain(folder):
     """A full checkpoint and two deltas; returns the state of the last."""
     state, parent = make_state(seed=1), None
     for step in (1, 2, 3):
-        manifest = dataclasses.replace(make_manifest(step), parent=parent)
+        manifest = dataclasses.replace(plain_manifest(step), parent=parent)
         path = write_checkpoint(folder, state, manifest)
         parent = {"step": step, "id": read_manifest(path).id}
         state = make_state(seed=1 + step)  # all rows change
@@ -127,11 +123,11 @@ def test_a_write_error_at_each_call_of_a_compaction_loses_nothing(tmp_path, code
 
 def save_twice(folder):
     for step in (1, 2):
-        write_checkpoint(folder, make_state(seed=1), make_manifest(step))
+        write_checkpoint(folder, make_state(seed=1), plain_manifest(step))
 
 
 def save_anew(folder):
-    write_checkpoint(folder, make_state(seed=2), make_manifest(2), num_shards=2)
+    write_checkpoint(folder, make_state(seed=2), plain_manifest(2), num_shards=2)
 
 
 def check_replaced(folder, died):
@@ -210,7 +206,7 @@ def test_a_kill_at_each_call_leaves_what_was_whole(tmp_path, project, command_en
 
 def test_a_flip_of_any_byte_is_refused(tmp_path):
     """Every byte of every file, one bit each; eight neighbours have all bits."""
-    path = write_checkpoint(tmp_path, make_state(seed=1), make_manifest(1), num_shards=2)
+    path = write_checkpoint(tmp_path, make_state(seed=1), plain_manifest(1), num_shards=2)
     flips = 0
     for file in sorted(path.iterdir()):
         content = file.read_bytes()
@@ -228,7 +224,7 @@ def test_a_flip_of_any_byte_is_refused(tmp_path):
 
 @pytest.mark.parametrize("num_bytes", [0, 1, 8, 100])
 def test_a_cut_at_any_length_is_refused(tmp_path, num_bytes):
-    path = write_checkpoint(tmp_path, make_state(seed=1), make_manifest(1))
+    path = write_checkpoint(tmp_path, make_state(seed=1), plain_manifest(1))
     for file in sorted(path.iterdir()):
         content = file.read_bytes()
         file.write_bytes(content[:num_bytes])

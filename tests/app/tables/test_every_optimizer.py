@@ -12,8 +12,7 @@ from app.config.optimizer_settings import (
     RowwiseAdagradOptions,
     SgdOptions,
 )
-from app.config.schedules import ConstantSchedule, StepSchedule
-from app.tables.checks import load_state
+from app.config.schedules import StepSchedule
 from app.tables.interface import DEEP, WIDE, RowGradients
 from app.tables.native import library
 from tests.app.tables.tables_of_spec import native_tables, reference_tables
@@ -126,35 +125,6 @@ def test_a_frequent_id_is_split_among_threads_with_the_same_bits(
     assert_same_state(tables, reference)
 
 
-@every_deep
-def test_a_loaded_state_goes_on_as_if_nothing_had_happened(make_tables, make_spec, run_steps, assert_same_state, deep):
-    spec = make_spec(deep=deep, wide=AdagradOptions())
-    trained, resumed = make_tables(spec), make_tables(spec)
-    run_steps(trained)
-    load_state(resumed, trained.state(), trained.step)
-    assert_same_state(resumed, trained)
-    for tables in (trained, resumed):
-        run_steps(tables, seed=4)
-    assert_same_state(resumed, trained)
-
-
-@pytest.mark.parametrize(
-    "deep", [d for d in DEEP_OPTIMIZERS if d.name in ("adagrad", "rowwise_adagrad", "sgd")], **by_name
-)
-def test_learning_rates_follow_their_schedule(make_tables, make_spec, run_steps, assert_same_state, deep):
-    """Halved from step 3 on is the same as a start at half the rate from the state after step 2."""
-    spec = make_spec(deep=deep, wide=SgdOptions())
-    scheduled = make_tables(
-        spec, wide=lambda step: 0.1 if step < 3 else 0.05, deep=lambda step: 0.02 if step < 3 else 0.01
-    )
-    halved = make_tables(spec, wide=lambda step: 0.05, deep=lambda step: 0.01)
-    run_steps(scheduled, num_steps=2)
-    load_state(halved, scheduled.state(), 2)
-    for tables in (scheduled, halved):
-        run_steps(tables, seed=4)
-    assert_same_state(halved, scheduled)
-
-
 def test_clipping_and_wide_l2_by_hand(make_tables, make_spec):
     """Two positions of one id: 0.5 · (1 + 3) is clipped to 1, wide 0.5 · (6 + 2) too; then L2 adds to both."""
     options = {"wide": SgdOptions(), "deep": SgdOptions(), "row_clip_value": 1.0, "l2_coef": 10.0, "wide_l2_coef": 2.0}
@@ -169,16 +139,3 @@ def test_clipping_and_wide_l2_by_hand(make_tables, make_spec):
     after_one = row - 0.25 * (1 + 10 * row)
     assert state[DEEP].arrays["rows"][1, 0] == pytest.approx(after_one - 0.25 * (1 + 10 * after_one), rel=1e-5)
     assert state[WIDE].arrays["rows"][1, 0] == pytest.approx(-0.25 - 0.25 * (1 + 2 * -0.25), rel=1e-6)
-
-
-@pytest.mark.parametrize("schedule", [ConstantSchedule(), StepSchedule()], ids=lambda schedule: schedule.name)
-@pytest.mark.parametrize("rate", [1e-13, 1e-39, 1e-60, 0.0])
-def test_ftrl_at_a_rate_near_0_changes_no_bit(make_tables, make_spec, run_steps, assert_same_state, schedule, rate):
-    """1 / rate has no float32 there: the rows became NaN."""
-    spec = make_spec(deep=FtrlOptions(schedule=schedule), wide=FtrlOptions(schedule=schedule))
-    falls = dict.fromkeys((WIDE, DEEP), lambda step: FtrlOptions().learning_rate if step <= 6 else rate)
-    trained, standing = make_tables(spec), make_tables(spec, **falls)
-    for tables in (trained, standing, standing):
-        run_steps(tables)
-    standing.step = trained.step
-    assert_same_state(standing, trained)

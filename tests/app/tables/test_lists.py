@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from app.config.optimizer_settings import AdamOptions, LazyAdamOptions, SgdOptions
+from app.config.optimizer_settings import SgdOptions
 from app.distributed.batch_kernels import make_batch_kernels
 from app.tables.backends import make_host_tables
 from app.tables.checks import load_state
@@ -95,14 +95,6 @@ def test_lists_learn_as_a_dictionary_of_rows_does(native_library, make_spec, mak
     for table, state in tables.state().items():
         assert set(state.row_ids.tolist()) == plain.touched[table]
         np.testing.assert_allclose(state.arrays["rows"], plain.rows[table][state.row_ids], atol=1e-5)
-
-
-@pytest.mark.parametrize("deep", [LazyAdamOptions(), AdamOptions()], ids=["lazy_adam", "adam"])
-@pytest.mark.parametrize("fields", [FIELDS, SAME], ids=["parts", "same"])
-def test_native_has_the_bits_of_the_reference(native_library, make_spec, deep, fields):
-    """`adam` has rows that are behind by steps, and some that were never touched."""
-    spec = dataclasses.replace(make_spec(vocabulary_size=7, deep=deep), fields=fields)
-    assert_same_bits(spec, draw_ids, [9, 1, 1, 2, 9])
 
 
 @pytest.mark.parametrize("maker", ["ranks", "server"])

@@ -5,13 +5,11 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from app.tables.checks import load_state
 from app.tables.interface import DEEP, TableState
 from app.tables.native import rows as native_rows
-from tests.app.tables.tables_of_spec import native_tables, reference_tables
+from tests.app.tables.tables_of_spec import native_tables
 
 IDS = np.array([[4, 9, 4], [9, 9, 0], [49, 4, 30]], np.int32)
 
@@ -46,58 +44,6 @@ def assert_equal(found, expected):
             np.testing.assert_array_equal(found[table].arrays[name].view(np.int32), array.view(np.int32), name)
 
 
-def test_a_snapshot_keeps_the_rows_as_they_were(make_tables, make_spec, train):
-    """Updates and rows that come later do not show, before the read or between two."""
-    tables = make_tables(make_spec(vocabulary_size=400))
-    train(tables, 2, seed=1)
-    before = tables.state()
-    snapshot = tables.snapshot(changed_only=False)
-    train(tables, 1, seed=2)
-    assert_equal(read_all(snapshot), before)
-    train(tables, 3, seed=3)
-    assert_equal(read_all(snapshot), before)
-    snapshot.release(saved=True)
-    after = tables.state()
-    second = tables.snapshot(changed_only=False)
-    train(tables, 1, seed=4)
-    assert_equal(read_all(second), after)
-
-
-def test_places_are_those_of_the_row_ids(make_tables, make_spec, train):
-    tables = make_tables(make_spec(vocabulary_size=400))
-    train(tables, 2, seed=1)
-    part, expected = tables.snapshot(changed_only=False).tables[DEEP], tables.state()[DEEP].arrays["rows"]
-    np.testing.assert_array_equal(part.read("rows", np.array([5, 0, 3])), expected[[5, 0, 3]])
-    np.testing.assert_array_equal(part.read("rows", slice(2, 7)), expected[2:7])
-    assert part.read("rows", slice(0, 0)).shape == (0, 5)
-
-
-def test_changed_rows_are_those_updated_since_the_last_saved_snapshot(make_tables, make_spec, random_gradients):
-    tables, rng = make_tables(make_spec()), np.random.default_rng(1)
-
-    def update(*rows):
-        ids = np.array([rows], np.int32)
-        tables.update(tables.unique(ids), random_gradients(tables.spec, 1, rng))
-
-    def changed(saved):
-        snapshot = tables.snapshot(changed_only=True)
-        snapshot.release(saved)
-        return snapshot.tables[DEEP].row_ids.tolist()
-
-    update(4, 9, 4)
-    assert changed(saved=True) == [4, 9]
-    assert changed(saved=True) == []
-    update(9, 7, 7)
-    assert changed(saved=False) == [7, 9]
-    update(1, 1, 1)
-    assert changed(saved=True) == [1, 7, 9]
-    update(2, 2, 2)
-    whole = tables.snapshot(changed_only=False)
-    assert whole.tables[DEEP].row_ids.tolist() == [1, 2, 4, 7, 9]
-    whole.release(saved=True)
-    assert changed(saved=True) == []
-
-
 def test_a_snapshot_is_released_before_the_next_one_and_before_a_load(make_tables, make_spec, train):
     """Both would free the rows that its reader has not come to."""
     tables = make_tables(make_spec(vocabulary_size=400))
@@ -115,13 +61,6 @@ def test_a_snapshot_is_released_before_the_next_one_and_before_a_load(make_table
     assert_equal(read_all(tables.snapshot(changed_only=False)), before)
 
 
-def test_loaded_rows_count_as_saved(make_tables, make_spec, train):
-    tables = make_tables(make_spec())
-    train(tables, 2, seed=1)
-    load_state(tables, tables.state(), tables.step)
-    assert tables.snapshot(changed_only=True).tables[DEEP].row_ids.size == 0
-
-
 def test_a_load_that_fails_leaves_empty_tables(make_tables, make_spec, train):
     tables = make_tables(make_spec())
     train(tables, 2, seed=1)
@@ -131,31 +70,6 @@ def test_a_load_that_fails_leaves_empty_tables(make_tables, make_spec, train):
     assert tables.step == 0
     fresh = make_tables(tables.spec)
     np.testing.assert_array_equal(tables.lookup(tables.unique(IDS)).deep, fresh.lookup(fresh.unique(IDS)).deep)
-
-
-@given(
-    seed=st.integers(0, 2**32),
-    moves=st.lists(st.sampled_from(["update", "read", "release", "give back"]), min_size=1, max_size=12),
-    changed_only=st.booleans(),
-)
-@settings(max_examples=40)
-def test_native_snapshots_are_the_reference_s(native_library, make_spec, train, seed, moves, changed_only):
-    spec = make_spec(vocabulary_size=3000)
-    both = native_tables(spec, 2), reference_tables(spec)
-    for tables in both:
-        train(tables, 1, seed)
-    snapshots = [tables.snapshot(changed_only) for tables in both]
-    for number, move in enumerate(moves):
-        if move == "update":
-            for tables in both:
-                train(tables, 1, seed + number)
-        elif move != "read":
-            for snapshot in snapshots:
-                snapshot.release(saved=move == "release")
-            snapshots = [tables.snapshot(changed_only) for tables in both]
-        ours, theirs = (read_all(snapshot)[DEEP] for snapshot in snapshots)
-        np.testing.assert_array_equal(ours.row_ids, theirs.row_ids)
-        np.testing.assert_allclose(ours.arrays["rows"], theirs.arrays["rows"], atol=1e-5)
 
 
 def test_reading_beside_updates_never_sees_half_of_one(native_library, make_spec, train):

@@ -281,6 +281,7 @@ class TablesMachine(RuleBasedStateMachine):
         snapshots = {name: tables.snapshot(changed_only) for name, tables in self.tables.items()}
         self.open = changed_only, snapshots, kept, self.changed, (plain, state, self.rates.state())
         self.changed = np.zeros_like(self.changed)
+        self.read_snapshot(seed=0)
 
     @precondition(lambda self: self.open)
     @rule(seed=st.integers(0, 2**32))

@@ -4,14 +4,11 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
 from app.tables.checks import load_state
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, RowGradients, TableState
-from tests.app.tables.tables_of_spec import reference_tables
 
 IDS = np.array([[4, 9, 4], [9, 9, 0], [49, 4, 30]], np.int32)
 
@@ -24,13 +21,6 @@ def trained(make_tables, make_spec, random_gradients):
     for _ in range(3):
         tables.update(tables.unique(IDS), random_gradients(spec, len(IDS), rng))
     return tables
-
-
-def test_unique_values_and_inverse_give_the_ids_back(make_tables, make_spec):
-    unique = make_tables(make_spec()).unique(IDS)
-    assert unique.shape == (3, 3)
-    assert sorted(unique.values.tolist()) == [0, 4, 9, 30, 49]
-    np.testing.assert_array_equal(unique.values[unique.inverse], IDS.reshape(-1))
 
 
 def test_untouched_rows_have_their_initial_values(make_tables, make_spec):
@@ -66,28 +56,6 @@ def test_one_step_by_hand(make_tables, make_spec):
     wide = {name: array[1, 0] for name, array in state[WIDE].arrays.items()}
     assert (wide["accumulator"], wide["linear"]) == (25, 4)
     assert wide["rows"] == pytest.approx(-3.5 / 10.5, rel=1e-6)
-
-
-def test_lookup_sums_wide_rows_over_fields(trained):
-    saved = trained.state()[WIDE]
-    by_id = dict(zip(saved.row_ids.tolist(), saved.arrays["rows"][:, 0], strict=True))
-    expected = [sum(by_id[i] for i in row) for row in IDS.tolist()]
-    np.testing.assert_allclose(trained.lookup(trained.unique(IDS)).wide, expected, rtol=1e-6)
-
-
-def test_rows_that_no_batch_touched_stay_bit_equal(trained, make_tables):
-    others = np.setdiff1d(np.arange(50), IDS)[:45].reshape(-1, 3)
-    fresh = make_tables(trained.spec)
-    np.testing.assert_array_equal(trained.lookup(trained.unique(others)).deep, fresh.lookup(fresh.unique(others)).deep)
-    assert trained.state()[DEEP].row_ids.tolist() == np.unique(IDS).tolist()
-
-
-def test_lookup_changes_nothing(trained, make_tables, assert_same_state):
-    before = trained.state()
-    trained.lookup(trained.unique(np.arange(48, dtype=np.int64).reshape(16, 3)))
-    same = make_tables(trained.spec)
-    load_state(same, before, trained.step)
-    assert_same_state(trained, same)
 
 
 @pytest.mark.parametrize(
@@ -172,21 +140,6 @@ def test_gradients_need_not_be_contiguous(make_tables, make_spec, random_gradien
     assert_same_state(strided, plain)
 
 
-def test_a_loaded_state_goes_on_as_if_nothing_had_happened(trained, make_tables, random_gradients, assert_same_state):
-    resumed = make_tables(trained.spec)
-    load_state(resumed, trained.state(), trained.step)
-    assert_same_state(resumed, trained)
-    gradients = random_gradients(trained.spec, 3, np.random.default_rng(2))
-    for tables in (trained, resumed):
-        tables.update(tables.unique(IDS + 1 - IDS // 49), gradients)
-    assert_same_state(resumed, trained)
-
-
-def test_load_state_forgets_what_was_there(trained, make_tables, assert_same_state):
-    load_state(trained, {}, step=0)
-    assert_same_state(trained, make_tables(trained.spec))
-
-
 def test_state_is_a_copy(trained):
     before = trained.state()[DEEP].arrays["rows"].copy()
     trained.state()[DEEP].arrays["rows"][:] = 0
@@ -217,68 +170,3 @@ def test_a_state_that_does_not_fit_is_refused(trained, make_tables, assert_same_
     with pytest.raises(ValueError, match=message):
         load_state(trained, state, step=9)
     assert_same_state(trained, same)
-
-
-@pytest.mark.parametrize("batch", [0, 1])
-def test_batches_of_no_row_and_of_one(make_tables, make_spec, random_gradients, batch):
-    spec = make_spec()
-    tables = make_tables(spec)
-    unique = tables.unique(IDS[:batch])
-    rows = tables.lookup(unique)
-    assert rows.deep.shape == (batch, 15)
-    assert rows.wide.shape == (batch,)
-    tables.update(unique, random_gradients(spec, batch, np.random.default_rng(0)))
-    assert tables.step == 1
-    assert tables.state()[DEEP].row_ids.tolist() == np.unique(IDS[:batch]).tolist()
-
-
-def test_int32_and_int64_ids_do_the_same(make_tables, make_spec, random_gradients, assert_same_state):
-    spec = make_spec()
-    narrow, broad = make_tables(spec), make_tables(spec)
-    gradients = random_gradients(spec, len(IDS), np.random.default_rng(0))
-    narrow.update(narrow.unique(IDS), gradients)
-    broad.update(broad.unique(IDS.astype(np.int64)), gradients)
-    assert_same_state(broad, narrow)
-
-
-shapes = st.fixed_dictionaries(
-    {
-        "vocabulary_size": st.sampled_from([1, 2, 30, 5000]),
-        "embedding_dim": st.sampled_from([1, 3, 16, 17, 80, 300]),
-        "num_fields": st.integers(1, 5),
-    }
-)
-
-
-@given(shape=shapes, batch=st.integers(0, 60), seed=st.integers(0, 2**32))
-@settings(max_examples=60)
-def test_a_step_is_the_reference_s(make_tables, make_spec, random_ids, random_gradients, shape, batch, seed):
-    """From equal state, to 1e-6 of the scale: backends sum in the same order."""
-    spec, rng = make_spec(**shape), np.random.default_rng(seed)
-    tables, reference = make_tables(spec), reference_tables(spec)
-    for _ in range(2):
-        ids, gradients = random_ids(spec, batch, rng), random_gradients(spec, batch, rng, scale=0.5)
-        rows, expected = (t.lookup(t.unique(ids)) for t in (tables, reference))
-        np.testing.assert_allclose(rows.deep, expected.deep, rtol=0, atol=1e-6 * spec.initial_scale)
-        np.testing.assert_allclose(rows.wide, expected.wide, rtol=0, atol=1e-6)
-        assert rows.squared_norm == pytest.approx(expected.squared_norm, rel=1e-9)
-        for t in (tables, reference):
-            t.update(t.unique(ids), gradients)
-        found_state, expected_state = tables.state(), reference.state()
-        for table, saved in expected_state.items():
-            np.testing.assert_array_equal(found_state[table].row_ids, saved.row_ids)
-            for name, array in saved.arrays.items():
-                scale = np.abs(array).max(initial=1e-30)
-                np.testing.assert_allclose(found_state[table].arrays[name], array, rtol=0, atol=1e-6 * scale)
-        load_state(reference, found_state, tables.step)
-
-
-def test_many_steps_stay_with_the_reference(make_tables, make_spec, random_ids, random_gradients):
-    spec, rng, num_steps = make_spec(vocabulary_size=300, embedding_dim=16), np.random.default_rng(5), 200
-    tables, reference = make_tables(spec), reference_tables(spec)
-    for _ in range(num_steps):
-        ids, gradients = random_ids(spec, 40, rng), random_gradients(spec, 40, rng)
-        for t in (tables, reference):
-            t.update(t.unique(ids), gradients)
-    difference = tables.state()[DEEP].arrays["rows"] - reference.state()[DEEP].arrays["rows"]
-    assert np.abs(difference).max() <= 1e-4 * spec.deep_optimizer.learning_rate * num_steps

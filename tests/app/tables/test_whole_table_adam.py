@@ -9,7 +9,7 @@ from app.config.optimizer_settings import AdamOptions
 from app.tables import optimizers
 from app.tables.checks import load_state
 from app.tables.initial import initial_rows
-from app.tables.interface import DEEP, CaughtUpTable, RowGradients
+from app.tables.interface import RowGradients
 from app.tables.native import tables as native_step
 from app.tables.optimizers import MOST_EXACT_STEPS, StepHistory
 from tests.app.tables.tables_of_spec import native_tables, reference_tables
@@ -89,77 +89,6 @@ def test_it_is_pytorch_s_adam(make_adam, l2_coef):
     np.testing.assert_allclose(all_rows(tables), table.weight.detach().numpy(), rtol=0, atol=1e-5)
 
 
-def test_rows_that_no_batch_has_seen_are_pulled_toward_0(make_adam):
-    tables = make_adam()
-    before = all_rows(tables)
-    train(tables, 50)
-    unseen = np.setdiff1d(np.arange(ROWS), tables.state()[DEEP].row_ids)
-    assert unseen.size
-    assert (np.abs(all_rows(tables)[unseen]) < np.abs(before[unseen])).mean() > 0.9
-
-
-def test_looking_up_changes_nothing(make_adam, assert_same_state):
-    looked, other = make_adam(), make_adam()
-    for step in range(5):
-        train(looked, 3, seed=step)
-        train(other, 3, seed=step)
-        rows = all_rows(looked)
-        np.testing.assert_array_equal(all_rows(looked), rows)
-    assert_same_state(looked, other)
-
-
-def test_a_row_keeps_the_number_of_its_last_step(make_adam):
-    tables = make_adam()
-    gradient = RowGradients(np.ones((1, WIDTH), np.float32), np.ones(1, np.float32))
-    for row in (3, 5, 3, 8):
-        tables.update(tables.unique(np.array([[row]])), gradient)
-    saved = tables.state()[DEEP]
-    assert dict(zip(saved.row_ids.tolist(), saved.arrays["last_step"][:, 0].tolist(), strict=True)) == {
-        3: 3,
-        5: 2,
-        8: 4,
-    }
-    assert saved.arrays["last_step"].dtype == np.int32
-
-
-def far_behind(tables, missed):
-    """Row 3 has two real steps, then `missed` steps of another row pass; then one more real step."""
-    push = RowGradients(np.full((1, WIDTH), 1e-3, np.float32), np.zeros(1, np.float32))
-    still = RowGradients(np.zeros((1, WIDTH), np.float32), np.zeros(1, np.float32))
-    for _ in range(2):
-        tables.update(tables.unique(np.array([[3]])), push)
-    for _ in range(missed):
-        tables.update(tables.unique(np.array([[0]])), still)
-    return all_rows(tables)[3]
-
-
-def exact_far_behind(missed, l2_coef, rate):
-    """The same in float64, with the row as the first 1,000 missed steps leave it."""
-    row = initial_rows(7, np.array([3]), WIDTH, 0.01)[0].astype(np.float64)
-    first, second, after_most = np.zeros(WIDTH), np.zeros(WIDTH), None
-    for step in range(1, missed + 3):
-        total = l2_coef * row + (1e-3 if step <= 2 else 0)
-        first, second = 0.9 * first + 0.1 * total, 0.999 * second + 0.001 * total**2
-        row = row - rate(step) * first / (1 - 0.9**step) / (np.sqrt(second / (1 - 0.999**step)) + 1e-8)
-        if step == 2 + MOST_EXACT_STEPS:
-            after_most = row.copy()
-    return row, after_most
-
-
-@pytest.mark.parametrize("l2_coef", [0.0, 1e-5, 1e-3])
-@pytest.mark.parametrize("missed", [MOST_EXACT_STEPS, 3 * MOST_EXACT_STEPS])
-def test_more_missed_steps_than_are_taken_one_by_one_stay_within_the_bound(make_spec, l2_coef, missed):
-    def rate(_):
-        return 1e-4
-
-    spec = make_spec(ROWS, WIDTH, num_fields=1, l2_coef=l2_coef, deep=OPTIONS)
-    tables = reference_tables(spec, deep=rate)
-    found = far_behind(tables, missed)
-    exact, after_most = exact_far_behind(missed, l2_coef, rate)
-    bound = 1e-7 if missed == MOST_EXACT_STEPS or l2_coef == 0 else np.abs(after_most) + 1e-7
-    assert (np.abs(found - exact) <= bound).all()
-
-
 @pytest.mark.parametrize("last_step", [0, 5])
 def test_the_steps_beyond_are_one_implicit_step(last_step):
     """By the formula of the module, in float64, from where the steps that are taken one by one leave a row."""
@@ -177,19 +106,6 @@ def test_the_steps_beyond_are_one_implicit_step(last_step):
     for found, expected in zip(far, (row, L2 * row, kept * second + (1 - kept) * (L2 * row) ** 2, newest), strict=True):
         np.testing.assert_allclose(found, np.broadcast_to(expected, found.shape), rtol=1e-5)
     assert (np.abs(row) < 0.97 * np.abs(exact[0])).all()
-
-
-def test_native_is_the_reference_far_behind(native_library, make_spec, assert_same_state):
-    spec = make_spec(ROWS, 20, num_fields=1, l2_coef=1e-5, deep=OPTIONS)
-    both = native_tables(spec, deep=learning_rate), reference_tables(spec, deep=learning_rate)
-    pushes = [RowGradients(np.full((2, 20), scale, np.float32), np.zeros(2, np.float32)) for scale in (1e-3, 0)]
-    for tables in both:
-        tables.update(tables.unique(np.array([[3], [4]])), pushes[0])
-        for _ in range(MOST_EXACT_STEPS + 200):
-            tables.update(tables.unique(np.array([[0], [1]])), pushes[1])
-        tables.update(tables.unique(np.array([[3], [39]])), pushes[0])
-    assert_same_state(*both)
-    np.testing.assert_array_equal(*(all_rows(tables) for tables in both))
 
 
 @pytest.mark.parametrize("width", [1, 3, 8, 12, 16, 17, 80])
@@ -224,24 +140,3 @@ def test_native_is_the_reference_whatever_is_looked_up_before_an_update(
             for tables in both:
                 load_state(tables, state, tables.step)
     assert_same_state(*both)
-
-
-def test_a_state_resumes_to_the_same_bits_with_its_rates(make_adam, assert_same_state):
-    trained, resumed = make_adam(), make_adam()
-    train(trained, 40)
-    load_state(resumed, trained.state(), trained.step)
-    np.testing.assert_array_equal(all_rows(resumed), all_rows(trained))
-    for tables in (trained, resumed):
-        train(tables, 40, seed=1)
-    assert_same_state(resumed, trained)
-
-
-def test_saved_rows_can_be_brought_to_the_newest_step(make_adam):
-    """A checkpoint has rows as their last step left them; an export is to have them as a lookup has."""
-    tables = make_adam()
-    train(tables, 30)
-    saved = tables.state()[DEEP]
-    history = StepHistory.of_steps(OPTIONS, L2, learning_rate, 30)
-    rows = CaughtUpTable(saved, history).read("rows", slice(None))
-    np.testing.assert_array_equal(rows, all_rows(tables)[saved.row_ids])
-    assert (rows != saved.arrays["rows"]).any()

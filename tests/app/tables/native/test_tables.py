@@ -66,16 +66,6 @@ def test_more_touched_rows_than_slots_are_refused_before_anything_is_written(mak
     assert tables.state()[DEEP].row_ids.tolist() == list(range(12))
 
 
-def test_an_id_in_every_position_is_summed_in_order(make_spec, random_gradients, assert_same_state):
-    """So frequent an id is split among threads by columns."""
-    spec = make_spec(embedding_dim=40, num_fields=2)
-    gradients = random_gradients(spec, 1000, np.random.default_rng(0))
-    tables, reference = native_tables(spec, num_threads=3), reference_tables(spec)
-    for t in (tables, reference):
-        t.update(t.unique(np.full((1000, 2), 7)), gradients)
-    assert_same_state(tables, reference)
-
-
 def test_an_unknown_instruction_set_is_refused(make_spec, monkeypatch):
     monkeypatch.setenv("HOST_TABLES_ISA", "mmx")
     with pytest.raises(ValueError, match="HOST_TABLES_ISA=mmx is none of"):
@@ -225,14 +215,3 @@ def test_a_kernel_is_given_no_array_of_another_layout(make_spec, random_ids, ran
     ):
         write(DEEP, "rows", np.arange(4), np.zeros((4, 5)))
     assert tables.state()[DEEP].row_ids.size == 0  # what was loaded in part is gone
-
-
-def test_gradients_of_any_layout_are_taken_by_their_values(make_spec, random_ids, random_gradients, assert_same_state):
-    spec = make_spec(vocabulary_size=400)
-    rng = np.random.default_rng(1)
-    ids, gradients = random_ids(spec, 8, rng), random_gradients(spec, 8, rng, 0.3)
-    turned = RowGradients(np.asfortranarray(gradients.deep), np.repeat(gradients.wide, 2)[::2], gradients.scale)
-    ours, theirs = native_tables(spec), reference_tables(spec)
-    ours.update(ours.unique(np.asfortranarray(ids)), turned)
-    theirs.update(theirs.unique(ids), gradients)
-    assert_same_state(ours, theirs)
