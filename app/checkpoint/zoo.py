@@ -18,10 +18,12 @@ import math
 import re
 from itertools import groupby
 from pathlib import Path
+from reprlib import repr as short_repr
 from typing import Any
 
 import numpy as np
 
+from app.checkpoint.array_file import MOST_DIMENSIONS
 from app.checkpoint.write import ModelState
 from app.tables.interface import DEEP, WIDE, TableState
 
@@ -82,9 +84,10 @@ def _array(path: Path, name: str, tensors: list[Any]) -> np.ndarray:
     item_bytes = np.dtype(DTYPES[kind]).itemsize
     if shape == (0,) and len(content) == item_bytes:
         shape = ()  # how MindSpore writes a scalar
-    if min(shape, default=1) < 1 or math.prod(shape) * item_bytes != len(content):
+    fits = len(shape) <= MOST_DIMENSIONS and min(shape, default=1) >= 1
+    if not fits or math.prod(shape) * item_bytes != len(content):
         raise ValueError(
-            f"{path}: parameter {name!r} has shape {list(shape)} of {item_bytes} bytes a value, "
+            f"{path}: parameter {name!r} has shape {short_repr(list(shape))} of {item_bytes} bytes a value, "
             f"and {len(content):,} bytes"
         )
     return np.frombuffer(content, DTYPES[kind]).reshape(shape)

@@ -76,6 +76,7 @@ def test_pieces_of_a_large_array_are_joined(ckpt):
         (("V_l2", (-6, -2), "Float32", bytes(48)), r"'V_l2' has shape \[-6, -2\]"),
         (("V_l2", (2**40, 2**40), "Float32", bytes(48)), "'V_l2' has shape"),
         (("V_l2", (0, 2**62), "Float32", b""), "'V_l2' has shape"),
+        (("V_l2", (1,) * 65, "Float32", bytes(4)), "'V_l2' has shape"),  # NumPy has 64 dimensions at most
         (("V_l2", (12,), "Float32", bytes(47)), "'V_l2' has shape .* and 47 bytes"),
         (("V_l2", (12,), "Float32", bytes(48)), r"'V_l2' has shape \[12\], expected \[rows, width\]"),
         (("Wide_b", (2,), "Float32", bytes(8)), r"'Wide_b' has shape \[2\], expected one value"),
