@@ -1,3 +1,5 @@
-"""Checkpoints, complete or not there: disk, array_file, tower_slices, manifest, write, read, retention;
-zoo reads the model zoo's.
+"""Checkpoints, complete or not there: disk, array_file, tower_slices, manifest, write, read, retention. A file of the
+model zoo is read by zoo.
+
+Letters: T rows of a table, n rows of one read, V vocabulary size, D embedding width, H width of a layer.
 """

@@ -38,11 +38,11 @@ MOST_DIMENSIONS = 8
 
 @dataclass(frozen=True)
 class Column:
-    """An array to be written; `pieces` yields its values in order, C-contiguous."""
+    """An array to be written."""
 
     dtype: str
     shape: tuple[int, ...]
-    pieces: Callable[[], Iterable[np.ndarray]]
+    pieces: Callable[[], Iterable[np.ndarray]]  # yields its values in order, C-contiguous
 
     @property
     def num_bytes(self) -> int:
@@ -67,8 +67,10 @@ def column_of(array: np.ndarray) -> Column:
 def write_arrays(
     path: Path, columns: dict[str, Column], progress: Progress = no_progress, alignment: int = ALIGNMENT
 ) -> FileRecord:
-    """Write and sync a file of `columns`, each of a dtype of `DTYPE_NAMES`; the first begins at a multiple of
-    `alignment` bytes."""
+    """Write and sync a file of `columns`, each of a dtype of `DTYPE_NAMES`.
+
+    The first begins at a multiple of `alignment` bytes.
+    """
     return write_file(path, _parts(columns, alignment), progress)
 
 
@@ -178,7 +180,7 @@ class ArrayReader:
         return array
 
     def next_rows(self, place: ArrayEntry, most_bytes: int) -> Iterator[np.ndarray]:
-        """Yield the next array in pieces of rows that are contiguous in memory; a piece is valid until the next."""
+        """Yield the next array in pieces of rows that are contiguous in memory, each valid until the next."""
         start, end = 0, place.shape[0]
         row_bytes = place.num_bytes // max(end, 1)
         while start < end:

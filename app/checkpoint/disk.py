@@ -31,10 +31,10 @@ ALIGNMENT = 4096  # of all that O_DIRECT moves: enough for any disk
 
 
 class FileRecord(TypedDict):
-    """A file's entry in a manifest; the checksum is "xxh3:" and 16 hex digits."""
+    """A file's entry in a manifest."""
 
     size_bytes: int
-    checksum: str
+    checksum: str  # "xxh3:" and 16 hex digits
 
 
 def message_of(error: BaseException) -> str:
@@ -128,19 +128,19 @@ class FileReader:
         self._size = os.fstat(descriptor).st_size
         self._next_start = 0
         self._coming: deque[tuple[memoryview, Future[int]]] = deque()
-        self._block = memoryview(b"")  # what is left of the buffer at hand
+        self._block = memoryview(b"")  # the rest of the buffer at hand
         *ahead, self._at_hand = (buffer.data for buffer in buffers)
         for view in ahead:
             self._fetch(view)
 
     def available(self) -> int:
-        """Return the number of next bytes that are contiguous in memory; 0 at the file's end."""
+        """Return the number of next bytes that are contiguous in memory, 0 at the file's end."""
         if not self._block:
             self._receive()
         return len(self._block)
 
     def take(self, num_bytes: int) -> memoryview:
-        """Return the next bytes, fewer at the file's end, valid until the next call; copy more than are `available`."""
+        """Return the next bytes, fewer at the file's end, valid until the next call. Copy more than are `available`."""
         if num_bytes > self.available():
             joined = np.empty(min(num_bytes, self._size), np.uint8)
             return joined.data[: self.take_into(joined)]

@@ -25,11 +25,11 @@ class ParentRecord(TypedDict):
 
 @dataclass(frozen=True)
 class Position:
-    """`step` steps in all; the next batch is number `epoch_step` (0, 1, …) of `epoch` (1, 2, …)."""
+    """A moment of a training, between two steps."""
 
-    step: int = 0
-    epoch: int = 1
-    epoch_step: int = 0
+    step: int = 0  # steps so far
+    epoch: int = 1  # of the next batch, from 1 on
+    epoch_step: int = 0  # number of the next batch in its epoch, from 0 on
 
     @property
     def last_epoch(self) -> int:
@@ -43,28 +43,21 @@ class Position:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The description of a checkpoint.
+    """The description of a checkpoint. `write_checkpoint` fills in `shards`, `files` and `id`."""
 
-    `step`, `epoch` and `epoch_step` are those of `Position`. `metrics` are those of `valid`, where it was evaluated
-    then; `selection` is the `SelectionState` of the evaluations so far, `schedules` that of the learning rates
-    (`LearningRates.state`). `data` identifies the prepared folder, `dataset` is its path then. `parent` is None in a
-    full checkpoint. `write_checkpoint` fills in `shards` by table, `files` by name, and `id`, which identifies the
-    state: it stays when the same state is written with other shards, or a delta is rewritten as a full checkpoint.
-    """
-
-    step: int
+    step: int  # this and the next two: see `Position`
     epoch: int
     epoch_step: int
     config: dict[str, Any]
-    dataset: str
-    data: dict[str, Any]
-    metrics: dict[str, float]
-    selection: dict[str, Any] = field(default_factory=dict)
-    schedules: dict[str, Any] = field(default_factory=dict)
-    shards: dict[str, int] = field(default_factory=dict)
-    files: dict[str, FileRecord] = field(default_factory=dict)
-    parent: ParentRecord | None = None
-    id: str = ""
+    dataset: str  # path of the prepared folder at that time
+    data: dict[str, Any]  # identifies the prepared folder
+    metrics: dict[str, float]  # of `valid`, if the state was evaluated
+    selection: dict[str, Any] = field(default_factory=dict)  # `SelectionState` of the evaluations so far
+    schedules: dict[str, Any] = field(default_factory=dict)  # `LearningRates.state`
+    shards: dict[str, int] = field(default_factory=dict)  # by table
+    files: dict[str, FileRecord] = field(default_factory=dict)  # by name
+    parent: ParentRecord | None = None  # None in a full checkpoint
+    id: str = ""  # of the state: the same with other shards, and if a delta is rewritten as a full checkpoint
     format_version: int = FORMAT_VERSION
 
     @property

@@ -1,9 +1,7 @@
-"""Opened checkpoints: a full one, or a delta with the checkpoints that it needs; every byte read is checked.
+"""Opened checkpoints: a full one, or a delta with the checkpoints that it needs. Every byte read is checked.
 
 A chain is a full checkpoint and deltas, each the parent of the next. Of a row that several of them have, the newest
 counts.
-
-Letters: T rows, n rows of one read.
 """
 
 from __future__ import annotations
@@ -29,29 +27,27 @@ PIECE_BYTES = 2 << 20  # of one array, given to the tables at once
 
 
 class DamagedCheckpointError(ValueError):
-    """A checkpoint with a file that is missing or differs from the manifest; a launch notes in `checkpoint` the path of
-    the one that it was to resume."""
+    """A checkpoint has a file that is missing or differs from the manifest."""
 
-    checkpoint: Path | None = None
+    checkpoint: Path | None = None  # set by a launch: the path of the checkpoint that it was to resume
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """A checkpoint whose manifest, and those of the checkpoints that it needs, have been read and fit together.
 
-    `older` are the checkpoints that a delta needs, the full one first. Made by `Checkpoint.open`; the files are read
-    by the methods.
+    `Checkpoint.open` makes it. Its methods read the files.
     """
 
     path: Path
     manifest: Manifest
-    older: tuple[Checkpoint, ...] = field(default=(), repr=False, compare=False)
+    older: tuple[Checkpoint, ...] = field(default=(), repr=False, compare=False)  # that a delta needs, a full one first
 
     @classmethod
     def open(cls, path: Path, read: Callable[[Path], Manifest] = read_manifest) -> Checkpoint:
         """Read the manifests of the checkpoint at `path` and of those that it needs, each once.
 
-        Raises as `read_manifest`, and ValueError where a parent is missing, or is another one than it was.
+        Raises as `read_manifest`, and ValueError if a parent is missing, or is another one than it was.
         """
         newest_first = [(path, read(path))]
         while (parent := newest_first[-1][1].parent) is not None:
@@ -59,8 +55,8 @@ class Checkpoint:
             parent_path = path.with_name(step_name(parent["step"]))
             newest_first.append((parent_path, _read_parent(child, manifest, parent_path, parent, read)))
         chain: tuple[Checkpoint, ...] = ()
-        for link in reversed(newest_first):
-            chain = (*chain, cls(*link, chain))
+        for link_path, manifest in reversed(newest_first):
+            chain = (*chain, cls(link_path, manifest, chain))
         return chain[-1]
 
     @property
@@ -94,9 +90,9 @@ class Checkpoint:
             return False
 
     def verify(self, progress: Progress = no_progress, sizes_only: bool = False) -> None:
-        """Read all files; raise DamagedCheckpointError naming one that is missing or whose checksum differs.
+        """Read all files. Raise DamagedCheckpointError, naming one that is missing or whose checksum differs.
 
-        With `sizes_only` nothing is read: raise for a file that is missing or has another size.
+        With `sizes_only` read none, and raise for one that is missing or has another size.
         """
         for path, record in self.files():
             with _naming_damage(path):
@@ -107,9 +103,9 @@ class Checkpoint:
                         pass
 
     def read_once(self, spec: TablesSpec, write: WriteRows) -> dict[str, np.ndarray]:
-        """Give all rows to `write` and return the dense arrays; each byte is read once.
+        """Give all rows to `write` and return the dense arrays. Read each byte once.
 
-        Raises as `verify`, and ValueError where a table does not fit `spec`: the rows written so far are then invalid.
+        Raises as `verify`, and ValueError if a table does not fit `spec`. The rows written so far are then invalid.
         """
         dense: list[tuple[str, np.ndarray]] = []
 
@@ -129,14 +125,14 @@ class Checkpoint:
         return join(dense)
 
     def state(self) -> ModelState:
-        """Return the state, its tables' rows left in the files; these are to be verified before."""
+        """Return the state, with its tables' rows left in the files. `verify` comes before."""
         paths = [self.path / name for name in dense_files(self.manifest.files)]
         dense = [(name, np.array(_map(path, place))) for path in paths for name, place in read_entries(path).items()]
         return ModelState(join(dense), {table: FileTable(self, table) for table in self.manifest.shards})
 
 
 def scoring_arrays(dense: dict[str, np.ndarray], step: int) -> dict[str, np.ndarray]:
-    """Return the dense arrays after `step` that the model scores with: running means where it keeps them."""
+    """Return the dense arrays after `step` that the model scores with: running means, if it keeps them."""
     prefix = f"{MEAN}."
     means = {name.removeprefix(prefix): array for name, array in dense.items() if name.startswith(prefix)}
     return dense | means if step else dense
@@ -191,7 +187,7 @@ def _write_rows(table: str, spec: TablesSpec, write: WriteRows, reader: ArrayRea
 def row_layout(path: Path, places: dict[str, ArrayEntry]) -> dict[str, RowArray]:
     """Return the state arrays of a table's file, which come after the row ids.
 
-    Raises ValueError, naming file and array, where ids do not come first or an array has not a row for each.
+    Raises ValueError, naming file and array, if ids do not come first or an array has not a row for each.
     """
     first, *names = places or [""]
     if first != ROW_IDS or places[first].dtype != "int64" or len(places[first].shape) != 1:
@@ -205,9 +201,9 @@ def row_layout(path: Path, places: dict[str, ArrayEntry]) -> dict[str, RowArray]
 
 
 class FileTable:
-    """A `TableSnapshot` of a table in a checkpoint's files: row ids are in memory, rows are read as they are asked for.
+    """A `TableSnapshot` of a table in a checkpoint's files, which were verified before.
 
-    The files are to be verified before.
+    Row ids are in memory. Rows are read when they are asked for.
     """
 
     def __init__(self, checkpoint: Checkpoint, table: str) -> None:
@@ -230,7 +226,7 @@ class FileTable:
         ids = [np.array(arrays[ROW_IDS]) for arrays in self._files]
         starts = np.cumsum([0, *(part.size for part in ids)])
         self.row_ids, from_the_end = np.unique(np.concatenate(ids)[::-1], return_index=True)
-        newest = starts[-1] - 1 - from_the_end  # where each id stands last
+        newest = starts[-1] - 1 - from_the_end  # the last index of each id
         self._file = np.searchsorted(starts, newest, side="right") - 1
         self._place = newest - starts[self._file]
 

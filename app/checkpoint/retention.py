@@ -1,4 +1,4 @@
-"""The checkpoints of one folder: which are whole, which is the best, which stay, and which are made full."""
+"""The checkpoints of one folder: find the whole ones and the best, remove old ones, make deltas full."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def whole_checkpoints(folder: Path, read: Read = read_manifest) -> list[Checkpoi
 
 
 def best_or_newest(folder: Path, metric: str) -> Checkpoint:
-    """Return the checkpoint with the best `metric` on `valid`; the newest where none was evaluated.
+    """Return the checkpoint with the best `metric` on `valid`, or the newest if none was evaluated.
 
-    Raises FileNotFoundError where there is no whole checkpoint, with what is wrong with the newest.
+    Raises FileNotFoundError, with the fault of the newest, if there is no whole checkpoint.
     """
     whole = whole_checkpoints(folder)
     if whole:
@@ -52,7 +52,7 @@ def best_or_newest(folder: Path, metric: str) -> Checkpoint:
 
 
 def best_first(checkpoints: list[Checkpoint], metric: str) -> list[Checkpoint]:
-    """Return those that were evaluated on `valid`, the best `metric` first, the newer first where it is equal.
+    """Return those that were evaluated on `valid`, the best `metric` first. Of equal ones the newer comes first.
 
     Only values of the newest one's basis (`SelectionState`) are compared: of the same rows and groups.
     """
@@ -66,7 +66,7 @@ def best_first(checkpoints: list[Checkpoint], metric: str) -> list[Checkpoint]:
 
 
 def wanted(whole: list[Checkpoint], options: CheckpointOptions, metric: str) -> list[Checkpoint]:
-    """Return the newest `keep_last` and the best `keep_best` of all, oldest first; `keep_last` 0 wants all."""
+    """Return the newest `keep_last` and the best `keep_best` of all, oldest first. `keep_last` 0 wants all."""
     newest = whole[-options.keep_last :] if options.keep_last else whole
     paths = {checkpoint.path for checkpoint in [*newest, *best_first(whole, metric)[: options.keep_best]]}
     return [checkpoint for checkpoint in whole if checkpoint.path in paths]
@@ -98,10 +98,10 @@ def delta_to_compact(
 
 
 def compact(checkpoint: Checkpoint, num_shards: int, progress: Progress = no_progress) -> Path:
-    """Make a delta a full checkpoint, in its place; deltas whose parent it is stay valid. A full one stays as it is.
+    """Turn a delta into a full checkpoint, in its place. Deltas whose parent it is stay valid. A full one stays.
 
-    The caller holds the lock of its folder. Raises as `Checkpoint.verify`: damage is not copied. A kill leaves the one
-    or the other.
+    The caller holds the lock of its folder. Raises as `Checkpoint.verify`, so damage is not copied. A kill leaves the
+    one or the other.
     """
     checkpoint.verify(progress)
     if not checkpoint.older:
@@ -110,6 +110,6 @@ def compact(checkpoint: Checkpoint, num_shards: int, progress: Progress = no_pro
 
 
 def rewrite(checkpoint: Checkpoint, folder: Path, num_shards: int, progress: Progress = no_progress) -> Path:
-    """Write the state of a verified checkpoint as a full one below `folder`; rows go through bounded memory."""
+    """Write the state of a verified checkpoint as a full one below `folder`, through bounded memory."""
     manifest = replace(checkpoint.manifest, parent=None, shards={}, files={})
     return write_checkpoint(folder, checkpoint.state(), manifest, num_shards, progress)

@@ -1,6 +1,6 @@
 """Dense arrays saved in slices, a file a rank: `dense-<rank>-of-<ranks>.safetensors`.
 
-A slice's name has its position and the whole array's shape, `tower.matrix_0[0:104, 0:32] of [208, 32]`; an array under
+A slice's name has its position and the whole array's shape: `tower.matrix_0[0:104, 0:32] of [208, 32]`. An array under
 its plain name is whole. So the files alone determine how to join them, whatever strategy loads them.
 """
 
@@ -24,7 +24,7 @@ def slice_file(rank: int, num_ranks: int) -> str:
 
 
 def slice_name(name: str, block: Sequence[slice], shape: Sequence[int]) -> str:
-    """Return the name of the slice `block` of the array `name`; the whole array has `shape`."""
+    """Return the name of the slice `block` of the array `name`, which has `shape` as a whole."""
     return f"{name}[{', '.join(f'{part.start}:{part.stop}' for part in block)}] of {list(shape)}"
 
 
@@ -48,7 +48,7 @@ def join(arrays: Iterable[tuple[str, np.ndarray]]) -> dict[str, np.ndarray]:
 
 
 def _joined(name: str, slices: list[tuple[str, str, np.ndarray]]) -> np.ndarray:
-    """Join the slices of one array; each is (its bounds as text, the whole's shape as text, values)."""
+    """Join the slices of one array, each (its bounds as text, the whole's shape as text, values)."""
     lengths, dtype = slices[0][1], slices[0][2].dtype
     shape = tuple(int(length) for length in lengths.split(", "))
     count = sum(values.size for _, _, values in slices)

@@ -4,8 +4,8 @@
                               <table>-<shard>-of-<shards>.safetensors   row_ids, rows, optimizer state
                               manifest.json                         step, epoch, config, files with checksums
 
-Files are written into `step-00001000.partial`, synced, and renamed; what has no manifest is ignored. A shard holds
-touched rows only: all others are their initial value, a function of the seed in the manifest. Row r is in shard
+Files are written into `step-00001000.partial`, synced, and renamed. A folder without a manifest is ignored. A shard
+holds touched rows only: all others have their initial value, a function of the seed in the manifest. Row r is in shard
 r mod shards. A delta holds the rows that changed since its parent (`app/checkpoint/read.py` puts them together).
 """
 
@@ -80,17 +80,18 @@ def write_checkpoint(
         partial.mkdir(parents=True)
 
     def write_own() -> dict[str, FileRecord]:
-        own = {}
+        records = {}
         if sliced or group.rank == 0:
             name = slice_file(group.rank, group.size) if sliced else DENSE
-            own[name] = write_arrays(partial / name, {key: column_of(a) for key, a in state.dense.items()}, progress)
+            columns = {key: column_of(array) for key, array in state.dense.items()}
+            records[name] = write_arrays(partial / name, columns, progress)
         if group.sharded:
-            return own | write_shards(partial, state.tables, group.rank, group.num_owners)
+            return records | write_shards(partial, state.tables, group.rank, group.num_owners)
         for table, rows in state.tables.items():
             for shard in range(num_shards):
                 name = shard_name(table, shard, num_shards)
-                own[name] = write_arrays(partial / name, shard_columns(rows, shard, num_shards), progress)
-        return own
+                records[name] = write_arrays(partial / name, shard_columns(rows, shard, num_shards), progress)
+        return records
 
     def finish() -> None:
         files = {name: record for records in written for name, record in records.items()}
@@ -145,12 +146,12 @@ def shard_columns(rows: TableSnapshot, shard: int, num_shards: int) -> dict[str,
 
 
 def clear_leftovers(folder: Path) -> None:
-    """Remove what a killed save left; give a checkpoint that was being replaced its name back.
+    """Remove the leftovers of a killed save. Give a checkpoint that was being replaced its name back.
 
     Only for the process that holds the lock of `folder`: an unfinished save of another process looks the same.
     """
-    left = [path for path in folder.glob("step-*") if LEFTOVER.fullmatch(path.name)]
-    for path in left:
+    leftovers = [path for path in folder.glob("step-*") if LEFTOVER.fullmatch(path.name)]
+    for path in leftovers:
         if path.suffix == REPLACED and not path.with_suffix("").exists():
             path.rename(path.with_suffix(""))
         else:

@@ -8,8 +8,6 @@ ones first. Its parameters, with "network." before them as its training saves th
     Wide_b [1]    dense_layer_1.weight [fields · D, H], .bias [H]    …    the last dense layer has one output
 
 Here the last layer has no bias: it is added to b, as the wide part's is. Optimizer states are skipped.
-
-Letters: V vocabulary size, D embedding width, H width of a layer.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ CRC_MARK, CRC_BYTES = b"crc_num", 17  # what MindSpore may write after the messa
 
 
 def read_zoo_checkpoint(path: Path) -> ModelState:
-    """Return the zoo's model, in which numeric fields are looked up; its tables have `rows` alone.
+    """Return the zoo's model, in which numeric fields are looked up. Its tables have `rows` alone.
 
     Raises ValueError if the file is no `.ckpt`, or of another network.
     """
@@ -49,10 +47,10 @@ def read_zoo_checkpoint(path: Path) -> ModelState:
 
 
 def _parameters(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a `.ckpt` by name; skip dtypes that are not in `DTYPES`.
+    """Return the arrays of a `.ckpt` by name, but for those whose dtype is not in `DTYPES`.
 
-    MindSpore's own reader (mindspore/train/serialization.py, 2.10) makes a Parameter of each, and does not name what
-    is wrong. A large array comes in several pieces under one name, one after the other, each with the whole's shape.
+    MindSpore's own reader (mindspore/train/serialization.py, 2.10) makes a Parameter of each, and does not name a
+    fault. A large array comes in several pieces under one name, one after the other, each with the whole's shape.
     """
     import mindspore  # noqa: F401 (its package must be loaded first)
     from google.protobuf.message import DecodeError

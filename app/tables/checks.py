@@ -1,7 +1,4 @@
-"""Checks of ids, gradients and states before a table takes them, with messages that name batch row, field or row id.
-
-Letters: B batch, C looked-up fields, P positions of their ids, D embedding width, V vocabulary size, T touched rows.
-"""
+"""Checks of ids, gradients and states before a table takes them, with messages that name batch row, field or row id."""
 
 from __future__ import annotations
 
@@ -30,8 +27,10 @@ NEVER_NEGATIVE = ("accumulator", "second_moment", LAST_RATE, LAST_STEP, MEAN_STE
 
 
 def check_ids(ids: np.ndarray, spec: TablesSpec) -> None:
-    """Raise ValueError unless `ids` is [B, P] of int32 or int64 within 0 … V-1, or -1 after the first value of a list;
-    names the first bad one."""
+    """Raise ValueError, naming the first bad id, unless `ids` is [B, P] of int32 or int64 within 0 … V-1.
+
+    A list may have -1 after its first value.
+    """
     check_ids_shape(ids, spec)
     field_of = field_of_position(spec.fields)
     lowest = np.where(np.diff(field_of, prepend=-1), 0, NO_ROW) if spec.has_lists else 0
@@ -48,7 +47,7 @@ def check_ids(ids: np.ndarray, spec: TablesSpec) -> None:
 
 
 def check_ids_shape(ids: np.ndarray, spec: TablesSpec) -> None:
-    """Raise ValueError unless `ids` is [B, P] of int32 or int64; its values are not checked."""
+    """Raise ValueError unless `ids` is [B, P] of int32 or int64, of any values."""
     if not isinstance(ids, np.ndarray) or ids.dtype not in (np.int32, np.int64):
         raise ValueError(f"ids must be an int32 or int64 array, found {_describe(ids)}")
     if ids.ndim != 2 or ids.shape[1] != spec.num_positions:

@@ -19,8 +19,8 @@ NO_ROW = -1  # the id of a position without a value
 class TableField(NamedTuple):
     """A looked-up field and the parts of the model that see it.
 
-    It takes `length` consecutive columns of a batch's ids; more than one are a list, whose rows are added up (`mean`:
-    averaged) to the field's row.
+    It takes `length` consecutive columns of a batch's ids. Several columns are a list: the field's row is the sum of
+    the rows of its values, or with `mean` their average.
     """
 
     name: str
@@ -31,14 +31,14 @@ class TableField(NamedTuple):
 
 
 def field_of_position(fields: Sequence[TableField]) -> np.ndarray:
-    """Return the place in `fields` of each position [P]."""
+    """Return the index in `fields` of each position [P]."""
     return np.repeat(np.arange(len(fields), dtype=np.int32), [field.length for field in fields])
 
 
 def fields_of_model(schema: Schema, model: ModelOptions) -> tuple[TableField, ...]:
     """Return the categorical fields of the data with the parts that see them, in their order.
 
-    Where a part's fields are not given, both see every field, but for crosses, which the wide part alone sees.
+    By default both parts see every field, but for crosses, which the wide part alone sees.
     Raises ValueError for a field that the data does not have, naming the nearest.
     """
     names = [field.name for field in schema.categorical]
@@ -78,5 +78,5 @@ def columns_of(fields: Sequence[TableField], part: Literal["wide", "deep"]) -> l
 
 
 def num_deep_inputs(fields: tuple[TableField, ...]) -> int:
-    """Return the number of rows that the tower takes of each example; a deep part without fields takes one of zeros."""
+    """Return the number of rows that the tower takes of each example: one of zeros if no field is deep."""
     return max(1, sum(field.deep for field in fields))

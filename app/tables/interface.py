@@ -1,14 +1,11 @@
 """The contract of every table backend, and the types that pass between host and device.
 
 Two tables share the rows' ids: wide (V × 1) and deep (V × D), each with the optimizer that its options name. A row
-that was never updated has its initial value (with `adam`, pulled toward 0 since) and costs next to no memory; `state`
+that was never updated has its initial value (with `adam`, pulled toward 0 since) and costs next to no memory. `state`
 holds touched rows only.
 
-Where the two parts of the model see different fields, each table has the ids, rows and snapshots of its own fields
-(`parts.py`): a row of a field that one part alone sees is in that part's table alone.
-
-Letters: B batch, C looked-up fields, P positions of their ids, D embedding width, V vocabulary size, U unique ids of
-a batch.
+If the two parts of the model see different fields, each table has the ids, rows and snapshots of its own fields
+(`parts.py`). Then a row of a field that one part alone sees is in that part's table alone.
 """
 
 from __future__ import annotations
@@ -59,11 +56,11 @@ class RowArray(NamedTuple):
 
 @dataclass(frozen=True)
 class TablesSpec:
-    """The settings of both tables; `fields` are the C looked-up ones, `tables` those that are kept."""
+    """The settings of both tables."""
 
     vocabulary_size: int
     embedding_dim: int
-    fields: tuple[TableField, ...]
+    fields: tuple[TableField, ...]  # the C looked-up ones
     seed: int
     initial_scale: float  # an initial deep value is uniform in ±initial_scale
     l2_coef: float  # of ½ Σ‖row‖² over a batch's unique deep rows; with `adam` over the whole table
@@ -71,7 +68,7 @@ class TablesSpec:
     deep_optimizer: DeepOptimizer
     wide_l2_coef: float = 0.0
     row_clip_value: float = 0.0  # bounds each value of a unique row's gradient before L2; 0 does not
-    tables: tuple[str, ...] = (WIDE, DEEP)
+    tables: tuple[str, ...] = (WIDE, DEEP)  # those that are kept
     ema_decay: float = 0.0  # of the rows' running mean (`RunningMean`); 0: none is kept
 
     @property
@@ -81,18 +78,18 @@ class TablesSpec:
 
     @property
     def has_parts(self) -> bool:
-        """True where the two parts see different fields."""
+        """True if the two parts see different fields."""
         return len(self.tables) > 1 and not all(field.wide and field.deep for field in self.fields)
 
     @property
     def deep_names(self) -> tuple[str, ...]:
-        """The names of the fields whose rows make up `Rows.deep`; one of zeros where a part's own fields are none."""
+        """Names of the fields in `Rows.deep`. If the deep part has no field, one field of zeros."""
         names = tuple(self.fields[place].name for place in self.columns_of(DEEP))
         return names or (("no field",) if self.has_parts else ())
 
     @property
     def has_lists(self) -> bool:
-        """True where a field takes several positions of a batch's ids."""
+        """True if a field takes several positions of a batch's ids."""
         return any(field.length > 1 for field in self.fields)
 
     @property
@@ -101,7 +98,7 @@ class TablesSpec:
         return sum(field.length for field in self.fields)
 
     def columns_of(self, table: str) -> list[int]:
-        """Return the places in `fields` of those that a part sees, by the name of its table."""
+        """Return the indices of the fields that a part sees, by the name of its table."""
         return [place for place, field in enumerate(self.fields) if (field.wide if table == WIDE else field.deep)]
 
     def part(self, table: str) -> TablesSpec:
@@ -143,7 +140,7 @@ def update_name(spec: TablesSpec, table: str) -> str:
 
 @dataclass(frozen=True)
 class Lists:
-    """The n values of a batch whose fields may be lists, row by row: a list's empty positions are not among them."""
+    """The n values of a batch whose fields may be lists, row by row, without the empty positions of lists."""
 
     first: np.ndarray  # int32 [B * C + 1]: field f of the batch has the values first[f] … first[f + 1] - 1
     places: np.ndarray  # int32 [n]: the field among B * C of each value
@@ -154,17 +151,16 @@ class Lists:
 class UniqueIds:
     """The distinct ids of a batch, computed once for both lookup and update.
 
-    `values` [U] are the distinct ids, `inverse` [B * C] the index in `values` of each position of the batch, row by
-    row; with `lists` it is that of each of their values, [n]. A backend may return a subclass that holds more.
+    A backend may return a subclass that holds more.
     """
 
     shape: tuple[int, int]  # B, C
-    values: np.ndarray
-    inverse: np.ndarray
+    values: np.ndarray  # [U] the distinct ids
+    inverse: np.ndarray  # [B * C] the index in `values` of each position, row by row; with `lists` [n], of each value
     lists: Lists | None = field(default=None, kw_only=True)
 
     def of(self, table: str) -> UniqueIds:
-        """Return the ids that a part looks up, by the name of its table; the same object where both see all fields."""
+        """Return the ids that a part looks up, by the name of its table: this object if both parts see all fields."""
         return self
 
 
@@ -186,7 +182,7 @@ class Rows:
 class RowGradients:
     """Gradients of the loss for `Rows.deep` and `Rows.wide` from the device, same shapes, float32.
 
-    `scale` multiplies both before use; the inverse of the loss scale goes here.
+    `scale` multiplies both before use. It is the inverse of the loss scale.
     """
 
     deep: np.ndarray
@@ -196,14 +192,14 @@ class RowGradients:
 
 @dataclass(frozen=True)
 class TableState:
-    """The touched rows of one table: `row_ids` int64 [T], ascending; `arrays` by name, [T, width] or [T, 1].
+    """The touched rows of one table.
 
-    The optimizer decides which arrays there are (`state_arrays`); `rows` is always one. With `adam` a row stands at its
-    `last_step`: `CaughtUpTable` takes it further.
+    The optimizer decides which arrays there are (`state_arrays`). `rows` is always one of them. With `adam` a row
+    stands at its `last_step`: `CaughtUpTable` takes it further.
     """
 
-    row_ids: np.ndarray
-    arrays: dict[str, np.ndarray]
+    row_ids: np.ndarray  # int64 [T], ascending
+    arrays: dict[str, np.ndarray]  # by name: [T, width] or [T, 1]
 
     @property
     def layout(self) -> dict[str, RowArray]:
@@ -214,7 +210,7 @@ class TableState:
 
 
 class TableSnapshot(Protocol):
-    """The rows of one table at one moment, wherever they are stored; `TableState` is one in memory."""
+    """The rows of one table at one moment, in memory (`TableState`), in files or elsewhere."""
 
     @property
     def row_ids(self) -> np.ndarray:
@@ -232,7 +228,7 @@ class TableSnapshot(Protocol):
 
 
 class CaughtUpTable:
-    """A deep table with all rows as after the newest step of `history`; `saved` has each as its last step left it."""
+    """A view of `saved`, whose rows stand at their last steps, with each row as after the newest step of `history`."""
 
     def __init__(self, saved: TableSnapshot, history: StepHistory) -> None:
         self._saved = saved
@@ -249,7 +245,7 @@ class CaughtUpTable:
 
 
 class MeanTable:
-    """A table whose rows are their running means after `step`; `saved` has each as its last step left it."""
+    """A view of `saved`, whose rows stand at their last steps, with the running mean of each row after `step`."""
 
     def __init__(self, saved: TableSnapshot, means: RunningMean, step: int, history: StepHistory | None) -> None:
         """`history` is that of a table with `adam`."""
@@ -269,7 +265,7 @@ class MeanTable:
 def scored_table(
     saved: TableSnapshot, step: int, history: StepHistory | None = None, means: RunningMean | None = None
 ) -> TableSnapshot:
-    """Return a table with the rows that the model scores with after `step`: with `means` those, else the newest."""
+    """Return a view with the rows that the model scores with after `step`: running means with `means`, else rows."""
     if means is not None and step:
         return MeanTable(saved, means, step, history)
     return saved if history is None else CaughtUpTable(saved, history)
@@ -286,7 +282,7 @@ class Snapshot(Protocol):
         ...
 
     def release(self, saved: bool) -> None:
-        """End the snapshot, from any thread; rows that were not `saved` count as changed again."""
+        """End the snapshot, from any thread. Rows that were not `saved` count as changed again."""
         ...
 
 
@@ -336,7 +332,7 @@ class HostTables(Tables):
 
     @abstractmethod
     def lookup(self, unique: UniqueIds, means: bool = False) -> Rows:
-        """Return the rows of a batch, or with `means` their running means, which `ema_decay` keeps; changes nothing.
+        """Return the rows of a batch, or with `means` their running means, which `ema_decay` keeps. Change nothing.
 
         The arrays are valid until the next lookup.
         """
@@ -345,7 +341,7 @@ class HostTables(Tables):
     def update(self, unique: UniqueIds, gradients: RowGradients, checked: bool = False) -> None:
         """Take one step of both optimizers: each unique row once, its gradients summed in order of position.
 
-        Raise ValueError for a wrong dtype or shape and FloatingPointError, naming batch row and field, for a gradient
-        that is not finite or whose square might not be; both before anything is written. With `checked` the caller
+        Raise ValueError for a wrong dtype or shape. Raise FloatingPointError, naming batch row and field, for a
+        gradient that is not finite or whose square might not be. Then nothing was written. With `checked` the caller
         knows that the gradients are finite, as a training step does, whose graph has checked them.
         """

@@ -1,10 +1,8 @@
 """The sparse optimizers of the tables: the state of each, and one step in NumPy, which is its definition.
 
 Every backend computes these steps in float32 and in this order: read state, update moments, new weight,
-write. The functions change their arrays in place; all arrays are [U, width], one row an id. `adam`, which also moves
+write. The functions change their arrays in place. All arrays are [U, width], one row an id. `adam`, which also moves
 the rows outside a batch, is `StepHistory`.
-
-Letters: U rows, D width, S steps so far.
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ def state_arrays(options: TableOptimizer) -> tuple[StateArray, ...]:
 
 
 def with_mean(arrays: tuple[StateArray, ...]) -> tuple[StateArray, ...]:
-    """Return the arrays of a table that keeps a running mean of its rows as well; those of one value a row stand last.
+    """Return the arrays of a table that also keeps a running mean of its rows. Arrays of one value a row come last.
 
     The mean is that before the row's last update: its step is `mean_step`, with `adam` the one before `last_step`.
     """
@@ -92,7 +90,7 @@ class RunningMean:
 
         f = dᵗ⁻ˢ · (1 - dˢ) / (1 - dᵗ).
 
-    `powers` float64 has dⁿ at place n, `rates` float32 the factor of step t at place t; both have places 0 … `step`.
+    `powers` float64 has dⁿ at index n, `rates` float32 the factor of step t at index t. Both have indices 0 … `step`.
     """
 
     def __init__(self, decay: float, step: int = 0) -> None:
@@ -101,7 +99,7 @@ class RunningMean:
         self.reach(step)
 
     def reach(self, step: int) -> None:
-        """Make `powers` and `rates` have places 0 … step at least."""
+        """Extend `powers` and `rates` to the indices 0 … step at least."""
         if step <= self.step:
             return
         self.step = 2 * step + 1000
@@ -124,7 +122,7 @@ class RunningMean:
 
 
 def table_step(states: States, gradient: np.ndarray, options: TableOptimizer, learning_rate: float, step: int) -> None:
-    """Take one step of any optimizer but `adam`, in place; `step` from 1."""
+    """Take one step, number `step` from 1 on, of any optimizer but `adam`, in place."""
     match options:
         case LazyAdamOptions():
             lazy_adam_step(states, gradient, options, learning_rate, step)
@@ -141,7 +139,7 @@ def table_step(states: States, gradient: np.ndarray, options: TableOptimizer, le
 
 
 def clipped(gradient: np.ndarray, clip_value: float) -> np.ndarray:
-    """Return `gradient` with each value clipped to ±clip_value; 0 does not clip."""
+    """Return `gradient` with each value clipped to ±clip_value, unless that is 0."""
     return np.clip(gradient, np.float32(-clip_value), np.float32(clip_value)) if clip_value else gradient
 
 
@@ -161,7 +159,7 @@ def adagrad_step(states: States, gradient: np.ndarray, options: AdagradOptions, 
 def rowwise_adagrad_step(
     states: States, gradient: np.ndarray, options: RowwiseAdagradOptions, learning_rate: float
 ) -> None:
-    """Take one row-wise Adagrad step in place; the accumulator is [U, 1]."""
+    """Take one row-wise Adagrad step in place, with an accumulator [U, 1]."""
     rows, accumulator = states
     accumulator += mean_square(gradient)
     rate = np.float32(learning_rate) / (np.sqrt(accumulator) + np.float32(options.epsilon))
@@ -181,11 +179,11 @@ def mean_square(gradient: np.ndarray) -> np.ndarray:
 
 
 def ftrl_step(states: States, gradient: np.ndarray, options: FtrlOptions, learning_rate: float) -> None:
-    """Take one FTRL step in place; `l2` counts twice in the denominator, as in MindSpore's and TensorFlow's FTRL.
+    """Take one FTRL step in place. `l2` counts twice in the denominator, as in MindSpore's and TensorFlow's FTRL.
 
     The linear term contains √accumulator / learning rate. With a schedule each row therefore keeps the rate of its last
-    step (0: none yet); otherwise a fallen rate would shrink every row by as much. Below `LEAST_FTRL_RATE` the row stays
-    as it is: no weight would move noticeably, and 1 / rate has no float32 there.
+    step (0: none yet), or a fallen rate would shrink every row by as much. Below `LEAST_FTRL_RATE` the row stays as it
+    is: no weight would move noticeably, and 1 / rate has no float32 there.
     """
     rows, accumulator, linear = states[:3]
     if learning_rate < LEAST_FTRL_RATE:
@@ -207,7 +205,7 @@ Floats = np.ndarray | np.float32
 
 
 def _ftrl_rows(linear: np.ndarray, root: np.ndarray, rate: Floats, options: FtrlOptions) -> np.ndarray:
-    """Return FTRL's weights from its linear terms and the roots of its accumulators; all float32."""
+    """Return FTRL's weights from its linear terms and the roots of its accumulators, all float32."""
     l1, l2 = np.float32(options.l1), np.float32(options.l2)
     shrunk = (np.sign(linear) * l1 - linear) / (root / rate + np.float32(2) * l2)
     return np.where(np.abs(linear) > l1, shrunk, np.float32(0))
@@ -218,14 +216,14 @@ def ftrl_linear(
 ) -> np.ndarray:
     """Return linear terms from which FTRL computes the weights `rows` at a learning rate.
 
-    They are `linear` where that fits already. For a weight of 0 the gradients added up so far stay, clipped to ±l1. All
-    float32.
+    A value of `linear` that fits already stays. For a weight of 0 the gradients added up so far stay, clipped to ±l1.
+    All arrays are float32.
     """
-    made = _ftrl_rows(linear, np.sqrt(accumulator), learning_rate, options)
+    present_rows = _ftrl_rows(linear, np.sqrt(accumulator), learning_rate, options)
     l1, root = np.float32(options.l1), np.sqrt(accumulator, dtype=np.float64)
     fitted = -np.sign(rows) * options.l1 - rows * (root / learning_rate + 2 * options.l2)
     fitted = np.where(rows == 0, np.clip(linear, -l1, l1), fitted).astype(np.float32)
-    return np.where(np.abs(made - rows) <= SAME_WEIGHT * np.abs(rows), linear, fitted)
+    return np.where(np.abs(present_rows - rows) <= SAME_WEIGHT * np.abs(rows), linear, fitted)
 
 
 def ftrl_arrays(arrays: dict[str, np.ndarray], options: FtrlOptions) -> dict[str, np.ndarray]:
@@ -249,7 +247,7 @@ def ftrl_arrays(arrays: dict[str, np.ndarray], options: FtrlOptions) -> dict[str
 def lazy_adam_step(
     states: States, gradient: np.ndarray, options: LazyAdamOptions, learning_rate: float, step: int
 ) -> None:
-    """Take one Adam step in place; `step` is 1 for the first update of the run."""
+    """Take one Adam step in place, number `step` of the run from 1 on."""
     rate = learning_rate * options.correction(step)
     adam_step(states, gradient, options, rate, options.epsilon)
 
@@ -257,7 +255,7 @@ def lazy_adam_step(
 def adam_step(
     states: States, gradient: np.ndarray, options: LazyAdamOptions | AdamOptions, rate: float, epsilon: float
 ) -> None:
-    """Apply Adam's formula in place; `rate` includes the bias corrections."""
+    """Apply Adam's formula in place. `rate` includes the bias corrections."""
     rows, first_moment, second_moment = states
     beta1, beta2 = np.float32(options.beta1), np.float32(options.beta2)
     first_moment[...] = beta1 * first_moment + (np.float32(1) - beta1) * gradient
@@ -288,7 +286,7 @@ class StepHistory:
         row *= 1 / (1 + l2_coef · S / (√v + ε)),   m = l2_coef · row,   v = β₂ⁿ · v + (1 - β₂ⁿ) · m²
 
     is one implicit step of the row's slow motion, row' = -rate · l2_coef · row / (√v + ε), with the largest v on the
-    way: the result lies between 0 and the row as the 1,000 steps left it. Where those steps pull a row to 0 without
+    way: the result lies between 0 and the row as the 1,000 steps left it. If those steps pull a row to 0 without
     crossing it, so does the exact one, and the error is at most what they left. Without L2 a row stands still by then
     (β₁¹⁰⁰⁰) and the error is 0.
 
@@ -302,7 +300,7 @@ class StepHistory:
         self.rates = np.zeros(1, np.float32)  # with both bias corrections
         self.epsilons = np.zeros(1, np.float32)  # beside a second moment that is not corrected
         self.rate_sums = np.zeros(1, np.float64)  # of the rates up to and with this one
-        self.beta2_powers = np.ones(1, np.float32)  # place n has beta2 ** n
+        self.beta2_powers = np.ones(1, np.float32)  # beta2 ** n at index n
 
     def append(self, learning_rate: float) -> None:
         """Add the next step."""
@@ -330,7 +328,7 @@ class StepHistory:
     def catch_up(self, states: States, means: RunningMean | None = None) -> None:
         """Take the missed steps up to the newest one, in place: rows and moments [U, D], last steps [U, 1] int32.
 
-        With `means`, the rows' mean [U, D] stands before the last steps. It is taken up to the newest one as well; of
+        With `means`, the rows' mean [U, D] stands before the last steps, and is taken up to the newest one as well. Of
         more than `MOST_EXACT_STEPS` missed steps, the further ones count as if the row stood at their end.
         """
         count = max(1, CACHED_VALUES // states[0].shape[1])
@@ -382,7 +380,7 @@ class StepHistory:
         second[...] = power * second + (np.float32(1) - power) * (first * first)
 
     def update(self, states: States, gradient: np.ndarray) -> None:
-        """Take the newest step with the loss's `gradient` [U, D], in place; the rows stand at the step before it."""
+        """Take the newest step with the loss's `gradient` [U, D], in place, on rows as after the step before it."""
         rows, first_moment, second_moment, *_, last_step = states
         total = gradient + np.float32(self.l2_coef) * rows
         rate, epsilon = float(self.rates[self.step]), float(self.epsilons[self.step])
@@ -393,7 +391,7 @@ class StepHistory:
 def history_of_steps(
     options: TableOptimizer, l2_coef: float, learning_rate: Callable[[int], float], num_steps: int
 ) -> StepHistory | None:
-    """Return what `adam` needs to know of steps 1 … num_steps; None for the other optimizers, whose rows miss none."""
+    """Return the history of steps 1 … num_steps for `adam`, None for other optimizers, whose rows miss no step."""
     if options.name != "adam":
         return None
     return StepHistory.of_steps(options, l2_coef, learning_rate, num_steps)

@@ -1,7 +1,4 @@
-"""Both tables where the wide and the deep part see different fields: each is a table of its own.
-
-Letters: B batch, C looked-up fields, D embedding width.
-"""
+"""The tables of a model whose wide and deep part see different fields: each is a table of its own."""
 
 from __future__ import annotations
 
@@ -31,9 +28,9 @@ from app.tables.interface import (
 
 @dataclass(frozen=True)
 class PartIds(UniqueIds):
-    """The ids that each part looks up, `parts` by table; its own are the deep part's."""
+    """The ids that each part looks up. As `UniqueIds` they are those of the deep part."""
 
-    parts: Mapping[str, UniqueIds]
+    parts: Mapping[str, UniqueIds]  # by table
 
     def of(self, table: str) -> UniqueIds:
         return self.parts[table]
@@ -100,14 +97,14 @@ class PartTables(HostTables):
         return {name: rows for part in self.parts.values() for name, rows in part.state().items()}
 
     def snapshot(self, changed_only: bool) -> PartSnapshot:
-        taken: dict[str, Snapshot] = {}
+        snapshots: dict[str, Snapshot] = {}
         try:
             for table, part in self.parts.items():
-                taken[table] = part.snapshot(changed_only)
+                snapshots[table] = part.snapshot(changed_only)
         except MemoryError:
-            PartSnapshot(taken).release(saved=False)
+            PartSnapshot(snapshots).release(saved=False)
             raise
-        return PartSnapshot(taken)
+        return PartSnapshot(snapshots)
 
     @contextmanager
     def loading(self, step: int) -> Iterator[WriteRows]:

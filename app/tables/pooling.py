@@ -1,8 +1,6 @@
 """Lists: the rows of a field's positions are pooled into one row of the field, in NumPy.
 
 A position without a value has id -1, and no row.
-
-Letters: B batch, P positions, C fields, D embedding width.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """The positions of a batch and the sums over them, in NumPy: the definition of those in C++.
 
-A field has one position, or, where it is a list, one for each of its values; their rows are pooled into one of the
-field.
-
-Letters: B batch, C fields, P columns of ids, D embedding width, n positions, U unique ids of a batch.
+A field has one position. A list has one for each of its values, and their rows are pooled into one row of the field.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from app.tables.pooling import position_weights
 
 
 def find_unique(ids: np.ndarray, spec: TablesSpec) -> UniqueIds:
-    """Return the distinct ids of `ids` [B, P]; raises as `Tables.unique` does."""
+    """Return the distinct ids of `ids` [B, P]. Raise as `Tables.unique` does."""
     check_ids(ids, spec)
     lists = find_lists(ids, spec.fields) if spec.has_lists else None
     values, inverse = np.unique(ids if lists is None else ids[ids != NO_ROW], return_inverse=True)

@@ -1,1 +1,1 @@
-"""The tables in C++: library (the C interface), rows (touched rows, snapshots), tables (the backend), lists, csrc/."""
+"""The tables in C++: library (its calls), rows (touched rows, snapshots), tables (the backend), csrc/."""

@@ -50,7 +50,7 @@ class NativeUniqueIds(UniqueIds):
     positions: np.ndarray
 
     def as_struct(self) -> Any:
-        """Return the same for C; valid as long as this object lives."""
+        """Return the ids as C takes them, valid as long as this object lives."""
         (num_rows, num_fields), num_unique = self.shape, self.values.size
         num_places, num_positions = num_rows * num_fields, self.inverse.size
         of_lists: tuple[int, ...] = ()  # null pointers
@@ -81,7 +81,7 @@ def own(unique: UniqueIds) -> NativeUniqueIds:
 
 
 class NativeHandle:
-    """Tables of the library, with no row touched at first; destroyed with this object."""
+    """Tables of the library, with no row touched at first. They live as long as this object."""
 
     def __init__(self, spec: TablesSpec, num_threads: int) -> None:
         self._library = LIBRARY.load()
@@ -113,7 +113,7 @@ class NativeHandle:
             self._library.host_tables_destroy(handle)
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call `host_tables_<name>` of this handle; arrays are passed as their `address`, or as `output_address`."""
+        """Call `host_tables_<name>` of this handle. Arrays are passed as their `address` or `output_address`."""
         return getattr(self._library, f"host_tables_{name}")(self._handle, *arguments)
 
     def unique(self, ids: np.ndarray) -> NativeUniqueIds:
@@ -122,13 +122,14 @@ class NativeHandle:
         if ids.size > MAX_POSITIONS:
             raise ValueError(f"a batch may have {MAX_POSITIONS} ids, found {ids.size}; choose a smaller batch size")
         ids = np.ascontiguousarray(ids)
-        found, lists = self._find_lists(ids) if self._spec.has_lists else (ids.reshape(-1), None)
+        present, lists = self._find_lists(ids) if self._spec.has_lists else (ids.reshape(-1), None)
+        size = present.size
         values, inverse, offsets, positions = _arrays_in_one_block(
-            (np.int64, found.size), (np.int32, found.size), (np.int32, found.size + 1), (np.int32, found.size)
+            (np.int64, size), (np.int32, size), (np.int32, size + 1), (np.int32, size)
         )
         num_unique = ctypes.c_int64()
         outputs = (*map(output_address, (values, inverse, offsets, positions)), ctypes.byref(num_unique))
-        status = self.call("unique", address(found, ids.dtype, found.size), ids.itemsize, found.size, *outputs)
+        status = self.call("unique", address(present, ids.dtype, size), ids.itemsize, size, *outputs)
         if status == BAD_ID:
             check_ids(ids, self._spec)
         if status == NO_MEMORY:

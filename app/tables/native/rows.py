@@ -1,8 +1,6 @@
 """The touched rows of the native tables: their slots, their state arrays, and snapshots of them.
 
 A snapshot is copy on write by slots: taking one costs a list of the rows and no more.
-
-Letters: T touched rows, U distinct rows of a call.
 """
 
 from __future__ import annotations
@@ -88,7 +86,7 @@ class NativeRows:
         return slots, num_new
 
     def touch(self, row_ids: np.ndarray) -> np.ndarray:
-        """Return the slots [U] of the distinct `row_ids` [U] int64; new rows get one, with their initial values."""
+        """Return the slots [U] of the distinct `row_ids` [U] int64. New rows get one, with their initial values."""
         return self._slots_for(row_ids, "touch")
 
     def _slots_for(self, row_ids: np.ndarray, give_slots: str) -> np.ndarray:
@@ -124,9 +122,9 @@ class NativeRows:
         return arrays
 
     def write(self, table: str, name: str, row_ids: np.ndarray, values: np.ndarray) -> None:
-        """Write one state array of rows that may be new, after `clear`; `end_writing` follows the last of them.
+        """Write one state array of rows that may be new, between `clear` and `end_writing`.
 
-        Raise ValueError for values that are not finite: the rows are then undefined.
+        Raise ValueError for values that are not finite. The rows are then undefined.
         """
         values = np.require(values, requirements=["C", "A"])
         slots = self._slots_for(np.ascontiguousarray(row_ids), "place")
@@ -151,7 +149,7 @@ class NativeRows:
         self._handle.call("clear")
 
     def snapshot(self, changed_only: bool) -> NativeSnapshot:
-        """See `Tables.snapshot`; no row is copied but those that are updated before the release.
+        """See `Tables.snapshot`. Only rows that are updated before the release are copied.
 
         Raise MemoryError, with nothing changed, if there is no room for lists of all touched rows.
         """
@@ -187,7 +185,7 @@ class NativeRows:
             check_released(self._open.released.is_set())
 
     def before_change(self, slots: np.ndarray) -> None:
-        """Preserve the states of `slots`, which are about to change, if a snapshot needs them; mark them as changed.
+        """Preserve the states of `slots`, which are about to change, if a snapshot needs them. Mark them as changed.
 
         Waits for the snapshot's release if there is no memory to preserve them.
         """

@@ -37,8 +37,8 @@ class NativeTables(HostTables):
     """`HostTables` on the native kernels.
 
     `lookup`'s arrays are valid until the lookup after the next, so that a copy to a device may overlap one more.
-    `num_threads` defaults to the cores that this process may use; no bit of any result depends on it. Where new rows
-    find no memory, `update` raises MemoryError with nothing changed, and a load leaves the tables empty.
+    `num_threads` defaults to the cores that this process may use. No bit of any result depends on it. If there is no
+    memory for new rows, `update` raises MemoryError with nothing changed, and a load leaves the tables empty.
     """
 
     def __init__(self, spec: TablesSpec, learning_rates: TableRates, num_threads: int | None = None) -> None:
@@ -80,7 +80,7 @@ class NativeTables(HostTables):
         return Rows(deep, wide, float(squared_norms.sum()))
 
     def _computed_rows_of(self, unique: NativeUniqueIds) -> np.ndarray:
-        """Return the memory for rows of `unique` that the tables do not have as looked up; see host_tables_lookup."""
+        """Return the memory for rows of `unique` that a lookup computes (`computed` of host_tables_lookup)."""
         arrays = 3 if self._history is not None else int(unique.lists is not None)
         return self._computed_rows.array((unique.values.size, arrays * self.spec.embedding_dim))
 
@@ -119,7 +119,7 @@ class NativeTables(HostTables):
             self.update_seconds[update_name(self.spec, table)] = time.perf_counter() - start
 
     def update_wide(self, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float) -> None:
-        """Take the wide rows' step of `update` alone; `slots` as `touch` returns them, `gradient` [B]."""
+        """Take the wide rows' step of `update` alone, with `slots` from `touch` and `gradient` [B]."""
         if not has_kernel(self.spec, WIDE):
             return self._step_in_numpy(WIDE, unique, slots, gradient, scale)
         batch, step = unique.as_struct(), self._optimizer_step(WIDE)
@@ -127,7 +127,7 @@ class NativeTables(HostTables):
         self._handle.call("update_wide", ctypes.byref(batch), *arrays, scale, ctypes.byref(step))
 
     def update_deep(self, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float) -> None:
-        """Take the deep rows' step of `update` alone, number `self.step`; `gradient` [B, C * D]."""
+        """Take the deep rows' step of `update` alone, number `self.step`, with `gradient` [B, C * D]."""
         if not has_kernel(self.spec, DEEP):
             return self._step_in_numpy(DEEP, unique, slots, gradient, scale)
         batch, step = unique.as_struct(), self._optimizer_step(DEEP)
@@ -159,7 +159,7 @@ class NativeTables(HostTables):
         self._rows.overwrite(table, slots, states)
 
     def touch(self, row_ids: np.ndarray) -> np.ndarray:
-        """Return the slots [U] of the distinct `row_ids` [U] int64; new rows get one, with their initial values."""
+        """See `NativeRows.touch`."""
         return self._rows.touch(row_ids)
 
     def all_finite(self, values: np.ndarray) -> bool:
@@ -195,7 +195,7 @@ class NativeTables(HostTables):
         self._history = history_of_steps(self.spec.deep_optimizer, self.spec.l2_coef, rate, step)
 
     def _optimizer_step(self, table: str) -> Any:
-        """The settings of step `self.step`; those that the table's optimizer lacks are 0."""
+        """Return the settings of step `self.step`. Those that the table's optimizer lacks are 0."""
         options = self.spec.optimizer(table)
         settings = {name: getattr(options, name, 0.0) for name in ("beta1", "beta2", "epsilon", "l1", "l2")}
         rate = self._learning_rates[table](self.step) * options.correction(self.step)
@@ -206,7 +206,7 @@ class NativeTables(HostTables):
         return Step(learning_rate=rate, **settings, l2_coef=l2_coef, row_clip_value=clip_value)
 
     def _history_until(self, step: int) -> Any:
-        """A pointer to what `adam` knows of the steps up to `step`, valid until the next one; None for the others."""
+        """Return a pointer to the history of `adam` up to `step`, valid until the next one, or None."""
         history, steps = self._history, slice(step + 1)  # the arrays have room for later steps
         if history is None:
             return None
@@ -220,7 +220,7 @@ class NativeTables(HostTables):
         return ctypes.byref(History(step, *arrays, options.beta1, options.beta2, history.l2_coef, MOST_EXACT_STEPS))
 
     def _means_until(self, step: int) -> Any:
-        """A pointer to what running means know of the steps up to `step`, valid until the next one."""
+        """Return a pointer to the weights of running means up to `step`, valid until the next one."""
         self._means.reach(step)
         powers, rates = self._means.powers[: step + 1], self._means.rates[: step + 1]
         return ctypes.byref(Means(step, address(powers, np.float64, step + 1), address(rates, np.float32, step + 1)))

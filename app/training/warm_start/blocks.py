@@ -2,8 +2,6 @@
 
 A layout is the order and the size of an array's blocks. Two models whose fields have another order, or that share some
 fields only, differ in it.
-
-Letters: N numeric fields, C looked-up fields, D embedding width, H width of the first layer.
 """
 
 from __future__ import annotations
@@ -25,16 +23,16 @@ LAID_OUT = ("wide.numeric_weight", "tower.numeric_rows", "tower.numeric_matrix",
 
 
 def dense_layouts(schema: Schema, fields: Sequence[TableField], model: ModelOptions) -> dict[str, Layout]:
-    """Return the layout of each parameter of `LAID_OUT`; `fields` are the looked-up ones of the `schema`.
+    """Return the layout of each parameter of `LAID_OUT`, of a model with these looked-up `fields`.
 
     Numeric fields that are not folded are looked up before the others. A deep part without fields has one input of 0.
     """
     numeric: list[Key] = [(NUMERIC, column.name) for column in schema.numeric]
     inputs: list[Key] = [(FIELD, field.name) for field in fields if field.deep] or [(FIELD, None)]
-    own = [(key, 1) for key in numeric if model.fold_numeric]
+    folded = [(key, 1) for key in numeric if model.fold_numeric]
     if not model.fold_numeric:
         inputs = [*numeric, *inputs]
-    layouts: dict[str, Layout] = dict.fromkeys(LAID_OUT, own)
+    layouts: dict[str, Layout] = dict.fromkeys(LAID_OUT, folded)
     return layouts | {"tower.matrix_0": [(key, model.embedding_dim) for key in inputs]}
 
 

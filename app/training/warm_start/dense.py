@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 def warm_start(parts: TrainingState, config: Config, schema: Schema, dataset: Path, group: ProcessGroup) -> None:
     """Take what `train.init_take` names from the model at `train.init_from`, and optimizer states if settings ask.
 
-    Steps, and with them learning-rate schedules, count from 0; bias corrections continue with Adam's moments. Every
+    Steps, and with them learning-rate schedules, count from 0. Bias corrections continue with Adam's moments. Every
     rank calls it. Raises ValueError for a model of another shape.
     """
     source = open_source(config, schema, dataset)

@@ -1,7 +1,4 @@
-"""Where the rows of a new run's tables come from: the row of each field's value in another preparation's ids.
-
-Letters: V ids.
-"""
+"""Origins of the rows of a new run's tables: the row of each field's value in another preparation's ids."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ NONE = -1
 
 
 def row_origins(old_folder: Path, old: Schema, new_folder: Path, new: Schema) -> np.ndarray:
-    """Return the old id of each new one, int64 [V of `new`]; NONE if `old` has no such field and value.
+    """Return the old id of each new one, int64 [V of `new`], NONE if `old` has no such field and value.
 
     Numeric fields follow their names. The rows of values out of vocabulary follow the values' hash. Of fields that
     share a vocabulary in `new` alone, the rows are those of the first that has them, the vocabulary's own field before
@@ -77,8 +74,8 @@ def _buckets(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the ids of a field for values out of vocabulary in `new`, and the old ones of the same values.
 
-    A value has bucket ⌊h·k / 2³²⌋ of k. So bucket j of a multiple of k has values of bucket ⌊j·k / multiple⌋ alone; of
-    another number, or of another hash, it has values of several. Then nothing is returned, with a warning.
+    A value has bucket ⌊h·k / 2³²⌋ of k. So bucket j of a multiple of k has values of bucket ⌊j·k / multiple⌋ alone.
+    With another number of buckets, or another hash, it has values of several. Then nothing is returned, with a warning.
     """
     (old_first, old_end), (new_first, new_end) = before.oov_ids, here.oov_ids
     count, wanted = old_end - old_first, new_end - new_first

@@ -1,7 +1,4 @@
-"""Rows of a model that was trained before, for a new run's tables; no MindSpore, as servers of rows take them too.
-
-Letters: n rows of a piece, V vocabulary size.
-"""
+"""Rows of a model that was trained before, for a new run's tables. Servers of rows take them too, without MindSpore."""
 
 from __future__ import annotations
 
@@ -38,8 +35,8 @@ def take_rows(
 ) -> None:
     """Load the source's rows, and with `train.init_optimizer` their optimizer states, into empty tables.
 
-    Rows that no step of it touched come along where they would have other values here. Raises ValueError if the
-    source's tables have other arrays than `spec`.
+    Rows that no step of it touched come along if they would have other values here. Raises ValueError if the source's
+    tables have other arrays than `spec`.
     """
     with_optimizer = config.train.init_optimizer
     _check_tables(source, spec, with_optimizer)
@@ -48,23 +45,23 @@ def take_rows(
         for table in (WIDE, DEEP):
             rows, seen = source.state.tables[table], _seen_by_both(table, config, schema, source)
             new_ids, old_ids = _touched(rows.row_ids, source, seen)
-            parts = [(rows, new_ids, np.searchsorted(rows.row_ids, old_ids))]
+            groups = [(rows, new_ids, np.searchsorted(rows.row_ids, old_ids))]
             if table == DEEP and source.untouched is not None:
                 untouched, their_old_ids = _untouched(rows.row_ids, new_ids.size, spec, source, seen)
-                parts.append((source.untouched(their_old_ids), untouched, np.arange(untouched.size)))
-            for part in parts:
-                for name, ids, values in _pieces(*part, spec.optimizer(table), with_optimizer):
+                groups.append((source.untouched(their_old_ids), untouched, np.arange(untouched.size)))
+            for group in groups:
+                for name, ids, values in _pieces(*group, spec.optimizer(table), with_optimizer):
                     try:
                         write(table, name, ids, values)
                     except ValueError as error:
                         raise ValueError(f"{source.where}: {error}") from error
-            taken = sum(ids.size for _, ids, _ in parts)
+            num_taken = sum(ids.size for _, ids, _ in groups)
             log.info(
                 "%s: %s table: %s rows taken, %s of %s newly initialized, %s dropped",
                 source.where,
                 table,
-                f"{taken:,}",
-                f"{schema.vocabulary_size - taken:,}",
+                f"{num_taken:,}",
+                f"{schema.vocabulary_size - num_taken:,}",
                 f"{schema.vocabulary_size:,}",
                 f"{rows.row_ids.size - np.unique(old_ids).size:,}",
             )
@@ -72,7 +69,7 @@ def take_rows(
 
 def _seen_by_both(table: str, config: Config, schema: Schema, source: Source) -> Seen:
     """Return a function of ids that masks those of fields which this part of both models sees."""
-    # Where the numeric fields belong to the tower, their rows are not taken.
+    # If the numeric fields belong to the tower, their rows are not taken.
     first_id = schema.num_numeric if config.model.fold_numeric else 0
     there = {field.name: field for field in source.fields}
     fields = fields_of_model(schema, config.model)
@@ -85,8 +82,8 @@ def _seen_by_both(table: str, config: Config, schema: Schema, source: Source) ->
 def _touched(row_ids: np.ndarray, source: Source, seen: Seen) -> tuple[np.ndarray, np.ndarray]:
     """Return the ids here, and the old ones, of the rows `row_ids` of the source."""
     if source.origins is None:
-        kept = row_ids[seen(row_ids)]
-        return kept, kept
+        same_ids = row_ids[seen(row_ids)]
+        return same_ids, same_ids
     new_ids = np.flatnonzero(_are_among(row_ids, source.origins))
     new_ids = new_ids[seen(new_ids)]
     return new_ids, source.origins[new_ids]
@@ -97,7 +94,7 @@ def _untouched(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the ids here, and the old ones, of rows that are not among those touched, `row_ids`, and differ here.
 
-    Too many of them, of a large hashed vocabulary, begin anew: what nothing was learned of is not worth the memory.
+    Too many of them, of a large hashed vocabulary, begin anew: nothing was learned of them that is worth the memory.
     """
     nothing = np.empty(0, np.int64)
     if source.origins is None and not source.own_initial:

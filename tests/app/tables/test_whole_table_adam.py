@@ -9,7 +9,7 @@ from app.config.optimizer_settings import AdamOptions
 from app.tables import optimizers
 from app.tables.checks import load_state
 from app.tables.initial import initial_rows
-from app.tables.interface import RowGradients
+from app.tables.interface import DEEP, CaughtUpTable, RowGradients
 from app.tables.native import tables as native_step
 from app.tables.optimizers import MOST_EXACT_STEPS, StepHistory
 from tests.app.tables.tables_of_spec import native_tables, reference_tables
@@ -140,3 +140,14 @@ def test_native_is_the_reference_whatever_is_looked_up_before_an_update(
             for tables in both:
                 load_state(tables, state, tables.step)
     assert_same_state(*both)
+
+
+def test_saved_rows_can_be_brought_to_the_newest_step(make_adam):
+    """A checkpoint has rows as their last step left them, an export has them as a lookup has."""
+    tables = make_adam()
+    train(tables, 30)
+    saved = tables.state()[DEEP]
+    history = StepHistory.of_steps(OPTIONS, L2, learning_rate, 30)
+    rows = CaughtUpTable(saved, history).read("rows", slice(None))
+    np.testing.assert_array_equal(rows, all_rows(tables)[saved.row_ids])
+    assert (rows != saved.arrays["rows"]).any()
