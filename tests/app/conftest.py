@@ -175,6 +175,17 @@ def native_library() -> None:
     require_native()
 
 
+@pytest.fixture(params=["plain", "avx2", "avx512"])
+def isa(request: pytest.FixtureRequest, monkeypatch, native_library, make_spec) -> str:
+    """Have native tables use each instruction set of this machine in turn."""
+    monkeypatch.setenv("HOST_TABLES_ISA", request.param)
+    try:
+        native_tables(make_spec())
+    except ValueError as error:
+        pytest.skip(str(error))
+    return request.param
+
+
 @pytest.fixture(scope="session", params=BACKENDS)
 def make_tables(request: pytest.FixtureRequest) -> Callable[..., HostTables]:
     """Make tables of each backend in turn: see `tests/app/tables/tables_of_spec.py`."""

@@ -55,24 +55,27 @@ def run_steps(random_ids, random_gradients):
 
 
 @every_deep
-@pytest.mark.parametrize("embedding_dim", [1, 16, 80, 300])
-@pytest.mark.parametrize("isa", ["plain", "avx2", "avx512"])
+@pytest.mark.parametrize(
+    ("embedding_dim", "ema_decay"), [(1, 0.9), (3, 0.0), (16, 0.9), (80, 0.0), (80, 0.9), (300, 0.0)]
+)
 def test_native_deep_rows_have_the_reference_s_bits(
-    native_library, make_spec, run_steps, assert_same_state, monkeypatch, isa, deep, embedding_dim
+    isa, make_spec, run_steps, assert_same_state, deep, embedding_dim, ema_decay
 ):
-    monkeypatch.setenv("HOST_TABLES_ISA", isa)
-    spec = make_spec(300, embedding_dim, deep=deep, row_clip_value=0.4)
-    try:
-        tables = native_tables(spec, num_threads=2, deep=falling)
-    except ValueError as error:
-        pytest.skip(str(error))
-    reference = reference_tables(spec, deep=falling)
-    for each in (tables, reference):
-        run_steps(each)
-    assert_same_state(tables, reference)
-    ids = np.arange(300).reshape(-1, 3)
-    rows, expected = (t.lookup(t.unique(ids)) for t in (tables, reference))
-    np.testing.assert_array_equal(rows.deep, expected.deep)
+    """A kernel that fused, reordered or divided differently on one instruction set or thread would show here."""
+    spec = make_spec(300, embedding_dim, deep=deep, row_clip_value=0.4, ema_decay=ema_decay)
+    reference, ids, norms = reference_tables(spec, deep=falling), np.arange(300).reshape(-1, 3), set()
+    run_steps(reference)
+    expected = reference.lookup(reference.unique(ids), means=ema_decay > 0)
+    for num_threads in (1, 3):
+        tables = native_tables(spec, num_threads, deep=falling)
+        assert tables.instruction_set == isa
+        run_steps(tables)
+        assert_same_state(tables, reference)
+        rows = tables.lookup(tables.unique(ids), means=ema_decay > 0)
+        np.testing.assert_array_equal(rows.deep, expected.deep)
+        np.testing.assert_array_equal(rows.wide, expected.wide)
+        norms.add(rows.squared_norm)
+    assert len(norms) == 1
 
 
 @pytest.mark.parametrize("deep", [deep for deep in DEEP_OPTIMIZERS if deep.name != "adam"], **by_name)
@@ -96,17 +99,9 @@ def test_native_tables_take_steps_without_a_kernel(
 
 
 @every_wide
-@pytest.mark.parametrize("isa", ["plain", "avx2", "avx512"])
-def test_native_wide_rows_have_the_reference_s_bits(
-    native_library, make_spec, run_steps, assert_same_state, monkeypatch, isa, wide
-):
-    monkeypatch.setenv("HOST_TABLES_ISA", isa)
+def test_native_wide_rows_have_the_reference_s_bits(isa, make_spec, run_steps, assert_same_state, wide):
     spec = make_spec(300, 2, wide=wide, wide_l2_coef=0.1, row_clip_value=0.5)
-    try:
-        tables = native_tables(spec, num_threads=2, wide=falling)
-    except ValueError as error:
-        pytest.skip(str(error))
-    reference = reference_tables(spec, wide=falling)
+    tables, reference = native_tables(spec, num_threads=2, wide=falling), reference_tables(spec, wide=falling)
     for each in (tables, reference):
         run_steps(each)
     assert_same_state(tables, reference)

@@ -22,6 +22,10 @@ FIELDS = (
     TableField("seen", length=2, wide=False),
 )
 SAME = tuple(field._replace(wide=True, deep=True) for field in FIELDS)
+SEEN = {"no deep": {"deep": False}, "no wide": {"wide": False}}
+FIELDS_BY_NAME = {"parts": FIELDS, "same": SAME} | {
+    name: tuple(field._replace(**seen) for field in SAME) for name, seen in SEEN.items()
+}
 RATE, SCALE = 0.25, 0.5
 
 
@@ -75,7 +79,7 @@ class Dictionary:
 
 
 @pytest.mark.parametrize("maker", MAKERS)
-@pytest.mark.parametrize("fields", [FIELDS, SAME], ids=["parts", "same"])
+@pytest.mark.parametrize("fields", FIELDS_BY_NAME.values(), ids=FIELDS_BY_NAME)
 def test_lists_learn_as_a_dictionary_of_rows_does(native_library, make_spec, maker, fields):
     options = SgdOptions(learning_rate=RATE)
     spec = dataclasses.replace(make_spec(vocabulary_size=7, wide=options, deep=options), fields=fields)

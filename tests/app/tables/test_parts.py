@@ -5,13 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from app.config.optimizer_settings import AdagradOptions, AdamOptions, LazyAdamOptions, SgdOptions
+from app.config.optimizer_settings import LazyAdamOptions
 from app.tables.backends import make_host_tables
 from app.tables.checks import load_state
 from app.tables.fields import TableField
 from app.tables.interface import DEEP, WIDE, RowGradients
 from tests.app.tables.job_in_threads import JobInThreads
-from tests.app.tables.tables_of_spec import constant_rates, reference_tables
+from tests.app.tables.tables_of_spec import constant_rates
 
 PARTS = {
     "crosses": ("wd", "wd", "w"),
@@ -41,32 +41,6 @@ MAKERS = {
 }
 
 
-class Alone:
-    """The definition: reference tables of all rows over each part's columns, of which the other table is ignored."""
-
-    def __init__(self, spec):
-        self.spec = spec
-        self.columns = {table: spec.columns_of(table) for table in (WIDE, DEEP)}
-        self.tables = {}
-        for table, columns in self.columns.items():
-            fields = tuple(TableField(spec.field_names[place]) for place in columns)
-            self.tables[table] = reference_tables(dataclasses.replace(spec, fields=fields))
-
-    def lookup(self, ids):
-        rows = {table: part.lookup(part.unique(ids[:, self.columns[table]])) for table, part in self.tables.items()}
-        deep = rows[DEEP].deep if self.columns[DEEP] else np.zeros((len(ids), self.spec.embedding_dim), np.float32)
-        return deep, rows[WIDE].wide, rows[DEEP].squared_norm
-
-    def update(self, ids, gradients):
-        for table, part in self.tables.items():
-            shape = len(ids), len(self.columns[table]) * self.spec.embedding_dim
-            deep = gradients.deep if table == DEEP and self.columns[DEEP] else np.zeros(shape, np.float32)
-            part.update(part.unique(ids[:, self.columns[table]]), dataclasses.replace(gradients, deep=deep))
-
-    def state(self):
-        return {table: part.state()[table] for table, part in self.tables.items()}
-
-
 def assert_equal_states(found, expected):
     assert found.keys() == expected.keys()
     for table, saved in expected.items():
@@ -82,29 +56,6 @@ def random_step(spec, rng, batch=7):
     shape = batch, len(spec.deep_names) * spec.embedding_dim
     deep, wide = (rng.integers(-4, 5, size).astype(np.float32) / 8 for size in (shape, batch))
     return ids, RowGradients(deep, wide, 0.5)
-
-
-@pytest.mark.parametrize("maker", MAKERS)
-@pytest.mark.parametrize("seen", PARTS)
-@pytest.mark.parametrize(
-    "optimizers",
-    [{}, {"wide": SgdOptions(), "deep": AdamOptions()}, {"wide": AdagradOptions(), "deep": AdagradOptions()}],
-    ids=("default", "adam", "adagrad"),
-)
-def test_each_part_learns_its_own_fields_alone(native_library, make_spec, maker, seen, optimizers):
-    spec, rng = parts_spec(make_spec(**optimizers), PARTS[seen]), np.random.default_rng(1)
-    tables, alone = MAKERS[maker](spec), Alone(spec)
-    for _ in range(3):
-        ids, gradients = random_step(spec, rng)
-        unique = tables.unique(ids)
-        rows, expected = tables.lookup(unique), alone.lookup(ids)
-        np.testing.assert_array_equal(rows.deep, expected[0])
-        np.testing.assert_array_equal(rows.wide, expected[1])
-        assert rows.squared_norm == pytest.approx(expected[2], rel=1e-12, abs=0)
-        tables.update(unique, gradients)
-        alone.update(ids, gradients)
-    assert tables.step == 3
-    assert_equal_states(tables.state(), alone.state())
 
 
 @pytest.mark.parametrize("backend", ["native", "reference"])

@@ -20,7 +20,7 @@ from app.tables.checks import load_state
 from app.tables.fields import NO_ROW, TableField
 from app.tables.interface import DEEP, WIDE, MeanTable, RowGradients
 from app.tables.optimizers import MOST_EXACT_STEPS, RunningMean, StepHistory
-from tests.app.tables.tables_of_spec import constant_rates, native_tables, reference_tables
+from tests.app.tables.tables_of_spec import constant_rates
 
 DECAY, NUM_STEPS, V = 0.9, 12, 40
 OPTIMIZERS = {
@@ -79,27 +79,6 @@ def test_keeping_means_changes_no_bit_of_the_rows(make_tables, make_spec, take_s
         assert "mean" in set(found.arrays) - set(expected.arrays) <= {"mean", "mean_step"}
         for name, array in expected.arrays.items():
             np.testing.assert_array_equal(found.arrays[name], array)
-
-
-@every_optimizer
-@pytest.mark.parametrize("embedding_dim", [1, 3, 16, 80])
-@pytest.mark.parametrize("isa", ["plain", "avx2", "avx512"])
-def test_native_means_have_the_reference_s_bits(
-    native_library, make_spec, take_steps, assert_same_state, monkeypatch, isa, embedding_dim, optimizers
-):
-    monkeypatch.setenv("HOST_TABLES_ISA", isa)
-    spec = make_spec(V, embedding_dim, ema_decay=DECAY, row_clip_value=0.4, **optimizers)
-    try:
-        tables = native_tables(spec, num_threads=2)
-    except ValueError as error:
-        pytest.skip(str(error))
-    reference = reference_tables(spec)
-    for _ in zip(take_steps(tables), take_steps(reference), strict=True):
-        ids = np.arange(V - 1).reshape(-1, 3)
-        rows, expected = (each.lookup(each.unique(ids), means=True) for each in (tables, reference))
-        np.testing.assert_array_equal(rows.deep, expected.deep)
-        np.testing.assert_array_equal(rows.wide, expected.wide)
-    assert_same_state(tables, reference)
 
 
 @every_optimizer

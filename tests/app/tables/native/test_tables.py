@@ -31,31 +31,6 @@ def run_steps(random_ids, random_gradients):
     return run
 
 
-@pytest.mark.parametrize("embedding_dim", [1, 7, 16, 80, 300])
-@pytest.mark.parametrize("isa", ["plain", "avx2", "avx512"])
-def test_any_threads_and_instruction_set_give_the_reference_s_bits(
-    make_spec, run_steps, assert_same_state, monkeypatch, isa, embedding_dim
-):
-    """A kernel that fused, reordered or divided differently on one of them would show here."""
-    monkeypatch.setenv("HOST_TABLES_ISA", isa)
-    spec = make_spec(vocabulary_size=400, embedding_dim=embedding_dim)
-    reference = reference_tables(spec)
-    expected = run_steps(reference)
-    norms = set()
-    for num_threads in (1, 2, 3):
-        try:
-            tables = native_tables(spec, num_threads)
-        except ValueError as error:
-            pytest.skip(str(error))
-        assert tables.instruction_set == isa
-        rows = run_steps(tables)
-        np.testing.assert_array_equal(rows.deep, expected.deep)
-        np.testing.assert_array_equal(rows.wide, expected.wide)
-        norms.add(rows.squared_norm)
-        assert_same_state(tables, reference)
-    assert len(norms) == 1
-
-
 def test_more_touched_rows_than_slots_are_refused_before_anything_is_written(make_spec, monkeypatch):
     tables = native_tables(make_spec(vocabulary_size=400))
     tables.touch(np.arange(10))
