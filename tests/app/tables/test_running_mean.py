@@ -158,3 +158,5 @@ def test_lists_and_parts_look_up_means_as_they_look_up_rows(native_library, make
             tables.update(unique, RowGradients(deep, gradients.standard_normal(7).astype(np.float32)))
         for found, expected in zip(*looked_up, strict=True):
             np.testing.assert_array_equal(found, expected)
+    rows, means = (both[0].lookup(both[0].unique(ids), means) for means in (False, True))
+    assert (rows.deep != means.deep).any() and (rows.wide != means.wide).any()
