@@ -99,9 +99,9 @@ class NativeLibrary:
 
     def load(self) -> ctypes.CDLL:
         """Return the library with its functions declared. Raise OSError: what is missing, how to build it."""
-        given = os.environ.get(self._variable)
-        if self._loaded is None or self._loaded[0] != given:
-            self._loaded = (given, self._load(self.path))
+        named = os.environ.get(self._variable)
+        if self._loaded is None or self._loaded[0] != named:
+            self._loaded = (named, self._load(self.path))
         return self._loaded[1]
 
     def _load(self, path: Path) -> ctypes.CDLL:

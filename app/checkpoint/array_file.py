@@ -101,7 +101,7 @@ def read_entries(path: Path) -> dict[str, ArrayEntry]:
     size = path.stat().st_size
     with path.open("rb") as file:
         length = _header_bytes(path, file.read(LENGTH_BYTES), size)
-        return _places(path, file.read(length), size)
+        return _entries(path, file.read(length), size)
 
 
 def _header_bytes(path: Path, first: bytes, size: int) -> int:
@@ -114,24 +114,24 @@ def _header_bytes(path: Path, first: bytes, size: int) -> int:
     return length
 
 
-def _places(path: Path, header: bytes, size: int) -> dict[str, ArrayEntry]:
+def _entries(path: Path, header: bytes, size: int) -> dict[str, ArrayEntry]:
     try:
-        entries = json.loads(header.decode(), object_pairs_hook=_without_repeats)
+        described = json.loads(header.decode(), object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not a safetensors file: its header is wrong: {error}") from error
-    if not isinstance(entries, dict):
+    if not isinstance(described, dict):
         raise ValueError(f"{path} is not a safetensors file: its header holds no arrays")
     begin, end = LENGTH_BYTES + len(header), 0
-    places = {}
-    for name, entry in entries.items():
+    entries = {}
+    for name, description in described.items():
         try:
-            places[name] = _place(entry, begin, end, size)
+            entries[name] = _entry(description, begin, end, size)
         except ValueError as error:
             raise ValueError(f"{path} is damaged or no safetensors file: array {name!r} {error}") from error
-        end += places[name].num_bytes
+        end += entries[name].num_bytes
     if begin + end != size:
         raise ValueError(f"{path} has {size:,} bytes, but by its header the last array ends at {begin + end:,}")
-    return places
+    return entries
 
 
 def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -142,7 +142,7 @@ def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return entries
 
 
-def _place(entry: object, begin: int, start: int, size: int) -> ArrayEntry:
+def _entry(entry: object, begin: int, start: int, size: int) -> ArrayEntry:
     """Return the position of one array, which must start `start` bytes after `begin`, in a file of `size` bytes."""
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise ValueError("has not dtype, shape and data_offsets")
@@ -168,27 +168,27 @@ def _place(entry: object, begin: int, start: int, size: int) -> ArrayEntry:
 class ArrayReader:
     """Reads a file's arrays once, in the order of the file. `read_arrays_once` makes it."""
 
-    def __init__(self, path: Path, reader: FileReader, places: dict[str, ArrayEntry]) -> None:
+    def __init__(self, path: Path, reader: FileReader, entries: dict[str, ArrayEntry]) -> None:
         self.path = path
-        self.places = places
+        self.entries = entries
         self._reader = reader
 
-    def next_array(self, place: ArrayEntry) -> np.ndarray:
+    def next_array(self, entry: ArrayEntry) -> np.ndarray:
         """Return a copy of the next array."""
-        array = np.empty(place.shape, place.dtype)
-        self._check_all_came(self._reader.take_into(array.reshape(-1).view(np.uint8)), place.num_bytes)
+        array = np.empty(entry.shape, entry.dtype)
+        self._check_all_came(self._reader.take_into(array.reshape(-1).view(np.uint8)), entry.num_bytes)
         return array
 
-    def next_rows(self, place: ArrayEntry, most_bytes: int) -> Iterator[np.ndarray]:
+    def next_rows(self, entry: ArrayEntry, most_bytes: int) -> Iterator[np.ndarray]:
         """Yield the next array in pieces of rows that are contiguous in memory, each valid until the next."""
-        start, end = 0, place.shape[0]
-        row_bytes = place.num_bytes // max(end, 1)
+        start, end = 0, entry.shape[0]
+        row_bytes = entry.num_bytes // max(end, 1)
         while start < end:
             ready = min(self._reader.available(), most_bytes) // row_bytes
             count = min(max(ready, 1), end - start)
-            taken = self._reader.take(count * row_bytes)
-            self._check_all_came(len(taken), count * row_bytes)
-            yield np.frombuffer(taken, place.dtype).reshape(count, *place.shape[1:])
+            block = self._reader.take(count * row_bytes)
+            self._check_all_came(len(block), count * row_bytes)
+            yield np.frombuffer(block, entry.dtype).reshape(count, *entry.shape[1:])
             start += count
 
     def _check_all_came(self, num_bytes: int, expected: int) -> None:
@@ -204,4 +204,4 @@ def read_arrays_once(path: Path, expected: FileRecord, use: Callable[[ArrayReade
     size = expected["size_bytes"]
     with read_checked(path, expected) as reader:
         length = _header_bytes(path, bytes(reader.take(LENGTH_BYTES)), size)
-        use(ArrayReader(path, reader, _places(path, bytes(reader.take(length)), size)))
+        use(ArrayReader(path, reader, _entries(path, bytes(reader.take(length)), size)))

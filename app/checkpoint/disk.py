@@ -80,10 +80,10 @@ class _Writer:
     def write(self, block: memoryview) -> None:
         self._digest.update(block)
         while block:
-            taken = block[: BUFFER_BYTES - self._filled]
-            self._views[0][self._filled : self._filled + len(taken)] = taken
-            self._filled += len(taken)
-            block = block[len(taken) :]
+            part = block[: BUFFER_BYTES - self._filled]
+            self._views[0][self._filled : self._filled + len(part)] = part
+            self._filled += len(part)
+            block = block[len(part) :]
             if self._filled == BUFFER_BYTES:
                 self._send(BUFFER_BYTES)
 
@@ -144,9 +144,9 @@ class FileReader:
         if num_bytes > self.available():
             joined = np.empty(min(num_bytes, self._size), np.uint8)
             return joined.data[: self.take_into(joined)]
-        taken, self._block = self._block[:num_bytes], self._block[num_bytes:]
-        self._digest.update(taken)
-        return taken
+        block, self._block = self._block[:num_bytes], self._block[num_bytes:]
+        self._digest.update(block)
+        return block
 
     def take_into(self, target: np.ndarray) -> int:
         """Copy the next bytes into `target` [n] uint8 and return their number, less than n at the file's end."""
@@ -207,9 +207,9 @@ def read_checked(path: Path, expected: FileRecord, progress: Progress = no_progr
             yield reader
         except (ValueError, LookupError) as error:
             failed = error
-        found = reader.checksum_of_all(progress)
-    if found != expected["checksum"]:
-        raise DamagedFileError(f"is damaged: checksum {found}, expected {expected['checksum']}")
+        checksum = reader.checksum_of_all(progress)
+    if checksum != expected["checksum"]:
+        raise DamagedFileError(f"is damaged: checksum {checksum}, expected {expected['checksum']}")
     if failed is not None:
         raise failed
 

@@ -110,7 +110,7 @@ class Checkpoint:
         dense: list[tuple[str, np.ndarray]] = []
 
         def read_dense(reader: ArrayReader) -> None:
-            dense.extend((name, reader.next_array(place)) for name, place in reader.places.items())
+            dense.extend((name, reader.next_array(entry)) for name, entry in reader.entries.items())
 
         uses: list[tuple[Path, FileRecord, Callable[[ArrayReader], None]]] = [
             (path, link.manifest.files[path.name], partial(_write_rows, table, spec, write))
@@ -127,7 +127,7 @@ class Checkpoint:
     def state(self) -> ModelState:
         """Return the state, with its tables' rows left in the files. `verify` comes before."""
         paths = [self.path / name for name in dense_files(self.manifest.files)]
-        dense = [(name, np.array(_map(path, place))) for path in paths for name, place in read_entries(path).items()]
+        dense = [(name, np.array(_map(path, entry))) for path in paths for name, entry in read_entries(path).items()]
         return ModelState(join(dense), {table: FileTable(self, table) for table in self.manifest.shards})
 
 
@@ -143,15 +143,15 @@ def _read_parent(
 ) -> Manifest:
     """Read the manifest at `path` and check that it is the parent that the manifest of `child` names."""
     try:
-        found = read(path)
+        parent = read(path)
     except (ValueError, FileNotFoundError) as error:
         raise ValueError(f"{child} holds changes since {path.name}, which cannot be used: {error}") from error
-    if found.id != expected["id"] or found.step >= manifest.step:
+    if parent.id != expected["id"] or parent.step >= manifest.step:
         raise ValueError(
-            f"{child} holds changes since {path.name} with id {expected['id']}, but that one has id {found.id}: it was "
-            f"written anew; {use_an_older(child)}"
+            f"{child} holds changes since {path.name} with id {expected['id']}, but that one has id {parent.id}: it "
+            f"was written anew; {use_an_older(child)}"
         )
-    return found
+    return parent
 
 
 @contextmanager
@@ -173,31 +173,31 @@ def _naming_file(path: Path) -> Iterator[None]:
 
 
 def _write_rows(table: str, spec: TablesSpec, write: WriteRows, reader: ArrayReader) -> None:
-    layout = row_layout(reader.path, reader.places)
+    layout = row_layout(reader.path, reader.entries)
     with _naming_file(reader.path):
-        row_ids = reader.next_array(reader.places[ROW_IDS])
+        row_ids = reader.next_array(reader.entries[ROW_IDS])
         check_table(table, row_ids, layout, spec)
         for name in layout:
             start = 0
-            for values in reader.next_rows(reader.places[name], PIECE_BYTES):
+            for values in reader.next_rows(reader.entries[name], PIECE_BYTES):
                 write(table, name, row_ids[start : start + len(values)], values)
                 start += len(values)
 
 
-def row_layout(path: Path, places: dict[str, ArrayEntry]) -> dict[str, RowArray]:
+def row_layout(path: Path, entries: dict[str, ArrayEntry]) -> dict[str, RowArray]:
     """Return the state arrays of a table's file, which come after the row ids.
 
     Raises ValueError, naming file and array, if ids do not come first or an array has not a row for each.
     """
-    first, *names = places or [""]
-    if first != ROW_IDS or places[first].dtype != "int64" or len(places[first].shape) != 1:
+    first, *names = entries or [""]
+    if first != ROW_IDS or entries[first].dtype != "int64" or len(entries[first].shape) != 1:
         raise ValueError(f"{path} is of no table: it begins with array {first!r}, expected {ROW_IDS}, int64 [rows]")
-    (num_rows,) = places[first].shape
+    (num_rows,) = entries[first].shape
     for name in names:
-        shape = places[name].shape
+        shape = entries[name].shape
         if len(shape) != 2 or shape[0] != num_rows or shape[1] == 0:
             raise ValueError(f"{path}: array {name!r} has shape {list(shape)}, expected [{num_rows}, width]")
-    return {name: RowArray(places[name].dtype, places[name].shape[1]) for name in names}
+    return {name: RowArray(entries[name].dtype, entries[name].shape[1]) for name in names}
 
 
 class FileTable:
@@ -213,12 +213,12 @@ class FileTable:
         vocabulary_size = checkpoint.manifest.data["vocabulary_size"]
         self._files, layouts = [], []
         for path in self._steps:
-            places = read_entries(path)
-            layouts.append(row_layout(path, places))
+            entries = read_entries(path)
+            layouts.append(row_layout(path, entries))
             if layouts[-1] != layouts[0]:
                 first = next(iter(self._steps))
                 raise ValueError(f"{path} has arrays {layouts[-1]}, and {first} has {layouts[0]}; expected the same")
-            arrays = {name: _map(path, place) for name, place in places.items()}
+            arrays = {name: _map(path, entry) for name, entry in entries.items()}
             with _naming_file(path):
                 check_row_ids(arrays[ROW_IDS], table, vocabulary_size)
             self._files.append(arrays)
@@ -228,23 +228,23 @@ class FileTable:
         self.row_ids, from_the_end = np.unique(np.concatenate(ids)[::-1], return_index=True)
         newest = starts[-1] - 1 - from_the_end  # the last index of each id
         self._file = np.searchsorted(starts, newest, side="right") - 1
-        self._place = newest - starts[self._file]
+        self._index = newest - starts[self._file]
 
-    def read(self, name: str, places: Indices) -> np.ndarray:
-        files, rows = self._file[places], self._place[places]
+    def read(self, name: str, indices: Indices) -> np.ndarray:
+        files, rows = self._file[indices], self._index[indices]
         array = self.layout[name]
         values = np.empty((rows.size, array.width), array.dtype)
         for number in np.unique(files):
-            chosen = files == number
-            values[chosen] = self._files[number][name][rows[chosen]]
+            of_file = files == number
+            values[of_file] = self._files[number][name][rows[of_file]]
             if name in (LAST_STEP, MEAN_STEP):  # by which the steps that a row missed are looked up
                 path = list(self._steps)[number]
                 with _naming_file(path):
-                    check_bounds(self._table, name, self.row_ids[places][chosen], values[chosen], self._steps[path])
+                    check_bounds(self._table, name, self.row_ids[indices][of_file], values[of_file], self._steps[path])
         return values
 
 
-def _map(path: Path, place: ArrayEntry) -> np.ndarray:
-    if place.num_bytes == 0:
-        return np.empty(place.shape, place.dtype)
-    return np.memmap(path, place.dtype, "r", place.start, place.shape)
+def _map(path: Path, entry: ArrayEntry) -> np.ndarray:
+    if entry.num_bytes == 0:
+        return np.empty(entry.shape, entry.dtype)
+    return np.memmap(path, entry.dtype, "r", entry.start, entry.shape)

@@ -65,7 +65,7 @@ def best_first(checkpoints: list[Checkpoint], metric: str) -> list[Checkpoint]:
     return sorted(evaluated, key=lambda c: (as_score(metric, c.manifest.metrics[metric]), c.path), reverse=True)
 
 
-def wanted(whole: list[Checkpoint], options: CheckpointOptions, metric: str) -> list[Checkpoint]:
+def to_keep(whole: list[Checkpoint], options: CheckpointOptions, metric: str) -> list[Checkpoint]:
     """Return the newest `keep_last` and the best `keep_best` of all, oldest first. `keep_last` 0 wants all."""
     newest = whole[-options.keep_last :] if options.keep_last else whole
     paths = {checkpoint.path for checkpoint in [*newest, *best_first(whole, metric)[: options.keep_best]]}
@@ -73,9 +73,9 @@ def wanted(whole: list[Checkpoint], options: CheckpointOptions, metric: str) -> 
 
 
 def remove_old(folder: Path, options: CheckpointOptions, metric: str, read: Read = read_manifest) -> None:
-    """Delete the checkpoints that are not wanted, but those that a wanted delta needs."""
+    """Delete all checkpoints but those to keep, and those that a delta to keep needs."""
     whole = whole_checkpoints(folder, read)
-    needed = {link.path for checkpoint in wanted(whole, options, metric) for link in checkpoint.chain}
+    needed = {link.path for checkpoint in to_keep(whole, options, metric) for link in checkpoint.chain}
     for checkpoint in reversed(whole):  # a delta before what it needs
         if checkpoint.path not in needed:
             # Renamed first: what a kill or a power cut leaves of it is no checkpoint.
@@ -87,10 +87,10 @@ def remove_old(folder: Path, options: CheckpointOptions, metric: str, read: Read
 def delta_to_compact(
     folder: Path, options: CheckpointOptions, metric: str, read: Read = read_manifest
 ) -> Checkpoint | None:
-    """Return the oldest wanted delta, if `full_every` checkpoints are there for its sake alone."""
-    kept = wanted(whole_checkpoints(folder, read), options, metric)
-    paths = {checkpoint.path for checkpoint in kept}
-    for checkpoint in kept:
+    """Return the oldest delta to keep, if `full_every` other checkpoints are kept only because it needs them."""
+    remaining = to_keep(whole_checkpoints(folder, read), options, metric)
+    paths = {checkpoint.path for checkpoint in remaining}
+    for checkpoint in remaining:
         if checkpoint.older:
             burden = [link for link in checkpoint.older if link.path not in paths]
             return checkpoint if len(burden) >= options.full_every else None

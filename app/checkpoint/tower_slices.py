@@ -38,11 +38,11 @@ def join(arrays: Iterable[tuple[str, np.ndarray]]) -> dict[str, np.ndarray]:
     whole: dict[str, np.ndarray] = {}
     slices: dict[str, list[tuple[str, str, np.ndarray]]] = {}
     for name, values in arrays:
-        found = SLICE_NAME.fullmatch(name)
-        if found is None:
+        match = SLICE_NAME.fullmatch(name)
+        if match is None:
             whole[name] = values
         else:
-            key, places, lengths = found.groups()
+            key, places, lengths = match.groups()
             slices.setdefault(key, []).append((places, lengths, values))
     return whole | {name: _joined(name, parts) for name, parts in slices.items()}
 

@@ -129,8 +129,8 @@ def write_shards(
 
 def shard_columns(rows: TableSnapshot, shard: int, num_shards: int) -> dict[str, Column]:
     """Return the columns of `rows` that belong in the file of one of `num_shards` shards."""
-    places: Indices = slice(None) if num_shards == 1 else np.flatnonzero(rows.row_ids % num_shards == shard)
-    row_ids = rows.row_ids[places]
+    indices: Indices = slice(None) if num_shards == 1 else np.flatnonzero(rows.row_ids % num_shards == shard)
+    row_ids = rows.row_ids[indices]
 
     def column_of_rows(name: str, array: RowArray) -> Column:
         rows_at_once = max(1, BLOCK_BYTES // (array.width * np.dtype(array.dtype).itemsize))
@@ -138,7 +138,7 @@ def shard_columns(rows: TableSnapshot, shard: int, num_shards: int) -> dict[str,
         def pieces() -> Iterator[np.ndarray]:
             for start in range(0, row_ids.size, rows_at_once):
                 piece = slice(start, min(start + rows_at_once, row_ids.size))
-                yield np.ascontiguousarray(rows.read(name, piece if isinstance(places, slice) else places[piece]))
+                yield np.ascontiguousarray(rows.read(name, piece if isinstance(indices, slice) else indices[piece]))
 
         return Column(array.dtype, (row_ids.size, array.width), pieces)
 

@@ -41,9 +41,9 @@ def read_zoo_checkpoint(path: Path) -> ModelState:
 
     Raises ValueError if the file is no `.ckpt`, or of another network.
     """
-    found = {re.sub(f"^({re.escape(PREFIX)})+", "", name): values for name, values in _parameters(path).items()}
-    tables = {table: _rows(path, found, names) for table, names in TABLES.items()}
-    return ModelState(_dense(path, found), tables)
+    parameters = {re.sub(f"^({re.escape(PREFIX)})+", "", name): values for name, values in _parameters(path).items()}
+    tables = {table: _rows(path, parameters, names) for table, names in TABLES.items()}
+    return ModelState(_dense(path, parameters), tables)
 
 
 def _parameters(path: Path) -> dict[str, np.ndarray]:
@@ -60,17 +60,17 @@ def _parameters(path: Path) -> dict[str, np.ndarray]:
     if content[-CRC_BYTES:].startswith(CRC_MARK):
         content = content[:-CRC_BYTES]
     try:
-        saved = Checkpoint.FromString(content)
+        message = Checkpoint.FromString(content)
     except (DecodeError, ValueError) as error:
         raise ValueError(f"{path} is no MindSpore checkpoint that can be read: {error}") from error
-    found: dict[str, np.ndarray] = {}
-    for name, pieces in groupby(saved.value, key=lambda value: value.tag):
+    parameters: dict[str, np.ndarray] = {}
+    for name, pieces in groupby(message.value, key=lambda value: value.tag):
         tensors = [piece.tensor for piece in pieces if piece.HasField("tensor")]
-        if name in found:
+        if name in parameters:
             raise ValueError(f"{path}: parameter {name!r} is there twice")
         if tensors and tensors[0].tensor_type in DTYPES:
-            found[name] = _array(path, name, tensors)
-    return found
+            parameters[name] = _array(path, name, tensors)
+    return parameters
 
 
 def _array(path: Path, name: str, tensors: list[Any]) -> np.ndarray:
@@ -91,31 +91,31 @@ def _array(path: Path, name: str, tensors: list[Any]) -> np.ndarray:
     return np.frombuffer(content, DTYPES[kind]).reshape(shape)
 
 
-def _rows(path: Path, found: dict[str, np.ndarray], names: tuple[str, ...]) -> TableState:
+def _rows(path: Path, parameters: dict[str, np.ndarray], names: tuple[str, ...]) -> TableState:
     for name in names:
-        if name in found:
-            rows = found[name].astype(np.float32, copy=False)
+        if name in parameters:
+            rows = parameters[name].astype(np.float32, copy=False)
             if rows.ndim != 2:
                 raise ValueError(f"{path}: parameter {name!r} has shape {list(rows.shape)}, expected [rows, width]")
             return TableState(np.arange(len(rows), dtype=np.int64), {"rows": rows})
-    raise _not_of_the_zoo(path, found, " or ".join(names))
+    raise _not_of_the_zoo(path, parameters, " or ".join(names))
 
 
-def _dense(path: Path, found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    num_layers = sum(name.startswith(LAYER) and name.endswith(".weight") for name in found)
-    wanted = [BIAS, *(f"{LAYER}{i + 1}.{part}" for i in range(max(num_layers, 2)) for part in ("weight", "bias"))]
-    for name in wanted:
-        if name not in found:
-            raise _not_of_the_zoo(path, found, name)
+def _dense(path: Path, parameters: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    num_layers = sum(name.startswith(LAYER) and name.endswith(".weight") for name in parameters)
+    required = [BIAS, *(f"{LAYER}{i + 1}.{part}" for i in range(max(num_layers, 2)) for part in ("weight", "bias"))]
+    for name in required:
+        if name not in parameters:
+            raise _not_of_the_zoo(path, parameters, name)
     for name in (BIAS, f"{LAYER}{num_layers}.bias"):
-        if found[name].size != 1:
-            raise ValueError(f"{path}: parameter {name!r} has shape {list(found[name].shape)}, expected one value")
+        if parameters[name].size != 1:
+            raise ValueError(f"{path}: parameter {name!r} has shape {list(parameters[name].shape)}, expected one value")
     layers = range(num_layers)
-    matrices = {f"tower.matrix_{i}": found[f"{LAYER}{i + 1}.weight"] for i in layers}
-    biases = {f"tower.bias_{i}": found[f"{LAYER}{i + 1}.bias"] for i in layers[:-1]}
-    return {"wide.bias": found[BIAS] + found[f"{LAYER}{num_layers}.bias"], **matrices, **biases}
+    matrices = {f"tower.matrix_{i}": parameters[f"{LAYER}{i + 1}.weight"] for i in layers}
+    biases = {f"tower.bias_{i}": parameters[f"{LAYER}{i + 1}.bias"] for i in layers[:-1]}
+    return {"wide.bias": parameters[BIAS] + parameters[f"{LAYER}{num_layers}.bias"], **matrices, **biases}
 
 
-def _not_of_the_zoo(path: Path, found: dict[str, np.ndarray], missing: str) -> ValueError:
-    shown = ", ".join(sorted(found)[:8])
+def _not_of_the_zoo(path: Path, parameters: dict[str, np.ndarray], missing: str) -> ValueError:
+    shown = ", ".join(sorted(parameters)[:8])
     return ValueError(f"{path} is not of the model zoo's Wide&Deep: it has no {missing}; found {shown} …")

@@ -61,10 +61,10 @@ def check_gradients(gradients: RowGradients, batch: int, spec: TablesSpec) -> No
         gradient = getattr(gradients, name)
         bad = ~(np.abs(gradient) < LARGEST_GRADIENT)  # NaN as well
         if bad.any():
-            place = np.argwhere(bad)[0]
-            field = f", field {spec.deep_names[place[1] // spec.embedding_dim]}" if name == DEEP else ""
+            index = np.argwhere(bad)[0]
+            field = f", field {spec.deep_names[index[1] // spec.embedding_dim]}" if name == DEEP else ""
             raise FloatingPointError(
-                f"{name} gradient of batch row {place[0]}{field} is {gradient[tuple(place)]}; no row was updated"
+                f"{name} gradient of batch row {index[0]}{field} is {gradient[tuple(index)]}; no row was updated"
             )
 
 
@@ -105,11 +105,11 @@ def check_table(table: str, row_ids: np.ndarray, layout: dict[str, RowArray], sp
     if table not in (WIDE, DEEP):
         raise ValueError(f"unknown table {table!r} in the state; known: {WIDE}, {DEEP}")
     check_row_ids(row_ids, table, spec.vocabulary_size)
-    known, rows = spec.layout(table), row_ids.size
-    if set(layout) != set(known):
-        raise ValueError(f"{table} state must have the arrays {', '.join(known)}; found {', '.join(layout)}")
+    expected_layout, rows = spec.layout(table), row_ids.size
+    if set(layout) != set(expected_layout):
+        raise ValueError(f"{table} state must have the arrays {', '.join(expected_layout)}; found {', '.join(layout)}")
     for name, found in layout.items():
-        expected = known[name]
+        expected = expected_layout[name]
         if found != expected:
             raise ValueError(
                 f"{table} {name} must be {expected.dtype} {[rows, expected.width]}, "
@@ -120,8 +120,8 @@ def check_table(table: str, row_ids: np.ndarray, layout: dict[str, RowArray], sp
 def check_finite(table: str, name: str, row_ids: np.ndarray, values: np.ndarray) -> None:
     """Raise ValueError, naming the first row, unless all `values` [T, width] of `row_ids` [T] are finite."""
     if not np.isfinite(values).all():
-        place = np.argwhere(~np.isfinite(values))[0]
-        raise ValueError(f"{table} {name} of row {row_ids[place[0]]} is {values[tuple(place)]}; nothing was loaded")
+        index = np.argwhere(~np.isfinite(values))[0]
+        raise ValueError(f"{table} {name} of row {row_ids[index[0]]} is {values[tuple(index)]}; nothing was loaded")
 
 
 def check_values(table: str, name: str, row_ids: np.ndarray, values: np.ndarray, step: int) -> None:
@@ -139,10 +139,10 @@ def check_bounds(table: str, name: str, row_ids: np.ndarray, values: np.ndarray,
         return
     most = step if name in (LAST_STEP, MEAN_STEP) else math.inf
     if values.min() < 0 or values.max() > most:
-        place = np.argwhere((values < 0) | (values > most))[0]
+        index = np.argwhere((values < 0) | (values > most))[0]
         expected = f"expected 0 … {step}, the steps taken" if name in (LAST_STEP, MEAN_STEP) else "expected 0 or more"
         raise ValueError(
-            f"{table} {name} of row {row_ids[place[0]]} is {values[tuple(place)]}, {expected}; nothing was loaded"
+            f"{table} {name} of row {row_ids[index[0]]} is {values[tuple(index)]}, {expected}; nothing was loaded"
         )
 
 

@@ -84,7 +84,7 @@ class TablesSpec:
     @property
     def deep_names(self) -> tuple[str, ...]:
         """Names of the fields in `Rows.deep`. If the deep part has no field, one field of zeros."""
-        names = tuple(self.fields[place].name for place in self.columns_of(DEEP))
+        names = tuple(self.fields[index].name for index in self.columns_of(DEEP))
         return names or (("no field",) if self.has_parts else ())
 
     @property
@@ -99,11 +99,11 @@ class TablesSpec:
 
     def columns_of(self, table: str) -> list[int]:
         """Return the indices of the fields that a part sees, by the name of its table."""
-        return [place for place, field in enumerate(self.fields) if (field.wide if table == WIDE else field.deep)]
+        return [index for index, field in enumerate(self.fields) if (field.wide if table == WIDE else field.deep)]
 
     def part(self, table: str) -> TablesSpec:
         """Return the spec of one table alone, over the fields that its part sees."""
-        fields = tuple(self.fields[place]._replace(wide=True, deep=True) for place in self.columns_of(table))
+        fields = tuple(self.fields[index]._replace(wide=True, deep=True) for index in self.columns_of(table))
         alone = replace(self, fields=fields, tables=(table,))
         if table == WIDE:
             return replace(alone, embedding_dim=0, deep_optimizer=SgdOptions())
@@ -205,8 +205,8 @@ class TableState:
     def layout(self) -> dict[str, RowArray]:
         return {name: RowArray(array.dtype.name, array.shape[1]) for name, array in self.arrays.items()}
 
-    def read(self, name: str, places: Indices) -> np.ndarray:
-        return self.arrays[name][places]
+    def read(self, name: str, indices: Indices) -> np.ndarray:
+        return self.arrays[name][indices]
 
 
 class TableSnapshot(Protocol):
@@ -222,8 +222,8 @@ class TableSnapshot(Protocol):
         """The state arrays by name, in the order in which they are written."""
         ...
 
-    def read(self, name: str, places: Indices) -> np.ndarray:
-        """Return one state array of `row_ids[places]`: [n, width], valid until the next call."""
+    def read(self, name: str, indices: Indices) -> np.ndarray:
+        """Return one state array of `row_ids[indices]`: [n, width], valid until the next call."""
         ...
 
 
@@ -236,11 +236,11 @@ class CaughtUpTable:
         self.row_ids, self.layout = saved.row_ids, saved.layout
         self._last: tuple[Indices, dict[str, np.ndarray]] | None = None  # a caller reads one array after another
 
-    def read(self, name: str, places: Indices) -> np.ndarray:
-        if self._last is None or self._last[0] is not places:
-            states = {state: self._saved.read(state, places).copy() for state in self.layout}
+    def read(self, name: str, indices: Indices) -> np.ndarray:
+        if self._last is None or self._last[0] is not indices:
+            states = {state: self._saved.read(state, indices).copy() for state in self.layout}
             self._history.catch_up(tuple(states.values()))
-            self._last = places, states
+            self._last = indices, states
         return self._last[1][name]
 
 
@@ -253,9 +253,9 @@ class MeanTable:
         self.row_ids = saved.row_ids
         self.layout = {ROWS: saved.layout[ROWS]}
 
-    def read(self, name: str, places: Indices) -> np.ndarray:
+    def read(self, name: str, indices: Indices) -> np.ndarray:
         assert name == ROWS
-        states = {state: self._saved.read(state, places).copy() for state in self._saved.layout}
+        states = {state: self._saved.read(state, indices).copy() for state in self._saved.layout}
         if self._history is None:
             return self._means.of_still(states[ROWS], states[MEAN], states[MEAN_STEP], self._step)
         self._history.catch_up(tuple(states.values()), self._means)

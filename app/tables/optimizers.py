@@ -112,8 +112,8 @@ class RunningMean:
     def of_still(self, rows: np.ndarray, mean: np.ndarray, mean_step: np.ndarray, step: int) -> np.ndarray:
         """Return the mean after `step` of `rows` [U, D] that stood still since `mean_step` [U, 1], float32."""
         self.reach(step)
-        kept = self.powers[step - mean_step] * (1 - self.powers[mean_step])
-        factor = np.where(mean_step > 0, kept / max(1 - self.powers[step], np.finfo(np.float64).tiny), 0)
+        weight_before = self.powers[step - mean_step] * (1 - self.powers[mean_step])
+        factor = np.where(mean_step > 0, weight_before / max(1 - self.powers[step], np.finfo(np.float64).tiny), 0)
         return rows + factor.astype(np.float32) * (mean - rows)
 
     def include(self, rows: np.ndarray, mean: np.ndarray, steps: np.ndarray) -> None:
@@ -233,12 +233,12 @@ def ftrl_arrays(arrays: dict[str, np.ndarray], options: FtrlOptions) -> dict[str
     With a schedule the linear terms are those of the row's last rate. Without one, or if that rate is far below the
     options' rate, they are those of the options' rate: no later rate is above it, so changing to that loses no digits.
     """
-    wanted = {array.name: np.full_like(arrays[ROWS], array.initial) for array in state_arrays(options)}
-    states = wanted | {name: values for name, values in arrays.items() if name in wanted}
+    initial = {array.name: np.full_like(arrays[ROWS], array.initial) for array in state_arrays(options)}
+    states = initial | {name: values for name, values in arrays.items() if name in initial}
     rate = np.full_like(arrays[ROWS], options.learning_rate)
     if options.is_scheduled:
-        kept = states[LAST_RATE] > rate / LARGEST_RISE
-        rate = states[LAST_RATE] = np.where(kept, states[LAST_RATE], rate)
+        is_near = states[LAST_RATE] > rate / LARGEST_RISE
+        rate = states[LAST_RATE] = np.where(is_near, states[LAST_RATE], rate)
     with np.errstate(invalid="ignore"):  # whoever writes the arrays reports values that are not finite, or below 0
         states["linear"] = ftrl_linear(states[ROWS], states["accumulator"], states["linear"], rate, options)
     return states
@@ -344,20 +344,20 @@ class StepHistory:
         for count in range(1, min(int(missed.max(initial=0)), MOST_EXACT_STEPS) + 1):
             behind = np.flatnonzero(missed >= count)
             steps = last_step[behind] + count
-            rows, first, second, *mean = taken = [array[behind] for array in arrays]
+            rows, first, second, *mean = of_rows = [array[behind] for array in arrays]
             self._missed_step(rows, first, second, self.rates[steps], self.epsilons[steps])
             if means is not None:
                 means.include(rows, mean[0], steps)
-            for array, values in zip(arrays, taken, strict=True):
+            for array, values in zip(arrays, of_rows, strict=True):
                 array[behind] = values
         far = np.flatnonzero(missed > MOST_EXACT_STEPS)
         if far.size:
-            rows, first, second, *mean = taken = [array[far] for array in arrays]
+            rows, first, second, *mean = of_rows = [array[far] for array in arrays]
             exact = last_step[far] + MOST_EXACT_STEPS
             self._rest(rows, first, second, exact)
             if means is not None:
                 mean[0][...] = means.of_still(rows, mean[0], exact, self.step)
-            for array, values in zip(arrays, taken, strict=True):
+            for array, values in zip(arrays, of_rows, strict=True):
                 array[far] = values
         last_step[...] = self.step
 

@@ -41,8 +41,8 @@ class NativeTableSnapshot:
     read_array: ReadArray
     buffer: list[np.ndarray]  # used again by each read
 
-    def read(self, name: str, places: Indices) -> np.ndarray:
-        slots = np.ascontiguousarray(self.slots[places])
+    def read(self, name: str, indices: Indices) -> np.ndarray:
+        slots = np.ascontiguousarray(self.slots[indices])
         dtype, width = self.layout[name]
         num_bytes = slots.size * width * np.dtype(dtype).itemsize
         if not self.buffer or self.buffer[0].size < num_bytes:

@@ -37,41 +37,41 @@ def dense_layouts(schema: Schema, fields: Sequence[TableField], model: ModelOpti
 
 
 def move_dense(
-    found: Arrays, fresh: Arrays, before: Mapping[str, Layout], here: Mapping[str, Layout]
+    source: Arrays, fresh: Arrays, source_layouts: Mapping[str, Layout], layouts: Mapping[str, Layout]
 ) -> dict[str, np.ndarray]:
-    """Return the arrays `found` of a model as one with the arrays `fresh` has them, by the layouts of both.
+    """Return the arrays of `source` as a model with the arrays `fresh` has them, by the layouts of both.
 
-    Blocks that are new here are those of `fresh`; arrays whose fields are all gone are left out. Optimizer state has
+    Blocks that `source` lacks are those of `fresh`. Arrays whose fields are all gone are left out. Optimizer state has
     the layout of its parameter. Raises ValueError for an array that is not of its layout.
     """
-    moved = {name: array for name, array in found.items() if name in fresh or _parameter(name) is None}
+    moved = {name: array for name, array in source.items() if name in fresh or _parameter(name) is None}
     for name, values in fresh.items():
         parameter = _parameter(name)
-        if parameter is not None and (name in found or not before[parameter]):
-            array = found.get(name, values[:0])
-            expected = (sum(size for _, size in before[parameter]), *values.shape[1:])
+        if parameter is not None and (name in source or not source_layouts[parameter]):
+            array = source.get(name, values[:0])
+            expected = (sum(size for _, size in source_layouts[parameter]), *values.shape[1:])
             if array.shape != expected:
                 raise ValueError(
                     f"the checkpoint is of another model: {name} has shape {list(array.shape)}, expected "
                     f"{list(expected)}"
                 )
-            moved[name] = move_blocks(array, before[parameter], here[parameter], values)
+            moved[name] = move_blocks(array, source_layouts[parameter], layouts[parameter], values)
     return moved
 
 
-def move_blocks(source: np.ndarray, before: Layout, here: Layout, fresh: np.ndarray) -> np.ndarray:
-    """Return an array of the layout `here` with the blocks that `source`, of the layout `before`, has by their names.
+def move_blocks(source: np.ndarray, source_layout: Layout, layout: Layout, fresh: np.ndarray) -> np.ndarray:
+    """Return `fresh`, which has `layout`, with the blocks that `source`, which has `source_layout`, has by their names.
 
-    The others are those of `fresh`. Both arrays are [rows, …], and blocks of one name have as many rows.
+    Both arrays are [rows, …], and blocks of one name have as many rows.
     """
-    places, moved = _places(before), fresh.copy()
-    for name, place in _places(here).items():
-        if name in places:
-            moved[place] = source[places[name]]
+    source_slices, moved = _slices(source_layout), fresh.copy()
+    for name, block in _slices(layout).items():
+        if name in source_slices:
+            moved[block] = source[source_slices[name]]
     return moved
 
 
-def _places(layout: Layout) -> dict[Key, slice]:
+def _slices(layout: Layout) -> dict[Key, slice]:
     ends = np.cumsum([0, *(size for _, size in layout)]).tolist()
     return {name: slice(first, first + size) for (name, size), first in zip(layout, ends, strict=False)}
 

@@ -29,10 +29,10 @@ def warm_start(parts: TrainingState, config: Config, schema: Schema, dataset: Pa
     """
     source = open_source(config, schema, dataset)
     if source.metrics:
-        known = ", ".join(
+        values = ", ".join(
             f"{name} {source.metrics[name]:.6f}" for name in ("auc", "log_loss") if name in source.metrics
         )
-        log.info("%s: its run evaluated it as %s", source.where, known)
+        log.info("%s: its run evaluated it as %s", source.where, values)
     _log_fields(source, schema, config)
     take = config.train.init_take
     if take in ("all", "tower"):
@@ -54,29 +54,29 @@ def _take_dense(parts: TrainingState, source: Source, schema: Schema, config: Co
     dense = source.state.dense
     if config.model.fold_numeric and not source.folded:
         dense = fold_numeric(source.state, parts.step.tables.spec, source.schema.num_numeric)
-    before = dense_layouts(source.schema, source.fields, config.model)
-    here = dense_layouts(schema, fields_of_model(schema, config.model), config.model)
+    source_layouts = dense_layouts(source.schema, source.fields, config.model)
+    layouts = dense_layouts(schema, fields_of_model(schema, config.model), config.model)
     # Parameters, and not optimizer states (`adam.first_moment.tower.bias_0`), begin with these.
-    taken = {name: array for name, array in dense.items() if name in memory or name.startswith(("wide.", "tower."))}
+    arrays = {name: array for name, array in dense.items() if name in memory or name.startswith(("wide.", "tower."))}
     fresh = parts.dense_values()
-    taken = move_dense(taken, {name: fresh[name] for name in [*expected, *memory]}, before, here)
-    parts.check_dense(taken, [*expected, *memory])
-    parts.write_dense({name: np.asarray(values, np.float32, order="C") for name, values in taken.items()})
+    arrays = move_dense(arrays, {name: fresh[name] for name in [*expected, *memory]}, source_layouts, layouts)
+    parts.check_dense(arrays, [*expected, *memory])
+    parts.write_dense({name: np.asarray(values, np.float32, order="C") for name, values in arrays.items()})
     rates = parts.learning_rates.at(1)
     parts.optimizers.start_from_weights(rates[WIDE], rates["tower"])
-    log.info("%s: took %d dense arrays", source.where, len(taken))
+    log.info("%s: took %d dense arrays", source.where, len(arrays))
 
 
 def _log_fields(source: Source, schema: Schema, config: Config) -> None:
     """Log the fields that a part of one of the two models alone sees."""
-    there, here = (
+    source_fields, fields_here = (
         dict.fromkeys(
             [(NUMERIC, column.name) for column in of.numeric]
             + [(part, field.name) for field in fields for part in (WIDE, DEEP) if getattr(field, part)]
         )
         for of, fields in ((source.schema, source.fields), (schema, fields_of_model(schema, config.model)))
     )
-    if new := dict.fromkeys(name for part, name in here if (part, name) not in there):
+    if new := dict.fromkeys(name for part, name in fields_here if (part, name) not in source_fields):
         log.info("%s: it has nothing for these fields, which begin anew: %s", source.where, ", ".join(new))
-    if lost := dict.fromkeys(name for part, name in there if (part, name) not in here):
+    if lost := dict.fromkeys(name for part, name in source_fields if (part, name) not in fields_here):
         log.warning("warning: %s: what it learned of these fields is left out: %s", source.where, ", ".join(lost))

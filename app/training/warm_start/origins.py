@@ -63,10 +63,10 @@ def row_origins(old_folder: Path, old: Schema, new_folder: Path, new: Schema) ->
 
 def _vocabularies(schema: Schema) -> dict[str, list[CategoricalField]]:
     """Return the fields of each vocabulary by its name, the one that it is named after first."""
-    found: dict[str, list[CategoricalField]] = {}
+    fields_of: dict[str, list[CategoricalField]] = {}
     for field in sorted(schema.categorical, key=lambda field: schema.vocabulary_of(field.name) != field.name):
-        found.setdefault(schema.vocabulary_of(field.name), []).append(field)
-    return found
+        fields_of.setdefault(schema.vocabulary_of(field.name), []).append(field)
+    return fields_of
 
 
 def _buckets(
@@ -78,20 +78,20 @@ def _buckets(
     With another number of buckets, or another hash, it has values of several. Then nothing is returned, with a warning.
     """
     (old_first, old_end), (new_first, new_end) = before.oov_ids, here.oov_ids
-    count, wanted = old_end - old_first, new_end - new_first
-    if wanted % count or old.is_text(before) != new.is_text(here):
+    old_count, new_count = old_end - old_first, new_end - new_first
+    if new_count % old_count or old.is_text(before) != new.is_text(here):
         kinds = ["text" if schema.is_text(field) else "numbers" for schema, field in ((old, before), (new, here))]
         log.warning(
             "warning: the %s rows of %s for values out of vocabulary start fresh: the model that this run starts from "
             "has %s (of %s), whose values are not those of these rows (of %s); a multiple of them would follow",
-            f"{wanted:,}",
+            f"{new_count:,}",
             here.name,
-            f"{count:,}",
+            f"{old_count:,}",
             *kinds,
         )
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    buckets = np.arange(wanted)
-    return new_first + buckets, old_first + buckets // (wanted // count)
+    buckets = np.arange(new_count)
+    return new_first + buckets, old_first + buckets // (new_count // old_count)
 
 
 def _same_values(old: pa.Table, new: pa.Table) -> tuple[np.ndarray, np.ndarray]:
@@ -110,6 +110,6 @@ def _values(folder: Path, field: str) -> pa.Table:
             if statistics is not None and not statistics.min <= field <= statistics.max:
                 continue
             group = file.read_row_group(number, columns=["field", "value", "id"])
-            chosen = group.filter(pc.equal(group["field"].cast(pa.string()), field))
-            parts.append(chosen.select(["value", "id"]).cast(schema))
+            of_field = group.filter(pc.equal(group["field"].cast(pa.string()), field))
+            parts.append(of_field.select(["value", "id"]).cast(schema))
     return pa.concat_tables(parts)

@@ -150,8 +150,8 @@ class InitialTable:
         self._seed, self._scale = seed, scale
         self._initial = {array.name: array.initial for array in state_arrays(options)}
 
-    def read(self, name: str, places: Indices) -> np.ndarray:
-        row_ids, array = self.row_ids[places], self.layout[name]
+    def read(self, name: str, indices: Indices) -> np.ndarray:
+        row_ids, array = self.row_ids[indices], self.layout[name]
         if name == ROWS:
             return initial_rows(self._seed, row_ids, array.width, self._scale)
         return np.full((row_ids.size, array.width), self._initial.get(name, 0), array.dtype)

@@ -121,8 +121,8 @@ def _are_among(row_ids: np.ndarray, ids: np.ndarray) -> np.ndarray:
     """Return a mask of the `ids` that are among `row_ids`, which ascend."""
     if not row_ids.size:
         return np.zeros(ids.shape, bool)
-    found: np.ndarray = row_ids[np.minimum(np.searchsorted(row_ids, ids), row_ids.size - 1)] == ids
-    return found
+    is_among: np.ndarray = row_ids[np.minimum(np.searchsorted(row_ids, ids), row_ids.size - 1)] == ids
+    return is_among
 
 
 def _pieces(

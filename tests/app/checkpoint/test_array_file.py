@@ -153,7 +153,7 @@ def test_any_header_gives_places_within_the_file_or_an_error_that_names_it(made)
         read = {}
 
         def read_all(reader):
-            read.update((name, reader.next_array(place)) for name, place in reader.places.items())
+            read.update((name, reader.next_array(entry)) for name, entry in reader.entries.items())
 
         record = write_file(path, [path.read_bytes()])
         if places is None:
