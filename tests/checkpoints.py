@@ -20,17 +20,17 @@ from common import settings
 def plain_manifest(step, vocabulary_size=1000, **others):
     """The manifest of a checkpoint after `step` steps, which nobody can train on."""
     data = {"vocabulary_size": vocabulary_size}
-    return Manifest(**{"config": {}, "dataset": "", "data": data, "metrics": {}, **others}, **position(step))
+    return _manifest(step, {"config": {}, "dataset": "", "data": data, **others})
 
 
 def run_manifest(step, config, schema, dataset, **others):
     """The manifest of a checkpoint after `step` steps of a run with this configuration on this prepared folder."""
     described = {"config": settings.as_dict(config), "dataset": str(dataset), "data": data_identity(schema)}
-    return Manifest(**{"metrics": {}, **described, **others}, **position(step))
+    return _manifest(step, described | others)
 
 
-def position(step):
-    return {"step": step, "epoch": 1, "epoch_step": step}
+def _manifest(step, content):
+    return Manifest(**{"step": step, "epoch": 1, "epoch_step": step, "metrics": {}, **content})
 
 
 def load(path):

@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 
 def contents(folder):
     """Return the bytes of every file, by name."""
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 def vocabulary_of(folder):

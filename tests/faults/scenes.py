@@ -16,7 +16,7 @@ from pathlib import Path
 from unittest import mock
 
 from app.checkpoint import write
-from app.checkpoint.manifest import Manifest, read_manifest
+from app.checkpoint.manifest import read_manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import remove_old, step_folders, whole_checkpoints
 from app.checkpoint.write import write_checkpoint
@@ -25,7 +25,6 @@ from app.config.config import Config
 from app.config.run_settings import CheckpointOptions
 from app.run.claim import RunIsFinishedError, open_run
 from app.run.decision import find_newest
-from app.run.identity import data_identity
 from app.run.logs import EVAL_LOG, LOSS_LOG, METRICS, forget_after
 from common import settings
 from data_prep.checks.inspect import verify_files
@@ -34,7 +33,9 @@ from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import SCHEMA_FILE, read_schema
 from data_prep.sources.synthetic import synthesize
 from tests.app.checkpoint.test_checkpoint_faults import compact_and_tidy, is_state, make_chain, make_state
+from tests.checkpoints import plain_manifest, run_manifest
 from tests.faults.power_cut import Operation, Recording, record
+from tests.prepared_folders import contents
 
 PROJECT = Path(__file__).parents[2]
 TINY_CONFIG = PROJECT / "configs" / "tiny.yaml"
@@ -92,10 +93,10 @@ class Save(Scene):
 
     def before(self, root: Path) -> None:
         for step in (1, 2):
-            write_checkpoint(root, make_state(seed=step), manifest_of(step))
+            write_checkpoint(root, make_state(seed=step), plain_manifest(step))
 
     def act(self, root: Path) -> None:
-        write_checkpoint(root, make_state(seed=9), manifest_of(self.step), num_shards=2)
+        write_checkpoint(root, make_state(seed=9), plain_manifest(self.step), num_shards=2)
         remove_old(root, CheckpointOptions(keep_last=1, keep_best=0), "auc")
 
     def begin(self, recording: Recording) -> None:
@@ -148,11 +149,11 @@ class Delta(Scene):
     """A delta follows a full checkpoint."""
 
     def before(self, root: Path) -> None:
-        write_checkpoint(root, make_state(seed=1), manifest_of(1))
+        write_checkpoint(root, make_state(seed=1), plain_manifest(1))
 
     def act(self, root: Path) -> None:
         parent = {"step": 1, "id": read_manifest(root / "step-00000001").id}
-        write_checkpoint(root, make_state(seed=2), dataclasses.replace(manifest_of(2), parent=parent))
+        write_checkpoint(root, make_state(seed=2), dataclasses.replace(plain_manifest(2), parent=parent))
 
     def judge(self, root: Path, count: int) -> str:
         write.clear_leftovers(root)
@@ -166,7 +167,7 @@ class Merge(Scene):
     """A checkpoint is written with other files into a new folder, two levels down."""
 
     def before(self, root: Path) -> None:
-        write_checkpoint(root, make_state(seed=1), manifest_of(1))
+        write_checkpoint(root, make_state(seed=1), plain_manifest(1))
 
     def act(self, root: Path) -> None:
         reshard(root / "step-00000001", root / "new" / "here", num_shards=2)
@@ -186,17 +187,9 @@ class Merge(Scene):
         return "new"
 
 
-def manifest_of(step: int) -> Manifest:
-    return Manifest(step, 1, step, {"train": {"seed": 1}}, "/prepared", {"vocabulary_size": 12}, {})
-
-
 # Preparations
 
 OPTIONS = PrepareOptions(min_count=3, block_rows=64, shuffle_window_rows=200, workers=1)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 class Prepare(Scene):
@@ -278,7 +271,7 @@ class Train(Scene):
         config = settings.resolve(Config, TINY_CONFIG, OLDER)
         run, locks = open_run(root, config, schema)
         with locks:
-            manifest = Manifest(4, 1, 4, settings.as_dict(config), "", data_identity(schema), {}, {"last_step": -1})
+            manifest = run_manifest(4, config, schema, "", selection={"last_step": -1})
             write_checkpoint(run.checkpoints, make_state(seed=4), manifest)
             run.append_losses([f"epoch: 1 step: {step}" for step in range(1, 5)])
 

@@ -7,12 +7,12 @@ import sys
 import pytest
 
 from app.__main__ import main
-from app.checkpoint.manifest import Manifest, read_manifest, write_manifest
+from app.checkpoint.manifest import read_manifest, write_manifest
 from app.checkpoint.write import ModelState, write_checkpoint
 from app.run.claim import open_run
 from app.run.identity import data_identity
-from common import settings
 from common.files import lock_folder
+from tests.checkpoints import run_manifest
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def checkpoint_of(tmp_path, tiny_config, tiny_schema, tiny_dataset):
     """Save a checkpoint without a model; `evaluate` has not opened its files when it looks at the data."""
 
     def save(**changed):
-        config = settings.as_dict(tiny_config("model.first_layer=direct"))  # as auto was resolved
-        manifest = Manifest(2, 2, 0, config, str(tiny_dataset), data_identity(tiny_schema), {})
+        config = tiny_config("model.first_layer=direct")  # as auto was resolved
+        manifest = run_manifest(2, config, tiny_schema, tiny_dataset, epoch=2, epoch_step=0)
         path = write_checkpoint(tmp_path / "checkpoints", ModelState({}, {}), manifest)
         write_manifest(path, dataclasses.replace(read_manifest(path), **changed))
         return path

@@ -9,16 +9,16 @@ import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
 from app.batches import read_batches, written_order
-from app.checkpoint.manifest import Manifest, read_manifest
+from app.checkpoint.manifest import read_manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import write_checkpoint
 from app.cli.evaluate import check_data, evaluate_checkpoint, saved_config
 from app.evaluation.measure import measure
 from app.evaluation.results import MISSING, OUT_OF_VOCABULARY
-from app.run.identity import data_identity
 from common import settings
 from data_prep.prepared.schema import write_schema
 from data_prep.prepared.truth import best_possible
+from tests.checkpoints import run_manifest
 
 
 @pytest.fixture(scope="module", params=["reference", "stock", "stock, numeric fields looked up"])
@@ -31,7 +31,7 @@ def saved(request, make_parts, tiny_config, tiny_dataset, tiny_schema, tmp_path_
     batches = list(read_batches(tiny_dataset, tiny_schema, "test", written_order(tiny_schema, "test"), 200))
     for batch in batches:
         parts.step(batch, parts.step.prepare(batch))
-    manifest = Manifest(2, 1, 2, settings.as_dict(config), str(tiny_dataset), data_identity(tiny_schema), {})
+    manifest = run_manifest(2, config, tiny_schema, tiny_dataset)
     path = write_checkpoint(tmp_path_factory.mktemp("saved"), parts.state(), manifest)
     logits = np.concatenate([parts.step.score(batch, parts.step.prepare(batch)) for batch in batches])
     return path, logits, np.concatenate([batch.labels for batch in batches])
@@ -56,8 +56,7 @@ def test_a_checkpoint_is_judged_as_the_model_it_was_saved_from(saved, tiny_confi
 
 @pytest.fixture(scope="module")
 def one_saved(make_parts, tiny_config, tiny_dataset, tiny_schema, tmp_path_factory):
-    config = tiny_config("tables.backend=reference")
-    manifest = Manifest(0, 1, 0, settings.as_dict(config), str(tiny_dataset), data_identity(tiny_schema), {})
+    manifest = run_manifest(0, tiny_config("tables.backend=reference"), tiny_schema, tiny_dataset)
     state = make_parts("reference", tiny_schema).state()
     return write_checkpoint(tmp_path_factory.mktemp("one"), state, manifest)
 

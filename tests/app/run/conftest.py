@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import yaml
 
-from app.checkpoint.manifest import Manifest
 from app.checkpoint.write import ModelState, write_checkpoint
 from app.config.config import Config
 from app.evaluation.grouped_auc import GroupedAuc
@@ -14,10 +13,10 @@ from app.evaluation.metrics import MetricStream
 from app.evaluation.results import Groups, Measurement, content_of, write_evaluation
 from app.run.claim import open_run
 from app.run.decision import settings_of_run
-from app.run.identity import data_identity
 from app.run.logs import OP_TIMES, PROFILE_FOLDER
 from common import settings
 from data_prep.prepared.truth import Best
+from tests.checkpoints import run_manifest
 
 NUM_STEPS = 40
 
@@ -113,17 +112,8 @@ def start(tmp_path, tiny_config, tiny_schema):
 
 
 def save_checkpoint(folder, step, config, schema, epochs_done=0):
-    evaluated = {"last_step": step - 1}
-    manifest = Manifest(
-        step,
-        epochs_done + 1,
-        0 if epochs_done else step,
-        settings.as_dict(config),
-        "",
-        data_identity(schema),
-        {},
-        evaluated,
-    )
+    position = {"epoch": epochs_done + 1, "epoch_step": 0 if epochs_done else step}
+    manifest = run_manifest(step, config, schema, "", selection={"last_step": step - 1}, **position)
     return write_checkpoint(folder, ModelState({}, {}), manifest)
 
 

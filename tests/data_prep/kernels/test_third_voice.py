@@ -25,6 +25,7 @@ from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import SPLITS, row_numbers_file
 from tests.data_prep.kernels.generated_logs import generate_log
 from tests.data_prep.kernels.slow_reader import read_log
+from tests.prepared_folders import contents
 
 KERNELS = ("native", "numpy") if native.is_available() else ("numpy",)
 _ODD_BYTES = [b"\r", b"\r\r", b"\x1f", b'"', b"\0", b"\xff", b" ", b"\xef\xbb\xbf", b"x" * 70_000]
@@ -96,11 +97,6 @@ def write_files(random_: random.Random, folder: Path, files: dict[str, bytes]) -
         paths.append(folder / (f"{name}.gz" if packed else name))
         paths[-1].write_bytes(gzip.compress(content, 1) if packed else content)
     return paths
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """The bytes of every file."""
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def in_order(rows: list[tuple]) -> list[tuple]:
