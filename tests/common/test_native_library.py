@@ -112,3 +112,7 @@ def test_a_library_that_is_older_than_its_sources_is_not_loaded(tmp_path):
     os.utime(source, (built.stat().st_mtime - 1,) * 2)
     with pytest.raises(OSError, match="cannot be loaded"):  # it is empty, and was looked at
         library.load()
+    header = source.rename(source.with_suffix(".h"))  # as in a bundle, whose files may have any times
+    os.utime(header, (built.stat().st_mtime + 1,) * 2)
+    with pytest.raises(OSError, match="cannot be loaded"):
+        library.load()
