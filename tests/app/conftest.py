@@ -235,6 +235,18 @@ def random_gradients() -> Callable[..., RowGradients]:
 
 
 @pytest.fixture(scope="session")
+def run_steps(random_ids, random_gradients) -> Callable[..., None]:
+    def run(tables, num_steps=6, seed=3, batch=20) -> None:
+        """Take steps on random batches."""
+        rng = np.random.default_rng(seed)
+        for _ in range(num_steps):
+            ids = random_ids(tables.spec, batch, rng)
+            tables.update(tables.unique(ids), random_gradients(tables.spec, batch, rng, scale=0.3))
+
+    return run
+
+
+@pytest.fixture(scope="session")
 def assert_same_state() -> Callable[..., None]:
     def check(tables: HostTables, expected: HostTables) -> None:
         """Same step, same touched rows, same bits."""

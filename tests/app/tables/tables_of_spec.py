@@ -1,8 +1,38 @@
 """Tables whose learning rates are those that their optimizers' options name, unless a test gives others."""
 
+import numpy as np
+
+from app.config.optimizer_settings import (
+    AdagradOptions,
+    AdamOptions,
+    FtrlOptions,
+    LazyAdamOptions,
+    PartialRowwiseAdamOptions,
+    RowwiseAdagradOptions,
+    SgdOptions,
+)
+from app.config.schedules import StepSchedule
 from app.tables.interface import DEEP, WIDE
 from app.tables.native.tables import NativeTables
 from app.tables.reference import ReferenceTables
+
+DEEP_OPTIMIZERS = [
+    LazyAdamOptions(),
+    AdamOptions(learning_rate=1e-3),
+    PartialRowwiseAdamOptions(),
+    AdamOptions(beta1=0.0, beta2=0.0),
+    AdagradOptions(initial_accumulator=0.5),
+    RowwiseAdagradOptions(initial_accumulator=0.25),
+    SgdOptions(),
+    FtrlOptions(l1=1e-3),
+    FtrlOptions(l1=1e-3, schedule=StepSchedule()),
+]
+WIDE_OPTIMIZERS = [
+    FtrlOptions(),
+    FtrlOptions(schedule=StepSchedule()),
+    AdagradOptions(initial_accumulator=0.1),
+    SgdOptions(),
+]
 
 
 def constant_rates(spec):
@@ -16,3 +46,12 @@ def native_tables(spec, num_threads=None, **rates):
 
 def reference_tables(spec, **rates):
     return ReferenceTables(spec, constant_rates(spec) | rates)
+
+
+def assert_equal_states(found, expected):
+    assert found.keys() == expected.keys()
+    for table, saved in expected.items():
+        np.testing.assert_array_equal(found[table].row_ids, saved.row_ids, table)
+        assert found[table].arrays.keys() == saved.arrays.keys()
+        for name, array in saved.arrays.items():
+            np.testing.assert_array_equal(found[table].arrays[name].view(np.int32), array.view(np.int32), name)

@@ -4,36 +4,13 @@ import numpy as np
 import pytest
 
 from app.config.optimizer_settings import (
-    AdagradOptions,
-    AdamOptions,
     FtrlOptions,
-    LazyAdamOptions,
-    PartialRowwiseAdamOptions,
-    RowwiseAdagradOptions,
     SgdOptions,
 )
-from app.config.schedules import StepSchedule
 from app.tables.interface import DEEP, WIDE, RowGradients
 from app.tables.native import library
-from tests.app.tables.tables_of_spec import native_tables, reference_tables
+from tests.app.tables.tables_of_spec import DEEP_OPTIMIZERS, WIDE_OPTIMIZERS, native_tables, reference_tables
 
-DEEP_OPTIMIZERS = [
-    LazyAdamOptions(),
-    AdamOptions(learning_rate=1e-3),
-    PartialRowwiseAdamOptions(),
-    AdamOptions(beta1=0.0, beta2=0.0),
-    AdagradOptions(initial_accumulator=0.5),
-    RowwiseAdagradOptions(initial_accumulator=0.25),
-    SgdOptions(),
-    FtrlOptions(l1=1e-3),
-    FtrlOptions(l1=1e-3, schedule=StepSchedule()),
-]
-WIDE_OPTIMIZERS = [
-    FtrlOptions(),
-    FtrlOptions(schedule=StepSchedule()),
-    AdagradOptions(initial_accumulator=0.1),
-    SgdOptions(),
-]
 by_name = {"ids": lambda options: options.name}
 every_deep = pytest.mark.parametrize("deep", DEEP_OPTIMIZERS, **by_name)
 every_wide = pytest.mark.parametrize("wide", WIDE_OPTIMIZERS, **by_name)
@@ -41,17 +18,6 @@ every_wide = pytest.mark.parametrize("wide", WIDE_OPTIMIZERS, **by_name)
 
 def falling(step):
     return 0.1 / step
-
-
-@pytest.fixture
-def run_steps(random_ids, random_gradients):
-    def run(tables, num_steps=6, batch=20, seed=3):
-        rng = np.random.default_rng(seed)
-        for _ in range(num_steps):
-            ids, gradients = random_ids(tables.spec, batch, rng), random_gradients(tables.spec, batch, rng, 0.3)
-            tables.update(tables.unique(ids), gradients)
-
-    return run
 
 
 @every_deep

@@ -12,8 +12,8 @@ from app.tables.checks import load_state
 from app.tables.fields import TableField
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, RowGradients
-from tests.app.tables.tables_of_spec import constant_rates
-from tests.app.tables.test_parts import MAKERS, assert_equal_states
+from tests.app.tables.tables_of_spec import assert_equal_states, constant_rates
+from tests.app.tables.test_parts import MAKERS
 
 FIELDS = (
     TableField("C1"),

@@ -4,27 +4,12 @@ import numpy as np
 import pytest
 
 from app.config.optimizer_settings import (
-    AdagradOptions,
     AdamOptions,
     FtrlOptions,
-    LazyAdamOptions,
-    PartialRowwiseAdamOptions,
-    RowwiseAdagradOptions,
-    SgdOptions,
 )
 from app.config.schedules import StepSchedule
 from app.tables.interface import DEEP, WIDE
-from tests.app.tables.tables_of_spec import native_tables, reference_tables
-
-DEEP_OPTIMIZERS = [
-    LazyAdamOptions(),
-    AdamOptions(),
-    PartialRowwiseAdamOptions(),
-    AdagradOptions(initial_accumulator=0.5),
-    RowwiseAdagradOptions(initial_accumulator=0.25),
-    FtrlOptions(schedule=StepSchedule()),
-]
-WIDE_OPTIMIZERS = [FtrlOptions(), AdagradOptions(initial_accumulator=0.1), SgdOptions()]
+from tests.app.tables.tables_of_spec import DEEP_OPTIMIZERS, WIDE_OPTIMIZERS, native_tables, reference_tables
 
 
 def random_writes(spec, rng):

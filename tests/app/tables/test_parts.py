@@ -11,7 +11,7 @@ from app.tables.checks import load_state
 from app.tables.fields import TableField
 from app.tables.interface import DEEP, WIDE, RowGradients
 from tests.app.tables.job_in_threads import JobInThreads
-from tests.app.tables.tables_of_spec import constant_rates
+from tests.app.tables.tables_of_spec import assert_equal_states, constant_rates
 
 PARTS = {
     "crosses": ("wd", "wd", "w"),
@@ -39,15 +39,6 @@ MAKERS = {
     "ranks": ranks_of_spec("native", 0),
     "server": ranks_of_spec("reference", 1),
 }
-
-
-def assert_equal_states(found, expected):
-    assert found.keys() == expected.keys()
-    for table, saved in expected.items():
-        np.testing.assert_array_equal(found[table].row_ids, saved.row_ids, table)
-        assert found[table].arrays.keys() == saved.arrays.keys()
-        for name, array in saved.arrays.items():
-            np.testing.assert_array_equal(found[table].arrays[name].view(np.int32), array.view(np.int32), name)
 
 
 def random_step(spec, rng, batch=7):

@@ -9,22 +9,9 @@ import pytest
 from app.tables.checks import load_state
 from app.tables.interface import DEEP, TableState
 from app.tables.native import rows as native_rows
-from tests.app.tables.tables_of_spec import native_tables
+from tests.app.tables.tables_of_spec import assert_equal_states, native_tables
 
 IDS = np.array([[4, 9, 4], [9, 9, 0], [49, 4, 30]], np.int32)
-
-
-@pytest.fixture(scope="session")
-def train(random_ids, random_gradients):
-    """Take `count` steps of random batches."""
-
-    def take_steps(tables, count, seed, batch=20):
-        rng = np.random.default_rng(seed)
-        for _ in range(count):
-            ids = random_ids(tables.spec, batch, rng)
-            tables.update(tables.unique(ids), random_gradients(tables.spec, batch, rng))
-
-    return take_steps
 
 
 def read_all(snapshot):
@@ -35,35 +22,26 @@ def read_all(snapshot):
     }
 
 
-def assert_equal(found, expected):
-    assert found.keys() == expected.keys()
-    for table, saved in expected.items():
-        np.testing.assert_array_equal(found[table].row_ids, saved.row_ids)
-        assert list(found[table].arrays) == list(saved.arrays)
-        for name, array in saved.arrays.items():
-            np.testing.assert_array_equal(found[table].arrays[name].view(np.int32), array.view(np.int32), name)
-
-
-def test_a_snapshot_is_released_before_the_next_one_and_before_a_load(make_tables, make_spec, train):
+def test_a_snapshot_is_released_before_the_next_one_and_before_a_load(make_tables, make_spec, run_steps):
     """Both would free the rows that its reader has not come to."""
     tables = make_tables(make_spec(vocabulary_size=400))
-    train(tables, 2, seed=1)
+    run_steps(tables, 2, seed=1)
     before = tables.state()
     snapshot = tables.snapshot(changed_only=False)
     with pytest.raises(RuntimeError, match="a snapshot of the tables is open: release it"):
         tables.snapshot(changed_only=True)
     with pytest.raises(RuntimeError, match="a snapshot of the tables is open: release it"):
         load_state(tables, before, tables.step)
-    train(tables, 1, seed=2)
-    assert_equal(read_all(snapshot), before)
+    run_steps(tables, 1, seed=2)
+    assert_equal_states(read_all(snapshot), before)
     snapshot.release(saved=True)
     load_state(tables, before, tables.step)
-    assert_equal(read_all(tables.snapshot(changed_only=False)), before)
+    assert_equal_states(read_all(tables.snapshot(changed_only=False)), before)
 
 
-def test_a_load_that_fails_leaves_empty_tables(make_tables, make_spec, train):
+def test_a_load_that_fails_leaves_empty_tables(make_tables, make_spec, run_steps):
     tables = make_tables(make_spec())
-    train(tables, 2, seed=1)
+    run_steps(tables, 2, seed=1)
     with pytest.raises(ValueError, match="deep rows of row 4 is nan"), tables.loading(step=9) as write:
         write(DEEP, "rows", np.array([3, 4]), np.array([[1] * 5, [np.nan] * 5], np.float32))
     assert tables.state()[DEEP].row_ids.size == 0
@@ -72,15 +50,15 @@ def test_a_load_that_fails_leaves_empty_tables(make_tables, make_spec, train):
     np.testing.assert_array_equal(tables.lookup(tables.unique(IDS)).deep, fresh.lookup(fresh.unique(IDS)).deep)
 
 
-def test_reading_beside_updates_never_sees_half_of_one(native_library, make_spec, train):
+def test_reading_beside_updates_never_sees_half_of_one(native_library, make_spec, run_steps):
     """The reader goes over the rows again and again while a thread updates them: in some reads there are updates."""
     tables = native_tables(make_spec(vocabulary_size=2000, embedding_dim=80), 2)
-    train(tables, 3, seed=1, batch=400)
+    run_steps(tables, 3, seed=1, batch=400)
     enough = threading.Event()
 
     def update():
         while not enough.is_set():
-            train(tables, 1, seed=tables.step, batch=400)
+            run_steps(tables, 1, seed=tables.step, batch=400)
 
     for _ in range(5):
         expected, reads_beside, give_up = tables.state(), 0, time.monotonic() + 60
@@ -92,27 +70,27 @@ def test_reading_beside_updates_never_sees_half_of_one(native_library, make_spec
             while reads_beside < 3:
                 assert time.monotonic() < give_up
                 step = tables.step
-                assert_equal(read_all(snapshot), expected)
+                assert_equal_states(read_all(snapshot), expected)
                 reads_beside += tables.step > step
         finally:
             enough.set()
             updates.join()
-        assert_equal(read_all(snapshot), expected)
+        assert_equal_states(read_all(snapshot), expected)
         snapshot.release(saved=True)
 
 
 def test_where_no_row_can_be_kept_the_update_waits_for_the_release(
-    native_library, make_spec, train, monkeypatch, caplog
+    native_library, make_spec, run_steps, monkeypatch, caplog
 ):
     tables = native_tables(make_spec(), 1)
-    train(tables, 1, seed=1)
+    run_steps(tables, 1, seed=1)
     before = tables.state()
     snapshot = tables.snapshot(changed_only=False)
     monkeypatch.setattr(native_rows, "require_memory", refuse_memory)
-    updates = threading.Thread(target=train, args=(tables, 1, 2))
+    updates = threading.Thread(target=run_steps, args=(tables, 1, 2))
     updates.start()
     assert snapshot.awaited.wait(10)
-    assert_equal(read_all(snapshot), before)
+    assert_equal_states(read_all(snapshot), before)
     snapshot.release(saved=True)
     updates.join(10)
     assert tables.step == 2

@@ -1,37 +1,27 @@
 """The running mean of rows, kept lazily, is the plain mean over all rows at every step, on every backend."""
 
 from dataclasses import replace
+from itertools import cycle
 
 import numpy as np
 import pytest
 
 from app.config.optimizer_settings import (
-    AdagradOptions,
     AdamOptions,
-    FtrlOptions,
-    LazyAdamOptions,
-    PartialRowwiseAdamOptions,
-    RowwiseAdagradOptions,
-    SgdOptions,
 )
-from app.config.schedules import StepSchedule
 from app.tables.backends import make_host_tables
 from app.tables.checks import load_state
 from app.tables.fields import NO_ROW, TableField
 from app.tables.interface import DEEP, WIDE, MeanTable, RowGradients
 from app.tables.optimizers import MOST_EXACT_STEPS, RunningMean, StepHistory
-from tests.app.tables.tables_of_spec import constant_rates
+from tests.app.tables.tables_of_spec import DEEP_OPTIMIZERS, WIDE_OPTIMIZERS, constant_rates
 
 DECAY, NUM_STEPS, V = 0.9, 12, 40
-OPTIMIZERS = {
-    "lazy_adam": {"deep": LazyAdamOptions()},
-    "adam": {"deep": AdamOptions(learning_rate=1e-2), "l2_coef": 1e-2},
-    "ftrl": {"deep": FtrlOptions(l1=1e-3, schedule=StepSchedule()), "wide": FtrlOptions(schedule=StepSchedule())},
-    "partial_rowwise_adam": {"deep": PartialRowwiseAdamOptions()},
-    "adagrad": {"deep": AdagradOptions(initial_accumulator=0.5), "wide": AdagradOptions(initial_accumulator=0.1)},
-    "rowwise": {"deep": RowwiseAdagradOptions(initial_accumulator=0.25), "wide": SgdOptions()},
-}
-every_optimizer = pytest.mark.parametrize("optimizers", OPTIMIZERS.values(), ids=OPTIMIZERS)
+OPTIMIZERS = [
+    {"deep": deep, "wide": wide, "l2_coef": 1e-2}
+    for deep, wide in zip(DEEP_OPTIMIZERS, cycle(WIDE_OPTIMIZERS), strict=False)
+]
+every_optimizer = pytest.mark.parametrize("optimizers", OPTIMIZERS, ids=[each["deep"].name for each in OPTIMIZERS])
 
 
 @pytest.fixture

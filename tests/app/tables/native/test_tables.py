@@ -18,19 +18,6 @@ from tests.app.tables.tables_of_spec import native_tables, reference_tables
 pytestmark = pytest.mark.usefixtures("native_library")
 
 
-@pytest.fixture
-def run_steps(random_ids, random_gradients):
-    def run(tables, num_steps=4, batch=64, seed=3):
-        rng = np.random.default_rng(seed)
-        for _ in range(num_steps):
-            ids, gradients = random_ids(tables.spec, batch, rng), random_gradients(tables.spec, batch, rng, 0.3)
-            rows = tables.lookup(tables.unique(ids))
-            tables.update(tables.unique(ids), gradients)
-        return rows
-
-    return run
-
-
 def test_more_touched_rows_than_slots_are_refused_before_anything_is_written(make_spec, monkeypatch):
     tables = native_tables(make_spec(vocabulary_size=400))
     tables.touch(np.arange(10))
