@@ -39,27 +39,6 @@ def other_dataset(tmp_path_factory, tiny_log, project):
     return folder
 
 
-def names_of_ids(folder, schema):
-    names = {row["id"]: (row["field"], row["value"]) for row in pq.read_table(folder / VOCABULARY_FILE).to_pylist()}
-    names |= {place: (field.name, None) for place, field in enumerate(schema.numeric)}
-    for field in schema.categorical:
-        names |= {row: (field.name, number) for number, row in enumerate(range(*field.oov_ids))}
-    return names
-
-
-def test_rows_follow_their_field_and_value(tiny_dataset, tiny_schema, other_dataset):
-    other = read_schema(other_dataset)
-    for old_folder, old, new_folder, new in (
-        (tiny_dataset, tiny_schema, other_dataset, other),
-        (other_dataset, other, tiny_dataset, tiny_schema),
-    ):
-        origins = row_origins(old_folder, old, new_folder, new)
-        old_ids = {name: row for row, name in names_of_ids(old_folder, old).items()}
-        expected = {row: old_ids.get(name, NONE) for row, name in names_of_ids(new_folder, new).items()}
-        assert dict(enumerate(origins.tolist())) == expected
-        assert len(expected) == new.vocabulary_size
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, make_parts, random_batch, tiny_config, tiny_schema, tiny_dataset):
     """A checkpoint after three steps, and its state."""
