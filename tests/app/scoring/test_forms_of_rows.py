@@ -3,6 +3,8 @@
 What cannot be the same is an error that names the column.
 """
 
+import csv
+import io
 import json
 import random
 from contextlib import suppress
@@ -172,6 +174,14 @@ def typed_frame(world):
     return typed_table(world).to_pandas()
 
 
+def as_csv(world):
+    """Text rows with a header, in any order of the columns."""
+    rows = text_rows(world)
+    text, names = io.StringIO(), world.random.sample([*rows[0]], len(rows[0]))
+    csv.writer(text).writerows([names, *([row[name] for name in names] for row in rows)])
+    return text.getvalue().encode()
+
+
 def stream(table):
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -237,6 +247,7 @@ def forms(world, folder):
         "typed dicts": score(world.typed_rows),
         "dicts of NumPy": score(lambda: typed_frame(world).to_dict("records")),
         "JSON": served("application/json", lambda: as_json(world)),
+        "CSV": served("text/csv", lambda: as_csv(world)),
         "text frame": score(lambda: pd.DataFrame(text_rows(world))),
         "text frame of objects": score(lambda: pd.DataFrame(text_rows(world)).astype(object)),
         "typed frame": score(lambda: typed_frame(world)),

@@ -1,0 +1,68 @@
+"""Rows as CSV with a header: quoted as RFC 4180 says, in UTF-8. An empty cell is a missing value."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+
+from app.scoring.predictor import Predictor
+from app.serving.forms.form import Form, RequestError, RowsToScore, check_rows, rows_to_chunk
+from app.serving.options import Limits
+from data_prep.options.log_format import LogFormat
+
+
+def to_chunk(body: bytes, predictor: Predictor, limits: Limits) -> RowsToScore:
+    """Return the rows of a body as a chunk. Columns may have any order; others than the model's are ignored."""
+    records = _records(body)
+    _, header = next(records, (1, []))
+    names, counts = [name for name, _ in predictor.log_format.fields], Counter(header)
+    if wrong := [name for name in names if counts[name] != 1]:
+        raise RequestError(400, f"line 1 must name each column of the model once; missing or twice: {', '.join(wrong)}")
+    rows: list[list[str]] = []
+    for line, cells in records:
+        if len(cells) != len(header):
+            raise RequestError(400, f"line {line} has {len(cells)} cells, expected {len(header)} as in line 1")
+        rows.append(cells)
+        check_rows(len(rows), limits)
+    places = [header.index(name) for name in names]
+    columns = [pa.array([cells[place] for cells in rows], pa.string()) for place in places]
+    return rows_to_chunk(pa.table(columns, names), predictor, limits)
+
+
+def _records(body: bytes) -> Iterator[tuple[int, list[str]]]:
+    """Yield the cells of each record behind the number, from 1, of the line on which it begins."""
+    try:
+        text = body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise RequestError(400, f"line {line} is no UTF-8: byte {error.object[error.start]:#x}") from None
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    line = 1
+    try:
+        for cells in reader:
+            yield line, cells or [""]  # a blank line: a missing value of the only column
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise RequestError(400, f"line {line} is not quoted as in RFC 4180: {error}") from None
+
+
+def name_row(body: bytes, row: int) -> str:
+    """Return the line on which a row begins."""
+    line, _ = next(islice(_records(body), row + 1, None))
+    return f"line {line}"
+
+
+def describe(log_format: LogFormat, row: dict[str, Any]) -> dict[str, Any]:
+    """Return schema and example."""
+    names, text = [name for name, _ in log_format.fields], io.StringIO()
+    csv.writer(text).writerows([names, [row.get(name) for name in names]])
+    return {"schema": {"type": "string"}, "example": text.getvalue()}
+
+
+FORM = Form("text/csv", "CSV with a header", to_chunk, describe, name_row=name_row)
