@@ -1,22 +1,34 @@
-"""Print the layout's figures: entries, floors, circles, upward imports, and the files of a training step.
+"""Print the layout's figures: entries, floors, circles, upward imports, the ways through the house, and its weight.
 
     python -m benchmarks.house [FOLDER_OR_COMMIT ...]     default: this working tree; several are shown side by side
 
 A unit is an entry of app/ or data_prep/ (a file or a package), or common/ as a whole; a floor is a unit's longest way
 down over imports. Imports inside functions count.
+
+The ways of `assemble` and `export` are traced while a tiny model is trained and exported (20 seconds; --static leaves
+them out). A way enters a file if it calls a function there. A stay is a time in one file: one for each call from a
+function to one of another file and one for each return, where calls between the same two functions count once. Near is
+what the first file itself calls, and what is called from there within the same files.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import io
+import json
+import os
 import statistics
 import subprocess
+import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
+from types import CodeType, FrameType
 
 PROJECT = Path(__file__).parents[1]
 TOPS = ("app", "data_prep", "common")
@@ -128,10 +140,20 @@ class House:
         nodes = [node for tree in self.trees.values() for node in ast.walk(tree) if isinstance(node, kinds)]
         return [(node.end_lineno or 0) - node.lineno + 1 for node in nodes]
 
-    def protocols(self) -> int:
-        """Classes that derive from Protocol."""
-        classes = [node for tree in self.trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-        return sum("Protocol" in ast.unparse(base) for node in classes for base in node.bases)
+    def asking_options(self) -> int:
+        """Count the files of data_prep, but data_prep/options, that read a field of a preparation's options."""
+        count = 0
+        for name, tree in self.trees.items():
+            objects = [node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+            names = {getattr(each, "id", getattr(each, "attr", "")) for each in objects}
+            is_of_data = name.startswith("data_prep.") and self.unit(name) != "data_prep.options"
+            count += is_of_data and not names.isdisjoint({"options", "_options"})
+        return count
+
+    def names_twice(self) -> int:
+        """Count the names that more than one file has, __init__ and __main__ aside."""
+        names = Counter(path.name for path in self.paths.values() if not path.name.startswith("__"))
+        return sum(count > 1 for count in names.values())
 
 
 def _without_annotations(definition: ast.stmt) -> ast.stmt:
@@ -200,35 +222,109 @@ def figures(root: Path) -> dict[str, str]:
         "circles of packages": str(sum(len(circles(house.units(top))) for top in ("app", "data_prep"))),
         "imports that run up or past the doors": str(house.past_the_doors()),
         "files and lines of a training step": f"{files} files, {lines:,} lines",
-        "Protocols": str(house.protocols()),
+        "file names that occur twice": str(house.names_twice()),
+        "files of data_prep that ask options": str(house.asking_options()),
         "function: median, 90th percentile": f"{statistics.median(functions):.0f}, {_percentile(functions, 0.9)} lines",
-        "Python of the product": f"{sum(len(p.read_text().splitlines()) for p in house.paths.values()):,} lines, "
-        f"{len(house.paths)} files",
+        "Python of the product": _weight(house.paths.values()),
+        **{f"Python of {top}/": _weight((root / top).rglob("*.py")) for top in ("tests", "benchmarks")},
+        "docs": _weight((root / "docs").rglob("*.md")),
     }
+
+
+def _weight(paths: Iterable[Path]) -> str:
+    lines = [len(path.read_text().splitlines()) for path in paths]
+    return f"{sum(lines):,} lines, {len(lines)} files"
+
+
+class Trace:
+    """Profile function: the calls beneath a function of the product, which is the first of its name in a file of it."""
+
+    def __init__(self, root: Path, name: str) -> None:
+        self._tops, self._name = tuple(f"{root / top}{os.sep}" for top in TOPS), name
+        self._stack: list[CodeType] = []
+        # By caller and callee, the fewest changes of file on the way from the first function to the callee.
+        self._calls: dict[tuple[CodeType, CodeType], int] = {}
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event not in ("call", "return") or not code.co_filename.startswith(self._tops):
+            return
+        if event == "return":
+            self._stack = self._stack[:-1]
+        elif self._stack or (code.co_name == self._name and Path(code.co_filename).stem.startswith(self._name)):
+            self._stack.append(code)
+            if not any(each.co_name == "<module>" for each in self._stack):  # an import calls nothing
+                call = (self._stack[max(len(self._stack) - 2, 0)], code)
+                changes = sum(one.co_filename != other.co_filename for one, other in pairwise(self._stack))
+                self._calls[call] = min(changes, self._calls.get(call, changes))
+
+    def figures(self) -> dict[str, str]:
+        """Return files and stays, near and in all."""
+        found = {}
+        for name, most in ((f"near {self._name}", 1), (f"of all of {self._name}", len(self._calls))):
+            calls = [call for call, changes in self._calls.items() if changes <= most]
+            files = {callee.co_filename for _, callee in calls}
+            stays = 1 + 2 * sum(caller.co_filename != callee.co_filename for caller, callee in calls)
+            found[f"files and stays {name}"] = f"{len(files)} files, {stays} stays"
+        return found
+
+
+def print_ways(root: Path) -> None:
+    """Train and export a tiny model by the program in `root`, and print the figures of the ways as JSON."""
+    from app.__main__ import main as run_app
+    from data_prep.__main__ import main as run_data_prep
+
+    config = str(root / "configs" / "tiny.yaml")
+    assemble, export = Trace(root, "assemble"), Trace(root, "export")
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), contextlib.redirect_stdout(sys.stderr):
+        run_data_prep(["synthesize", "log.txt", "--rows", "3000"])
+        run_data_prep(["prepare", "log.txt", "prepared", "--config", config, "prepare.workers=1"])
+        for trace, words in (
+            (assemble, ["train", "--config", config, "--dataset", "prepared"]),
+            (export, ["export", "device_0", "bundle"]),
+        ):
+            sys.setprofile(trace)
+            run_app(words)
+            sys.setprofile(None)
+        code = _weight(Path("bundle", "code").rglob("*.py"))
+    print(json.dumps({**assemble.figures(), **export.figures(), "code of a bundle": code}))
+
+
+def traced(root: Path) -> dict[str, str]:
+    """Return the figures of `print_ways`, from a process of its own. Raises CalledProcessError."""
+    command = [sys.executable, str(Path(__file__)), "--ways", str(root)]
+    environment = {**os.environ, "PYTHONPATH": str(root), "GLOG_v": "3"}
+    done = subprocess.run(command, env=environment, cwd=root, check=True, stdout=subprocess.PIPE)
+    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def _percentile(numbers: list[int], share: float) -> int:
     return sorted(numbers)[int(share * (len(numbers) - 1))]
 
 
-def figures_of(name: str) -> dict[str, str]:
+def figures_of(name: str, with_ways: bool) -> dict[str, str]:
     """Return the figures of a folder, or of a commit of this project. Raises CalledProcessError where it is neither."""
-    if Path(name).is_dir():
-        return figures(Path(name).resolve())
-    packed = subprocess.run(["git", "-C", PROJECT, "archive", name], check=True, capture_output=True).stdout
     with tempfile.TemporaryDirectory(prefix="house-") as folder:
-        with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
-            tar.extractall(folder, filter="data")
-        return figures(Path(folder))
+        root = Path(name if Path(name).is_dir() else folder).resolve()
+        if not Path(name).is_dir():
+            packed = subprocess.run(["git", "-C", PROJECT, "archive", name], check=True, capture_output=True).stdout
+            with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
+                tar.extractall(root, filter="data")
+        return figures(root) | (traced(root) if with_ways else {})
 
 
 def main() -> None:
     """Print a column of figures for each folder or commit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="FOLDER_OR_COMMIT", default=[str(PROJECT)])
-    names = parser.parse_args().names
-    columns = [figures_of(name) for name in names]
-    print(f"{'':38}" + "".join(f"{name[-30:]:>32}" for name in names))
+    parser.add_argument("--static", action="store_true", help="without the ways, for which a model is trained")
+    parser.add_argument("--ways", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.ways:
+        return print_ways(options.ways)
+    columns = [figures_of(name, not options.static) for name in options.names]
+    print(f"{'':38}" + "".join(f"{name[-30:]:>32}" for name in options.names))
     for row in columns[0]:
         print(f"{row:38}" + "".join(f"{column[row]:>32}" for column in columns))
 
