@@ -5,10 +5,10 @@
 A unit is an entry of app/ or data_prep/ (a file or a package), or common/ as a whole; a floor is a unit's longest way
 down over imports. Imports inside functions count.
 
-The ways of `assemble` and `export` are traced while a tiny model is trained and exported (20 seconds; --static leaves
-them out). A way enters a file if it calls a function there. A stay is a time in one file: one for each call from a
-function to one of another file and one for each return, where calls between the same two functions count once. Near is
-what the first file itself calls, and what is called from there within the same files.
+The ways of a training step, `assemble` and `export` are traced while a tiny model is trained and exported (20 seconds;
+--static leaves them out). A way enters a file if it calls a function there. A stay is a time in one file: one for each
+call from a function to one of another file and one for each return, where calls between the same two functions count
+once. Near is what the first file itself calls, and what is called from there within the same files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from types import CodeType, FrameType
 PROJECT = Path(__file__).parents[1]
 TOPS = ("app", "data_prep", "common")
 DOORS = ("data_prep.prepared", "data_prep.options", "data_prep.encoding")
-STEP = ("HostTablesStep", "NativeTables")  # the step, and the tables that it is given
+WAYS = ("HostTablesStep.__call__", "assemble", "export")
 
 
 class House:
@@ -96,44 +96,6 @@ class House:
                 )
         return count
 
-    def step(self) -> tuple[int, int]:
-        """Files and lines of the definitions that a training step leads to; type annotations do not count."""
-        owners = {
-            (name, definition.name): definition
-            for name, tree in self.trees.items()
-            for definition in tree.body
-            if isinstance(definition, ast.FunctionDef | ast.ClassDef)
-        }
-        bound = {name: self._bound(tree) for name, tree in self.trees.items()}
-        waiting = [key for key in owners if key[1] in STEP]
-        seen = set(waiting)
-        while waiting:
-            module, name = waiting.pop()
-            for node in ast.walk(_without_annotations(owners[module, name])):
-                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                    key = (bound[module].get(node.value.id, ("", ""))[0] or "", node.attr)
-                elif isinstance(node, ast.Name):
-                    source, other = bound[module].get(node.id, (module, node.id))
-                    key = (source, other)
-                else:
-                    continue
-                if key in owners and key not in seen:
-                    seen.add(key)
-                    waiting.append(key)
-        lines = sum((owners[key].end_lineno or 0) - owners[key].lineno + 1 for key in seen)
-        return len({module for module, _ in seen}), lines
-
-    def _bound(self, tree: ast.Module) -> dict[str, tuple[str, str]]:
-        """Return the meaning of names in a file: a module, or a definition in one."""
-        found = {}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                for alias in node.names:
-                    full = f"{node.module}.{alias.name}"
-                    target = (full, "") if full in self.trees else (node.module, alias.name)
-                    found[alias.asname or alias.name] = target
-        return found
-
     def functions(self) -> list[int]:
         """Lines of each function and method."""
         kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -154,23 +116,6 @@ class House:
         """Count the names that more than one file has, __init__ and __main__ aside."""
         names = Counter(path.name for path in self.paths.values() if not path.name.startswith("__"))
         return sum(count > 1 for count in names.values())
-
-
-def _without_annotations(definition: ast.stmt) -> ast.stmt:
-    class Strip(ast.NodeTransformer):
-        def visit_arg(self, node: ast.arg) -> ast.arg:
-            return ast.arg(node.arg)
-
-        def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-            node.returns = None
-            return self.generic_visit(node)
-
-        def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-            return ast.Assign([node.target], node.value) if node.value else ast.Pass()
-
-    copy = ast.parse(ast.unparse(definition)).body[0]
-    stripped: ast.stmt = Strip().visit(copy)
-    return stripped
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
@@ -212,7 +157,6 @@ def figures(root: Path) -> dict[str, str]:
     house = House(root)
     entries = house.entries()
     fullest = max((folder for folder in entries if folder not in TOPS), key=lambda folder: entries[folder], default="")
-    files, lines = house.step()
     functions = house.functions()
     return {
         **{f"entries of {top}/": str(entries.get(top, 0)) for top in TOPS},
@@ -221,7 +165,6 @@ def figures(root: Path) -> dict[str, str]:
         "circles of files": str(len(circles(house.imports))),
         "circles of packages": str(sum(len(circles(house.units(top))) for top in ("app", "data_prep"))),
         "imports that run up or past the doors": str(house.past_the_doors()),
-        "files and lines of a training step": f"{files} files, {lines:,} lines",
         "file names that occur twice": str(house.names_twice()),
         "files of data_prep that ask options": str(house.asking_options()),
         "function: median, 90th percentile": f"{statistics.median(functions):.0f}, {_percentile(functions, 0.9)} lines",
@@ -237,7 +180,7 @@ def _weight(paths: Iterable[Path]) -> str:
 
 
 class Trace:
-    """Profile function: the calls beneath a function of the product, which is the first of its name in a file of it."""
+    """Profile function: the calls beneath a function of the product, which is told by its qualified name."""
 
     def __init__(self, root: Path, name: str) -> None:
         self._tops, self._name = tuple(f"{root / top}{os.sep}" for top in TOPS), name
@@ -251,7 +194,7 @@ class Trace:
             return
         if event == "return":
             self._stack = self._stack[:-1]
-        elif self._stack or (code.co_name == self._name and Path(code.co_filename).stem.startswith(self._name)):
+        elif self._stack or code.co_qualname == self._name:
             self._stack.append(code)
             if not any(each.co_name == "<module>" for each in self._stack):  # an import calls nothing
                 call = (self._stack[max(len(self._stack) - 2, 0)], code)
@@ -261,11 +204,11 @@ class Trace:
     def figures(self) -> dict[str, str]:
         """Return files and stays, near and in all."""
         found = {}
-        for name, most in ((f"near {self._name}", 1), (f"of all of {self._name}", len(self._calls))):
+        for name, most in ((f"near {self._name}", 1), (f"in all of {self._name}", len(self._calls))):
             calls = [call for call, changes in self._calls.items() if changes <= most]
             files = {callee.co_filename for _, callee in calls}
             stays = 1 + 2 * sum(caller.co_filename != callee.co_filename for caller, callee in calls)
-            found[f"files and stays {name}"] = f"{len(files)} files, {stays} stays"
+            found[f"ways {name}"] = f"{len(files)} files, {stays} stays"
         return found
 
 
@@ -275,19 +218,25 @@ def print_ways(root: Path) -> None:
     from data_prep.__main__ import main as run_data_prep
 
     config = str(root / "configs" / "tiny.yaml")
-    assemble, export = Trace(root, "assemble"), Trace(root, "export")
+    traces = [Trace(root, name) for name in WAYS]
+
+    def all_traces(frame: FrameType, event: str, argument: object) -> None:
+        for trace in traces:
+            trace(frame, event, argument)
+
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), contextlib.redirect_stdout(sys.stderr):
         run_data_prep(["synthesize", "log.txt", "--rows", "3000"])
         run_data_prep(["prepare", "log.txt", "prepared", "--config", config, "prepare.workers=1"])
-        for trace, words in (
-            (assemble, ["train", "--config", config, "--dataset", "prepared"]),
-            (export, ["export", "device_0", "bundle"]),
-        ):
-            sys.setprofile(trace)
-            run_app(words)
-            sys.setprofile(None)
+        sys.setprofile(all_traces)
+        run_app(["train", "--config", config, "--dataset", "prepared"])
+        run_app(["export", "device_0", "bundle"])
+        sys.setprofile(None)
         code = _weight(Path("bundle", "code").rglob("*.py"))
-    print(json.dumps({**assemble.figures(), **export.figures(), "code of a bundle": code}))
+    print(
+        json.dumps(
+            {name: text for trace in traces for name, text in trace.figures().items()} | {"code of a bundle": code}
+        )
+    )
 
 
 def traced(root: Path) -> dict[str, str]:
@@ -324,9 +273,9 @@ def main() -> None:
     if options.ways:
         return print_ways(options.ways)
     columns = [figures_of(name, not options.static) for name in options.names]
-    print(f"{'':38}" + "".join(f"{name[-30:]:>32}" for name in options.names))
+    print(f"{'':44}" + "".join(f"{name[-30:]:>32}" for name in options.names))
     for row in columns[0]:
-        print(f"{row:38}" + "".join(f"{column[row]:>32}" for column in columns))
+        print(f"{row:44}" + "".join(f"{column[row]:>32}" for column in columns))
 
 
 if __name__ == "__main__":

@@ -28,15 +28,15 @@ from benchmarks.accuracy.paired_auc import Difference, Group, differences
 from benchmarks.accuracy.real_rows_contenders import (
     CONFIG,
     PREPARE,
-    Application,
     Choice,
     Contender,
-    PyTorch,
-    Regression,
-    Trees,
+    application,
     auc,
     choose,
     labels_of,
+    pytorch,
+    regression,
+    trees,
 )
 from benchmarks.accuracy.rolling_cuts import CUTS, Cut, make_cuts
 from benchmarks.harness.commands import CommandServer
@@ -68,11 +68,11 @@ TREES_GRID = {
 def make_contenders(commands: CommandServer, work: Path) -> list[Contender]:
     """This project first, then its peers, each with four settings."""
     return [
-        Application(OURS, commands, work),
-        Regression(),
-        Trees("LightGBM, ordered target statistics", TREES_GRID),
-        PyTorch("PyTorch, SparseAdam and Adagrad", LAZY_GRID),
-        PyTorch("PyTorch, Adam and L2 on whole tables", WHOLE_GRID),
+        application(OURS, commands, work),
+        regression(),
+        trees("LightGBM, ordered target statistics", TREES_GRID),
+        pytorch("PyTorch, SparseAdam and Adagrad", LAZY_GRID),
+        pytorch("PyTorch, Adam and L2 on whole tables", WHOLE_GRID),
     ]
 
 
@@ -91,7 +91,7 @@ def compare(cuts: list[Cut], contenders: list[Contender], seeds: int, memory: Pa
 
 
 def _all_scores(contender: Contender, cut: Cut, choice: Choice, seeds: int, memory: Path) -> Iterable[np.ndarray]:
-    for seed in range(1, 2 if isinstance(contender, Regression) else seeds + 1):
+    for seed in range(1, seeds + 1 if contender.is_seeded else 2):
         path = memory / f"{contender.name}, cut {cut.k}, {choice.setting}, {choice.epochs} epochs, seed {seed}.npy"
         if not path.is_file():
             np.save(path, contender.test_scores(cut, choice.setting, choice.epochs, seed))

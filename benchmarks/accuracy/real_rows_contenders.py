@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -29,151 +28,88 @@ from data_prep.prepared.schema import read_schema
 
 CONFIG = PROJECT / "configs" / "auto.yaml"
 PREPARE = PrepareOptions(min_count=2)  # of 2, 5, 10 and 20 the regression's best as well
-MOST_EPOCHS = 10
 BATCH_SIZE = 1000
-EMBEDDING_DIM, HIDDEN_WIDTHS = 8, (64, 32)
 
 
-class Contender(Protocol):
-    """A kind of model; `settings` are the names of the settings to choose from."""
+@dataclass(frozen=True)
+class Contender:
+    """A kind of model, of whose `settings` one is chosen if there are any.
 
-    @property
-    def name(self) -> str:
-        """For people, and for the files of what was tried."""
-        ...
+    `scores(folder, split, setting, epochs, seed)` trains one and returns its scores [epochs, rows] after each epoch.
+    """
 
-    @property
-    def settings(self) -> tuple[str, ...]:
-        """Names of the settings to try."""
-        ...
+    name: str
+    settings: tuple[str, ...]
+    scores: Callable[[Path, str, str, int, int], np.ndarray]
+    most_epochs: int = 10
+    is_seeded: bool = True
 
     def valid_aucs(self, cut: Cut, setting: str) -> list[float]:
-        """AUC on the valid tenth after each epoch; a model without epochs has one."""
-        ...
+        """AUC on the valid tenth after each epoch."""
+        folder = cut.choosing(PREPARE)
+        labels = labels_of(folder, "valid")
+        return [auc(scores, labels) for scores in self.scores(folder, "valid", setting, self.most_epochs, 1)]
 
     def test_scores(self, cut: Cut, setting: str, epochs: int, seed: int) -> np.ndarray:
         """A score for each row of the test tenth [rows]."""
-        ...
+        scores: np.ndarray = self.scores(cut.testing(PREPARE), "test", setting, epochs, seed)[-1]
+        return scores
 
 
-class Regression:
+def regression() -> Contender:
     """Logistic regression; a seed changes nothing."""
-
-    name = "logistic regression"
     penalties = {f"C {c:g}": c for c in (0.03, 0.05, 0.07, 0.1)}
 
-    @property
-    def settings(self) -> tuple[str, ...]:
-        """See `Contender`."""
-        return tuple(self.penalties)
+    def scores(folder: Path, split: str, setting: str, _: int, __: int) -> np.ndarray:
+        return logistic_regression.predict(folder, split, penalties[setting])[None]
 
-    def valid_aucs(self, cut: Cut, setting: str) -> list[float]:
-        """See `Contender`."""
-        folder = cut.choosing(PREPARE)
-        return [auc(self._scores(folder, "valid", setting), labels_of(folder, "valid"))]
-
-    def test_scores(self, cut: Cut, setting: str, epochs: int, seed: int) -> np.ndarray:
-        """See `Contender`."""
-        return self._scores(cut.testing(PREPARE), "test", setting)
-
-    def _scores(self, folder: Path, split: str, setting: str) -> np.ndarray:
-        return logistic_regression.predict(folder, split, self.penalties[setting])
+    return Contender("logistic regression", tuple(penalties), scores, most_epochs=1, is_seeded=False)
 
 
-@dataclass(frozen=True)
-class PyTorch:
+def pytorch(name: str, grid: Mapping[str, PeerSettings]) -> Contender:
     """Wide&Deep in PyTorch, of the same size."""
 
-    name: str
-    grid: Mapping[str, PeerSettings]
-    threads: int = 1
+    def scores(folder: Path, split: str, setting: str, epochs: int, seed: int) -> np.ndarray:
+        size = read_schema(folder).vocabulary_size
+        workload = Workload(BATCH_SIZE, vocabulary_size=size, embedding_dim=8, hidden_widths=(64, 32), threads=1)
+        return pytorch_training.train(folder, split, workload, grid[setting], epochs, seed)
 
-    @property
-    def settings(self) -> tuple[str, ...]:
-        """See `Contender`."""
-        return tuple(self.grid)
-
-    def valid_aucs(self, cut: Cut, setting: str) -> list[float]:
-        """See `Contender`."""
-        folder = cut.choosing(PREPARE)
-        labels = labels_of(folder, "valid")
-        return [auc(scores, labels) for scores in self._scores(folder, "valid", setting, MOST_EPOCHS, seed=1)]
-
-    def test_scores(self, cut: Cut, setting: str, epochs: int, seed: int) -> np.ndarray:
-        """See `Contender`."""
-        scores: np.ndarray = self._scores(cut.testing(PREPARE), "test", setting, epochs, seed)[-1]
-        return scores
-
-    def _scores(self, folder: Path, split: str, setting: str, epochs: int, seed: int) -> np.ndarray:
-        workload = Workload(
-            batch_size=BATCH_SIZE,
-            vocabulary_size=read_schema(folder).vocabulary_size,
-            embedding_dim=EMBEDDING_DIM,
-            hidden_widths=HIDDEN_WIDTHS,
-            threads=self.threads,
-        )
-        return pytorch_training.train(folder, split, workload, self.grid[setting], epochs, seed)
+    return Contender(name, tuple(grid), scores)
 
 
-@dataclass(frozen=True)
-class Trees:
+def trees(name: str, grid: Mapping[str, TreeSettings]) -> Contender:
     """LightGBM on the integers and ordered target statistics; an epoch is some rounds of boosting."""
 
-    name: str
-    grid: Mapping[str, TreeSettings]
-    threads: int = 1
+    def scores(folder: Path, split: str, setting: str, epochs: int, seed: int) -> np.ndarray:
+        return lightgbm_trees.train(folder, split, grid[setting], epochs, seed, threads=1)
 
-    @property
-    def settings(self) -> tuple[str, ...]:
-        """See `Contender`."""
-        return tuple(self.grid)
-
-    def valid_aucs(self, cut: Cut, setting: str) -> list[float]:
-        """See `Contender`."""
-        folder = cut.choosing(PREPARE)
-        labels = labels_of(folder, "valid")
-        scores = lightgbm_trees.train(folder, "valid", self.grid[setting], MOST_EPOCHS, 1, self.threads)
-        return [auc(of_epoch, labels) for of_epoch in scores]
-
-    def test_scores(self, cut: Cut, setting: str, epochs: int, seed: int) -> np.ndarray:
-        """See `Contender`."""
-        folder = cut.testing(PREPARE)
-        scores: np.ndarray = lightgbm_trees.train(folder, "test", self.grid[setting], epochs, seed, self.threads)[-1]
-        return scores
+    return Contender(name, tuple(grid), scores)
 
 
-@dataclass(frozen=True)
-class Application:
-    """This project as its users run it: `python -m app train` with `auto.yaml`, then its newest checkpoint's scores."""
+def application(name: str, commands: CommandServer, work: Path) -> Contender:
+    """This project as its users run it: `python -m app train` with `auto.yaml`, then its newest checkpoint's scores.
 
-    name: str
-    commands: CommandServer
-    work: Path
-    settings: tuple[str, ...] = ()  # they follow from the number of rows, and so do the epochs
+    Settings and epochs follow from the number of rows.
+    """
 
-    def valid_aucs(self, cut: Cut, setting: str) -> list[float]:
-        """See `Contender`."""
-        raise AssertionError("there is no setting to choose")
-
-    def test_scores(self, cut: Cut, setting: str, epochs: int, seed: int) -> np.ndarray:
-        """See `Contender`."""
-        place = self.work / "run"
+    def scores(folder: Path, split: str, _: str, __: int, seed: int) -> np.ndarray:
+        assert split == "test"
+        place = work / "run"
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
-        dataset = ("--config", str(CONFIG), "--dataset", str(cut.testing(PREPARE).resolve()))
-        self.commands.run("app", "train", *dataset, f"train.seed={seed}", folder=place)
-        self.commands.run("benchmarks.harness.score_rows", "device_0", "scores.npy", folder=place)
-        scores: np.ndarray = np.load(place / "scores.npy")
+        dataset = ("--config", str(CONFIG), "--dataset", str(folder.resolve()))
+        commands.run("app", "train", *dataset, f"train.seed={seed}", folder=place)
+        commands.run("benchmarks.harness.score_rows", "device_0", "scores.npy", folder=place)
+        found: np.ndarray = np.load(place / "scores.npy")[None]
         shutil.rmtree(place)
-        return scores
+        return found
+
+    return Contender(name, (), scores)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The setting chosen on a cut's valid tenth, and the AUC after each epoch of every setting tried.
-
-    Without settings to choose from, `setting` is empty and `epochs` 0.
-    """
+    """The setting chosen on a cut's valid tenth, and the AUC after each epoch of every setting tried."""
 
     setting: str
     epochs: int
@@ -181,7 +117,7 @@ class Choice:
 
 
 def choose(contender: Contender, cut: Cut, memory: Path) -> Choice:
-    """The setting and number of epochs with the highest AUC on the valid tenth."""
+    """The setting and number of epochs with the highest AUC on the valid tenth; "" and 0 if there is none to choose."""
     if not contender.settings:
         return Choice("", 0, {})
     tried = {}

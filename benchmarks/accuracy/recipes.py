@@ -1,7 +1,6 @@
 """Train the recipes of configs/ on synthetic logs of two sizes and on real rows, with several seeds.
 
-    python -m benchmarks.accuracy.recipes [--data 500k 5m real] [--recipes criteo bars_x4_001 auto] [--epochs
-    3]
+    python -m benchmarks.accuracy.recipes [--data 500k 5m real] [--recipes criteo bars_x4_001 auto] [--epochs 3]
                                  [--seeds 1] [--set section.key=value …] [--threads N] [--work FOLDER]
 
 Each run is `python -m data_prep prepare` and `python -m app train` with that config, in --precision, for --epochs
@@ -26,17 +25,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 from sklearn.metrics import log_loss, roc_auc_score
 
 from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
-from benchmarks.accuracy.frequent_rows import seen_often, training_counts
 from benchmarks.harness.commands import PROJECT, CommandServer, remembered, run_command, validations
 from benchmarks.harness.prepared_rows import read_rows
 from benchmarks.harness.timing import machine
 from benchmarks.peers import logistic_regression
 from common import settings
-from data_prep.prepared.schema import Schema, read_schema, row_numbers_file
+from data_prep.prepared.schema import VOCABULARY_FILE, Schema, read_schema, row_numbers_file
 from data_prep.prepared.truth import read_truth
 
 RECIPES = ("criteo", "bars_x4_001", "auto", "many_rows", "few_rows")
@@ -69,6 +68,23 @@ class Test:
         """AUC and log loss of predictions [n] on all rows and on those seen often."""
         sets = {ALL: np.ones(len(self.labels), bool), OFTEN: self.often}
         return {name: _figures(probabilities[rows], self.labels[rows]) for name, rows in sets.items()}
+
+
+def training_counts(folder: Path, schema: Schema) -> np.ndarray:
+    """[V] int64: in how many training rows each id occurs; 0 for numeric fields and values out of vocabulary."""
+    counts = np.zeros(schema.vocabulary_size, np.int64)
+    table = pq.read_table(folder / VOCABULARY_FILE, columns=["id", "count"])
+    counts[table["id"].to_numpy()] = table["count"].to_numpy()
+    return counts
+
+
+def seen_often(ids: np.ndarray, counts: np.ndarray, least: int = 20) -> np.ndarray:
+    """[n] bool for ids [n, C]: every value of the row occurs in `least` training rows or more.
+
+    On rows with rare values even the best model of the training rows stays below the log's truth. Here it need not.
+    """
+    often: np.ndarray = (counts[ids] >= least).all(axis=1)
+    return often
 
 
 def _figures(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:

@@ -20,6 +20,7 @@ from benchmarks.training.train_step import AS_FOUND, BEST_FORM, LOG_AS_FOUND, LO
 
 TREES = "LightGBM, ordered target statistics"
 NUM_CUTS = 5
+KERNELS, CHECKPOINT = ("kernels", "kernels", "ratios"), ("checkpoint", "ratios")  # keys of the results
 LIBRARIES = ("mindspore", "numpy", "torch", "fbgemm-gpu-cpu", "polars", "pyarrow")
 
 Results = dict[str, Any]  # by benchmark, the JSON that it ended with
@@ -52,19 +53,27 @@ class Target:
         return f"{measured:.2f}" if self.bound >= 0.1 else f"{measured:.6f}"
 
 
-def kernel_ratio(name: str) -> Callable[[Results], float]:
-    """Return a function that finds this ratio of benchmarks.training.kernels."""
-    return lambda results: results["kernels"]["kernels"]["ratios"][name]
+def figure(*keys: str) -> Callable[[Results], float]:
+    """Return a function that finds the figure under these keys, the first of which names the benchmark."""
+
+    def find(results: Results) -> float:
+        found: Any = results
+        for key in keys:
+            found = (found or {})[key]
+        return float(found)
+
+    return find
+
+
+def auc_difference(benchmark: str, pair: str) -> Callable[[Results], float]:
+    """Return a function that finds a mean paired difference of benchmarks.training.bfloat16_auc, without its sign."""
+    return lambda results: abs(figure(benchmark, "mean_differences", pair)(results))
 
 
 def step_ratio(form: str, precision: str, peer: str) -> Callable[[Results], float]:
     """A peer's time over native's, for one group of benchmarks.training.train_step."""
 
-    def find(results: Results) -> float:
-        ratio: float = _step_group(results, form, precision)[peer]["over_native"]
-        return ratio
-
-    return find
+    return lambda results: float(_step_group(results, form, precision)[peer]["over_native"])
 
 
 def log_step_ratio(form: str, precision: str, peer: str) -> Callable[[Results], float]:
@@ -72,8 +81,7 @@ def log_step_ratio(form: str, precision: str, peer: str) -> Callable[[Results], 
 
     def find(results: Results) -> float:
         steps = _step_group(results, form, precision, benchmark="distinct_rows")
-        ratio: float = steps[peer]["over_native"] / steps["native_distinct"]["over_native"]
-        return ratio
+        return float(steps[peer]["over_native"] / steps["native_distinct"]["over_native"])
 
     return find
 
@@ -90,16 +98,6 @@ def matmul_share(results: Results) -> float:
     """Seconds of the products alone, in the library that is faster at them, over those of native's bfloat16 step."""
     group = _step_group(results, BEST_FORM, "bfloat16")
     return min(step["over_native"] for name, step in group.items() if name.startswith("matmuls"))
-
-
-def auc_difference(benchmark: str, what: str) -> Callable[[Results], float]:
-    """Return a function that finds a mean paired difference of benchmarks.training.bfloat16_auc, without its sign."""
-    return lambda results: abs(float(results[benchmark]["mean_differences"][what]))
-
-
-def checkpoint_ratio(name: str) -> Callable[[Results], float]:
-    """Return a function that finds this ratio of benchmarks.checkpoints.checkpoint."""
-    return lambda results: results["checkpoint"]["ratios"][name]
 
 
 def vocabulary_growth(results: Results) -> float:
@@ -206,16 +204,6 @@ def shortfall(metric: str) -> Callable[[Results], float]:
     return find
 
 
-def scoring_figure(name: str) -> Callable[[Results], float]:
-    """Return a function that finds this figure of benchmarks.scoring."""
-    return lambda results: float(results["scoring"][name])
-
-
-def scoring_ratio(results: Results) -> float:
-    """Seconds of PyTorch with pandas over those of `predict`, both as commands on all cores."""
-    return float((results["scoring"]["all_cores"] or {})["ratio"])
-
-
 TARGETS = (
     Target("preparation: rows/s, 5 M rows, both readings", "≥", 250_000, prepare_rate),
     Target("preparation: × the model zoo's way", "≥", 12, prepare_ratio("prepare", "zoo")),
@@ -227,11 +215,31 @@ TARGETS = (
         prepare_ratio("prepare_large", "polars streaming"),
     ),
     Target("preparation, 20 M rows, every value with an id: MiB of all processes", "≤", 1024, peak_of_all_values),
-    Target("lookup, 416k rows: times faster than stock", "≥", 2, kernel_ratio("lookup faster than stock")),
-    Target("lookup: time over that of copying its bytes", "≤", 1.5, kernel_ratio("lookup time of copy")),
-    Target("LazyAdam with L2: times faster than stock", "≥", 6, kernel_ratio("lazy_adam faster than stock")),
-    Target("LazyAdam: time over that of copying its bytes", "≤", 2.5, kernel_ratio("lazy_adam time of copy")),
-    Target("FTRL: times faster than stock", "≥", 4, kernel_ratio("ftrl faster than stock")),
+    Target(
+        "lookup, 416k rows: times faster than stock",
+        "≥",
+        2,
+        figure(*KERNELS, "lookup faster than stock"),
+    ),
+    Target(
+        "lookup: time over that of copying its bytes",
+        "≤",
+        1.5,
+        figure(*KERNELS, "lookup time of copy"),
+    ),
+    Target(
+        "LazyAdam with L2: times faster than stock",
+        "≥",
+        6,
+        figure(*KERNELS, "lazy_adam faster than stock"),
+    ),
+    Target(
+        "LazyAdam: time over that of copying its bytes",
+        "≤",
+        2.5,
+        figure(*KERNELS, "lazy_adam time of copy"),
+    ),
+    Target("FTRL: times faster than stock", "≥", 4, figure(*KERNELS, "ftrl faster than stock")),
     Target("step float32, as users find it: × stock", "≥", 1.6, step_ratio(AS_FOUND, "float32", "stock")),
     Target("step float32, as users find it: × PyTorch", "≥", 1.4, step_ratio(AS_FOUND, "float32", "pytorch")),
     Target(
@@ -251,30 +259,15 @@ TARGETS = (
     ),
     Target("step bf16, best form: × PyTorch autocast", "≥", 1.2, step_ratio(BEST_FORM, "bfloat16", "pytorch")),
     Target("step bf16: share of what the matmuls alone allow", "≥", 0.7, matmul_share),
-    Target("Criteo's ids, float32, best form: × PyTorch", "≥", 2, log_step_ratio(LOG_BEST_FORM, "float32", "pytorch")),
-    Target(
-        "Criteo's ids, float32, best form, batch 5,000: × PyTorch",
-        "≥",
-        1.6,
-        log_step_ratio(LOG_SMALLER_BATCH, "float32", "pytorch"),
-    ),
-    Target(
-        "Criteo's ids, bf16, best form: × PyTorch autocast",
-        "≥",
-        1.5,
-        log_step_ratio(LOG_BEST_FORM, "bfloat16", "pytorch"),
-    ),
-    Target(
-        "Criteo's ids, float32, as users find it: × PyTorch",
-        "≥",
-        3,
-        log_step_ratio(LOG_AS_FOUND, "float32", "pytorch"),
-    ),
-    Target(
-        "Criteo's ids, bf16, as users find it: × PyTorch autocast",
-        "≥",
-        2.5,
-        log_step_ratio(LOG_AS_FOUND, "bfloat16", "pytorch"),
+    *(
+        Target(f"Criteo's ids, {what}", "≥", bound, log_step_ratio(form, precision, "pytorch"))
+        for what, bound, form, precision in (
+            ("float32, best form: × PyTorch", 2, LOG_BEST_FORM, "float32"),
+            ("float32, best form, batch 5,000: × PyTorch", 1.6, LOG_SMALLER_BATCH, "float32"),
+            ("bf16, best form: × PyTorch autocast", 1.5, LOG_BEST_FORM, "bfloat16"),
+            ("float32, as users find it: × PyTorch", 3, LOG_AS_FOUND, "float32"),
+            ("bf16, as users find it: × PyTorch autocast", 2.5, LOG_AS_FOUND, "bfloat16"),
+        )
     ),
     Target(
         "Criteo's ids, float32: share of what the direct matmuls alone take",
@@ -282,27 +275,22 @@ TARGETS = (
         0.65,
         lambda r: 1 / log_step_ratio(LOG_BEST_FORM, "float32", "matmuls")(r),
     ),
-    Target(
-        "bf16 against float32: mean paired difference of AUC",
-        "≤",
-        5e-4,
-        auc_difference("bfloat16_auc", "bfloat16 - float32"),
+    *(
+        Target(f"{what}: mean paired difference of AUC", "≤", 5e-4, auc_difference(benchmark, pair))
+        for what, benchmark, pair in (
+            ("bf16 against float32", "bfloat16_auc", "bfloat16 - float32"),
+            ("distinct rows against direct, float32", "first_layer_auc", "distinct - direct"),
+            ("distinct rows, bf16 against float32", "first_layer_auc", "distinct bfloat16 - distinct"),
+        )
     ),
+    Target("checkpoint: save rate over that of dd conv=fsync", "≥", 0.7, figure(*CHECKPOINT, "save over dd")),
+    Target("checkpoint: load rate over that of dd iflag=direct", "≥", 0.7, figure(*CHECKPOINT, "load over dd")),
     Target(
-        "distinct rows against direct, float32: mean paired difference of AUC",
+        "step beside a background save over alone",
         "≤",
-        5e-4,
-        auc_difference("first_layer_auc", "distinct - direct"),
+        1.3,
+        figure(*CHECKPOINT, "step beside a save over alone"),
     ),
-    Target(
-        "distinct rows, bf16 against float32: mean paired difference of AUC",
-        "≤",
-        5e-4,
-        auc_difference("first_layer_auc", "distinct bfloat16 - distinct"),
-    ),
-    Target("checkpoint: save rate over that of dd conv=fsync", "≥", 0.7, checkpoint_ratio("save over dd")),
-    Target("checkpoint: load rate over that of dd iflag=direct", "≥", 0.7, checkpoint_ratio("load over dd")),
-    Target("step beside a background save over alone", "≤", 1.3, checkpoint_ratio("step beside a save over alone")),
     *(
         target
         for peer in ("logistic regression", "PyTorch, SparseAdam and Adagrad", "PyTorch, Adam and L2 on whole tables")
@@ -319,11 +307,9 @@ TARGETS = (
     Target("5 M synthetic rows: AUC above logistic regression's", ">", 0, synthetic_gain),
     Target("5 M synthetic rows, seen often: AUC below the best possible", "≤", 0.01, shortfall("auc")),
     Target("5 M synthetic rows, seen often: log loss above the best possible", "≤", 0.01, shortfall("log_loss")),
-    Target(
-        "predict over 1 / (1/tower + 1/encoding), of one core", "≥", 0.7, lambda r: float(r["scoring"]["over_parts"])
-    ),
-    Target("predict as a command on all cores: × PyTorch + pandas", "≥", 4, scoring_ratio),
-    Target("one raw row scored in process: ms of its thread, median", "≤", 0.3, scoring_figure("one_row_cpu_ms")),
+    Target("predict over 1 / (1/tower + 1/encoding), of one core", "≥", 0.7, figure("scoring", "over_parts")),
+    Target("predict as a command on all cores: × PyTorch + pandas", "≥", 4, figure("scoring", "all_cores", "ratio")),
+    Target("one raw row scored in process: ms of its thread, median", "≤", 0.3, figure("scoring", "one_row_cpu_ms")),
     Target("growth, tables: time at V = 10⁸ over 10⁵", "≤", 1.5, vocabulary_growth),
     Target("growth, batch: time a row at 65,536 over 16,000", "≤", 1.1, batch_growth),
 )

@@ -35,10 +35,9 @@ import uvloop
 from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.scoring.predictor import Predictor
-from app.scoring.write_bundle import finish, write_model
 from app.tables.interface import TableState
 from benchmarks.harness.timing import machine
-from benchmarks.scoring.__main__ import PROJECT, SETTINGS, kept, parse, random_state
+from benchmarks.scoring.__main__ import PROJECT, SETTINGS, kept, parse, random_state, write_bundle
 from common import settings
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
@@ -225,7 +224,7 @@ def make_wide_bundle(folder: Path, num_ids: int) -> None:
             log.write("\t".join([str(numbers[0] % 2), *map(str, numbers), *(f"{value:08x}" for value in row)]) + "\n")
     prepare(folder / "log.txt", folder / "prepared", PrepareOptions(min_count=1))
     schema, config = read_schema(folder / "prepared"), settings.override(Config(), SETTINGS)
-    write(folder / "bundle", folder / "prepared", config, random_state(schema, config), None)
+    write_bundle(folder / "bundle", folder / "prepared", config, random_state(schema, config))
 
 
 def make_variants(folder: Path) -> None:
@@ -235,7 +234,7 @@ def make_variants(folder: Path) -> None:
     schema, config = read_schema(folder / "prepared"), settings.override(Config(), SETTINGS)
     state = random_state(schema, config)
     state.dense["wide.bias"][:] += 1
-    write(folder / "other", folder / "prepared", config, state, None)
+    write_bundle(folder / "other", folder / "prepared", config, state)
     tables = {}
     for name, table in state.tables.items():
         assert isinstance(table, TableState)  # random_state makes no other
@@ -243,15 +242,7 @@ def make_variants(folder: Path) -> None:
         rows[:DELTA_ROWS] += 1
         tables[name] = TableState(table.row_ids, {"rows": rows})
     parent = Predictor.open(folder / "other")
-    write(folder / "delta", folder / "prepared", config, ModelState(state.dense, tables), parent)
-
-
-def write(folder: Path, prepared: Path, config: Config, state: ModelState, parent: Predictor | None) -> None:
-    folder.mkdir()
-    checkpoint = {"id": "", "step": 0, "epoch": 0}
-    finish(
-        folder, write_model(folder, state, config, prepared, checkpoint, "float32", parent=parent), {}, folder.parent
-    )
+    write_bundle(folder / "delta", folder / "prepared", config, ModelState(state.dense, tables), parent)
 
 
 @contextmanager
