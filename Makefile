@@ -31,8 +31,12 @@ or_demo = $(if $(filter-out file,$(foreach name,$(2),$(origin $(name))))$(wildca
 DEMO_RUN = $(call or_demo,$(RUN),RUN)
 
 .PHONY: help
-help:  ## list every target
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
+help:
+	@echo "NAME=VALUE gives a value in place of the one that is shown; ARGS gives a command more options."
+	@awk -F ':.*## ' '/^##@/ {group = substr($$0, 5)} \
+		/^[a-z-]+:.*## / {printf "%-8s make %-16s %s\n", group, $$1, $$2; group = ""}' $(MAKEFILE_LIST)
+
+##@ start
 
 $(VENV)/.installed: pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "error: MindSpore 2.10 is set up \
@@ -44,82 +48,80 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 	touch $@
 
 .PHONY: setup
-setup: $(VENV)/.installed  ## make .venv with the pinned packages, and the native parts where there is a compiler
+setup: $(VENV)/.installed  ## make .venv with the pinned packages, and the native parts if there is a compiler
 	@if command -v $(CXX) > /dev/null; then $(MAKE) --no-print-directory native; \
 	else echo "warning: no C++ compiler ($(CXX)): the native parts are not built and training is slower;" \
 	     "install g++ and run 'make native'" >&2; fi
 
 NATIVE_PARTS := data_prep/kernels app/tables/native app/model
-.PHONY: native $(NATIVE_PARTS)
-native: $(VENV)/.installed  ## build the native parts: log kernels, host tables, dense layer
-	@$(MAKE) --no-print-directory -s -j "$$(nproc)" $(NATIVE_PARTS)
 
-$(NATIVE_PARTS):
-	@$(MAKE) --no-print-directory -s -C $@/csrc PYTHON=$(RUN_PYTHON) all
+.PHONY: demo
+demo: setup  ## the whole way on a synthetic log, in minutes: DEMO_ROWS=400000 DEMO_EPOCHS=3 -> demo/
+	$(RUN_SCRIPT) scripts/run_demo.sh
 
-.PHONY: native-sanitize
-native-sanitize: setup  ## run the tests of all native parts under AddressSanitizer and UBSan
-	$(MAKE) -C data_prep/kernels/csrc PYTHON=$(RUN_PYTHON) sanitize
-	$(MAKE) -C app/tables/native/csrc PYTHON=$(RUN_PYTHON) sanitize
-	$(MAKE) -C app/model/csrc PYTHON=$(RUN_PYTHON) sanitize
+##@ data
 
 .PHONY: synthesize
 synthesize: setup  ## make a synthetic log: ROWS=1000000 SEED=1 -> data/synthetic.txt
 	mkdir -p data
 	$(RUN_PYTHON) -m data_prep synthesize data/synthetic.txt --rows $(ROWS) --seed $(SEED)
 
-.PHONY: pre-check
-pre-check: setup  ## check the first rows of a log in seconds: INPUT=data/dac.tar.gz ARGS='--rows 1000000'
-	$(RUN_PYTHON) -m data_prep pre-check "$(INPUT)" $(ARGS)
-
 .PHONY: download
-download: setup  ## download Criteo's dac.tar.gz into data/, under Criteo's terms, or resume that: ARGS=--accept-terms
+download: setup  ## get Criteo's dac.tar.gz into data/, under Criteo's terms, or resume: ARGS=--accept-terms
 	mkdir -p data
 	$(RUN_PYTHON) -m data_prep download data $(ARGS)
 
+.PHONY: pre-check
+pre-check: setup  ## check a log's first rows in seconds: INPUT=data/dac.tar.gz ARGS='--rows 1000000'
+	$(RUN_PYTHON) -m data_prep pre-check "$(INPUT)" $(ARGS)
+
 .PHONY: preprocess
-preprocess: setup  ## raw log to MindRecord: INPUT=data/dac.tar.gz OUTPUT=prepared CONFIG=configs/auto.yaml ARGS=
+preprocess: setup  ## raw log to MindRecord: INPUT=data/dac.tar.gz OUTPUT=prepared CONFIG=configs/auto.yaml
 	$(RUN_PYTHON) -m data_prep prepare "$(INPUT)" "$(OUTPUT)" --config "$(CONFIG)" $(ARGS)
 
-.PHONY: inspect
-inspect: setup  ## check a prepared folder and show what it holds, or only draw its report again: OUTPUT=prepared ARGS=--report
-	$(RUN_PYTHON) -m data_prep inspect "$(OUTPUT)" $(ARGS)
+##@ model
 
 .PHONY: train
-train: setup  ## train a new run, or resume the one in device_0: DATASET=prepared EPOCHS=9 CONFIG=... ARGS=section.key=value
+train: setup  ## train, or resume the run in device_0: DATASET=prepared EPOCHS=9 ARGS=section.key=value
 	CONFIG="$(CONFIG)" $(RUN_SCRIPT) scripts/run_auto_parallel_train.sh 1 "$(EPOCHS)" "$(DATASET)" \
 		"$(RANK_TABLE_FILE)" $(ARGS)
 
 .PHONY: eval
-eval: setup  ## evaluate a run's best checkpoint: RUN=device_0 SPLIT=test CHECKPOINT= DATASET= RANKS=1 ARGS=eval.key=value
+eval: setup  ## evaluate the best checkpoint: RUN=device_0 SPLIT=test CHECKPOINT= RANKS=1 ARGS=eval.key=value
 	$(RUN_PYTHON) -m app evaluate --run "$(DEMO_RUN)" --split "$(SPLIT)" --ranks "$(RANKS)" $(if $(CHECKPOINT),--checkpoint "$(CHECKPOINT)") \
 		$(if $(filter command environment,$(firstword $(origin DATASET))),--dataset "$(DATASET)") $(ARGS)
 
 .PHONY: baseline
-baseline: setup  ## fit logistic regression, the floor for a model: DATASET=prepared ARGS='--run device_0 --max-rows 1000000'
+baseline: setup  ## fit logistic regression, the floor for a model: DATASET=prepared ARGS='--run device_0'
 	$(RUN_PYTHON) -m app baseline "$(call or_demo,$(DATASET),DATASET OUTPUT)" $(ARGS)
 
+.PHONY: report
+report: setup  ## draw a run, or several over one another: RUN=device_0 ARGS='device_0.1 --output both.html'
+	$(RUN_PYTHON) -m app report "$(DEMO_RUN)" $(ARGS)
+
+##@ scores
+
 .PHONY: export
-export: setup  ## write a bundle that scores raw rows without MindSpore: RUN=device_0 BUNDLE=bundle CHECKPOINT= ARGS='rows=float16 --overwrite'
+export: setup  ## write a bundle, which scores without MindSpore: RUN=device_0 BUNDLE=bundle ARGS=rows=float16
 	$(RUN_PYTHON) -m app export "$(or $(CHECKPOINT),$(DEMO_RUN))" "$(BUNDLE)" \
 		$(if $(filter command environment,$(firstword $(origin DATASET))),--dataset "$(DATASET)") $(ARGS)
 
 .PHONY: predict
-predict: setup  ## score a log by a bundle: BUNDLE=bundle INPUT=data/dac.tar.gz SCORES=scores.csv ARGS='--keep COLUMN --overwrite'
+predict: setup  ## score a log: BUNDLE=bundle INPUT=data/dac.tar.gz SCORES=scores.csv ARGS='--keep COLUMN'
 	$(RUN_PYTHON) -m app.cli.predict "$(BUNDLE)" \
 		"$(if $(filter-out file,$(origin INPUT))$(wildcard $(INPUT)),$(INPUT),$(or $(wildcard demo/log.txt),$(INPUT)))" "$(SCORES)" $(ARGS)
 
 .PHONY: serve
-serve: setup  ## score rows over HTTP by a bundle, or the newest of a folder: BUNDLE=bundle PORT=8000 ARGS='--workers 2'
+serve: setup  ## score over HTTP, by a bundle or the newest of a folder: BUNDLE=bundle PORT=8000
 	$(RUN_PYTHON) -m app.cli.serve "$(BUNDLE)" --port "$(PORT)" $(ARGS)
 
-.PHONY: report
-report: setup  ## draw a run, or several over one another: RUN=device_0 ARGS="device_0.1 --output both.html"
-	$(RUN_PYTHON) -m app report "$(DEMO_RUN)" $(ARGS)
+##@ project
 
-.PHONY: demo
-demo: setup  ## the whole way on a synthetic log, in minutes: DEMO_ROWS=400000 DEMO_EPOCHS=3 -> demo/
-	$(RUN_SCRIPT) scripts/run_demo.sh
+.PHONY: lint
+lint: setup  ## ruff and mypy
+	$(RUN_PYTHON) -m ruff check .
+	$(RUN_PYTHON) -m ruff format --check .
+	$(RUN_PYTHON) -m mypy
 
 # Two workers, but one test after another where that starts ranks or kills processes.
 ONE_BY_ONE = ranks or kills or parallel or slow
@@ -132,20 +134,32 @@ test-all: test  ## run all tests
 	$(RUN_PYTHON) -m pytest -m "$(ONE_BY_ONE)" $(ARGS)
 
 .PHONY: fuzz
-fuzz: setup  ## draw other examples for MINUTES=10; what fails is saved in build/fuzz/ with how to repeat it: ARGS='--seed 1'
+fuzz: setup  ## draw other examples for MINUTES=10; failures are kept in build/fuzz/: ARGS='--seed 1'
 	$(RUN_PYTHON) -m tests.fuzz --minutes "$(MINUTES)" $(ARGS)
 
 .PHONY: test-faults
-test-faults: setup  ## kill trainings, ranks, servers, preparations and checkpoint commands NUM_KILLS=100 times and resume; write errors, kills and flips in every checkpoint call
+test-faults: setup  ## kill every command NUM_KILLS=100 times and resume; errors and flips in checkpoint calls
 	NUM_KILLS=$(NUM_KILLS) $(RUN_PYTHON) -m pytest tests/app/checkpoint/test_checkpoint_faults.py tests/app/training/test_loop.py \
 		tests/ranks/test_kills.py tests/data_prep/pipeline/test_restart.py tests/app/cli/test_commands_beside_training.py \
 		tests/app/serving/test_life.py tests/faults $(ARGS)
 
-.PHONY: lint
-lint: setup  ## ruff and mypy
-	$(RUN_PYTHON) -m ruff check .
-	$(RUN_PYTHON) -m ruff format --check .
-	$(RUN_PYTHON) -m mypy
+.PHONY: native $(NATIVE_PARTS)
+native: $(VENV)/.installed  ## build the native parts: log kernels, host tables, dense layer
+	@$(MAKE) --no-print-directory -s -j "$$(nproc)" $(NATIVE_PARTS)
+
+$(NATIVE_PARTS):
+	@$(MAKE) --no-print-directory -s -C $@/csrc PYTHON=$(RUN_PYTHON) all
+
+.PHONY: native-sanitize
+native-sanitize: setup  ## run the native parts' tests under AddressSanitizer and UBSan
+	$(MAKE) -C data_prep/kernels/csrc PYTHON=$(RUN_PYTHON) sanitize
+	$(MAKE) -C app/tables/native/csrc PYTHON=$(RUN_PYTHON) sanitize
+	$(MAKE) -C app/model/csrc PYTHON=$(RUN_PYTHON) sanitize
+
+.PHONY: docs
+docs: setup  ## write docs/configuration.md from the settings
+	$(RUN_PYTHON) -m scripts.configuration_docs > docs/configuration.md.new
+	mv docs/configuration.md.new docs/configuration.md
 
 # The peers are large (PyTorch, FBGEMM) and nothing else needs them, so they are no part of setup.
 BENCH_EXTRA = import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["bench"])
@@ -153,18 +167,9 @@ $(VENV)/.bench-installed: $(VENV)/.installed
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check $$($(VENV)/bin/python -c '$(BENCH_EXTRA)')
 	touch $@
 
-.PHONY: docs
-docs: setup  ## write docs/configuration.md from the settings' dataclasses
-	$(RUN_PYTHON) -m scripts.configuration_docs > docs/configuration.md.new
-	mv docs/configuration.md.new docs/configuration.md
-
 .PHONY: bench
-bench: setup $(VENV)/.bench-installed  ## run all benchmarks, write benchmarks/results/ and docs/results.md: ARGS='--quick', '--only train_step'
+bench: setup $(VENV)/.bench-installed  ## run all benchmarks, write their results: ARGS='--quick --only train_step'
 	$(RUN_PYTHON) -m benchmarks $(ARGS)
-
-.PHONY: bench-distributed
-bench-distributed: setup  ## several ranks and servers against one rank, and what they send: ARGS='--quick'
-	$(RUN_PYTHON) -m benchmarks.distributed.ranks_and_servers $(ARGS)
 
 .PHONY: clean
 clean:  ## remove caches and the demo; data, prepared folders, runs and .venv stay

@@ -1,5 +1,6 @@
 """The commands of the Makefile's targets, as `make --dry-run` shows them."""
 
+import re
 import shlex
 import subprocess
 
@@ -22,7 +23,6 @@ def commands(project):
     ("target", "variables"),
     [
         ("preprocess", ("INPUT", "OUTPUT", "CONFIG")),
-        ("inspect", ("OUTPUT",)),
         ("train", ("DATASET", "RANK_TABLE_FILE", "CONFIG")),
         ("eval", ("RUN", "DATASET", "CHECKPOINT")),
         ("report", ("RUN",)),
@@ -72,11 +72,19 @@ def test_the_python_that_makes_the_environment_is_not_the_one_that_trains(comman
 
 
 def test_the_environment_may_lie_anywhere(commands, project):
-    assert commands("inspect", "VENV=/some/where")[0] == "/some/where/bin/python"
-    assert commands("inspect", "VENV=here")[0] == f"{project}/here/bin/python"
+    assert commands("pre-check", "VENV=/some/where")[0] == "/some/where/bin/python"
+    assert commands("pre-check", "VENV=here")[0] == f"{project}/here/bin/python"
 
 
 def test_no_target_stands_twice(project):
     """make would take the later one, and only warn."""
     done = subprocess.run(["make", "--dry-run", "help"], cwd=project, capture_output=True, text=True, check=True)
     assert "overriding" not in done.stderr
+
+
+def test_help_shows_every_target_on_one_screen(project):
+    done = subprocess.run(["make", "help"], cwd=project, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    targets = re.findall(r"^([a-z-]+):(?!=)", (project / "Makefile").read_text(), re.MULTILINE)
+    assert [target for target in targets if f" make {target} " not in done.stdout] == ["help"]
+    assert len(lines) <= 24 and max(map(len, lines)) <= 124
