@@ -1,8 +1,12 @@
-"""A page of charts and tables in one file that loads nothing from outside: Jinja2 templates and Bokeh's script."""
+"""A page of charts and tables in one file that loads nothing from outside: Jinja2 templates and Bokeh's script.
+
+render_page("Run 1", "finished", [Part("warning", "slow")], [Section("Learning", Part("charts", charts))])
+"""
 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +15,26 @@ from common.text import number_text
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-def render_page(template: Path, title: str, subtitle: str, **values: Any) -> str:
-    """Return the HTML of `template`, which imports parts.html, within page.html; all values are escaped."""
+class Part:
+    """What stands in a section or at the top of a page: a macro of parts.html and its arguments, which are escaped."""
+
+    def __init__(self, macro: str, *arguments: Any) -> None:
+        self.macro, self.arguments = macro, arguments
+
+
+class Section:
+    """A part of the page that is listed at its top; `note` is what to know before reading it."""
+
+    def __init__(self, title: str, *parts: Part, note: str = "") -> None:
+        self.title, self.parts, self.note = title, parts, note
+
+
+def render_page(title: str, subtitle: str, top: Sequence[Part], sections: Sequence[Section]) -> str:
+    """Return the HTML of a page, whose `top` stands before its sections."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    folders = [template.parent, TEMPLATES]
     environment = Environment(
-        loader=FileSystemLoader(folders),
+        loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -32,7 +49,5 @@ def render_page(template: Path, title: str, subtitle: str, **values: Any) -> str
     folder = Path(package.origin).parent / "server" / "static" / "js"
     scripts = [(folder / f"{name}.min.js").read_text(encoding="utf-8") for name in ("bokeh", "bokeh-api")]
     bokeh = "\n".join([*scripts, 'Bokeh.set_log_level("warn");'])
-    headings: list[str] = []  # noted by the macro `section`, listed at the top
-    body = environment.get_template(template.name).render(values, headings=headings)
     page = environment.get_template("page.html")
-    return page.render(title=title, subtitle=subtitle, body=body, headings=headings, bokeh=bokeh)
+    return page.render(title=title, subtitle=subtitle, top=top, sections=sections, bokeh=bokeh)

@@ -1,1 +1,1 @@
-"""report.html of a prepared folder: timing, numeric; data_report puts it together by the template prepared.html."""
+"""report.html of a prepared folder: timing and numeric make sections of it, data_report the others and the page."""

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 from common.files import write_whole
 from common.html.charts import Axis, Bars, Chart, Series, bar_chart, line_chart
-from common.html.page import render_page
+from common.html.page import Part, Section, render_page
 from common.text import number_text
 from data_prep.prepared.schema import Schema, read_schema
-from data_prep.report.numeric import numeric_fields
+from data_prep.report.numeric import left_out, numeric_fields
 from data_prep.report.timing import Timing, read_timing
 from data_prep.statistics.statistics_file import Profile, cut_lists, read_statistics
 
 REPORT_FILE = "report.html"
-TEMPLATE = Path(__file__).with_name("prepared.html")
+SPLIT_COLUMNS = [("split", "text"), ("rows", "number"), ("share of all rows", "share"), ("clicks", "number"),
+                 ("click rate", "percent"), ("files", "number"), ("which rows (checksum)", "code")]  # fmt: skip
+FIELD_COLUMNS = [("field", "text"), ("distinct values", "number"), ("with an id", "number"), ("missing", "share"),
+                 ("out of vocabulary", "share"), ("ids", "line")]  # fmt: skip
+REJECT_COLUMNS = [("reason", "text"), ("lines", "number"), ("share of all lines", "share"), ("examples", "code")]
+DRIFT = "In the order of the log. A rate that leaves the dashed band again and again is not chance: the log drifts."
+NOT_COUNTED = "Values were not counted: none gets its id by a count in this preparation."
+COVERAGE = (
+    "A value has an id of its own if at least min_count training rows have it. Rare values take most of the table and "
+    "occur in few rows. Below: field by field, the largest first."
+)
+SETTINGS = "The settings that decide the bytes of the folder, and the log they were applied to."
 SPLIT_RULES = {
     "hash": "The split of a row follows from a hash of its line number.",
     "chronological": "The first lines of the log are train, the next ones valid, the last ones test.",
@@ -40,21 +50,18 @@ def write_report(folder: Path) -> Path:
         f"{schema.num_categorical} categorical and {len(profile.numeric)} numeric fields. Figures of fields are of the "
         f"{profile.training_rows:,} training rows, all others of the whole log. The {schema.label_in_words}."
     )
-    content = render_page(
-        TEMPLATE,
-        f"Prepared data: {schema.source['name']}",
-        subtitle,
-        figures=_key_figures(schema, timing),
-        split_rule=SPLIT_RULES[schema.options["split"]],
-        splits=_splits(schema),
-        over_time=_over_time(schema, profile),
-        **_categorical(schema, profile),
-        **_coverage(schema, profile),
-        **numeric_fields(schema, profile),
-        rejects=_rejects(schema, folder),
-        settings=_settings(schema),
-        timing=_timing(schema, timing) if timing else None,
-    )
+    sections = [
+        Section("Splits", Part("table", SPLIT_COLUMNS, _splits(schema)), note=SPLIT_RULES[schema.options["split"]]),
+        Section("Clicks over time", Part("charts", _over_time(schema, profile)), note=DRIFT),
+        _categorical(schema, profile),
+        *_coverage(schema, profile),
+        numeric_fields(schema, profile),
+        _rejects(schema, folder),
+        Section("Settings", *(Part("definitions", entries) for entries in _settings(schema)), note=SETTINGS),
+        *([_timing(schema, timing)] if timing else []),
+    ]
+    figures = Part("tiles", _key_figures(schema, timing))
+    content = render_page(f"Prepared data: {schema.source['name']}", subtitle, [figures], sections)
     write_whole(folder / REPORT_FILE, content)
     return folder / REPORT_FILE
 
@@ -120,7 +127,7 @@ def _over_time(schema: Schema, profile: Profile) -> list[Chart]:
     return charts
 
 
-def _categorical(schema: Schema, profile: Profile) -> dict[str, Any]:
+def _categorical(schema: Schema, profile: Profile) -> Section:
     fields = {field.name: field for field in schema.categorical}
     names = list(fields)
     profiles = [profile.categorical[name] for name in names]
@@ -132,21 +139,24 @@ def _categorical(schema: Schema, profile: Profile) -> dict[str, Any]:
     unknown = [p.unknown / training for p in profiles]
     shares = [Bars("missing", missing), Bars("out of vocabulary", unknown)]
     ids = [", ".join(f"{first:,} … {end - 1:,}" for first, end in fields[name].id_ranges) for name in names]
-    return {
-        "categorical": [
-            bar_chart("Distinct values", names, bars, Axis("distinct values", log=True, low=1)),
-            bar_chart("Cells without an id of their own", names, shares, Axis("share of training rows", "percent")),
-        ],
-        "cut_lists": cut_lists(schema, profile),
-        "categorical_rows": list(zip(names, distinct, own_ids, missing, unknown, ids, strict=True)),
-    }
+    charts = [
+        bar_chart("Distinct values", names, bars, Axis("distinct values", log=True, low=1)),
+        bar_chart("Cells without an id of their own", names, shares, Axis("share of training rows", "percent")),
+    ]
+    return Section(
+        "Categorical fields",
+        Part("charts", charts),
+        Part("table", FIELD_COLUMNS, list(zip(names, distinct, own_ids, missing, unknown, ids, strict=True))),
+        *(Part("paragraph", f"{text}.") for text in cut_lists(schema, profile)),
+        note="" if any(p.values for p in profiles) else NOT_COUNTED,
+    )
 
 
-def _coverage(schema: Schema, profile: Profile) -> dict[str, Any]:
-    """Return charts of what a larger or smaller min_count would give; none where values were not counted."""
+def _coverage(schema: Schema, profile: Profile) -> list[Section]:
+    """Draw what a larger or smaller min_count would give; nothing if values were not counted."""
     fields = {name: field for name, field in profile.categorical.items() if field.values}
     if not fields:
-        return {"coverage": [], "field_coverage": [], "coverage_left_out": 0}
+        return []
     counts = [count for count in profile.min_counts if count <= max(profile.training_rows / 10, 10)]
     places = range(len(counts))
     values = [sum(field.values[i] for field in fields.values()) for i in places]
@@ -171,14 +181,15 @@ def _coverage(schema: Schema, profile: Profile) -> dict[str, Any]:
         ]
         title, share = f"{name}: {field.values[0]:,} values", Axis("share with an id", "percent", low=0, high=1)
         small.append(line_chart(title, series, x, share, "small"))
-    return {"coverage": both, "field_coverage": small, "coverage_left_out": len(drawn[_MOST_FIELDS:])}
+    charts = Part("charts", both), Part("charts", small)
+    return [Section("Coverage of the vocabulary", *charts, *left_out(drawn[_MOST_FIELDS:]), note=COVERAGE)]
 
 
-def _rejects(schema: Schema, folder: Path) -> list[list[object]]:
-    """Return reason, count, share, and the first few lines: number and start."""
-    by_reason = schema.source["rejected_by_reason"]
+def _rejects(schema: Schema, folder: Path) -> Section:
+    """Show reason, count, share, and the first few lines: number and start."""
+    by_reason, title = schema.source["rejected_by_reason"], "Rejected lines"
     if not by_reason:
-        return []
+        return Section(title, note="No line was rejected.")
     found: dict[str, list[str]] = {reason: [] for reason in by_reason}
     with (folder / "rejects.tsv").open("rb") as rejects:
         for line in rejects:
@@ -192,7 +203,9 @@ def _rejects(schema: Schema, folder: Path) -> list[list[object]]:
             if rejects.tell() > _REJECTS_READ_BYTES or all(len(e) >= _EXAMPLES for e in found.values()):
                 break
     frequent_first = sorted(by_reason.items(), key=lambda item: -item[1])
-    return [[reason, count, count / schema.source["lines"], found[reason]] for reason, count in frequent_first]
+    rows = [[reason, count, count / schema.source["lines"], found[reason]] for reason, count in frequent_first]
+    note = "All of them, with their line numbers, are in rejects.tsv. The table shows the first ones of each reason."
+    return Section(title, Part("table", REJECT_COLUMNS, rows), note=note)
 
 
 def _settings(schema: Schema) -> list[dict[str, object]]:
@@ -213,19 +226,24 @@ def _settings(schema: Schema) -> list[dict[str, object]]:
     return [options, source, files]
 
 
-def _timing(schema: Schema, timing: Timing) -> dict[str, Any]:
-    other = timing.seconds - sum(timing.stages.values())
-    stages = {**timing.stages, "all else": other}
+def _timing(schema: Schema, timing: Timing) -> Section:
+    stages = {**timing.stages, "all else": timing.seconds - sum(timing.stages.values())}
     cpu = f"{1e6 * timing.cpu_seconds / schema.source['lines']:.2f} µs a line"
     peaks = [number_text(size, "bytes") for size in (timing.peak_bytes, timing.worker_peak_bytes)]
-    return {
-        "stages": [[name, seconds, seconds / timing.seconds] for name, seconds in stages.items()],
-        "facts": {
-            "finished": timing.finished,
-            "wall clock": number_text(timing.seconds, "seconds"),
-            "CPU time": f"{number_text(timing.cpu_seconds, 'seconds')}, {cpu}",
-            "workers": f"{timing.workers} on {timing.cores} cores, {timing.machine}, Python {timing.python}",
-            "peak memory": f"{peaks[0]} of the main process, {peaks[1]} of the largest worker (resident)",
-        },
-        "many_rejected": schema.rejected_rows > 0.001 * schema.source["lines"],
+    rows = [[name, seconds, seconds / timing.seconds] for name, seconds in stages.items()]
+    facts = {
+        "finished": timing.finished,
+        "wall clock": number_text(timing.seconds, "seconds"),
+        "CPU time": f"{number_text(timing.cpu_seconds, 'seconds')}, {cpu}",
+        "workers": f"{timing.workers} on {timing.cores} cores, {timing.machine}, Python {timing.python}",
+        "peak memory": f"{peaks[0]} of the main process, {peaks[1]} of the largest worker (resident)",
     }
+    parts = [
+        Part("table", [("part", "text"), ("time", "seconds"), ("share of the whole", "share")], rows),
+        Part("definitions", facts),
+    ]
+    if schema.rejected_rows > 0.001 * schema.source["lines"]:
+        many = "More than one line in a thousand was rejected: look at the rejected lines above."
+        parts.append(Part("warning", many))
+    note = "Only this part of the page differs between two runs with the same log and settings."
+    return Section("The run", *parts, note=note)

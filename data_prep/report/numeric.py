@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from common.html.charts import Axis, Bars, Chart, Density, bar_chart, histogram
+from common.html.page import Part, Section
 from data_prep.kernels.numpy_kernels import FLOAT_BINS, bin_bounds
 from data_prep.prepared.schema import INDICATOR, NumericField, Schema, transform_numbers
 from data_prep.statistics.statistics_file import NumericProfile, Profile
@@ -25,26 +25,33 @@ _TRANSFORMS = {
 }
 
 
-def numeric_fields(schema: Schema, profile: Profile) -> dict[str, Any]:
-    """Return the values for the template, of the training rows."""
-    names = list(profile.numeric)
+def numeric_fields(schema: Schema, profile: Profile) -> Section:
+    """Show missing cells, quantiles and histograms of the training rows."""
+    title, names = "Numeric fields", list(profile.numeric)
+    if not names:
+        return Section(title, note="There are none.")
     missing = [profile.numeric[name].missing / max(profile.training_rows, 1) for name in names]
     columns = {field.source: field for field in schema.numeric if field.transform != INDICATOR}
     pairs = [pair(name, profile.numeric[name], columns[name]) for name in names[:_MOST_FIELDS] if name in columns]
     share = Axis("share of training rows", "percent", low=0)
-    return {
-        "numeric_columns": [
-            ["field", "text"],
-            ["missing", "share"],
-            *([f"{100 * quantile:g} %", "number"] for quantile in _QUANTILES),
-            ["largest", "right"],
-        ],
-        "numeric_rows": [[n, missing[i], *_quantiles(profile.numeric[n])] for i, n in enumerate(names)],
-        "numeric_missing": bar_chart("Missing cells of numeric fields", names, [Bars("missing", missing)], share),
-        "numeric_histograms": [chart for both in pairs for chart in both],
-        "numeric_left_out": len(names[_MOST_FIELDS:]),
-        "transform": _TRANSFORMS[schema.options["numeric_transform"]],
-    }
+    quantiles = [(f"{100 * quantile:g} %", "number") for quantile in _QUANTILES]
+    rows = [[name, missing[i], *_quantiles(profile.numeric[name])] for i, name in enumerate(names)]
+    transform = _TRANSFORMS[schema.options["numeric_transform"]]
+    return Section(
+        title,
+        Part("charts", [bar_chart("Missing cells of numeric fields", names, [Bars("missing", missing)], share)]),
+        Part("table", [("field", "text"), ("missing", "share"), *quantiles, ("largest", "right")], rows),
+        Part("charts", [chart for both in pairs for chart in both]),
+        *left_out(names[_MOST_FIELDS:]),
+        note="Left: the integers as they are, without the largest one per cent. Right: all of them after "
+        f"{transform}. Quantiles are exact up to 16, then to an eighth of an octave.",
+    )
+
+
+def left_out(fields: Sequence[str]) -> list[Part]:
+    """Return a note on the fields without a chart of their own; nothing if there are none."""
+    text = f"The charts of {len(fields)} more fields are left out; the tables and statistics.json have all."
+    return [Part("note", text)] if fields else []
 
 
 def number_bins(field: NumericProfile) -> Sequence[tuple[float, float, int]]:

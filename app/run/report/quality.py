@@ -13,9 +13,13 @@ import numpy as np
 from app.evaluation.metrics import METRICS
 from app.run.record import Points, RunRecord
 from common.html.charts import Axis, Chart, Density, Series, Size, histogram, line_chart
+from common.html.page import Part, Section
 from common.text import number_text
 
 WRONG = "Where the model is wrong: parts of the rows"
+SLICE_COLUMNS = [("by", "text"), ("rows with", "text"), ("rows", "number"), ("clicks", "number"), ("AUC", "right"),
+                 ("95 % interval", "right"), ("log loss", "right"), ("mean score / click rate", "right"),
+                 ("95 % interval", "right"), ("scores", "text")]  # fmt: skip
 NOT_EVALUATED = "No evaluation yet: one follows each epoch, and every eval.every_steps steps."
 MOST_MEANS = 200  # points of a line that stands for the losses of all steps
 MOST_DOTS = 60  # lines with more points have no dots
@@ -67,8 +71,8 @@ def means(values: np.ndarray) -> tuple[Points, int]:
     return (ends.astype(float).tolist(), (np.add.reduceat(values, starts) / sizes).tolist()), every
 
 
-def learning_charts(runs: Sequence[RunRecord]) -> list[Chart]:
-    """Return the losses of training and valid rows, and the learning rates."""
+def learning(runs: Sequence[RunRecord]) -> Section:
+    """Draw the losses of training and valid rows, and the learning rates."""
     series, note, one = [], "", runs[0]
     for run in runs:
         (x, y), every = means(run.wide_losses)
@@ -82,7 +86,7 @@ def learning_charts(runs: Sequence[RunRecord]) -> list[Chart]:
     title = "Loss" if len(runs) == 1 else "Training loss"
     otherwise = "No step was logged yet: loss.log is empty."
     losses = lines(title, series, step_axis(runs), Axis("cross-entropy per row"), otherwise, "wide", note)
-    return [losses, *_learning_rates(runs)]
+    return Section("Learning", Part("charts", [losses, *_learning_rates(runs)]))
 
 
 def _learning_rates(runs: Sequence[RunRecord]) -> list[Chart]:
@@ -110,10 +114,11 @@ def _constant_rates(run: RunRecord) -> str:
     return ", ".join(f"{name} {rate:g}" for name, rate in rates.items())
 
 
-def metric_charts(runs: Sequence[RunRecord]) -> list[Chart]:
-    """Return each metric on valid over steps; nothing where no run was evaluated."""
+def metrics_over_steps(runs: Sequence[RunRecord]) -> Section:
+    """Draw each metric on valid."""
+    title = "Metrics over steps"
     if not any(run.points("auc", "valid")[0] or run.points("log_loss", "valid")[0] for run in runs):
-        return []
+        return Section(title, note=NOT_EVALUATED)
     charts = []
     for key, metric in METRICS.items():
         series = overlay(runs, "valid", [run.points(key, "valid") for run in runs])
@@ -124,38 +129,38 @@ def metric_charts(runs: Sequence[RunRecord]) -> list[Chart]:
         if metric.at_one and steps:
             series.append(Series(metric.at_one, [0, max(steps)], [1.0, 1.0], reference=True))
         note = f"Not evaluated: {', '.join(lacking)}." if lacking else ""
-        title = f"{metric.title[0].upper()}{metric.title[1:]} on valid rows"
-        charts.append(lines(title, series, step_axis(runs), Axis(metric.title), NOT_EVALUATED, note=note))
-    return charts
+        name = f"{metric.title[0].upper()}{metric.title[1:]} on valid rows"
+        charts.append(lines(name, series, step_axis(runs), Axis(metric.title), NOT_EVALUATED, note=note))
+    return Section(title, Part("charts", charts))
 
 
-def curves(runs: Sequence[RunRecord]) -> dict[str, Any]:
-    """Return the values for the template of one evaluation of each run: metrics, ROC, calibration, scores, groups."""
+def evaluations(runs: Sequence[RunRecord]) -> Section:
+    """Show one evaluation of each run: metrics, ROC, calibration, scores, parts of the rows and groups."""
+    title = "Ranking and calibration"
     shown = [(run, content) for run in runs if (content := run.shown_evaluation())]
+    if not shown:
+        return Section(title, note=NOT_EVALUATED)
     several = len(runs) > 1
-    columns = [[word, "right"] for run, _ in shown for word in (label(runs, run, "value"), "95 % interval")]
+    prefixes = [f"{run.name}: " if several else "" for run, _ in shown]
+    each = [(prefix, content) for prefix, (_, content) in zip(prefixes, shown, strict=True)]
+    rows = [f"{prefix}{number_text(of['metrics']['rows'])} {of['split']} rows" for prefix, of in each]
+    models = [f"the model of step {of['step']:,}" for _, of in each]
+    columns = [(word, "right") for run, _ in shown for word in (label(runs, run, "value"), "95 % interval")]
     scores = [_scores(f": {run.name}" if several else "", content) for run, content in shown]
-    return {
-        "evaluated": "; ".join(
-            f"{f'{run.name}: ' if several else ''}{number_text(content['metrics']['rows'])} {content['split']} rows, "
-            f"the model of step {content['step']:,}"
-            for run, content in shown
+    calibrated = [f"{run.name}: {content['calibrated']}" for run, content in shown if content.get("calibrated")]
+    return Section(
+        title,
+        Part("table", [("metric", "text"), *columns, ("best possible", "right")], _metric_rows(shown)),
+        Part("charts", [_roc(runs, shown), _precision_recall(runs, shown), _calibration(runs, shown), *scores]),
+        *(Part("paragraph", f"Calibrated scores: {words}") for words in calibrated),
+        *(
+            Part("table", SLICE_COLUMNS, _slice_rows(of["slices"]), f"{prefix}{WRONG}")
+            for prefix, of in each
+            if of.get("slices")
         ),
-        "metric_columns": [["metric", "text"], *columns, ["best possible", "right"]],
-        "metric_rows": _metric_rows(shown),
-        "curves": [_roc(runs, shown), _precision_recall(runs, shown), _calibration(runs, shown), *scores],
-        "groups": [
-            _group_table(f"{run.name}: " if several else "", content["groups"])
-            for run, content in shown
-            if content.get("groups")
-        ],
-        "slices": [
-            {"rows": _slice_rows(content["slices"]), "caption": f"{run.name}: {WRONG}" if several else WRONG}
-            for run, content in shown
-            if content.get("slices")
-        ],
-        "calibrated": [f"{run.name}: {content['calibrated']}" for run, content in shown if content.get("calibrated")],
-    }
+        *(_group_table(prefix, of["groups"]) for prefix, of in each if of.get("groups")),
+        note="; ".join(map(", ".join, zip(rows, models, strict=True))),
+    )
 
 
 def _metric_rows(shown: Evaluated) -> list[list[str]]:
@@ -238,7 +243,7 @@ def _slice_rows(slices: list[dict[str, Any]]) -> list[list[Any]]:
     return rows
 
 
-def _group_table(of_run: str, groups: dict[str, Any]) -> dict[str, Any]:
+def _group_table(of_run: str, groups: dict[str, Any]) -> Part:
     mean = "undefined" if groups["weighted_mean"] is None else f"{groups['weighted_mean']:.5f}"
     rows = [
         [
@@ -253,4 +258,5 @@ def _group_table(of_run: str, groups: dict[str, Any]) -> dict[str, Any]:
         f"{of_run}AUC per value of {groups['field']}: mean {mean}, weighted by rows, over {groups['rows_covered']:.1%} "
         f"of the rows; the {len(rows)} most frequent of {groups['num_values']:,} values"
     )
-    return {"field": groups["field"], "rows": rows, "caption": caption}
+    columns = [(groups["field"], "text"), ("rows", "number"), ("click rate", "share"), ("AUC", "right")]
+    return Part("table", columns, rows, caption)

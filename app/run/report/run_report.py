@@ -9,17 +9,19 @@ from pathlib import Path
 import yaml
 
 from app.run.record import RunRecord, read_runs
-from app.run.report.quality import NOT_EVALUATED, curves, learning_charts, metric_charts
-from app.run.report.speed import operators, samples_per_second, table_charts, time_and_memory
+from app.run.report.quality import evaluations, learning, metrics_over_steps
+from app.run.report.speed import embedding_tables, operators, samples_per_second, time_and_memory
 from common.files import write_whole
-from common.html.page import render_page
+from common.html.page import Part, Section, render_page
 from common.settings import flatten
 from common.text import number_text
 
 log = logging.getLogger("app")
 
 REPORT_FILE = "report.html"
-TEMPLATE = Path(__file__).with_name("run.html")
+OVERVIEW = [("run", "text"), ("status", "text"), ("steps", "number"), ("best step", "number"), ("valid AUC", "right"),
+            ("valid log loss", "right"), ("test AUC", "right"), ("95 % interval", "right"), ("samples/s", "number"),
+            ("time", "seconds")]  # fmt: skip
 
 
 def write_report(runs: Sequence[Path], output: Path) -> None:
@@ -42,25 +44,15 @@ def report_page(runs: Sequence[RunRecord]) -> str:
     """Return the page as HTML."""
     several = len(runs) > 1
     title = f"{len(runs)} runs side by side" if several else f"Run {runs[0].name}"
+    warnings = [Part("warning", f"{run.name}: {text}" if several else text) for run in runs for text in _warnings(run)]
+    overview = Section("Runs", Part("table", OVERVIEW, [_overview(run) for run in runs]), *warnings)
+    figures = [Part("tiles", _key_figures(runs[0])), *warnings]
+    sections = [learning, metrics_over_steps, evaluations, time_and_memory, operators, embedding_tables, _settings]
     return render_page(
-        TEMPLATE,
         title,
         "; ".join(_subtitle(run, several) for run in runs),
-        overview=[_overview(run) for run in runs] if several else None,
-        figures=_key_figures(runs[0]),
-        warnings=[f"{run.name}: {words}" if several else words for run in runs for words in _warnings(run)],
-        not_evaluated=NOT_EVALUATED,
-        learning=learning_charts(runs),
-        metrics=metric_charts(runs),
-        **curves(runs),
-        **time_and_memory(runs),
-        **operators(runs),
-        tables=table_charts(runs),
-        difference_columns=[["setting", "text"], *([run.name, "text"] for run in runs)],
-        differences=differences(runs),
-        described=[{"run": run.name, **_described(run)} if several else _described(run) for run in runs],
-        first_name=runs[0].name,
-        settings=yaml.safe_dump(runs[0].config, sort_keys=False),
+        [] if several else figures,
+        [*([overview] if several else []), *(section(runs) for section in sections)],
     )
 
 
@@ -119,6 +111,19 @@ def _warnings(run: RunRecord) -> list[str]:
     found += [str(line["stopped_early"]) for line in run.lines if "stopped_early" in line]
     errors = [line["save_error"] for line in run.lines if "save_error" in line]
     return [*found, f"{len(errors)} checkpoint(s) could not be written: {errors[-1]}"] if errors else found
+
+
+def _settings(runs: Sequence[RunRecord]) -> Section:
+    several, compared = len(runs) > 1, []
+    if several:
+        rows, columns = differences(runs), [("setting", "text"), *((run.name, "text") for run in runs)]
+        same = Part("paragraph", "All settings are the same.")
+        compared = [Part("table", columns, rows, "Settings that differ") if rows else same]
+    described = [
+        Part("definitions", ({"run": run.name} if several else {}) | _described(run), ["command"]) for run in runs
+    ]
+    first = Part("folded", f"All settings of {runs[0].name}", yaml.safe_dump(runs[0].config, sort_keys=False))
+    return Section("Settings, command and machine", *compared, *described, first)
 
 
 def differences(runs: Sequence[RunRecord]) -> list[list[str]]:

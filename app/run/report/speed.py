@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from app.run.logs import PROFILED_STEPS
 from app.run.record import RunRecord
 from app.run.report.quality import label, lines, overlay, step_axis
 from common.html.charts import Axis, Bars, Chart, Series, bar_chart
+from common.html.page import Part, Section
 
 PART = "_ms"  # ends the keys of a step's parts
 SHOWN_OPS = 15
+OPERATOR_COLUMNS = [("operator", "text"), ("runs in", "text"), ("runs", "number"), ("total time", "seconds"),
+                    ("share of all", "share")]  # fmt: skip
+PROFILED = (
+    f"Sums over up to {PROFILED_STEPS} steps from the second on. Operators may run side by side, and the profiler "
+    "slows these steps. Custom is the dense layer of app/model/csrc."
+)
+FIRST_LEFT_OUT = (
+    "The first interval of each launch is left out: it compiles the graph. “wait” is waiting for batches. Evaluations "
+    "and saves do not count."
+)
 NOT_LOGGED = "Not logged yet: a line comes every train.log_every_steps steps."
 
 
@@ -36,10 +46,11 @@ def parts_over_steps(run: RunRecord) -> dict[str, list[float]]:
     return {name: [parts.get(name, 0.0) for parts in found] for name in names}
 
 
-def time_and_memory(runs: Sequence[RunRecord]) -> dict[str, Any]:
-    """Return the values for the template: charts of a step's parts, speed and memory, and the table of parts."""
+def time_and_memory(runs: Sequence[RunRecord]) -> Section:
+    """Draw a step's parts, speed and memory."""
+    title = "Time and memory"
     if not any(run.steady_lines() for run in runs):
-        return {"speed": [], "part_columns": [], "part_rows": []}
+        return Section(title, note=NOT_LOGGED)
     steps = [[line["step"] for line in run.steady_lines()] for run in runs]
     parts = [parts_over_steps(run) for run in runs]
     means = [{name: sum(each) / len(each) for name, each in of_run.items()} for of_run in parts]
@@ -57,56 +68,50 @@ def time_and_memory(runs: Sequence[RunRecord]) -> dict[str, Any]:
     speed = overlay(runs, "samples/s", list(zip(steps, speeds, strict=True)), dots=False)
     memory = overlay(runs, "resident memory", [run.points("memory_bytes") for run in runs], dots=False)
     x = step_axis(runs)
-    return {
-        "speed": [
-            bar_chart("Time per step by part", names, bars, Axis("time", "seconds"), "half"),
-            lines("Time per step", over_steps, x, Axis("time", "seconds", low=0), NOT_LOGGED),
-            lines("Samples per second", speed, x, Axis("samples/s", low=0), NOT_LOGGED),
-            lines("Resident memory of the process", memory, x, Axis("memory", "bytes", low=0), NOT_LOGGED),
-        ],
-        "part_columns": [
-            ["part", "text"],
-            *(
-                column
-                for run in runs
-                for column in ([label(runs, run, "time per step"), "seconds"], ["share", "share"])
-            ),
-        ],
-        "part_rows": [
-            [
-                name,
-                *(v for mean in means for v in (mean.get(name, 0.0), mean.get(name, 0.0) / (sum(mean.values()) or 1))),
-            ]
-            for name in names
-        ],
-    }
+    charts = [
+        bar_chart("Time per step by part", names, bars, Axis("time", "seconds"), "half"),
+        lines("Time per step", over_steps, x, Axis("time", "seconds", low=0), NOT_LOGGED),
+        lines("Samples per second", speed, x, Axis("samples/s", low=0), NOT_LOGGED),
+        lines("Resident memory of the process", memory, x, Axis("memory", "bytes", low=0), NOT_LOGGED),
+    ]
+    columns = [pair for run in runs for pair in ((label(runs, run, "time per step"), "seconds"), ("share", "share"))]
+    rows = [
+        [name, *(v for mean in means for v in (mean.get(name, 0.0), mean.get(name, 0.0) / (sum(mean.values()) or 1)))]
+        for name in names
+    ]
+    table = Part("table", [("part", "text"), *columns], rows)
+    return Section(title, Part("charts", charts), table, note=FIRST_LEFT_OUT)
 
 
-def operators(runs: Sequence[RunRecord]) -> dict[str, Any]:
-    """Return (run, rows) of the slowest operators of the profiled steps."""
+def operators(runs: Sequence[RunRecord]) -> Section:
+    """Show the slowest operators of the profiled steps."""
+    title, profiled = "Slowest operators", [run for run in runs if run.op_times]
+    if not profiled:
+        return Section(title, note="Not profiled: train with train.profile=true.")
     tables = []
-    for run in runs:
+    for run in profiled:
         whole = sum(each["ms"] for each in run.op_times)
         rows = [
             [each["op"], each["where"], each["runs"], each["ms"] / 1000, each["ms"] / whole]
             for each in run.op_times[:SHOWN_OPS]
         ]
-        tables += [(run.name, rows)] if rows else []
-    return {"operators": tables, "profiled_steps": PROFILED_STEPS}
+        tables.append(Part("table", OPERATOR_COLUMNS, rows, run.name if len(profiled) > 1 else ""))
+    return Section(title, *tables, note=PROFILED)
 
 
-def table_charts(runs: Sequence[RunRecord]) -> list[Chart]:
-    """Return how many rows were touched and how large they are, at each save."""
+def embedding_tables(runs: Sequence[RunRecord]) -> Section:
+    """Draw how many rows were touched and how large they are, at each save."""
     touched = overlay(runs, "touched rows", [run.points("touched_share") for run in runs])
-    if not any(line.x for line in touched):
-        return [Chart("Touched rows and norms", "wide", "Nothing was saved yet: each save logs them.")]
     norms = [
         Series(f"{run.name} {name}" if len(runs) > 1 else name, *run.points(f"{name}_row_norm"), points=True)
         for run in runs
         for name in ("deep", "wide")
     ]
     of_vocabulary = Axis("share of the vocabulary", "percent", low=0, high=1)
-    return [
+    charts = [
         lines("Rows touched so far", touched, step_axis(runs), of_vocabulary),
         lines("Norm of the touched rows", norms, step_axis(runs), Axis("root mean square", log=True)),
     ]
+    if not any(line.x for line in touched):
+        charts = [Chart("Touched rows and norms", "wide", "Nothing was saved yet: each save logs them.")]
+    return Section("Embedding tables", Part("charts", charts))

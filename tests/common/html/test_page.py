@@ -3,35 +3,30 @@ import re
 import pytest
 
 from common.html.charts import Axis, Bars, Density, Series, bar_chart, histogram, line_chart
-from common.html.page import render_page
+from common.html.page import Part, Section, render_page
 
-TEMPLATE = """
-{% from "parts.html" import charts, code, definitions, section, table, tiles, warning %}
-{{ tiles([("rows", "9", name)]) }}{{ warning(name) }}
-{% call section(headings, "Losses, all", name) %}{{ charts(drawn) }}{% endcall %}
-{% call section(headings, "Rejects") %}
-{{ table([[name, "text"], ["lines", "number"], ["share", "share"], ["size", "bytes"], ["line", "code"]], rows, name) }}
-{{ definitions({"seed": name}) }}
-{% endcall %}
-"""
 HOSTILE = '</script><script>alert(1)</script><img src="https://example.org/x"> $$x^2$$ \\(y\\)'
 
 
-@pytest.fixture
-def draw(tmp_path):
+def draw(name):
     """A page with one of everything; `name` stands wherever a text can."""
-
-    def page(name):
-        (tmp_path / "all.html").write_text(TEMPLATE)
-        line = line_chart(
-            name, [Series(name, [1, 2], [3, 2]), Series("b", [1], [2])], Axis(name), Axis(name), note=name
-        )
-        bars = bar_chart(name, [name, "b"], [Bars(name, [8, 1]), Bars("b", [8, 1])], Axis(name))
-        areas = histogram(name, [0, 1], [Density(name, [1]), Density("b", [1])], Axis(name))
-        rows = [[name, 12_345, 0.25, 7 << 10, ["a\tb", name]], ["b", None, float("nan"), "none", name]]
-        return render_page(tmp_path / "all.html", name, name, name=name, drawn=[line, bars, areas], rows=rows)
-
-    return page
+    line = line_chart(name, [Series(name, [1, 2], [3, 2]), Series("b", [1], [2])], Axis(name), Axis(name), note=name)
+    bars = bar_chart(name, [name, "b"], [Bars(name, [8, 1]), Bars("b", [8, 1])], Axis(name))
+    areas = histogram(name, [0, 1], [Density(name, [1]), Density("b", [1])], Axis(name))
+    columns = [[name, "text"], ["lines", "number"], ["share", "share"], ["size", "bytes"], ["line", "code"]]
+    rows = [[name, 12_345, 0.25, 7 << 10, ["a\tb", name]], ["b", None, float("nan"), "none", name]]
+    top = [Part("tiles", [("rows", "9", name)]), Part("warning", name)]
+    texts = [
+        Part("paragraph", name),
+        Part("note", name),
+        Part("definitions", {"seed": name}),
+        Part("folded", name, name),
+    ]
+    sections = [
+        Section("Losses, all", Part("charts", [line, bars, areas]), note=name),
+        Section("Rejects", Part("table", columns, rows, name), *texts, Part("folded", name, name)),
+    ]
+    return render_page(name, name, top, sections)
 
 
 def of_us(page):
@@ -39,7 +34,7 @@ def of_us(page):
     return re.sub(r"<script>(?!// Draw).*?</script>", "", page, flags=re.DOTALL)
 
 
-def test_a_page_loads_nothing_from_outside_and_is_small(draw):
+def test_a_page_loads_nothing_from_outside_and_is_small():
     page = draw("plain")
     assert "default-src 'none'; script-src 'unsafe-inline'" in page  # the browser refuses what Bokeh might ask for
     assert not re.findall(r"https?://|src=|@import|url\(|<link", of_us(page))
@@ -47,18 +42,18 @@ def test_a_page_loads_nothing_from_outside_and_is_small(draw):
     assert len(page.encode()) < 1_500_000
 
 
-def test_no_text_becomes_markup(draw):
+def test_no_text_becomes_markup():
     page = of_us(draw(HOSTILE))
     assert "<script>alert" not in page and "<img" not in page
     assert page.count("&lt;img") > 8 and page.count("\\u003cimg") > 8
 
 
-def test_sections_are_listed_at_the_top(draw):
+def test_sections_are_listed_at_the_top():
     page = draw("plain")
     assert '<a href="#losses-all">Losses, all</a><a href="#rejects">Rejects</a>' in page and 'id="losses-all"' in page
 
 
-def test_cells_are_shown_by_the_kind_of_their_column(draw):
+def test_cells_are_shown_by_the_kind_of_their_column():
     page = draw("plain")
     assert '<th>plain</th><th class="right">lines</th><th class="right">share</th>' in page
     for cell in ("12,345</td>", "width:25.0%", "25.00 %", "7 KiB</td>", "<code>a\tb</code><br><code>plain</code>"):
@@ -67,7 +62,7 @@ def test_cells_are_shown_by_the_kind_of_their_column(draw):
 
 
 @pytest.mark.parametrize("name", ["plain", HOSTILE])
-def test_a_browser_draws_every_chart_without_complaint(draw, tmp_path, render, name):
+def test_a_browser_draws_every_chart_without_complaint(tmp_path, render, name):
     path = tmp_path / "page.html"
     path.write_text(draw(name), encoding="utf-8")
     shown = render(path, ["bk-Figure"])
