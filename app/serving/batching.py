@@ -34,7 +34,7 @@ Result = np.ndarray | Exception
 
 @dataclass
 class Work:
-    """A request that waits; `predictor` scores its rows, which a refresh meanwhile does not change."""
+    """A request that waits. `predictor` scores its rows, even if another model serves meanwhile."""
 
     predictor: Predictor
     decode: Decode
@@ -63,7 +63,7 @@ class Batcher:
         return self.small.num_waiting + self.large.num_waiting
 
     def check_room(self, num_bytes: int) -> None:
-        """Raise RequestError 429 where a request with a body of so many bytes would wait too long."""
+        """Raise RequestError 429 if a request with a body of so many bytes would wait too long."""
         self._queue(num_bytes).check_room()
 
     async def score(self, predictor: Predictor, decode: Decode, num_bytes: int, deadline: float) -> np.ndarray:
@@ -78,8 +78,8 @@ class Batcher:
 class _Queue:
     """Requests that wait, and the thread that decodes and scores them.
 
-    To hand a request of one row to a thread and back takes as long as to score it. So where the thread is idle and what
-    waits has no more than `loop_bytes`, the event loop scores it; otherwise the loop must be free to read and refuse.
+    To hand a request of one row to a thread and back takes as long as to score it. So the event loop itself scores what
+    waits if the thread is idle and that has at most `loop_bytes`. Otherwise the loop must be free to read and refuse.
     """
 
     def __init__(self, limits: Limits, observe: Observe, loop_bytes: int) -> None:
@@ -93,9 +93,9 @@ class _Queue:
         self._request_ms = 0.0  # that a request takes: the median of the last batches
 
     def check_room(self) -> None:
-        """Raise RequestError 429 where a new request would wait too long, by the time that one takes now.
+        """Raise RequestError 429 if a new request would wait too long at the pace of the last batches.
 
-        A moment in which the machine did something else refuses none: what waits is answered soon after it.
+        A short pause of the machine refuses nothing, because the pace is a median.
         """
         waiting = self.num_waiting
         is_slow = waiting >= LEAST_QUEUE and waiting * self._request_ms > self.limits.max_wait_ms
@@ -114,7 +114,7 @@ class _Queue:
             self.num_waiting -= 1
 
     def _plan(self) -> None:
-        """Let the next batch start, once, where there is something to score and nobody scores."""
+        """Schedule the next batch, once, if something waits and nobody scores."""
         if self._is_scoring or not self._waiting:
             return
         is_full = len(self._waiting) >= self.limits.max_batch
@@ -200,7 +200,7 @@ def join(chunks: Sequence[RowsToScore]) -> RowsToScore:
 
 
 def score_together(predictor: Predictor, chunks: Sequence[RowsToScore]) -> tuple[list[Result], list[Seen]]:
-    """Return each request's scores or error, and what was scored; each is scored alone where all together fail."""
+    """Return each request's scores or error, and what was scored. If all fail together, each is scored alone."""
     joined = join(chunks)
     try:
         scored = predictor.score_chunk(joined)

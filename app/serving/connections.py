@@ -88,13 +88,13 @@ class Server(uvicorn.Server):
             super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
-        """Return whether to end; called ten times a second."""
+        """Return whether to end. uvicorn calls this ten times a second."""
         self.application.is_ending = await super().on_tick(counter) or time.monotonic() >= self._end_time
         return self.application.is_ending
 
 
 class BoundedHeaders(HttpToolsProtocol):
-    """Closes a connection whose headers do not arrive in time, or do not end; refuses by the headers alone."""
+    """Closes a connection whose headers do not arrive in time, or do not end. Refuses by the headers alone."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -135,7 +135,9 @@ class BoundedHeaders(HttpToolsProtocol):
             self.on_response_complete()
 
     def _refusal(self) -> bytes | None:
-        """Return an answer by the headers alone; None also if another is due before it or none after it."""
+        """Return an answer by the headers alone, if there is one.
+
+        None too if another answer is due before it, or if the connection ends with it."""
         service = self.app.service
         is_next = self.cycle is None or self.cycle.response_complete
         is_last = self.expect_100_continue or not self.parser.should_keep_alive()

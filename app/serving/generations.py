@@ -1,7 +1,7 @@
 """The models that are served, one after another: found in a folder, checked, swapped, pinned, folded.
 
-A folder holds whole bundles and deltas beside one another; `statement` tells which must serve. Each model is immutable,
-so a swap is the assignment of `current`; requests that began with the old one end with it.
+A folder holds whole bundles and deltas beside one another, and `statement` says which must serve. Each model is
+immutable, so a swap is the assignment of `current`. Requests that began with the old one end with it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ FOLD_SHARE = 0.1  # changed rows of the whole bundle's, beyond which a new one i
 FIRST_FOLD, LONGEST_FOLD = 60.0, 3600.0  # seconds before a fold that failed is tried again
 RECENT_ROWS = 2000  # scored by a new model before it serves, so that the pages of frequent rows are in memory
 FOLDED = "-folded"
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before a refused bundle is tried again; each pause is twice the last
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before a refused bundle is tried again, doubled each time
 
 
 def _kind(chunk: RowsToScore) -> str:
@@ -105,7 +105,7 @@ class Generations:
         return "".join(f"; {path.name}: {bundle.reason}" for path, bundle in self._seen.items() if bundle.reason)
 
     def refresh_safely(self) -> None:
-        """Refresh; whatever happens, what serves keeps serving. The log has each error once."""
+        """Refresh. Whatever happens, what serves keeps serving. The log has each error once."""
         error = ""
         try:
             self.refresh()
@@ -119,7 +119,7 @@ class Generations:
     def refresh(self) -> None:
         """Serve what must serve, as far as it can be opened and its golden rows score right.
 
-        Raises ValueError or OSError where the statement or the folder cannot be read.
+        Raises ValueError or OSError if the statement or the folder cannot be read.
         """
         with self._lock:
             if self._is_folder:
@@ -167,7 +167,7 @@ class Generations:
         return chains({path: manifest for path, manifest in usable.items() if manifest is not None})
 
     def _open(self, chain: Chain, current: Predictor | None = None) -> Predictor | None:
-        """Open and check a chain, sharing the tables that `current` has mapped; None, and refused, where that fails."""
+        """Open and check a chain with the tables that `current` has mapped. Refuse it and return None if it fails."""
         tables: tuple[BundleTables, ...] = ()
         if current is not None and [m.id for _, m in current.chain] == [m.id for _, m in chain[: len(current.chain)]]:
             tables = current.tables
@@ -183,9 +183,9 @@ class Generations:
         return predictor
 
     def _check_files(self, chain: Chain, num_mapped: int = 0) -> bool:
-        """Refuse the first bundle of which a file is missing, damaged or unreadable; return whether there is none.
+        """Return whether all files of a chain are there and whole. Refuse the first bundle of which one is not.
 
-        Of the first ones the tables are mapped already.
+        The tables of the first `num_mapped` bundles are mapped already.
         """
         for number, (folder, manifest) in enumerate(chain):
             try:
@@ -216,7 +216,7 @@ class Generations:
             bundle.reason = reason
 
     def _note_newer(self) -> None:
-        """Mark what is newer than the current model, or pinned; forget what is wrong with what neither needs."""
+        """Mark what is newer than the current model, or pinned. Forget faults of bundles that neither needs."""
         found, serving = self._chains(with_refused=True), short(self.current.version)
 
         def is_newer(version: str, chain: Chain) -> bool:
@@ -252,7 +252,7 @@ class Generations:
         return predictor
 
     def keep_recent(self, log_format: LogFormat, chunk: RowsToScore) -> None:
-        """Keep scored rows for the next model of the same log; from the event loop's thread."""
+        """Keep scored rows for the next model of the same log. The event loop's thread calls this."""
         if self._is_folder:
             self._recent.append((log_format, chunk))
             self._num_recent += chunk.num_lines
@@ -262,7 +262,7 @@ class Generations:
     def pin(self, version: str | None) -> None:
         """Serve `version` in all processes from now on, or with None the newest.
 
-        Raises ValueError where it is not there or cannot be opened, or the statement cannot be written.
+        Raises ValueError if it is not there or cannot be opened, or the statement cannot be written.
         """
         with self._lock:
             self._scan()
@@ -278,7 +278,7 @@ class Generations:
     def roll_back(self, version: str) -> None:
         """Pin the newest version that is older than the current one, which must be `version`, and can be served.
 
-        Raises ValueError where there is none, `version` does not serve, or the statement cannot be written.
+        Raises ValueError if there is none, `version` does not serve, or the statement cannot be written.
         """
         with self._lock:
             self._follow()
@@ -291,7 +291,7 @@ class Generations:
             self._follow()
 
     def _pin(self, is_wanted: Callable[[str, Chain], bool]) -> bool:
-        """Pin and serve the newest of the wanted versions; return False, and change nothing, if none can be opened."""
+        """Pin and serve the newest of the wanted versions. If none can be opened, change nothing and return False."""
         for bundle in self._seen.values():
             bundle.again = 0.0  # who asks does not wait
         while wanted := [chain for version, chain in self._chains().items() if is_wanted(version, chain)]:
@@ -318,7 +318,7 @@ class Generations:
         }
 
     def _place(self) -> Path | None:
-        """Return the folder that the current model has now; None if it is gone."""
+        """Return the folder that the current model has now, or None if it is gone."""
         current, seen = self.current, self._seen.items()
         places = [path for path, bundle in seen if bundle.manifest and bundle.manifest.version == current.version]
         return current.folder if current.folder in places or not self._is_folder else next(iter(places), None)
@@ -332,7 +332,7 @@ class Generations:
         return False
 
     def _fold(self) -> None:
-        """Write the chain as a whole bundle where it has grown, in a process of its own."""
+        """Write the chain as a whole bundle, in a process of its own, if it has grown."""
         delta, now = self._place(), self._clock()
         if not self._folds or delta is None or self.current.changed_share <= FOLD_SHARE or now < self._fold_again:
             return

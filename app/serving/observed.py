@@ -22,7 +22,7 @@ WINDOW_ROWS = 100_000  # of drift: the last one to two times as many rows
 
 
 class Observed:
-    """The metrics of one process, for its event loop; where there are several, they are summed when they are read."""
+    """The metrics of one process, for its event loop. Those of several processes are summed when they are read."""
 
     def __init__(self, is_restart: bool = False) -> None:
         self._registry = CollectorRegistry()
@@ -57,7 +57,7 @@ class Observed:
         return kind(f"wide_deep_{name}", text, labels, registry=self._registry, **more)
 
     def model(self, generations: Generations, is_ready: bool) -> None:
-        """Note what is served and what is not; from the thread that watches."""
+        """Note what is served and what is not. The thread that watches calls this."""
         status = generations.status()
         self._generation.set(generations.current.generation)
         self._pinned.set(status["pinned"] is not None)
@@ -78,7 +78,7 @@ class Observed:
         self._queue.set(num_waiting)
 
     def batch(self, predictor: Predictor, scored: Scored) -> bool:
-        """Note a batch, to be counted with others; return True where `count` has to be called in a while."""
+        """Note a batch, to be counted with others. Return True if `count` has to be called in a while."""
         self._batch_rows.observe(len(scored.logits))
         if scored.rejected:
             self._rejected.inc(len(scored.rejected))
@@ -105,7 +105,7 @@ class Observed:
             self._bins[number].inc(int(counts[number]))
         if predictor is not self._predictor:
             before = self._held_out
-            if before is not None:  # the model may lack its fields; a gauge of several processes cannot be removed
+            if before is not None:  # the model may lack its fields, and a gauge of several processes cannot be removed
                 for gauge, names in ((self._psi, before.names), (self._unseen, before.names[: len(before.values)])):
                     for name in names:
                         gauge.labels(name).set(0)
@@ -118,7 +118,7 @@ class Observed:
         self._windows[-1].add(ids, numeric, logits)
 
     def _drift(self) -> dict[str, Any] | None:
-        """Return the drift of the last rows of this process, where the bundle has counts of held-out rows."""
+        """Return the drift of the last rows of this process, or None if the bundle has no counts of held-out rows."""
         self.count()
         if self._held_out is None or self._predictor is None:
             return None

@@ -25,7 +25,7 @@ _ERRORS = {
 
 
 def document(model: str, version: str, log_format: LogFormat, example: dict[str, Any]) -> dict[str, Any]:
-    """Return the document; `example` is a row."""
+    """Return the document, with the row `example` in its examples."""
     rows = {"type": "object", "properties": {"rows": {"type": "array", "items": _ref("Row"), "minItems": 1}}}
     rows["required"] = ["rows"]
     described = {"model": {"type": "string"}, "version": {"type": "string"}, "generation": {"type": "integer"}}

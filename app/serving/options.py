@@ -13,11 +13,11 @@ from pathlib import Path
 class Limits:
     """Bounds of what a process takes on."""
 
-    max_batch: int = 256  # rows that are scored together; a request with more is scored alone
+    max_batch: int = 256  # rows that are scored together. A request with more is scored alone
     max_delay_ms: float = 0.0  # that the first request of a batch waits for others
     max_queue: int = 256  # requests that wait
-    max_wait_ms: float = 15.0  # for the requests before a new one to be scored; beyond it, that is refused
-    deadline_ms: float = 1000.0  # of a request that waits; a request may shorten its own
+    max_wait_ms: float = 15.0  # A request is refused if scoring those before it takes longer
+    deadline_ms: float = 1000.0  # of a request that waits. A request may shorten its own
     max_rows: int = 10_000  # of a request
     max_body_mib: int = 64
 
@@ -45,7 +45,7 @@ class ServerOptions:
         """Return whether a request with this header Host is answered.
 
         A page from elsewhere can have its own name resolve to this machine, and then send what it likes. So if only
-        this machine can reach the port, Host must name it; and administration is for `localhost` and addresses.
+        this machine can reach the port, Host must name it. Administration is for `localhost` and addresses.
         """
         if self.allowed_hosts:
             return host_name(host) in self.allowed_hosts or "*" in self.allowed_hosts

@@ -1,6 +1,6 @@
 """The service as processes: its sockets, workers that accept from them, and the signals that end them.
 
-A worker that dies is started again; the others serve on. SIGTERM ends the service when all requests are answered.
+A worker that dies is started again while the others serve. SIGTERM ends the service when all requests are answered.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)  # that end the service
 BACKLOG = 2048
 SWITCH_SECONDS = 0.0005  # that a thread, as the one that opens a new model, keeps the others from running
 WATCH_NICE = 10  # of the thread that opens a new model
-CANNOT_START = 2  # exit status where no model can be opened
+CANNOT_START = 2  # exit status if no model can be opened
 STABLE_SECONDS = 60.0  # after which the end of a worker counts as the first one
 MOST_PAUSE_SECONDS = 60.0  # before a worker is started again
-METRICS_BYTES = 1 << 19  # of a file of metrics, of which a worker has five; a thousand fields take half
+METRICS_BYTES = 1 << 19  # of a file of metrics, of which a worker has five. A thousand fields take half
 END_SECONDS = 35  # for the workers to end after the port was closed: what requests have, and some more
 
 
 def serve(options: ServerOptions) -> int:
-    """Serve until a signal; return the exit status. Raises OSError if a port cannot be had."""
-    _handle_signals(lambda *_: os._exit(0))  # not by SystemExit, which is lost where an import has a callback
+    """Serve until a signal, and return the exit status. Raises OSError if a port cannot be had."""
+    _handle_signals(lambda *_: os._exit(0))  # not by SystemExit, which is lost if an import has a callback
     with ExitStack() as stack:
         sockets = [stack.enter_context(_listen("", options.host, options.port))]
         log.info("http://%s:%d serves %s", options.host, sockets[0].getsockname()[1], options.path)
@@ -97,12 +97,12 @@ class _Supervisor:
 
     def __init__(self, options: ServerOptions, sockets: list[socket.socket], metrics: Path) -> None:
         self._options, self._sockets, self._metrics = options, sockets, metrics
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(self._metrics)  # read where prometheus_client is imported
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(self._metrics)  # read when prometheus_client is imported
         self._seats = [_Seat(number) for number in range(options.workers)]
         self._stopping = False
 
     def run(self) -> int:
-        """Start the workers and see to them until a signal; return the exit status."""
+        """Start the workers and see to them until a signal. Return the exit status."""
         _handle_signals(lambda *_: self._stop())
         status = 0
         while not self._stopping:
@@ -168,7 +168,7 @@ def _worker(options: ServerOptions, sockets: list[socket.socket], seat: _Seat) -
     from prometheus_client import values
 
     class Allocated(values.MmapedDict):
-        """A file of metrics that has its disk space: where a mapped file gets none later, SIGBUS ends the process."""
+        """A file of metrics that has its disk space. If a mapped file gets none later, SIGBUS ends the process."""
 
         def __init__(self, filename: str, read_mode: bool = False) -> None:
             path = Path(filename)
@@ -189,7 +189,7 @@ def _worker(options: ServerOptions, sockets: list[socket.socket], seat: _Seat) -
 
 
 def run_worker(options: ServerOptions, sockets: list[socket.socket], seat: _Seat) -> int:
-    """Serve in this process until a signal, or the end of its supervisor; return the exit status."""
+    """Serve in this process until a signal, or the end of its supervisor. Return the exit status."""
     from app.serving.connections import Server
 
     sys.setswitchinterval(SWITCH_SECONDS)

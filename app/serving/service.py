@@ -100,7 +100,7 @@ class Service:
         self._routes |= {path: {"POST": handler} for path, handler in posts.items()}
 
     def refresh(self) -> None:
-        """Serve the newest model, and note it; for the thread that watches."""
+        """Serve the newest model, and note it. The thread that watches calls this."""
         self.generations.refresh_safely()
         self.observed.model(self.generations, not self.is_draining)
 
@@ -124,7 +124,7 @@ class Service:
         return None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, errors too; add the model's version, and count."""
+        """Answer a request, with an error if it is wrong. Add the model's version, and count."""
         start = time.perf_counter()
         request = Request(scope, receive)
         path, methods, scope["path_params"] = self._route(scope["path"])
@@ -168,12 +168,12 @@ class Service:
 
     def _route(self, path: str) -> tuple[str, dict[str, Handler], dict[str, Any]]:
         """Return the form of an address, for metrics and the log, its handlers by method, and its parameters."""
-        found = _MODEL_PATH.fullmatch(path)
-        if found is not None:
-            rest = found["rest"] or ""
-            path = f"{MODEL}/versions/{{version}}{rest}" if found["version"] else f"{MODEL}{rest}"
+        match = _MODEL_PATH.fullmatch(path)
+        if match is not None:
+            rest = match["rest"] or ""
+            path = f"{MODEL}/versions/{{version}}{rest}" if match["version"] else f"{MODEL}{rest}"
         methods = self._routes.get(path)
-        return (path, methods, found.groupdict() if found else {}) if methods else ("other", {}, {})
+        return (path, methods, match.groupdict() if match else {}) if methods else ("other", {}, {})
 
     def _handler(self, methods: dict[str, Handler], method: str) -> Handler:
         handler = methods.get("GET" if method == "HEAD" else method)
@@ -183,7 +183,7 @@ class Service:
 
     async def _score(self, request: Request) -> Response:
         content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-        # What `curl -d` sends where no type is given.
+        # `curl -d` sends this if no type is given.
         form = FORMS.get(content_type.replace("application/x-www-form-urlencoded", "application/json"))
         if form is None:
             raise RequestError(415, f"content-type must be one of {', '.join(FORMS)}")

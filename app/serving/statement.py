@@ -1,6 +1,6 @@
-"""What must serve: the durable statement of it, and the rule that follows it, which knows neither clock nor file.
+"""The durable statement of what must serve, and the rule that follows it, which knows neither clock nor file.
 
-current.json holds {"pinned": VERSION}, or {"pinned": null} for the newest, which is also meant where there is no file.
+current.json holds {"pinned": VERSION}, or {"pinned": null} for the newest. Without the file the newest is meant too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STATEMENT = "current.json"
 
 
 def choose(found: Mapping[str, Chain], pinned: str | None, current: Chain | None) -> Chain | None:
-    """Return what must serve in place of `current`; None if that stays, be it that nothing else can be opened."""
+    """Return what must serve in place of `current`. None if that stays, or if nothing else can be opened."""
     wanted = max(found.values(), key=rank, default=None) if pinned is None else found.get(pinned)
     if wanted is None or current is None:
         return wanted
@@ -34,7 +34,7 @@ class Statement:
         self.path = (options.state or options.path) / STATEMENT
 
     def read(self) -> str | None:
-        """Return the short version that is pinned, None for the newest. Raises ValueError where the file is damaged."""
+        """Return the short version that is pinned, None for the newest. Raises ValueError if the file is damaged."""
         try:
             text = self.path.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -49,7 +49,7 @@ class Statement:
         )
 
     def write(self, pinned: str | None) -> None:
-        """Pin a version, or none, atomically. Raises ValueError where nothing can be written."""
+        """Pin a version, or none, atomically. Raises ValueError if nothing can be written."""
         beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")  # another process may write at the same time
         try:
             make_folder(self.path.parent)

@@ -1,4 +1,4 @@
-"""Charts for pages: data, axes and hover texts; charts.js draws them with Bokeh in the browser.
+"""Charts for pages: data, axes and hover texts. charts.js draws them with Bokeh in the browser.
 
     line_chart("Loss", [Series("train", steps, losses)], Axis("step"), Axis("log loss"))
     bar_chart("Distinct values", names, [Bars("in the log", counts)], Axis("values", log=True))
@@ -22,13 +22,13 @@ from common.text import Unit, number_text, readable_unit
 
 Size = Literal["wide", "half", "small"]
 _MOST_HOVERED: dict[Size, int] = {"wide": 120, "half": 60, "small": 30}  # places of a line that react to the mouse
-_MOST_POINTS = 400  # of a line; longer ones are thinned, peaks stay
-_LABEL_LETTERS = 11  # of a bar's label; the whole one is under the mouse
+_MOST_POINTS = 400  # of a line. Longer ones are thinned, peaks stay
+_LABEL_LETTERS = 11  # of a bar's label. The whole one is under the mouse
 
 
 @dataclass(frozen=True)
 class Axis:
-    """`label` names the quantity; `low` and `high` fix the ends, else the data decide."""
+    """`label` names the quantity. `low` and `high` fix the ends, else the data decide."""
 
     label: str = ""
     unit: Unit = "number"
@@ -39,7 +39,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Series:
-    """A line through the points (x, y), x ascending; without a name it is not in the legend."""
+    """A line through the points (x, y), x ascending. Without a name it is not in the legend."""
 
     name: str
     x: Sequence[float]
@@ -58,7 +58,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Density:
-    """Shares of all by bin of a histogram; areas show them, so bins may differ in width."""
+    """Shares of all by bin of a histogram. Areas show them, so bins may differ in width."""
 
     name: str
     shares: Sequence[float]
@@ -66,7 +66,7 @@ class Density:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart's place in a page: `drawing` is what charts.js draws, None where only the note is shown."""
+    """A chart's place in a page: `drawing` is what charts.js draws, None if only the note is shown."""
 
     title: str
     size: Size
@@ -118,7 +118,7 @@ def histogram(
 def bar_chart(
     title: str, labels: Sequence[str], series: Sequence[Bars], y: Axis, size: Size = "wide", note: str = ""
 ) -> Chart:
-    """Draw bars side by side over each label; on a logarithmic axis they start at its low end, else at 0."""
+    """Draw bars side by side over each label. They start at 0, or at the low end of a logarithmic axis."""
     x_shown = _Shown(Axis(low=0, high=len(labels) or 1), [])
     values = [value for bars in series for value in bars.values]
     y_shown = _Shown(y if y.log or min(values, default=0) < 0 else replace(y, low=0), values)
@@ -155,7 +155,7 @@ class _Shown:
         ]
 
     def described(self) -> dict[str, Any]:
-        """Return the axis for charts.js; `format` is one of numeral.js, as Bokeh's NumeralTickFormatter takes it."""
+        """Return the axis for charts.js. Its `format` is for numeral.js, as in Bokeh's NumeralTickFormatter."""
         axis, numeral = self.axis, None
         if axis.unit == "percent":
             numeral = "0.[0] %" if self.largest > 0.02 else "0.[000] %"
@@ -169,7 +169,7 @@ class _Shown:
 def _chart(
     title: str, size: Size, note: str, x: _Shown, y: _Shown, edges: Sequence[float], texts: list[str], **marks: Any
 ) -> Chart:
-    """Return the chart of `marks`; texts[i] is shown while the mouse is between edges[i] and edges[i + 1]."""
+    """Return the chart of `marks`. texts[i] is shown while the mouse is between edges[i] and edges[i + 1]."""
     hover = {"edges": x.values(edges), "texts": texts}
     return Chart(title, size, note, {"x": x.described(), "y": y.described(), "hover": hover, **marks})
 

@@ -16,14 +16,14 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 class Part:
-    """What stands in a section or at the top of a page: a macro of parts.html and its arguments, which are escaped."""
+    """A part of a section, or of the top of a page: a macro of parts.html and its arguments, which are escaped."""
 
     def __init__(self, macro: str, *arguments: Any) -> None:
         self.macro, self.arguments = macro, arguments
 
 
 class Section:
-    """A part of the page that is listed at its top; `note` is what to know before reading it."""
+    """A section of the page, listed at its top. `note` is what to know before reading it."""
 
     def __init__(self, title: str, *parts: Part, note: str = "") -> None:
         self.title, self.parts, self.note = title, parts, note

@@ -103,7 +103,7 @@ def _splits(schema: Schema) -> list[list[object]]:
 
 
 def _over_time(schema: Schema, profile: Profile) -> list[Chart]:
-    """Draw clicks over the log; a rate that wanders further than chance allows is drift."""
+    """Draw clicks over the log. A rate that wanders further than chance allows is drift."""
     per_point = -(-len(profile.rows) // _MOST_POINTS) or 1
     rows = [sum(profile.rows[i : i + per_point]) for i in range(0, len(profile.rows), per_point)]
     clicks = [sum(profile.clicks[i : i + per_point]) for i in range(0, len(profile.clicks), per_point)]
@@ -153,7 +153,7 @@ def _categorical(schema: Schema, profile: Profile) -> Section:
 
 
 def _coverage(schema: Schema, profile: Profile) -> list[Section]:
-    """Draw what a larger or smaller min_count would give; nothing if values were not counted."""
+    """Draw what a larger or smaller min_count would give. No section if values were not counted."""
     fields = {name: field for name, field in profile.categorical.items() if field.values}
     if not fields:
         return []

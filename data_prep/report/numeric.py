@@ -49,13 +49,13 @@ def numeric_fields(schema: Schema, profile: Profile) -> Section:
 
 
 def left_out(fields: Sequence[str]) -> list[Part]:
-    """Return a note on the fields without a chart of their own; nothing if there are none."""
+    """Return a note on the fields without a chart of their own, if there are any."""
     text = f"The charts of {len(fields)} more fields are left out; the tables and statistics.json have all."
     return [Part("note", text)] if fields else []
 
 
 def number_bins(field: NumericProfile) -> Sequence[tuple[float, float, int]]:
-    """Return (from, to, count) of the bins; of integers, those from … to - 1."""
+    """Return (from, to, count) of the bins. A bin of integers holds from … to - 1."""
     if field.is_float:
         return [(*bin_bounds(number, FLOAT_BINS), count) for number, count in field.bins]
     bins = []
@@ -80,7 +80,7 @@ def _quantiles(field: NumericProfile) -> list[object]:
 
 
 def pair(name: str, field: NumericProfile, column: NumericField) -> list[Chart]:
-    """Return histograms before and after the transform; none of a field without a value."""
+    """Return histograms before and after the transform, or none for a field without a value."""
     bins = number_bins(field)
     if not bins:
         return []

@@ -22,7 +22,7 @@ _KIB = 1 << 10  # ru_maxrss is in KiB on Linux
 
 @dataclass(frozen=True)
 class Timing:
-    """Time and memory of the process that finished the folder; after a restart, of what was left to do."""
+    """Time and memory of the process that finished the folder. After a restart they are of what was left to do."""
 
     finished: str  # UTC
     seconds: float
@@ -37,7 +37,7 @@ class Timing:
 
 
 class RunClock:
-    """Wall-clock timer of a preparation; the pipeline records per-pass times and the number of workers."""
+    """Wall-clock timer of a preparation. The pipeline records the time of each pass and the number of workers."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()

@@ -1,6 +1,6 @@
 """Charts of how well a run learned: losses, learning rates, metrics over steps, and the curves of one evaluation.
 
-Also what every section draws with: lines named by their run where there are several.
+It also has what every section draws with. Lines have the name of their run if there are several.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def lines(
     size: Size = "half",
     note: str = "",
 ) -> Chart:
-    """Return a line chart, or the words `otherwise` in its place where no line has a point."""
+    """Return a line chart. If no line has a point, the text `otherwise` takes its place."""
     if not any(len(line.x) and not line.reference for line in series):
         return Chart(title, size, otherwise)
     return line_chart(title, series, x, y, size, note)  # a run without points keeps its colour from the others
 
 
 def overlay(runs: Sequence[RunRecord], name: str, points: Sequence[Points], dots: bool = True) -> list[Series]:
-    """Return a line for the points of each run, called `name` where there is one run, else as the run."""
+    """Return a line for the points of each run. A single run's line is called `name`, others have their run's name."""
     return [
         Series(label(runs, run, name), x, y, points=dots and len(x) <= MOST_DOTS)
         for run, (x, y) in zip(runs, points, strict=True)
@@ -51,7 +51,7 @@ def overlay(runs: Sequence[RunRecord], name: str, points: Sequence[Points], dots
 
 
 def label(runs: Sequence[RunRecord], run: RunRecord, name: str) -> str:
-    """Return the name of a line: its run's where there are several."""
+    """Return the name of a line, which is its run's if there are several."""
     return run.name if len(runs) > 1 else name
 
 
@@ -90,7 +90,7 @@ def learning(runs: Sequence[RunRecord]) -> Section:
 
 
 def _learning_rates(runs: Sequence[RunRecord]) -> list[Chart]:
-    """Return a chart for each optimizer whose rate changed; constant rates in words."""
+    """Return a chart for each optimizer whose rate changed. Constant rates are given in words."""
     keys = list(dict.fromkeys(key for run in runs for key in run.keys("learning_rate")))
     if all(len(set(run.points(key)[1])) <= 1 for run in runs for key in keys):
         rates = [_constant_rates(run) for run in runs]
@@ -164,7 +164,7 @@ def evaluations(runs: Sequence[RunRecord]) -> Section:
 
 
 def _metric_rows(shown: Evaluated) -> list[list[str]]:
-    """Return [metric, (value, interval) of each run, best possible]; the best is known of synthetic logs alone."""
+    """Return [metric, (value, interval) of each run, best possible]. The best is known for synthetic logs alone."""
     rows = []
     for key, metric in METRICS.items():
         if key == "grouped_auc" and not any(content["groups"] for _, content in shown):
@@ -226,7 +226,7 @@ def _scores(of_run: str, content: dict[str, Any]) -> Chart:
 
 
 def _slice_rows(slices: list[dict[str, Any]]) -> list[list[Any]]:
-    """Return a row of the table for each part; `off` is how its predictions differ from its clicks beyond chance."""
+    """Return a row of the table for each part. Its last cell says if predictions differ from clicks beyond chance."""
     rows = []
     for each in slices:
         metrics, intervals = each["metrics"], each["intervals"]

@@ -1,4 +1,4 @@
-"""The whole page of a run or of several: key figures, warnings and settings; quality and speed draw the charts."""
+"""The whole page of a run or of several, with key figures, warnings and settings. quality and speed draw the charts."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ OVERVIEW = [("run", "text"), ("status", "text"), ("steps", "number"), ("best ste
 
 
 def write_report(runs: Sequence[Path], output: Path) -> None:
-    """Write the page of some run folders, whole or not at all; raises FileNotFoundError where one holds no run."""
+    """Write the page of some run folders, whole or not at all. Raises FileNotFoundError if one holds no run."""
     write_whole(output, report_page(read_runs(runs)))
 
 
 def leave_report(run: Path) -> list[str]:
-    """Write a run's report beside its other files; return the names of files that could not be written."""
+    """Write a run's report beside its other files. Return the names of files that could not be written."""
     try:
         write_report([run], run / REPORT_FILE)
     except OSError as error:
@@ -64,7 +64,7 @@ def _subtitle(run: RunRecord, named: bool) -> str:
 
 
 def _key_figures(run: RunRecord) -> list[tuple[str, str, str]]:
-    """Return (quantity, number, a word on it); a dash where the run has no such number."""
+    """Return (quantity, number, a word on it), with a dash for a number that the run does not have."""
     best, test = run.best_evaluation(), run.test_evaluation()
     of_best = f"best by {run.metric}, step {best['step']:,}" if best else "not evaluated yet"
     found = [("valid AUC", _digits(best, "auc"), of_best), ("valid log loss", _digits(best, "log_loss"), of_best)]
@@ -127,7 +127,7 @@ def _settings(runs: Sequence[RunRecord]) -> Section:
 
 
 def differences(runs: Sequence[RunRecord]) -> list[list[str]]:
-    """Return [name, its value in each run] of the settings that are not the same in all; "–" where a run has none."""
+    """Return [name, its value in each run] of the settings that differ. A run without the setting has "–"."""
     flat = [flatten(run.config) for run in runs]
     names = dict.fromkeys(name for each in flat for name in each)
     rows = [[name, *(str(each.get(name, "–")) for each in flat)] for name in names]

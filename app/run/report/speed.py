@@ -1,4 +1,4 @@
-"""Charts and tables of where a run's time and memory went, and of how its tables grew."""
+"""Charts and tables of a run's time and memory by part, and of the growth of its tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ NOT_LOGGED = "Not logged yet: a line comes every train.log_every_steps steps."
 
 
 def samples_per_second(run: RunRecord) -> float | None:
-    """Return rows over seconds: the harmonic mean of intervals of as many steps each; None without an interval."""
+    """Return rows over seconds, or None without an interval.
+
+    This is the harmonic mean of the intervals' speeds, since each interval has as many steps."""
     speeds = [line["samples_per_second"] for line in run.steady_lines()]
     return round(len(speeds) / sum(1 / speed for speed in speeds)) if speeds else None
 
@@ -40,7 +42,7 @@ def parts_of(line: dict, batch_size: int) -> dict[str, float]:
 
 
 def parts_over_steps(run: RunRecord) -> dict[str, list[float]]:
-    """Return the seconds of each part in every steady line; nothing where there are none."""
+    """Return the seconds of each part in every steady line."""
     found = [parts_of(line, run.config["train"]["batch_size"]) for line in run.steady_lines()]
     names = dict.fromkeys(name for parts in found for name in parts)
     return {name: [parts.get(name, 0.0) for parts in found] for name in names}

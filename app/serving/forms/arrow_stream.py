@@ -63,7 +63,7 @@ def _leads_to(data: bytes, place: int) -> int:
 
 
 def _field(data: bytes, table: int, number: int) -> int:
-    """Return the place of a field of a flatbuffer's table, 0 where that has the default."""
+    """Return the place of a field of a flatbuffer's table, or 0 if it has the default."""
     first = table - struct.unpack_from("<i", data, table)[0]
     place, (size,) = first + 4 + 2 * number, struct.unpack_from("<H", data, first)
     offset = struct.unpack_from("<H", data, place)[0] if place < first + size else 0
@@ -80,7 +80,7 @@ def _pairs(data: bytes, table: int, number: int) -> Iterator[tuple[int, int]]:
 
 
 def _dictionary_bytes(column: pa.ChunkedArray) -> int:
-    """Return the bytes of a column's texts where each has the place of one in a dictionary, which may be long."""
+    """Return the bytes that a dictionary's texts, which may be long, take in the cells that name them."""
     of_type = column.type
     if pa.types.is_list(of_type) or pa.types.is_large_list(of_type) or pa.types.is_fixed_size_list(of_type):
         column = pc.list_flatten(column)

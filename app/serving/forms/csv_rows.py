@@ -18,7 +18,7 @@ from data_prep.options.log_format import LogFormat
 
 
 def to_chunk(body: bytes, predictor: Predictor, limits: Limits) -> RowsToScore:
-    """Return the rows of a body as a chunk. Columns may have any order; others than the model's are ignored."""
+    """Return the rows of a body as a chunk. Columns may have any order, and those of no field are ignored."""
     records = _records(body)
     _, header = next(records, (1, []))
     names, counts = [name for name, _ in predictor.log_format.fields], Counter(header)

@@ -1,4 +1,4 @@
-"""What all forms of a request's rows share: their description, their errors and the bounds of a request."""
+"""Description, errors and bounds of a request, which all forms of its rows share."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def row_schema(log_format: LogFormat) -> dict[str, Any]:
 
 
 def describe(_: LogFormat, row: dict[str, Any]) -> dict[str, Any]:
-    """Return schema and example; the document has the schema of `rows` for all addresses that take it."""
+    """Return schema and example. The document has the schema once, for all addresses that take such rows."""
     return {"schema": {"$ref": "#/components/schemas/Rows"}, "example": {"rows": [row]}}
 
 

@@ -192,7 +192,7 @@ def _texts(name: str, data: memoryview, num_rows: int) -> pa.Array:
 
 
 def _texts_of_eight(data: np.ndarray, num_rows: int) -> pa.Array | None:
-    """Return texts of eight bytes or none, as those of hex digits, whose halves are not the numbers 0 or 8; or None."""
+    """Return the texts if each has eight bytes, as hex digits have, or none, and no half reads as 0 or 8. Else None."""
     if len(data) % 4:
         return None
     words = data.view("<u4")
@@ -213,7 +213,7 @@ def _binary_array(sizes: np.ndarray, texts: np.ndarray) -> pa.Array:
 def answer(
     request: InferRequest, model: str, version: str, generation: int, scores: np.ndarray
 ) -> tuple[bytes, int | None]:
-    """Return the body that answers a V2 request, and the length of its JSON where binary data follow."""
+    """Return the body that answers a V2 request, and the length of its JSON if binary data follow."""
     output: dict[str, Any] = {"name": OUTPUT, "datatype": "FP32", "shape": [len(scores)]}
     binary = scores.astype("<f4").tobytes() if request.is_binary_wanted else b""
     if request.is_binary_wanted:
