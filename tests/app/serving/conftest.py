@@ -27,24 +27,49 @@ from tests.app.scoring.conftest import (  # noqa: F401
 )
 
 
+def run_beside(application, function):
+    """Run `function`, a coroutine of a client that sends to an application in this process."""
+
+    async def run():
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(application), base_url="http://here") as client:
+            return await function(client)
+
+    return asyncio.run(run())
+
+
 class Client:
     """Sends requests to an application in this process."""
 
     def __init__(self, application):
-        self._transport = httpx.ASGITransport(application)
+        self._application = application
 
     def request(self, method, path, **request):
-        async def send():
-            async with httpx.AsyncClient(transport=self._transport, base_url="http://here") as client:
-                return await client.request(method, path, **request)
-
-        return asyncio.run(send())
+        return run_beside(self._application, lambda client: client.request(method, path, **request))
 
     def get(self, path, **request):
         return self.request("GET", path, **request)
 
     def post(self, path, **request):
         return self.request("POST", path, **request)
+
+
+@contextmanager
+def running(command, folder, python=sys.executable, is_open=True, **environment):
+    """Run a service of Python's; give the process and the port, when the model is open."""
+    environment = {**os.environ, **environment}
+    with subprocess.Popen(
+        [python, *command], cwd=folder, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            line = process.stderr.readline()
+            match = re.search(r":(\d+) serves", line)
+            assert match, line + process.stderr.read()
+            if is_open:
+                httpx.get(f"http://127.0.0.1:{match[1]}/v1/status", timeout=60)
+            yield process, int(match[1])
+        finally:
+            process.terminate()
+            process.stderr.close()
 
 
 @pytest.fixture(scope="session")
@@ -84,21 +109,9 @@ def client(service):
 def serve(project):
     """Runs `serve` on a free port; gives the process and the port."""
 
-    @contextmanager
     def run(path, *arguments, **environment):
-        command = [sys.executable, "-m", "app.cli.serve", str(path), "--port", "0", "--name", "clicks", *arguments]
-        with subprocess.Popen(
-            command, cwd=project, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
-        ) as process:
-            try:
-                line = process.stderr.readline()
-                found = re.search(r":(\d+) serves", line)
-                assert found, line + process.stderr.read()
-                httpx.get(f"http://127.0.0.1:{found[1]}/v1/status", timeout=60)  # answered when the model is open
-                yield process, int(found[1])
-            finally:
-                process.terminate()
-                process.stderr.close()
+        command = ["-m", "app.cli.serve", path, "--port", "0", "--name", "clicks", *arguments]
+        return running(command, project, **environment)
 
     return run
 

@@ -2,10 +2,7 @@
 
 import http.client
 import json
-import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +14,7 @@ import pytest
 
 from app.serving.options import ServerOptions
 from app.serving.service import ADMIN_PATHS
+from tests.app.serving.conftest import running
 from tests.app.serving.test_processes import raw
 
 
@@ -44,23 +42,16 @@ sys.exit(main(add_arguments, "app.cli.serve"))
 
 
 def test_a_service_whose_model_is_being_opened_is_live_and_not_ready(project, tiny_bundle, tmp_path):
-    command = [sys.executable, "-c", OPENS_LATE, tiny_bundle, "--port", "0", tmp_path / "may-open"]
-    with (
-        subprocess.Popen(command, cwd=project, stderr=subprocess.PIPE, text=True) as process,
-        ThreadPoolExecutor() as pool,
-    ):
-        try:
-            port = int(re.search(r":(\d+) serves", process.stderr.readline())[1])
-            assert get(port, "/v2/health/live") == 200
-            assert get(port, "/v2/health/ready") == 503
-            waiting = pool.submit(get, port, "/v1/status")
-            time.sleep(0.2)
-            assert not waiting.done()
-            (tmp_path / "may-open").touch()
-            assert waiting.result(20) == 200
-            assert get(port, "/v2/health/ready") == 200
-        finally:
-            process.kill()
+    command = ["-c", OPENS_LATE, tiny_bundle, "--port", "0", tmp_path / "may-open"]
+    with running(command, project, is_open=False) as (_, port), ThreadPoolExecutor() as pool:
+        assert get(port, "/v2/health/live") == 200
+        assert get(port, "/v2/health/ready") == 503
+        waiting = pool.submit(get, port, "/v1/status")
+        time.sleep(0.2)
+        assert not waiting.done()
+        (tmp_path / "may-open").touch()
+        assert waiting.result(20) == 200
+        assert get(port, "/v2/health/ready") == 200
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

@@ -11,6 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.app.serving.conftest import running
+
 
 def versions(path):
     lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
@@ -44,12 +46,6 @@ def test_the_steps_of_the_dockerfile_make_a_service(project, tmp_path, tiny_bund
     entry = json.loads(re.search(r"ENTRYPOINT (.*)", (project / "Dockerfile").read_text())[1])
     packages = subprocess.run([entry[0], "-m", "pip", "list"], cwd=root, capture_output=True, text=True, check=True)
     assert "mindspore" not in packages.stdout.lower()
-    with subprocess.Popen(
-        [*entry, str(tiny_bundle), "--port", "0"], cwd=root, env=environment, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            port = re.search(r":(\d+) serves", process.stderr.readline())[1]
-            answer = httpx.post(f"http://127.0.0.1:{port}/v1/score", json={"rows": golden.to_pylist()}, timeout=30)
-            assert answer.json()["scores"] == golden_scores
-        finally:
-            process.terminate()
+    with running([*entry[1:], tiny_bundle, "--port", "0"], root, entry[0], PATH=environment["PATH"]) as (_, port):
+        answer = httpx.post(f"http://127.0.0.1:{port}/v1/score", json={"rows": golden.to_pylist()}, timeout=30)
+        assert answer.json()["scores"] == golden_scores

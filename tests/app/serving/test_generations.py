@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
-import httpx
 import numpy as np
 import pytest
 
@@ -21,7 +20,7 @@ from app.serving import statement
 from app.serving.generations import FOLDED, RECENT_ROWS, Generations
 from app.serving.options import ServerOptions
 from app.tables.interface import TableState
-from tests.app.serving.conftest import Client
+from tests.app.serving.conftest import Client, run_beside
 from tests.app.serving.test_service import ARROW, arrow_of, score
 
 
@@ -242,24 +241,23 @@ def test_swaps_under_load_lose_no_request_and_mix_no_models(models, watched, mak
     service = make_service(folder, max_queue=1000)
     found = []
 
-    async def run():
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(service), base_url="http://here") as client:
-            is_done = False
+    async def send_while_models_come(client):
+        is_done = False
 
-            async def send():
-                while not is_done:
-                    found.append(await client.post("/v1/score", json={"rows": golden.to_pylist()}))
+        async def send():
+            while not is_done:
+                found.append(await client.post("/v1/score", json={"rows": golden.to_pylist()}))
 
-            senders = [asyncio.create_task(send()) for _ in range(2)]
-            for name in ("2", "3", "10"):
-                put(name)
-                await asyncio.to_thread(service.generations.refresh)
-            while len(found) < 20:
-                await asyncio.sleep(0.01)
-            is_done = True
-            await asyncio.gather(*senders)
+        senders = [asyncio.create_task(send()) for _ in range(2)]
+        for name in ("2", "3", "10"):
+            put(name)
+            await asyncio.to_thread(service.generations.refresh)
+        while len(found) < 20:
+            await asyncio.sleep(0.01)
+        is_done = True
+        await asyncio.gather(*senders)
 
-    asyncio.run(run())
+    run_beside(service, send_while_models_come)
     assert {response.status_code for response in found} == {200}
     by_version = {}
     for response in found:

@@ -8,7 +8,6 @@ import resource
 import struct
 import time
 
-import httpx
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -23,7 +22,7 @@ from app.serving.batching import LEAST_QUEUE
 from app.serving.forms import tensors
 from app.serving.forms.form import RequestError
 from app.serving.forms.tensors import HEADER_LENGTH
-from tests.app.serving.conftest import Client
+from tests.app.serving.conftest import Client, run_beside
 
 ARROW = "application/vnd.apache.arrow.stream"
 
@@ -145,14 +144,12 @@ def test_a_row_is_explained(client, predictor, golden):
 def test_requests_that_come_together_are_scored_together(make_service, tiny_bundle, golden, golden_scores):
     service = make_service(tiny_bundle, max_delay_ms=200, max_batch=len(golden))
 
-    async def run():
-        transport = httpx.ASGITransport(service)
-        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
-            bad = {**golden.to_pylist()[0], "I1": "1.5e"}
-            rows = [*golden.to_pylist()[:-1], bad]
-            return await asyncio.gather(*(client.post("/v1/score", json={"rows": [row]}) for row in rows))
+    rows = [*golden.to_pylist()[:-1], {**golden.to_pylist()[0], "I1": "1.5e"}]
 
-    *answers, refused = asyncio.run(run())
+    async def send(client):
+        return await asyncio.gather(*(client.post("/v1/score", json={"rows": [row]}) for row in rows))
+
+    *answers, refused = run_beside(service, send)
     assert [answer.json()["scores"][0] for answer in answers] == golden_scores[:-1]
     assert "row 0" in error_of(refused)
     batches = {
@@ -386,16 +383,14 @@ def test_a_body_that_is_too_large_is_refused(make_service, tiny_bundle, golden):
 def statuses(service, rows, *more_headers):
     """Statuses of as many requests, sent one after another without waiting for answers."""
 
-    async def run():
-        transport = httpx.ASGITransport(service)
-        async with httpx.AsyncClient(transport=transport, base_url="http://here") as sender:
-            sent = []
-            for headers in more_headers:
-                sent.append(asyncio.create_task(sender.post("/v1/score", json={"rows": rows}, headers=headers)))
-                await asyncio.sleep(0.005)
-            return [(answer.status_code, answer.headers.get("retry-after")) for answer in await asyncio.gather(*sent)]
+    async def send(client):
+        sent = []
+        for headers in more_headers:
+            sent.append(asyncio.create_task(client.post("/v1/score", json={"rows": rows}, headers=headers)))
+            await asyncio.sleep(0.005)
+        return [(answer.status_code, answer.headers.get("retry-after")) for answer in await asyncio.gather(*sent)]
 
-    return asyncio.run(run())
+    return run_beside(service, send)
 
 
 def test_a_full_queue_refuses_at_once_and_deadlines_hold(make_service, tiny_bundle, golden):
@@ -432,15 +427,11 @@ def test_large_requests_are_scored_one_at_a_time_beside_small_ones(make_service,
 
     monkeypatch.setattr(predictor, "score_chunk", slowly)
 
-    async def run():
-        transport = httpx.ASGITransport(service)
-        async with httpx.AsyncClient(transport=transport, base_url="http://here") as sender:
-            sizes = (len(golden), 1, len(golden))
-            return await asyncio.gather(
-                *(sender.post("/v1/score", json={"rows": golden.to_pylist()[:size]}) for size in sizes)
-            )
+    async def send(client):
+        bodies = [{"rows": golden.to_pylist()[:size]} for size in (len(golden), 1, len(golden))]
+        return await asyncio.gather(*(client.post("/v1/score", json=body) for body in bodies))
 
-    for answer in asyncio.run(run()):
+    for answer in run_beside(service, send):
         scores = answer.json()["scores"]
         assert scores == expected[: len(scores)]
     assert [1, len(golden)] in most
@@ -458,17 +449,15 @@ def test_the_loop_refuses_and_answers_while_requests_are_scored(make_service, ti
 
     monkeypatch.setattr(predictor, "score_chunk", slowly)
 
-    async def run():
-        transport = httpx.ASGITransport(service)
-        async with httpx.AsyncClient(transport=transport, base_url="http://here") as sender:
-            first = asyncio.create_task(sender.post("/v1/score", json={"rows": rows}))
-            await asyncio.sleep(0.1)
-            small = await sender.post("/v1/score", json={"rows": rows[:1]})
-            live = await sender.get("/v2/health/live")
-            assert not first.done()
-            return [answer.status_code for answer in (small, live, await first)]
+    async def send(client):
+        first = asyncio.create_task(client.post("/v1/score", json={"rows": rows}))
+        await asyncio.sleep(0.1)
+        small = await client.post("/v1/score", json={"rows": rows[:1]})
+        live = await client.get("/v2/health/live")
+        assert not first.done()
+        return [answer.status_code for answer in (small, live, await first)]
 
-    assert asyncio.run(run()) == [429, 200, 200]
+    assert run_beside(service, send) == [429, 200, 200]
 
 
 def test_a_model_that_fails_is_no_wrong_score(make_service, tiny_bundle, golden, monkeypatch):
