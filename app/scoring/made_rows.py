@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from data_prep.encoding.base import BaseVocabulary
+from data_prep.options.kinds import KINDS
 from data_prep.options.log_format import LogFormat, time_range, time_text
 from data_prep.prepared.schema import DAY, NEWEST
 
@@ -34,12 +35,14 @@ def make_rows(given: BaseVocabulary, log_format: LogFormat, num_rows: int, seed:
         known = np.flatnonzero(field.values >= 0)
         drawn = known[generator.integers(0, len(known), num_rows)] if len(known) else np.full(num_rows, -1)
         kind = generator.random(num_rows)
-        if field.texts is not None:
-            outside = [f"outside-{number}" for number in generator.integers(0, 2**31, num_rows)]
-            inside = [text.decode() for text in field.texts.take(np.maximum(drawn, 0)).tolist()]
+        cell_of = KINDS[log_format.columns[column.name]].made_up
+        outside = [
+            cell_of(number) for number in generator.integers(0, 2**32 if field.texts is None else 2**31, num_rows)
+        ]
+        if field.texts is None:
+            inside = [cell_of(number) for number in field.values[np.maximum(drawn, 0)].clip(0)]
         else:
-            outside = [f"{number:08x}" for number in generator.integers(0, 2**32, num_rows)]
-            inside = [f"{number:08x}" for number in field.values[np.maximum(drawn, 0)].clip(0)]
+            inside = [text.decode() for text in field.texts.take(np.maximum(drawn, 0)).tolist()]
         columns[column.name] = [
             None if kind[i] < MISSING else outside[i] if kind[i] < MISSING + OUTSIDE or drawn[i] < 0 else inside[i]
             for i in range(num_rows)

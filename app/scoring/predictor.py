@@ -43,7 +43,8 @@ from data_prep.encoding.from_values import (
     mappings_to_chunk,
     rejected,
 )
-from data_prep.options.log_format import FIELD_KINDS, TIME_FEATURES, LogFormat
+from data_prep.options.kinds import FIELD_KINDS
+from data_prep.options.log_format import TIME_FEATURES, LogFormat
 from data_prep.prepared.schema import Schema, read_schema
 
 if TYPE_CHECKING:

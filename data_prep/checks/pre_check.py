@@ -169,7 +169,7 @@ def _columns(rows: Sequence[ParsedRows], log_format: LogFormat, facts: dict[str,
         codes = np.where(present, np.unique(numbers, return_inverse=True)[1] + 1, 0)
         is_time = name in log_format.time_fields
         yield Column(name, codes, numbers[present], known_missing("integer", index), known_range, is_time)
-    for index, name in enumerate(log_format.hex_fields):
+    for index, name in enumerate(log_format.value_fields):
         values, present = map(np.concatenate, zip(*(part.columns[name] for part in rows), strict=True))
         codes = np.where(present, np.unique(values, return_inverse=True)[1] + 1, 0)
         yield Column(name, codes, None, known_missing("categorical", index))

@@ -15,11 +15,12 @@ import numpy as np
 import yaml
 
 from data_prep.checks.first_rows import Column, FirstRows, read_first_rows
-from data_prep.checks.kinds import Guess, Labels, guess, missing_words
+from data_prep.checks.guess_kind import Guess, Labels, guess, missing_words
 from data_prep.checks.label import NO_LABEL, Label, chosen_label, find_label
 from data_prep.checks.pre_check import Column as LeakColumn
 from data_prep.checks.pre_check import leaking_columns
 from data_prep.kernels.choose import choose_kernels
+from data_prep.options.kinds import KINDS
 from data_prep.options.log_format import LogFormat
 
 DEFAULT_ROWS = 100_000
@@ -166,7 +167,7 @@ def _as_leak_column(column: Column, good: np.ndarray) -> LeakColumn:
 
 def _with_a_category(guesses: list[Guess], columns: Sequence[Column]) -> list[Guess]:
     """Make a category of the number with the fewest values if no column is one, as a model needs at least one."""
-    if any(each.kind in ("hex32", "string", "list", "timestamp") for each in guesses):
+    if any(KINDS[each.kind].role == "categorical" or each.kind == "timestamp" for each in guesses):
         return guesses
     sizes = {each.name: len(column.values) for each, column in zip(guesses, columns, strict=True)}
     numeric = [each for each in guesses if each.kind in ("integer", "float")]

@@ -14,6 +14,7 @@ from common import settings
 from data_prep.encoding.vocabulary import FieldVocabulary
 from data_prep.encoding.vocabulary_file import read_vocabulary
 from data_prep.options.columns import CategoricalColumn
+from data_prep.options.kinds import Kind
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import SCHEMA_FILE, VOCABULARY_FILE, Schema, read_schema
@@ -137,7 +138,7 @@ def _warn_of_other_limits(folder: Path, here: dict[str, Any], there: dict[str, A
         )
 
 
-def _differences(there: list[tuple[str, str]], here: list[tuple[str, str]]) -> str:
+def _differences(there: list[tuple[str, Kind]], here: list[tuple[str, Kind]]) -> str:
     only_there = [f"{name} ({kind})" for name, kind in there if (name, kind) not in here]
     only_here = [f"{name} ({kind})" for name, kind in here if (name, kind) not in there]
     if not only_there and not only_here:

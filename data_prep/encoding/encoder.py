@@ -85,7 +85,7 @@ class RowEncoder:
     def log_format(self) -> LogFormat:
         """The format of rows to encode, with the texts of the vocabulary for booleans, or none if it has no two."""
         log_format, columns = self._options.data, self._options.categorical_columns
-        of_texts = {column.name: column.place for column in columns if column.kind in ("string", "list")}
+        of_texts = {column.name: column.place for column in columns if column.is_text and not column.cross}
         found = {name: self._texts_of_booleans(place) for name, place in of_texts.items()}
         return dataclasses.replace(log_format, booleans={**found, **log_format.booleans})
 

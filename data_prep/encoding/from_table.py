@@ -111,7 +111,7 @@ class RawTable:
         columns = cells_of_block(self.log_format.integer_fields, self.integers)
         columns |= cells_of_block(self.log_format.hex_fields, self.hex_values)
         labels = np.zeros(self.num_lines, np.bool_)
-        return ParsedRows(np.arange(self.num_lines), labels, columns, hex_block=self.hex_values)
+        return ParsedRows(np.arange(self.num_lines), labels, columns, value_block=self.hex_values)
 
 
 def join_table_rows(parts: Sequence[RawTable]) -> RawTable:

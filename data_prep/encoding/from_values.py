@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from data_prep.kernels.parsed import BARE_SEPARATOR, Chunk, ParsedChunk
-from data_prep.options.log_format import FIELD_KINDS, NO_BOOLEANS, LogFormat
+from data_prep.options.kinds import FIELD_KINDS, KINDS, Kind
+from data_prep.options.log_format import NO_BOOLEANS, LogFormat
 from data_prep.raw_log.line_cells import add_label, has_label, split_line
 
 _BARE = bytes([BARE_SEPARATOR])
@@ -88,12 +89,10 @@ def chunk_to_mapping(chunk: Chunk, log_format: LogFormat) -> dict[str, Any]:
     return {name: _value(cells[name], kind, log_format) for name, kind in log_format.fields}
 
 
-def _value(cell: str, kind: str, log_format: LogFormat) -> Any:
+def _value(cell: str, kind: Kind, log_format: LogFormat) -> Any:
     if cell == "" or cell in log_format.missing:
         return None
-    if kind == "float":
-        return float(cell.replace(log_format.decimal, "."))
-    return int(cell) if kind == "integer" else cell
+    return KINDS[kind].value(cell.replace(log_format.decimal, ".") if kind == "float" else cell)
 
 
 def check_names(where: str, names: Iterable[Any], log_format: LogFormat) -> None:
@@ -117,8 +116,7 @@ def _some(names: Sequence[str]) -> str:
 
 def _text(value: Any, name: str, log_format: LogFormat) -> str:
     """Return a value as the cell of a line, as `raw_log.parquet` does it with a column."""
-    kind = log_format.columns[name]
-    if kind == "list" and isinstance(value, (list, tuple, np.ndarray)):
+    if log_format.columns[name] == "list" and isinstance(value, (list, tuple, np.ndarray)):
         between = log_format.list_form(name).separator
         texts = [_value_text(each, name, log_format) for each in value]
         wrong = next((text for text in texts if between in text), None)
@@ -129,7 +127,7 @@ def _text(value: Any, name: str, log_format: LogFormat) -> str:
 
 
 def _value_text(value: Any, name: str, log_format: LogFormat) -> str:
-    kind = log_format.columns[name]
+    kind = KINDS[log_format.columns[name]]
     if isinstance(value, str):
         return value
     if isinstance(value, bytes):
@@ -142,16 +140,16 @@ def _value_text(value: Any, name: str, log_format: LogFormat) -> str:
             raise TypeError(f"found {value!r}; {NO_BOOLEANS}")
         return texts[0] if value else texts[1]
     if isinstance(value, (int, np.integer)):
-        return _hex_text(int(value)) if kind == "hex32" else str(int(value))
+        return _hex_text(int(value)) if kind.has_hex_digits else str(int(value))
     if isinstance(value, Decimal):
-        if kind == "string" or (kind != "hex32" and not value.as_tuple().exponent):
+        if kind.keeps_zeros or not (kind.has_hex_digits or value.as_tuple().exponent):
             return format(value, "f")
         value = float(value)
     if isinstance(value, (float, np.floating)):
         if float(value).is_integer() and abs(float(value)) < 2.0**63:
-            return _hex_text(int(value)) if kind == "hex32" else str(int(value))
+            return _hex_text(int(value)) if kind.has_hex_digits else str(int(value))
         return str(value)
-    if kind == "timestamp" and isinstance(value, (date, np.datetime64)):
+    if "moments" in kind.arrow and isinstance(value, (date, np.datetime64)):
         return _time_text(value, log_format.time_form(name))
     raise TypeError(f"expected text, a number or None, found {value!r}")
 

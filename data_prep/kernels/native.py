@@ -30,7 +30,8 @@ from data_prep.kernels.parsed import (
     cells_of_block,
 )
 from data_prep.kernels.strings import PADDING_BYTES, Strings
-from data_prep.options.log_format import REASONS, RELATIONS, Kind, LogFormat
+from data_prep.options.kinds import KINDS
+from data_prep.options.log_format import REASONS, RELATIONS, LogFormat
 
 
 class _LogKernels(NativeLibrary):
@@ -48,7 +49,13 @@ _Texts, _Format, _Rows, _Rejects, _Vocabulary = (
 )
 _ALL_BITS = 2**64 - 1
 _UNLABELLED = 2  # LOG_KERNELS_UNLABELLED
-_KINDS: tuple[Kind, ...] = ("ignored", "label", "integer", "hex32", "string", "id", "weight", "float", "timestamp")
+_NUMBERS: dict[str, type[np.generic]] = {
+    "integers": np.int64,
+    "values": np.uint32,
+    "floats": np.float64,
+    "times": np.int64,
+}  # as in _Rows
+_KIND_NUMBERS = LIBRARY.interface.enums["LogKernelsKind"]
 
 
 def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
@@ -59,8 +66,9 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
         # Strings need padding, and lines with quotes are rewritten in place.
         text = np.concatenate([raw, np.zeros(PADDING_BYTES, np.uint8)])
     row_numbers, labels = np.empty(capacity, np.int64), np.full(capacity, _UNLABELLED, np.uint8)
-    blocks = [(names, _block(len(names), capacity, dtype)) for names, dtype in _numbers_of(log_format)]
-    texts = log_format.text_fields + log_format.key_fields
+    stored = _stored(log_format)
+    blocks = [(stored[name], _block(len(stored[name]), capacity, dtype)) for name, dtype in _NUMBERS.items()]
+    texts = stored["strings"]
     starts, lengths = (np.empty((len(texts), capacity), np.int64) for _ in range(2))
     weights = np.empty(capacity if log_format.weight else 0, np.float32)
     rejects: list[NDArray[Any]] = [np.empty(capacity, np.int64) for _ in range(3)]  # line numbers, starts, ends
@@ -93,7 +101,7 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
         columns=columns,
         weights=weights[:num_rows] if log_format.weight else None,
         keys={name: strings[name].keys().view(np.int64) for name in log_format.key_fields},
-        hex_block=filled.get(log_format.hex_fields),
+        value_block=filled.get(log_format.value_fields),
     )
     bad = [array[: num_rejects.value].tolist() for array in rejects]
     return ParsedChunk(
@@ -105,14 +113,12 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
     )
 
 
-def _numbers_of(log_format: LogFormat) -> list[tuple[tuple[str, ...], type[np.generic]]]:
-    """Return the columns of numbers that are parsed into one array each, in the order of `_Rows`."""
-    return [
-        (log_format.integer_fields, np.int64),
-        (log_format.hex_fields, np.uint32),
-        (log_format.float_fields, np.float64),
-        (log_format.time_fields, np.int64),
-    ]
+@functools.lru_cache(maxsize=4)
+def _stored(log_format: LogFormat) -> dict[str, tuple[str, ...]]:
+    """Return the columns that are parsed into the same array, by its name in `_Rows`."""
+    arrays = {name: KINDS[kind].array for name, kind in log_format.columns.items()}
+    stored = {array: tuple(name for name in arrays if arrays[name] == array) for array in _NUMBERS}
+    return stored | {"strings": log_format.text_fields + log_format.key_fields}
 
 
 def _block(num_columns: int, capacity: int, dtype: type[np.generic]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -129,11 +135,11 @@ class _FormatInC:
 
     def __init__(self, log_format: LogFormat, names: tuple[str, ...], is_bare: bool) -> None:
         names = names or tuple(log_format.columns)
-        described: list[Kind] = [log_format.columns.get(name, "ignored") for name in names]
-        kinds: list[Kind] = ["string" if kind == "list" else kind for kind in described]
+        described = (log_format.columns.get(name, "ignored") for name in names)
+        kinds = [KINDS[kind].native or kind for kind in described]
         num_columns = len(kinds)
-        self._kinds = np.array([_KINDS.index(kind) for kind in kinds], np.uint8)
-        together = (log_format.text_fields + log_format.key_fields, *map(log_format.columns_of_kind, _KINDS))
+        self._kinds = np.array([_KIND_NUMBERS[f"{kind}_column"] for kind in kinds], np.uint8)
+        together = _stored(log_format).values()
         slots = [next((s.index(name) for s in together if name in s), 0) for name in names]
         self._slots = np.array(slots, np.int64)
         self._alike = np.ones(num_columns, np.int64)

@@ -22,17 +22,14 @@ from numpy.typing import NDArray
 
 from data_prep.kernels.parsed import BARE_SEPARATOR, MAX_LINE_BYTES, Cells, Chunk, ParsedChunk, ParsedRows
 from data_prep.kernels.strings import Strings, trim_blanks
+from data_prep.options.kinds import KINDS
 from data_prep.options.log_format import (
-    CATEGORICAL,
     COLUMNS,
-    FLOAT,
-    INTEGER,
     LABEL,
     MILLISECONDS,
     QUOTES,
     REASONS,
     SECONDS,
-    TIMESTAMP,
     TOO_LONG,
     WEIGHT,
     LogFormat,
@@ -213,7 +210,7 @@ def _parse_cells(
     bad, parsed, weights = {LABEL: ~good_labels}, {}, None
     for name, kind in log_format.fields:
         values, present, good = _parse_column(text, *columns[name], name, log_format)
-        parsed[name], reason = Cells(values, present), _REASONS[kind]
+        parsed[name], reason = Cells(values, present), REASONS.index(KINDS[kind].reason)
         bad[reason] = bad[reason] | ~good if reason in bad else ~good
     if log_format.weight:
         numbers, present, good = _parse_floats(text.cells(*columns[log_format.weight]), log_format)
@@ -229,16 +226,6 @@ def _parse_cells(
     for reason in sorted(bad, reverse=True):  # from the last one to the first, which wins
         reasons[bad[reason]] = reason
     return rows.without_label(unlabelled) if log_format.label == "optional" else rows, reasons
-
-
-_REASONS = {
-    "integer": INTEGER,
-    "float": FLOAT,
-    "timestamp": TIMESTAMP,
-    "hex32": CATEGORICAL,
-    "string": CATEGORICAL,
-    "list": CATEGORICAL,
-}
 
 
 def _parse_column(

@@ -107,8 +107,8 @@ class ParsedRows:
     lists: dict[str, Lists] = field(default_factory=dict)  # by column of kind list, see `with_lists`
     weights: NDArray[np.float32] | None = None  # [n]
     keys: dict[str, NDArray[np.int64]] = field(default_factory=dict)  # by column of kind id, [n] each
-    # The array [H, n] whose rows are the columns of hex values, if there is one: it saves copying them.
-    hex_block: Cells | None = None
+    # Categories that are numbers as the array whose rows are those columns, if there is one: it saves copying them.
+    value_block: Cells | None = None
 
     def take(self, chosen: NDArray[np.bool_]) -> ParsedRows:
         if chosen.all():
@@ -143,13 +143,13 @@ class ParsedRows:
         blank = replace(values, lengths=lengths) if isinstance(values, Strings) else np.zeros_like(values)
         cells = Cells(blank, np.zeros_like(present))
         lists = {name: Lists(Strings.of([]), lengths, cells.present)} if name in self.lists else {}
-        return replace(self, columns=self.columns | {name: cells}, lists=self.lists | lists, hex_block=None)
+        return replace(self, columns=self.columns | {name: cells}, lists=self.lists | lists, value_block=None)
 
     def number_columns(self, columns: Sequence[CategoricalColumn]) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
         """Return those of the categorical `columns` that are numbers, and where they are present, both [M, n]."""
         numbers = [column for column in columns if not column.is_text]
-        if self.hex_block is not None and len(self.hex_block.values) == len(numbers):
-            return self.hex_block
+        if self.value_block is not None and len(self.value_block.values) == len(numbers):
+            return self.value_block
         values = np.empty((len(numbers), len(self.labels)), np.uint32)
         present = np.empty(values.shape, np.bool_)
         for index, column in enumerate(numbers):

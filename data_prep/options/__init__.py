@@ -1,1 +1,1 @@
-"""Options of a preparation: log_format, columns (the categorical ones), prepare_options."""
+"""Options of a preparation: log_format, kinds (of its columns), columns (the categorical ones), prepare_options."""

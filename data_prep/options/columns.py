@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from data_prep.options.kinds import TEXT_KINDS, Kind
 from data_prep.options.log_format import TIME_FEATURES, LogFormat
 
 
@@ -15,7 +16,7 @@ class CategoricalColumn:
     """A categorical field: a column of `ids`, or several for a list."""
 
     name: str
-    kind: Literal["hex32", "string", "list", "hour", "weekday", "bucket", "cross"]
+    kind: Kind | Literal["hour", "weekday", "bucket", "cross"]
     # Index of its vocabulary among those of text (texts, then crosses), or of numbers (hex values, features of each
     # timestamp, then buckets).
     place: int
@@ -28,7 +29,7 @@ class CategoricalColumn:
     @property
     def is_text(self) -> bool:
         """True if values are strings, not numbers."""
-        return self.kind in ("string", "list", "cross")
+        return self.kind == "cross" or self.kind in TEXT_KINDS
 
 
 def cross_name(parts: Sequence[str]) -> str:
@@ -44,24 +45,22 @@ def categorical_columns(
     Raises ValueError for two of one name, crosses aside.
     """
     own_texts = [name for name in log_format.text_fields if name not in log_format.shares]
-    columns = []
+    values, columns = log_format.value_fields, []
     for name in log_format.categorical_fields:
-        if log_format.columns[name] == "hex32":
-            columns.append(CategoricalColumn(name, "hex32", log_format.hex_fields.index(name), name))
-            continue
-        shares = log_format.shares.get(name, "")
-        column = CategoricalColumn(name, "string", own_texts.index(shares or name), name, shares=shares)
-        if log_format.columns[name] == "list":
+        kind, shares = log_format.columns[name], log_format.shares.get(name, "")
+        place = values.index(name) if name in values else own_texts.index(shares or name)
+        column = CategoricalColumn(name, kind, place, name, shares=shares)
+        if kind == "list":
             form = log_format.list_form(name)
-            column = replace(column, kind="list", max_length=form.max_length, pool=form.pool)
+            column = replace(column, max_length=form.max_length, pool=form.pool)
         columns.append(column)
-    place = itertools.count(len(log_format.hex_fields))
+    places = itertools.count(len(values))
     for name in log_format.time_fields:
         parts = log_format.parts_of_time(name)
-        columns += [CategoricalColumn(f"{name}{TIME_FEATURES[part]}", part, next(place), name) for part in parts]
+        columns += [CategoricalColumn(f"{name}{TIME_FEATURES[part]}", part, next(places), name) for part in parts]
     if integer_buckets:
         integers = log_format.integer_fields
-        columns += [CategoricalColumn(f"{name}_bucket", "bucket", next(place), name) for name in integers]
+        columns += [CategoricalColumn(f"{name}_bucket", "bucket", next(places), name) for name in integers]
     check_names([column.name for column in columns])
     columns += [
         CategoricalColumn(cross_name(parts), "cross", len(own_texts) + index, cross=parts)

@@ -13,9 +13,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-Kind = Literal["label", "integer", "float", "timestamp", "hex32", "string", "list", "weight", "id", "ignored"]
-NUMERIC_KINDS: tuple[Kind, ...] = ("integer", "float", "timestamp")
-FIELD_KINDS: tuple[Kind, ...] = (*NUMERIC_KINDS, "hex32", "string", "list")  # of the columns that a model sees
+from data_prep.options.kinds import FIELD_KINDS, KINDS, NUMERIC_KINDS, TEXT_KINDS, VALUE_KINDS, Kind
 
 SECONDS, MILLISECONDS = "seconds", "milliseconds"
 # The codes of a form of times, with the digits that each may have, by pattern. Two digits may be one where other
@@ -112,9 +110,10 @@ class LogFormat:
     integer_fields = _of_kind("integer")
     float_fields = _of_kind("float")
     time_fields = _of_kind("timestamp")
-    hex_fields = _of_kind("hex32")  # kept as numbers
-    text_fields = _of_kind("string", "list")
-    categorical_fields = _of_kind("hex32", "string", "list")
+    hex_fields = _of_kind("hex32")
+    value_fields = _of_kind(*VALUE_KINDS)  # categorical, kept as numbers
+    text_fields = _of_kind(*TEXT_KINDS)
+    categorical_fields = _of_kind(*VALUE_KINDS, *TEXT_KINDS)
 
     def __hash__(self) -> int:  # the columns are a dictionary, which has none
         return hash((*self.columns, self.separator))
@@ -147,7 +146,8 @@ class LogFormat:
                     f"found {self.columns.get(name, 'no such column')}, {list(texts)}"
                 )
         if not self.categorical_fields and not any(self.parts_of_time(name) for name in self.time_fields):
-            raise ValueError("columns must have a categorical field (kind hex32, string or list); found none")
+            kinds = " or ".join(", ".join((*VALUE_KINDS, *TEXT_KINDS)).rsplit(", ", 1))
+            raise ValueError(f"columns must have a categorical field (kind {kinds}); found none")
         self._check_lists()
         self._check_shares()
         for name, form in self.timestamps.items():
@@ -196,9 +196,9 @@ class LogFormat:
     def _check_shares(self) -> None:
         for name, of in self.shares.items():
             for column in (name, of):
-                if self.columns.get(column) not in ("string", "list"):
+                if self.columns.get(column) not in TEXT_KINDS:
                     found = f"is of kind {self.columns[column]}" if column in self.columns else "is no column"
-                    advice = "; give both the kind string" if self.columns.get(column) == "hex32" else ""
+                    advice = "; give both the kind string" if self.columns.get(column) in VALUE_KINDS else ""
                     raise ValueError(
                         f"shares: {name}: {of}: {column!r} {found}; only string and list columns share{advice}"
                     )
@@ -218,12 +218,9 @@ class LogFormat:
 
     def texts_of_booleans(self, name: str) -> tuple[str, ...]:
         """Return the cells of a column for true and false; () if nothing says which they are."""
-        kind = self.columns[name]
-        if kind in ("hex32", "timestamp"):
-            return ()
-        if kind in ("string", "list"):
-            return self.booleans.get(name, ("1", "0"))
-        return ("1", "0") if kind != "label" or self.click_rule else self._labels_of_booleans()
+        if self.columns[name] == "label" and not self.click_rule:
+            return self._labels_of_booleans()
+        return self.booleans.get(name, KINDS[self.columns[name]].booleans)
 
     def _labels_of_booleans(self) -> tuple[str, ...]:
         clicked, not_clicked, _ = self.label_cells
@@ -320,7 +317,7 @@ class LogFormat:
         return [order[name] for name in names]
 
     @property
-    def fields(self) -> list[tuple[str, str]]:
+    def fields(self) -> list[tuple[str, Kind]]:
         """Names and kinds of all fields; a vocabulary is for these, in whatever format a log has them."""
         return [(name, kind) for name, kind in self.columns.items() if kind in FIELD_KINDS]
 

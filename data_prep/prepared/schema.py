@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 
 from common import settings
 from common.files import check_format_version, checksum, format_checksum, write_whole
+from data_prep.options.kinds import TEXT_KINDS
 from data_prep.options.log_format import LogFormat
 
 SCHEMA_FILE = "schema.json"
@@ -172,7 +173,7 @@ class Schema:
     def is_text(self, field: CategoricalField) -> bool:
         """Return True if a field's values are strings, by whose keys ids out of vocabulary are chosen, not numbers."""
         columns = self.options.get("data", {}).get("columns", {})
-        return bool(field.cross) or columns.get(field.name) in ("string", "list")
+        return bool(field.cross) or columns.get(field.name) in TEXT_KINDS
 
     def block_sizes(self, split: str) -> list[int]:
         """Return the number of rows of each block of a split, in order."""

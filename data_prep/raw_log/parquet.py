@@ -20,7 +20,8 @@ import pyarrow.parquet as pq
 
 from data_prep.kernels.arrow import hex_text
 from data_prep.kernels.parsed import BARE_SEPARATOR, MISSING, ONLY_FILE, Chunk, FileOfLog
-from data_prep.options.log_format import MILLISECONDS, NO_BOOLEANS, SECONDS, FormatToScore, Kind, LogFormat, time_text
+from data_prep.options.kinds import KINDS, Kind
+from data_prep.options.log_format import MILLISECONDS, NO_BOOLEANS, SECONDS, FormatToScore, LogFormat, time_text
 from data_prep.raw_log import storage
 from data_prep.raw_log.chunks import Fingerprint, StoredFile
 from data_prep.raw_log.log_files import LogFile
@@ -70,7 +71,7 @@ class TableChunk:
         cells = decoded(self.rows.column(name))
         if is_list(cells.type):
             return _joined(cells, self.log_format, name)
-        if self.log_format.columns[name] != "timestamp" or not is_moment(cells.type):
+        if "moments" not in KINDS[self.log_format.columns[name]].arrow or not is_moment(cells.type):
             return cells
         return times_as_text(cells, self.log_format.time_form(name))
 
@@ -153,7 +154,7 @@ def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> No
         )
     for name, kind in expected.items():
         if not is_readable(schema.field(name).type, kind):
-            times = "timestamps, dates, " if kind == "timestamp" else ""
+            times = "timestamps, dates, " if "moments" in KINDS[kind].arrow else ""
             raise ValueError(
                 f"{location}: column {name!r} is of type {schema.field(name).type}; expected for kind {kind}: "
                 f"{times}{_READABLE}"
@@ -233,7 +234,8 @@ def _joined(lists: pa.Array, log_format: LogFormat, name: str) -> pa.Array:
 
 def is_readable(of_type: pa.DataType, kind: Kind) -> bool:
     """Return True if a column of this type can be one of this kind."""
-    if kind == "list" and is_list(of_type):
+    taken = KINDS[kind].arrow
+    if "lists" in taken and is_list(of_type):
         return is_readable(of_type.value_type, "string")
     if pa.types.is_dictionary(of_type):
         of_type = of_type.value_type
@@ -241,7 +243,7 @@ def is_readable(of_type: pa.DataType, kind: Kind) -> bool:
     is_text |= pa.types.is_binary(of_type) or pa.types.is_large_binary(of_type)
     is_number = pa.types.is_integer(of_type) or pa.types.is_floating(of_type) or pa.types.is_boolean(of_type)
     is_number |= pa.types.is_decimal(of_type)
-    is_time = (kind == "string" and pa.types.is_temporal(of_type)) or (kind == "timestamp" and is_moment(of_type))
+    is_time = ("times" in taken and pa.types.is_temporal(of_type)) or ("moments" in taken and is_moment(of_type))
     return is_text or is_number or is_time or pa.types.is_null(of_type)
 
 
@@ -251,9 +253,10 @@ def cells_as_text(
     """Return cells as text. A line end in a cell becomes a separator, so that its line is rejected."""
     if pa.types.is_boolean(cells.type):
         cells = pc.if_else(cells, *booleans)
-    if pa.types.is_decimal(cells.type) and (kind == "hex32" or (cells.type.scale > 0 and kind != "string")):
+    has_hex_digits, keeps_zeros = KINDS[kind].has_hex_digits, KINDS[kind].keeps_zeros
+    if pa.types.is_decimal(cells.type) and (has_hex_digits or (cells.type.scale > 0 and not keeps_zeros)):
         cells = cells.cast(pa.float64())
-    if kind == "hex32" and (pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type)):
+    if has_hex_digits and (pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type)):
         text = _number_hex(cells)
     elif pa.types.is_floating(cells.type):
         text = _float_text(cells)

@@ -10,7 +10,8 @@ from typing import TypeVar
 from data_prep.execution.pieces import Pieces
 from data_prep.execution.pools import ExecutorChoice, Pools
 from data_prep.kernels.parsed import Chunk
-from data_prep.options.log_format import FIELD_KINDS, FormatToScore, Kind, LogFormat
+from data_prep.options.kinds import FIELD_KINDS, Kind
+from data_prep.options.log_format import FormatToScore, LogFormat
 from data_prep.raw_log.line_cells import has_label
 from data_prep.raw_log.log_files import LogFile, is_parquet
 from data_prep.raw_log.reading import LogReading, column_names

@@ -31,12 +31,12 @@ typedef enum {
   LOG_KERNELS_TIMESTAMP = 9
 } LogKernelsReason;
 
-// Kinds of columns: the indices of native._KINDS.
+// Kinds of columns, by their names in data_prep/options/kinds.py.
 typedef enum {
   LOG_KERNELS_IGNORED_COLUMN = 0,
   LOG_KERNELS_LABEL_COLUMN = 1,
   LOG_KERNELS_INTEGER_COLUMN = 2,
-  LOG_KERNELS_HEX_COLUMN = 3,
+  LOG_KERNELS_HEX32_COLUMN = 3,
   LOG_KERNELS_STRING_COLUMN = 4,
   LOG_KERNELS_ID_COLUMN = 5,
   LOG_KERNELS_WEIGHT_COLUMN = 6,

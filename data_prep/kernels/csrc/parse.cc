@@ -325,7 +325,7 @@ class LineParser {
           rows.integers_present[slot] = present;
           if (*at++ != separator) return column + 1 == num_columns ? next_line(at - 1) : nullptr;
         }
-      } else if (kind == LOG_KERNELS_HEX_COLUMN && !is_rewritten) {
+      } else if (kind == LOG_KERNELS_HEX32_COLUMN && !is_rewritten) {
         for (; column < end; ++column, slot += rows.capacity) {
           const bool present = !ends_cell(*at, separator);
           std::uint32_t value = 0;
@@ -440,7 +440,7 @@ class LineParser {
         if (!present) return LOG_KERNELS_KEPT;
         return parse_integer(&cell.start, cell.end, rows_.integers + slot) && cell.size() == 0 ? LOG_KERNELS_KEPT
                                                                                               : LOG_KERNELS_INTEGER;
-      case LOG_KERNELS_HEX_COLUMN:
+      case LOG_KERNELS_HEX32_COLUMN:
         rows_.values[slot] = 0;
         rows_.values_present[slot] = present;
         if (!present) return LOG_KERNELS_KEPT;

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from data_prep.checks.first_rows import DECIMAL, INTEGER, Column
 from data_prep.checks.held_out import category_losses, deviations, entropy, number_losses, some_rows
 from data_prep.kernels.parse import time_of
-from data_prep.options.log_format import MAX_LIST_LENGTH, Kind, ListForm, time_pattern
+from data_prep.options.kinds import Kind
+from data_prep.options.log_format import MAX_LIST_LENGTH, ListForm, time_pattern
 from data_prep.options.prepare_options import PrepareOptions
 
 _HARD_WORDS = (
