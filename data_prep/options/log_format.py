@@ -52,9 +52,9 @@ def _criteo_columns() -> dict[str, Kind]:
 class ListForm:
     """A column of kind list: several values in a cell."""
 
-    separator: str = "|"  # between the values
-    max_length: int = 20  # values of a row; those after them are left out
-    pool: Literal["mean", "sum"] = "mean"  # of the rows of its values, in the model
+    separator: str = "|"  # The character between the values.
+    max_length: int = 20  # Values of a row. Those after them are left out.
+    pool: Literal["mean", "sum"] = "mean"  # How the model joins the embedding rows of the values.
 
     def __post_init__(self) -> None:
         if len(self.separator.encode()) != 1 or self.separator in '\n\r"':
@@ -72,37 +72,38 @@ def _of_kind(*kinds: Kind) -> functools.cached_property[tuple[str, ...]]:
 class LogFormat:
     """Format of text lines, or of Parquet files with the same columns by name."""
 
-    # The columns in the file's order, with their kinds. label: exactly one; integer and float: a numeric field;
-    # timestamp: the fields that `features` names; hex32: a categorical field of eight lower-case hex digits, kept as a
-    # number; string: a categorical field of UTF-8 text; list: a categorical field of several such texts; weight: a
-    # number >= 0, at most one; id: kept beside the row for metrics by its values, no field.
+    # The columns with their kinds, in the file's order. data_format.md describes the kinds.
     columns: dict[str, Kind] = field(default_factory=_criteo_columns)
-    separator: str = "\t"  # between the cells of a line
-    header: bool = False  # every file's first line names its columns
-    # ignored: a header may have other columns too, and any order; refused: it names the described ones, in their order
+    separator: str = "\t"  # The character between the cells of a line.
+    header: bool = False  # The first line of every file has the names of the columns.
+    # refused: the header must have exactly the described columns in this order. ignored: it may have more columns, in
+    # any order.
     others: Literal["refused", "ignored"] = "refused"
-    quotes: bool = False  # cells may be in double quotes, as in RFC 4180, but not contain a line's end
-    trim: bool = False  # blanks before and after a cell, a quoted one too, and a list's value are no part of it
-    decimal: Literal[".", ","] = "."  # of floats, weights and a rule's numbers; ",": 0,5 is a number, as 0.5 is
-    missing: tuple[str, ...] = ()  # values of a missing cell, besides the empty one
-    # Label of a click: one of these cells, any number for which a rule holds (">= 4", and so >, <, <=, ==), or the
-    # rest: any cell that is not a label of the other rows, but a missing one.
+    quotes: bool = False  # Cells may be in double quotes, as in RFC 4180. They cannot contain a line's end.
+    trim: bool = False  # Blanks around a cell, its quotes and a list's value are left out.
+    # The decimal point of floats, weights and numbers that a rule compares. With ",", 0,5 and 0.5 are the same number.
+    decimal: Literal[".", ","] = "."
+    missing: tuple[str, ...] = ()  # Cells that are missing, besides the empty one.
+    # Cells of the label that are a click: a list of them, a rule for numbers such as ">= 4" (or >, <, <=, ==), or rest.
+    # rest: any cell that is neither missing nor one of not_clicked.
     clicked: tuple[str, ...] | str = ("1",)
-    # Label of a row without a click: one of these cells, or the rest. With a rule it is all other numbers.
+    # Cells of the label of a row without a click: a list of them, or rest. With a rule, all other numbers are.
     not_clicked: tuple[str, ...] | str = ("0",)
-    label: Literal["required", "optional"] = "required"  # optional: a row without a label has weight 0
-    lists: dict[str, ListForm] = field(default_factory=dict)  # by column of kind list: its separator and its length
-    shares: dict[str, str] = field(default_factory=dict)  # by string or list column: the one whose vocabulary it shares
-    # By column of kind timestamp: seconds (since 1970, the default), milliseconds, or a form such as "%Y-%m-%d %H:%M".
+    label: Literal["required", "optional"] = "required"  # optional: a row may lack the label, and then has weight 0.
+    lists: dict[str, ListForm] = field(default_factory=dict)  # The separator and the length of each list column.
+    # For a string or list column: the column whose vocabulary it has.
+    shares: dict[str, str] = field(default_factory=dict)
+    # For each timestamp column: seconds or milliseconds since 1970, or a form such as "%Y-%m-%d %H:%M". Without it a
+    # column is in seconds.
     timestamps: dict[str, str] = field(default_factory=dict)
-    # By column of kind timestamp: the fields that it becomes; [hour, weekday] by default, [] if it only orders rows.
-    # hour, weekday: the categorical fields NAME_hour and NAME_weekday; age: the numeric field NAME_age_days, days
-    # before the newest training row, 0 for later rows.
+    # For each timestamp column: the fields that it becomes, [hour, weekday] if it is not listed. hour and weekday: the
+    # categorical fields NAME_hour and NAME_weekday. age: the numeric field NAME_age_days, days before the newest
+    # training row, 0 for later rows. []: the column only orders rows.
     features: dict[str, tuple[TimeFeature, ...]] = field(default_factory=dict)
-    # By string or list column: the texts that stand for true and false where a table holds booleans, such as
-    # [TRUE, FALSE]; without them those of the vocabulary, and 1 and 0 in a new one.
+    # For a string or list column that a table has as booleans: the texts of true and false, such as [TRUE, FALSE].
+    # Without it they are those of the vocabulary, and 1 and 0 in a new one.
     booleans: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    archive_member: str = "train.txt"  # name of the log in a .tar.gz
+    archive_member: str = "train.txt"  # The name of the log in a .tar.gz file.
 
     key_fields = _of_kind("id")
     numeric_fields = _of_kind(*NUMERIC_KINDS)

@@ -33,41 +33,42 @@ SplitFraction = Annotated[float, Bounds(least=0, expected=">= 0 and sum to 1")]
 class PrepareOptions(Checked):
     """Options that decide the bytes of the prepared folder; at the end those that do not (`INDECISIVE`)."""
 
-    data: LogFormat = field(default_factory=LogFormat)  # the log's format, as in configs/data/*.yaml
-    vocabulary: Literal["counted", "hash"] = "counted"  # hash: oov_buckets ids a field, none for a single value
-    min_count: Count = 10  # a value seen less often in the training rows has no id of its own
-    field_min_count: dict[str, int] = field(default_factory=dict)  # by field, in place of min_count
-    field_max_size: dict[str, int] = field(default_factory=dict)  # by field: only its most frequent values have ids
-    field_hash_size: dict[str, int] = field(default_factory=dict)  # by field: so many ids, chosen by hash; not counted
-    oov_buckets: Count = 1  # ids of a field, chosen by hash, for values without one of their own
-    # hash: by a hash of the line's number; chronological: the last rows are test, those before them valid, by a
-    # timestamp or, where the log has none, by line; stratified:
-    # as hash, clicks and other rows each; files: by valid_files and test_files.
+    data: LogFormat = field(default_factory=LogFormat)  # The log's format, as in configs/data/*.yaml.
+    # counted: each frequent value has an id. hash: values share oov_buckets ids per field.
+    vocabulary: Literal["counted", "hash"] = "counted"
+    min_count: Count = 10  # A value has an id of its own if at least so many training rows have it.
+    field_min_count: dict[str, int] = field(default_factory=dict)  # min_count of single fields, by name.
+    field_max_size: dict[str, int] = field(default_factory=dict)  # The most values of a field that have ids, by name.
+    # Ids of a field whose values are not counted but share them by a hash, by name.
+    field_hash_size: dict[str, int] = field(default_factory=dict)
+    oov_buckets: Count = 1  # Ids per field for values without one of their own, which share them by a hash.
+    # hash: by a hash of the line's number. chronological: the last rows are test and those before them valid, by a
+    # timestamp or, if the log has none, by line. stratified: as hash, but clicks and other rows apart. files: by
+    # valid_files and test_files.
     split: Literal["hash", "chronological", "stratified", "files"] = "hash"
-    split_by: str = ""  # for split: chronological, the column of kind timestamp that decides, if there are several
-    train_fraction: SplitFraction = 0.8  # of the rows, for the split train
-    valid_fraction: SplitFraction = 0.1  # of the rows, for the split valid
-    test_fraction: SplitFraction = 0.1  # of the rows, for the split test
-    valid_files: tuple[str, ...] = ()  # for split: files, by name or glob; all other files are train
-    test_files: tuple[str, ...] = ()  # for split: files, by name or glob
-    seed: Seed = 1  # of the split and of the training rows' order
-    # log1p: sign(x) · ln(1 + |x|); max: x over the training rows' largest; standardize: (x - mean) / standard
-    # deviation; quantile: rank of x among the training rows, 0 to 1
+    split_by: str = ""  # With split: chronological, the timestamp column that decides if there are several.
+    train_fraction: SplitFraction = 0.8  # The share of the rows in the split train.
+    valid_fraction: SplitFraction = 0.1  # The share of the rows in the split valid.
+    test_fraction: SplitFraction = 0.1  # The share of the rows in the split test.
+    valid_files: tuple[str, ...] = ()  # With split: files, names or globs of the files of valid. The rest is train.
+    test_files: tuple[str, ...] = ()  # With split: files, names or globs of the files of test.
+    seed: Seed = 1  # Decides the split by hash and the order of the training rows.
+    # log1p: sign(x) · ln(1 + |x|). max: x over the training rows' largest. standardize: (x - mean) / standard
+    # deviation. quantile: the rank of x among the training rows, 0 to 1.
     numeric_transform: Literal["log1p", "max", "standardize", "quantile"] = "log1p"
-    # Each integer field also has a categorical column of buckets: of x > 2, the number floor(ln(x)²).
+    # Each integer field also becomes a categorical field of buckets: floor(ln(x)²) for x > 2, else x itself.
     integer_buckets: bool = False
-    # Each is one more categorical field, C1*C2 for [C1, C2], whose values are those of its fields together.
+    # Each entry adds a categorical field: [C1, C2] becomes C1*C2, whose values are pairs of theirs.
     crosses: tuple[tuple[str, ...], ...] = ()
-    missing_indicator: bool = True  # a second numeric column for each field: 1 where the cell is missing
-    shuffle_window_rows: Count = 1_000_000  # training rows that are shuffled together, in memory
-    block_rows: BlockRows = 1_000  # rows of a MindRecord sample
-    layout: Literal["blocks", "zoo"] = "blocks"  # zoo: MindRecord as the MindSpore model zoo's Wide&Deep reads it
-    # of the lines; if more are rejected the preparation fails
+    missing_indicator: bool = True  # Each numeric field has a second column, 1 where its cell is missing.
+    shuffle_window_rows: Count = 1_000_000  # So many training rows are shuffled together, in memory.
+    block_rows: BlockRows = 1_000  # Rows of a MindRecord sample.
+    layout: Literal["blocks", "zoo"] = "blocks"  # zoo: MindRecord as the MindSpore model zoo's Wide&Deep reads it.
+    # The preparation fails if more than this share of the lines is rejected.
     max_reject_fraction: Annotated[float, Bounds(least=0, most=1, expected="between 0 and 1")] = 0.01
-    # processes; None: one per core, as far as memory_limit allows
-    workers: Annotated[int | None, Bounds(least=1)] = None
-    memory_limit: str = "4 GiB"  # of all processes together (sum of their Pss)
-    kernels: Literal["auto", "native", "numpy"] = "auto"  # auto: native if it is built
+    workers: Annotated[int | None, Bounds(least=1)] = None  # Processes. None: one a core, if memory_limit allows.
+    memory_limit: str = "4 GiB"  # The memory of all processes together (the sum of their Pss).
+    kernels: Literal["auto", "native", "numpy"] = "auto"  # auto: the native kernels if they are built.
 
     def __post_init__(self) -> None:
         super().__post_init__()
