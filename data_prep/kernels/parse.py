@@ -24,6 +24,7 @@ from data_prep.kernels.parsed import BARE_SEPARATOR, MAX_LINE_BYTES, Cells, Chun
 from data_prep.kernels.strings import Strings, trim_blanks
 from data_prep.options.kinds import KINDS
 from data_prep.options.log_format import (
+    BOOLEANS,
     COLUMNS,
     LABEL,
     MILLISECONDS,
@@ -42,6 +43,7 @@ _HEX_DIGITS = 8
 _INTEGER_DIGITS = 19  # of the largest int64
 _WORD_BYTES = 8
 _DECIMAL = re.compile(rb"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,4})?")
+_VALUE_OF_WORD = {word.lower().encode(): value for yes, no in BOOLEANS for word, value in ((yes, 1), (no, 0))}
 _RELATIONS = {">=": operator.ge, "<=": operator.le, "==": operator.eq, ">": operator.gt, "<": operator.lt}
 # Words are read backwards from a cell's end (three of them, for 19 digits) or forwards from its start.
 _PAD_BEFORE = b"0" * (3 * _WORD_BYTES)
@@ -240,6 +242,8 @@ def _parse_column(
     if kind == "timestamp":
         return _parse_times(text, starts, ends, log_format.time_form(name))
     cells = text.cells(starts, ends)
+    if kind == "boolean":
+        return _parse_booleans(cells)
     if kind == "float":
         return _parse_floats(cells, log_format)
     return cells, cells.lengths > 0, _are_utf8(text, cells)
@@ -329,6 +333,13 @@ def _parse_integers(
     np.negative(integers, out=integers, where=negative)
     integers[~present] = 0
     return integers, present, good | ~present
+
+
+def _parse_booleans(cells: Strings) -> tuple[NDArray[np.uint32], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Parse cells [n], good ones of which hold a word for true (1) or false (0) in any case or nothing."""
+    values = [_VALUE_OF_WORD.get(cell.lower()) for cell in cells.tolist()]
+    present, known = cells.lengths > 0, np.array([value is not None for value in values], np.bool_)
+    return np.array([value or 0 for value in values], np.uint32), present, known | ~present
 
 
 def _parse_floats(

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Kind = Literal["label", "integer", "float", "timestamp", "hex32", "string", "list", "weight", "id", "ignored"]
+Kind = Literal[
+    "label", "integer", "float", "timestamp", "boolean", "hex32", "string", "list", "weight", "id", "ignored"
+]
 
 _ANY_VALUE = {"type": ["string", "number", "null"]}
 _INTEGERS = tuple(f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64))
@@ -52,6 +54,13 @@ KINDS: dict[Kind, ColumnKind] = {
         json_schema={"type": ["number", "null"]},
     ),
     "timestamp": ColumnKind("numeric", "times", reason="timestamp", booleans=(), arrow=("moments",)),
+    "boolean": ColumnKind(
+        "categorical",
+        "values",
+        datatype="BOOL",
+        made_up=lambda number: ("0", "1")[number % 2],
+        json_schema={"type": ["boolean", "null"]},
+    ),
     "hex32": ColumnKind(
         "categorical",
         "values",

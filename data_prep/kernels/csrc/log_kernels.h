@@ -41,7 +41,8 @@ typedef enum {
   LOG_KERNELS_ID_COLUMN = 5,
   LOG_KERNELS_WEIGHT_COLUMN = 6,
   LOG_KERNELS_FLOAT_COLUMN = 7,
-  LOG_KERNELS_TIMESTAMP_COLUMN = 8
+  LOG_KERNELS_TIMESTAMP_COLUMN = 8,
+  LOG_KERNELS_BOOLEAN_COLUMN = 9
 } LogKernelsKind;
 
 // Relations of a rule for the label: the indices of log_format.RELATIONS, from 1.

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <string_view>
 
 #include "log_kernels.h"
 
@@ -246,6 +247,26 @@ bool is_utf8(Cell cell) {
   return true;
 }
 
+// Parses a word for true (1) or false (0), in any case; see log_format.BOOLEANS.
+bool parse_boolean(Cell cell, std::uint32_t* value) {
+  static constexpr const char* kWords[][2] = {{"false", "true"}, {"no", "yes"}, {"off", "on"}, {"f", "t"},
+                                              {"n", "y"},        {"0", "1"},    {"0.0", "1.0"}};
+  char word[5];
+  if (cell.size() > static_cast<std::int64_t>(sizeof word)) return false;
+  for (std::int64_t byte = 0; byte < cell.size(); ++byte) {
+    const std::uint8_t letter = cell.start[byte];
+    word[byte] = static_cast<char>(letter >= 'A' && letter <= 'Z' ? letter + ('a' - 'A') : letter);
+  }
+  const std::string_view lower(word, cell.size());
+  for (const auto& pair : kWords) {
+    for (std::uint32_t which = 0; which < 2; ++which) {
+      *value = which;
+      if (lower == pair[which]) return true;
+    }
+  }
+  return false;
+}
+
 inline bool is_one_of(Cell cell, const LogKernelsStrings& words) {
   for (std::int64_t word = 0; word < words.count; ++word) {
     if (words.lengths[word] == cell.size() && !std::memcmp(words.data + words.starts[word], cell.start, cell.size())) {
@@ -446,6 +467,10 @@ class LineParser {
         if (!present) return LOG_KERNELS_KEPT;
         return cell.size() == kHexDigits && parse_hex(cell.start, rows_.values + slot) ? LOG_KERNELS_KEPT
                                                                                       : LOG_KERNELS_CATEGORICAL;
+      case LOG_KERNELS_BOOLEAN_COLUMN:
+        rows_.values[slot] = 0;
+        rows_.values_present[slot] = present;
+        return !present || parse_boolean(cell, rows_.values + slot) ? LOG_KERNELS_KEPT : LOG_KERNELS_CATEGORICAL;
       case LOG_KERNELS_STRING_COLUMN:
         rows_.string_starts[slot] = cell.start - text_;
         rows_.string_lengths[slot] = cell.size();

@@ -71,8 +71,13 @@ class World:
         self.parsed = numpy_kernels.parse_chunk(chunk, self.log_format).rows
 
     def _role(self, name):
-        """What the texts of a column stand for: words for booleans, numbers, or nothing else."""
+        """What the texts of a column stand for: words for booleans, numbers, or nothing else.
+
+        Of a column of kind boolean, the type that has its values in Python and in tables.
+        """
         kind, shares = self.log_format.columns[name], {*self.log_format.shares, *self.log_format.shares.values()}
+        if kind == "boolean":
+            return self.random.choice([bool, int, float, str])
         if kind == "string" and name not in shares:
             return self.random.choice(["text", "number", *BOOLEANS])
         return "text"
@@ -82,7 +87,10 @@ class World:
         for name, role in self.roles.items():
             if log.log_format.columns[name] == "integer" and not self.has_extremes and len(cells[name]) > 15:
                 cells[name] = cells[name][-15:].lstrip("-")  # which a float holds
-            if role != "text" and cells[name].strip(" ") not in ("", *log.log_format.missing):
+            if (role == "number" or isinstance(role, tuple)) and cells[name].strip(" ") not in (
+                "",
+                *log.log_format.missing,
+            ):
                 cells[name] = str(self.random.randint(-5, 9)) if role == "number" else self.random.choice(role)
         return cells
 
@@ -120,6 +128,8 @@ class World:
         if not present[row]:
             return None
         value = numbers[row].item()
+        if kind == "boolean":
+            return role(value)
         return EPOCH + timedelta(milliseconds=value) if kind == "timestamp" else value
 
     def typed_rows(self):

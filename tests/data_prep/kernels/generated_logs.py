@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from data_prep.kernels.parsed import MAX_LINE_BYTES, Chunk, FileOfLog
 from data_prep.options.log_format import RELATIONS, ListForm, LogFormat, time_range, time_text
 
-_KINDS = ("integer", "hex32", "string", "ignored", "id", "list", "float", "timestamp")
+_KINDS = ("integer", "hex32", "string", "ignored", "id", "list", "float", "timestamp", "boolean")
 _LABELS = ((("1",), ("0",)), (("yes", "true"), ("no",)), (("click",), ("", "0")))
 _MISSING = ((), (), ("NULL",), ("NA", "a_long_mark"), ("-",))
 _INTEGERS = ("0", "1", "-1", "-0", "007", "9223372036854775807", "-9223372036854775808", "0" * 19)
@@ -52,6 +52,8 @@ _BAD_TIMES = (
     "01.02.14 1xM",
     "9" * 19,
 )
+_BOOLEANS = ("true", "False", "TRUE", "yes", "nO", "on", "OFF", "t", "F", "y", "N", "1", "0", "1.0", "0.0")
+_BAD_BOOLEANS = ("2", "-1", "01", "truee", "tru", "ye", "x", "0.", "\0", "ON!")
 _BAD_TEXTS = (b"\xff", b"a\x80", b"\xc3")
 
 
@@ -111,7 +113,7 @@ def criteo_log_between(separator: str, seed: int, num_lines: int, num_bad: int) 
 
 
 def _draw_format(random_: random.Random) -> LogFormat:
-    kinds = ["label", *random_.choices(_KINDS, (3, 4, 2, 1, 0.5, 1, 1, 0.7), k=random_.randint(1, 12))]
+    kinds = ["label", *random_.choices(_KINDS, (3, 4, 2, 1, 0.5, 1, 1, 0.7, 1), k=random_.randint(1, 12))]
     kinds += ["weight"] * (random_.random() < 0.3)
     if not set(kinds) & {"hex32", "string"}:
         kinds.append(random_.choice(["hex32", "string"]))
@@ -201,12 +203,13 @@ class _Cells:
             cells = [b""] * len(cells)
             cells[choose(range(len(cells)))] = choose([b'"x"y', b'"', b'"x'])
             return self._format.separator.encode().join(cells)
-        kinds = {"categorical": ("hex32", "string", "list")}.get(reason, (reason,))
+        kinds = {"categorical": ("hex32", "boolean", "string", "list")}.get(reason, (reason,))
         name = choose(self._format.columns_of_kind(*kinds))
         bad = {
             "label": _BAD_LABELS,
             "integer": _BAD_INTEGERS,
             "hex32": _BAD_HEX,
+            "boolean": _BAD_BOOLEANS,
             "string": _BAD_TEXTS,
             "list": _BAD_TEXTS,
             "weight": _BAD_WEIGHTS,
@@ -249,6 +252,8 @@ class _Cells:
         rank = int(random_.paretovariate(0.8))
         if kind == "integer":
             return random_.choice([*_INTEGERS, str(rank % 10**15), str(-rank % 100)])
+        if kind == "boolean":
+            return random_.choice(_BOOLEANS)
         if kind == "hex32":
             return f"{rank * 2654435761 % 2**32:08x}"
         return random_.choice([*self._texts(), f"value {rank}" if self._format.separator != " " else f"value-{rank}"])

@@ -77,6 +77,11 @@ def parse_line(raw: bytes, form, kinds: dict[str, str]) -> tuple[str, int, dict]
         elif kind == "hex32":
             found["categorical"].append(not text or re.fullmatch(rb"[0-9a-f]{8}", text))
             cells[name] = text.decode(errors="replace") or None
+        elif kind == "boolean":
+            word = text.lower().decode(errors="replace")
+            is_true = word in ("true", "yes", "on", "t", "y", "1", "1.0")
+            found["categorical"].append(not text or is_true or word in ("false", "no", "off", "f", "n", "0", "0.0"))
+            cells[name] = int(is_true) if text else None
         elif kind in ("string", "list"):
             found["categorical"].append(_is_utf8(text))
             cells[name] = text.decode(errors="replace") or None
@@ -232,7 +237,7 @@ def _own_number(value, kind: str) -> int:
         return int(value, 16)
     if kind == "bucket":
         return value + 2**31
-    if kind in ("hour", "weekday"):
+    if kind in ("boolean", "hour", "weekday"):
         return value
     return _key(value.encode()) >> 32
 
@@ -299,7 +304,7 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
         for name, kind in kinds.items()
         if kind in ("integer", "float") or (kind == "timestamp" and "age" in features[name])
     ]
-    fields = [(name, kind, name) for name, kind in kinds.items() if kind in ("hex32", "string", "list")]
+    fields = [(name, kind, name) for name, kind in kinds.items() if kind in ("boolean", "hex32", "string", "list")]
     for name in (name for name, kind in kinds.items() if kind == "timestamp"):
         fields += [(f"{name}_{part}", part, name) for part in ("hour", "weekday") if part in features[name]]
     if options.integer_buckets:

@@ -90,6 +90,7 @@ def test_all_readers_agree_on_lines_of_any_format(seed):
 
 
 SMALL = LogFormat({"label": "label", "I1": "integer", "C1": "hex32"})
+FLAGS = LogFormat({"label": "label", "flag": "boolean"}, missing=("NULL",))
 QUOTED = LogFormat(
     {"count": "integer", "site": "string", "click": "label", "hash": "hex32", "city": "string"}, ",", quotes=True
 )
@@ -108,6 +109,14 @@ EXAMPLES = [
     *((SMALL, f"1\t\t{cell}", "categorical") for cell in ["/1234567", ":1234567", "1234567 ", '"123456"', "ÿ234567"]),
     *((SMALL, f"{cell}\t\t", "label") for cell in ["", "2", "-", "01", "1 ", "-1", "0.0", "1\0", "\ufeff1"]),
     *((SMALL, line, "columns") for line in ["", "1", "1\t", "1\t\t\t", "\r"]),
+    *(
+        (FLAGS, f"1\t{word}", "")
+        for word in ["", "TRUE", "False", "yes", "nO", "On", "off", "t", "F", "Y", "n", "1", "0"]
+    ),
+    *((FLAGS, f"1\t{word}", "") for word in ["TRUE", "False", "yes", "nO", "On", "off", "t", "F", "Y", "n"]),
+    *((FLAGS, f"1\t{word}", "") for word in ["", "NULL", "1", "0", "1.0", "0.0"]),
+    *((FLAGS, f"1\t{word}", "categorical") for word in ["2", "-1", "01", "10", "truee", "fals", "yes ", "ja"]),
+    *((FLAGS, f"1\t{word}", "categorical") for word in ["null", "\0", "ï", "TRUE\0", "T\x1f"]),
     (SMALL, "2\tx\tx", "label"),  # the first reason counts
     (SMALL, "1\tx\tx", "integer"),
     (SMALL, "1\t\t\r\r", "categorical"),  # a line end of two characters is taken off once
@@ -131,7 +140,7 @@ EXAMPLES = [
 ]
 
 
-@pytest.mark.parametrize("log_format", [SMALL, QUOTED, WITH_BLANKS, *(each for each, *_ in EXAMPLES[-3:])])
+@pytest.mark.parametrize("log_format", [SMALL, FLAGS, QUOTED, WITH_BLANKS, *(each for each, *_ in EXAMPLES[-3:])])
 def test_examples(log_format):
     of_format = [(line, reason) for each, line, reason in EXAMPLES if each is log_format]
     lines = [line if isinstance(line, bytes) else line.encode() for line, _ in of_format]
