@@ -14,7 +14,7 @@ from data_prep.checks.first_rows import DECIMAL, INTEGER, Column
 from data_prep.checks.held_out import category_losses, deviations, entropy, number_losses, some_rows
 from data_prep.kernels.parse import time_of
 from data_prep.options.kinds import Kind
-from data_prep.options.log_format import MAX_LIST_LENGTH, ListForm, time_pattern
+from data_prep.options.log_format import BOOLEANS, MAX_LIST_LENGTH, ListForm, time_pattern
 from data_prep.options.prepare_options import PrepareOptions
 
 _HARD_WORDS = (
@@ -129,6 +129,8 @@ def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
         return Guess(column.name, "string", f"{shown}, or missing")
     if declared:
         return _declared(column, declared[1], of, separator)
+    if _are_booleans(column):
+        return Guess(column.name, "boolean", of)
     if column.all_match(_HEX) and not column.are_integers:
         return Guess(column.name, "hex32", of)
     if form := _time_form(column):
@@ -185,6 +187,14 @@ def _declared(column: Column, declared: str, of: str, separator: str) -> Guess:
     if declared == "float" and column.numbers is not None:
         return Guess(column.name, "integer" if column.are_integers else "float", of)
     return Guess(column.name, "string", _with_group(_TYPE.sub("", column.name), of))
+
+
+def _are_booleans(column: Column) -> bool:
+    """Return True for two words for true and false; 1 and 0 may be numbers, but not where a table has booleans."""
+    if column.of_type is not None and str(column.of_type) == "bool":
+        return True
+    words = {value.lower() for value in column.values}
+    return not column.are_integers and any(words == {*pair} for pair in BOOLEANS if pair[0].isalpha())
 
 
 def _is_unique(column: Column) -> bool:

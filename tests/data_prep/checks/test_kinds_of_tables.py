@@ -59,6 +59,10 @@ def prepared(log: Path, folder: Path) -> tuple[dict, int]:
         (lambda r: f" {r.choice(['red', 'blue'])}", "string", {"trim": True}),
         (lambda r: r.choice([" ", *map(str, r.integers(0, 900, 20))]), "integer", {"trim": True}),
         (lambda r: f"0{r.integers(1000, 1300)}", "string", {}),
+        (lambda r: r.choice(["TRUE", "true", "False", "?"]), "boolean", {"missing": ["?"]}),
+        (lambda r: r.choice(["Y", "n", ""]), "boolean", {}),
+        (lambda r: r.choice(["Y", "N", "U"]), "string", {}),
+        (lambda r: r.choice(["0", "1"]), "integer", {}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip

@@ -151,7 +151,7 @@ def test_the_types_of_a_parquet_log_decide(tmp_path, capsys):
         "user_id": "string",
         "more": "ignored",
         "clicks": "label",
-        "mobile": "integer",
+        "mobile": "boolean",
     }
     assert proposed["clicked"] == ">= 1"
     assert proposed["timestamps"] == {"seen": "milliseconds", "day": "milliseconds"}
