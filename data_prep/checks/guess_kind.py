@@ -1,4 +1,4 @@
-"""Guess the kind of a log's column from its cells, its name, and what it tells of the label."""
+"""Guess the kind of a log's column from its cells, its name, and how well it predicts the label."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def missing_words(columns: Iterable[Column], taken: Iterable[str]) -> tuple[str,
 
 
 def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
-    """Return the kind of a column that is not the label; `labels` are those of the rows, if they are known."""
+    """Return the kind of a column that is not the label. `labels` are those of the rows, if they are known."""
     declared = _TYPE.search(column.name)
     shown = ", ".join(repr(value)[1:-1][:24] for value in column.frequent(_SHOWN))
     of = f"{len(column.values):,} values: {shown}{', …' if len(column.values) > _SHOWN else ''}"
@@ -153,7 +153,7 @@ def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
 
 
 def _of_type(column: Column, of: str) -> Guess | None:
-    """Return what the type of a table's column says of it: times and lists; None of the others."""
+    """Return the kind of a table's column of times or lists, by its type. None for other types."""
     from data_prep.raw_log.parquet import is_list, is_moment, is_readable
 
     assert column.of_type is not None
@@ -190,7 +190,7 @@ def _declared(column: Column, declared: str, of: str, separator: str) -> Guess:
 
 
 def _are_booleans(column: Column) -> bool:
-    """Return True for two words for true and false; 1 and 0 may be numbers, but not where a table has booleans."""
+    """Return True for two words for true and false. 1 and 0 may be numbers, unless a table has them as booleans."""
     if column.of_type is not None and str(column.of_type) == "bool":
         return True
     words = {value.lower() for value in column.values}
@@ -198,13 +198,13 @@ def _are_booleans(column: Column) -> bool:
 
 
 def _is_unique(column: Column) -> bool:
-    """Return True if nearly every row has a value of its own; in a small table every one."""
+    """Return True if nearly every row has a value of its own. In a small table every row must."""
     share = _UNIQUE if column.num_present >= _ENOUGH else 1 - 1e-9
     return column.num_present >= _FEW_ROWS and len(column.values) > share * column.num_present
 
 
 def _numbers(column: Column) -> tuple[NDArray[np.float64] | None, str]:
-    """Return the values as numbers, NaN for a few that are none, with a remark on those; None for other columns."""
+    """Return the values as numbers, NaN for a few that are none, and a remark on those. None for other columns."""
     if column.numbers is not None:
         is_code = any(value[:1] == "0" and value[1:].isdigit() for value in column.values)
         is_code |= not column.are_integers and all(map(str.isdigit, column.values))  # too long for a number
@@ -297,7 +297,7 @@ def _nearly(column: Column) -> str:
 
 
 def _time_form(column: Column) -> str:
-    """Return how the times of a column are written; "" if they are none, or may be other numbers."""
+    """Return how the times of a column are written, or "" if they are no times or may be other numbers."""
     name = _TYPE.sub("", column.name)
     is_named = bool(_TIME_NAMES.search(name))
     few = column.values[:: -(-len(column.values) // _MOST_TIMES) or 1]

@@ -62,7 +62,7 @@ class BaseVocabulary:
         return {text.decode() for text in texts.tolist()} - {""}
 
     def fields(self) -> Iterator[FieldVocabulary]:
-        """Read the vocabulary, a field at a time; those that share another's have none."""
+        """Read the vocabulary, a field at a time. Fields that share another's are left out."""
         for field, column in zip(self.schema.categorical, self.columns, strict=True):
             if not column.shares:
                 yield read_vocabulary(self.path, field, column)

@@ -17,11 +17,11 @@ BOOLEAN_TEXTS = tuple(text for pair in BOOLEANS for text in pair)
 
 
 def texts_among(known: Collection[str], num_values: int) -> tuple[str, ...]:
-    """Return the texts for true and false in a vocabulary of so many values; () if it does not say which they are.
+    """Return the texts for true and false in a vocabulary of so many values, or () if they are not clear.
 
-    `known` are those of BOOLEAN_TEXTS that the vocabulary has. One of the words for true and false is enough, whatever
-    else it has; of yes and no it takes both. The other texts must be all: 1 and 0 may be numbers among others, t and f
-    letters, no a country.
+    `known` are those of BOOLEAN_TEXTS that the vocabulary has. One of the words true and false is enough, whatever else
+    it has. Of yes and no it takes both. Other texts must be all that it has, since 1 and 0 may be numbers among others,
+    t and f letters, and no a country.
     """
     found = [pair for pair in BOOLEANS if set(pair) & set(known)]
     if len(found) != 1:
@@ -35,8 +35,8 @@ def texts_among(known: Collection[str], num_values: int) -> tuple[str, ...]:
 def with_booleans(files: Sequence[LogFile], options: PrepareOptions, given: BaseVocabulary | None) -> PrepareOptions:
     """Return the options of a preparation with the texts of the booleans in its Parquet files.
 
-    A new vocabulary has 1 and 0 for them, where the options name no others. Raises ValueError for a column that is
-    boolean in some files only, or whose texts the vocabulary that is `given` does not say.
+    A new vocabulary has 1 and 0 for them, unless the options name others. Raises ValueError for a column that is
+    boolean in some files only, or whose texts are not clear from the vocabulary that is extended.
     """
     log_format = options.data
     names = {name for name in log_format.text_fields if name not in log_format.booleans}

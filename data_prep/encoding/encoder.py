@@ -214,10 +214,10 @@ def options_of(schema: Schema, folder: Path) -> PrepareOptions:
 def write_lookup(
     base: BaseVocabulary, folder: Path, known: Sequence[CategoricalField] = (), values: str = ""
 ) -> dict[str, Any]:
-    """Write a vocabulary's search tables into `folder`; return what `open_lookup` needs, as plain values.
+    """Write a vocabulary's search tables into `folder`. Return what `open_lookup` needs, as plain values.
 
     With the fields that are `known`, and the checksum of their `values`, only the tables of what was added to them.
-    Raises ValueError where the vocabulary is not those values and additions.
+    Raises ValueError if the vocabulary is not those values and additions.
     """
     of_known, of_all = xxhash.xxh3_64(), xxhash.xxh3_64()
     columns = zip(known, base.columns, strict=True) if known else ()
@@ -243,7 +243,7 @@ def _described(lookup: LookupTables) -> dict[str, Any]:
 
 
 def merge_lookups(chain: Sequence[tuple[Path, dict[str, Any]]], folder: Path) -> dict[str, Any]:
-    """Write the tables of a vocabulary and its additions as one; `chain` are folders and descriptions, oldest first."""
+    """Write the tables of a vocabulary and its additions as one. `chain` has folders and descriptions, oldest first."""
     merged = merge_lookup_tables([_tables(*link) for link in chain], folder / LOOKUP_FILE)
     return {**chain[-1][1], **_described(merged)}
 

@@ -101,7 +101,7 @@ def _write_tables(
     statistics: LogStatistics | None = None,
     size: int = 0,
 ) -> FittedVocabulary:
-    """Write the fields' search tables; then close the `statistics` that the fields come from."""
+    """Write the fields' search tables. Then close the `statistics` that the fields come from."""
     by_name: dict[str, CategoricalField] = {}
 
     def noted() -> Iterator[FieldVocabulary]:
@@ -151,7 +151,7 @@ def _fitted_values(
 def _new_values(
     old: FieldVocabulary, statistics: LogStatistics, options: PrepareOptions, column: CategoricalColumn
 ) -> OrderedValues:
-    """Return the frequent values that the base vocabulary lacks; `field_max_size` limits old and new ones together."""
+    """Return the frequent values that the base vocabulary lacks. `field_max_size` limits old and new ones together."""
     if options.is_hashed(column.name):
         nothing = np.empty(0, np.int64)
         return nothing, nothing, None if old.texts is None else NOTHING.texts

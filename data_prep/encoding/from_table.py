@@ -23,10 +23,10 @@ _NIBBLE_OF[list(b"0123456789abcdef")] = np.arange(16)
 
 
 def arrow_table(rows: Any, log_format: LogFormat | None = None) -> pa.Table | None:
-    """Return a table of pandas (without its index), polars or pyarrow as one of pyarrow; None for what is no table.
+    """Return a table of pandas (without its index), polars or pyarrow as one of pyarrow, or None for other rows.
 
-    With a format it has the fields alone. Raises ValueError for one that is missing, TypeError for a single column, or
-    one of values of several types.
+    With a format it has the fields alone. Raises ValueError for a missing field, TypeError for a single column, or for
+    a column with values of several types.
     """
     import pyarrow as pa
 
@@ -63,7 +63,7 @@ def _mixed(rows: pd.DataFrame) -> str:
 
 
 def table_to_chunk(table: pa.Table, log_format: LogFormat) -> Chunk:
-    """Return the rows of an Arrow table as a chunk; other columns than fields are ignored.
+    """Return the rows of an Arrow table as a chunk. Other columns than fields are ignored.
 
     Raises ValueError for a column that is missing, whose type no cell of its kind has, or with a cell that no line has.
     """
@@ -124,7 +124,7 @@ def join_table_rows(parts: Sequence[RawTable]) -> RawTable:
 
 
 def table_to_rows(table: pa.Table, log_format: LogFormat) -> RawTable | None:
-    """Return an Arrow table of fields alone as rows; None for what only the parser of lines decides.
+    """Return an Arrow table of fields alone as rows, or None if only the parser of lines can decide.
 
     Columns are of kind integer, in numbers, and hex32, in texts, and every cell is good. They become the rows that
     `table_to_chunk` and the parser would make of them, in a twentieth of the time.
@@ -142,7 +142,7 @@ def table_to_rows(table: pa.Table, log_format: LogFormat) -> RawTable | None:
 
 
 def _integers(columns: Sequence[pa.Array], num_rows: int) -> Cells | None:
-    """Return columns of numbers as integers [N, n]; None if one is no such number."""
+    """Return columns of numbers as integers [N, n], or None if one is no integer."""
     shape = len(columns), num_rows
     block = Cells(np.empty(shape, np.int64), np.empty(shape, np.bool_))
     for place, column in enumerate(columns):
@@ -154,7 +154,7 @@ def _integers(columns: Sequence[pa.Array], num_rows: int) -> Cells | None:
 
 
 def _hex_values(columns: Sequence[pa.Array], num_rows: int) -> Cells | None:
-    """Return columns of texts as values [H, n]; None if one is not of hex digits."""
+    """Return columns of texts as values [H, n], or None if one is not of hex digits."""
     texts = [_texts_of(column) for column in columns]
     good = [text for text in texts if text is not None]
     if len(good) < len(texts):
@@ -170,7 +170,7 @@ def _hex_values(columns: Sequence[pa.Array], num_rows: int) -> Cells | None:
 
 
 def _whole_numbers(cells: pa.Array) -> Cells | None:
-    """Return the cells of a column of numbers as int64; None if one is no such number."""
+    """Return the cells of a column of numbers as int64, or None if one is no integer."""
     import pyarrow as pa
 
     present: np.ndarray = np.asarray(cells.is_valid()) if cells.null_count else np.ones(len(cells), np.bool_)
@@ -187,7 +187,7 @@ def _whole_numbers(cells: pa.Array) -> Cells | None:
 
 
 def _texts_of(cells: pa.Array) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the lengths of a column of texts of no or eight bytes, and all bytes; None for another column."""
+    """Return the lengths of a column of texts of no or eight bytes, and all bytes. None for another column."""
     import pyarrow as pa
 
     of_type = cells.type

@@ -23,7 +23,7 @@ _HEX32 = range(-(2**31), 2**32)
 
 
 def lines_to_chunk(lines: Sequence[str | bytes], log_format: LogFormat) -> Chunk:
-    """Return raw lines as a chunk; whether they have labels is decided by the first one's number of columns.
+    """Return raw lines as a chunk. The first one's number of columns decides whether they have labels.
 
     Raises ValueError for a line with a line end inside, TypeError for what is no text.
     """
@@ -40,9 +40,9 @@ def lines_to_chunk(lines: Sequence[str | bytes], log_format: LogFormat) -> Chunk
 
 
 def mappings_to_chunk(rows: Sequence[Mapping[str, Any]], log_format: LogFormat) -> Chunk:
-    """Return rows that are mappings from columns to values as a chunk; None and NaN are missing values.
+    """Return rows that are mappings from columns to values as a chunk. None and NaN are missing values.
 
-    Text is the cell as the log has it, of a number too; other columns are ignored. Raises ValueError for a column that
+    Text is the cell as the log has it, of a number too. Other columns are ignored. Raises ValueError for a column that
     is missing, TypeError for a value that no cell of its kind holds.
     """
     columns = {name: kind for name, kind in log_format.columns.items() if kind in FIELD_KINDS}
@@ -84,7 +84,7 @@ def cells_of_line(chunk: Chunk, index: int, log_format: LogFormat) -> list[str]:
 
 
 def chunk_to_mapping(chunk: Chunk, log_format: LogFormat) -> dict[str, Any]:
-    """Return the only row of a chunk as a mapping from fields to values; None for a missing one."""
+    """Return the only row of a chunk as a mapping from fields to values. A missing one is None."""
     cells = dict(zip(log_format.columns, cells_of_line(chunk, 0, log_format), strict=True))
     return {name: _value(cells[name], kind, log_format) for name, kind in log_format.fields}
 
@@ -96,7 +96,7 @@ def _value(cell: str, kind: Kind, log_format: LogFormat) -> Any:
 
 
 def check_names(where: str, names: Iterable[Any], log_format: LogFormat) -> None:
-    """Raise ValueError for names of columns, of which others may be there, where a field is missing or there twice."""
+    """Raise ValueError if a field is missing among the names of columns, or there twice. There may be other columns."""
     counts = Counter(list(names))
     fields = [name for name, _ in log_format.fields]
     missing = [name for name in fields if not counts[name]]

@@ -35,7 +35,7 @@ class TableLayout:
 
 @dataclass(frozen=True)
 class LookupTables:
-    """The tables of all categorical columns, in their order; mapped at the first use in a process."""
+    """The tables of all categorical columns, in their order. They are mapped at the first use in a process."""
 
     path: Path
     layouts: tuple[TableLayout, ...]
@@ -46,7 +46,7 @@ class LookupTables:
 
     @functools.cached_property
     def opened(self) -> tuple[list[FieldLookup], list[StringLookup]]:
-        """The tables of the columns that are numbers, and of those that are text; the file may then be deleted."""
+        """The tables of the columns that are numbers, and of those that are text. The file may then be deleted."""
         file = np.memmap(self.path, np.uint8, "r")
         of_numbers, of_texts, start = [], [], 0
         for layout in self.layouts:

@@ -75,7 +75,7 @@ OrderedValues = tuple[NDArray[np.int64], NDArray[np.int64], Strings | None]
 
 
 def order_values(packed: NDArray[np.uint64], num_missing: int, max_size: int | None = None) -> OrderedValues:
-    """Order packed (value, count) pairs by falling count, then by value; keep the first `max_size`, and add MISSING."""
+    """Order packed (value, count) pairs by falling count, then by value. Keep the first `max_size`, and add MISSING."""
     check_count(num_missing)
     # Sorted as one number: the count's complement above, the value below.
     order = (COUNT_MASK - (packed & COUNT_MASK)) << COUNT_BITS | packed >> COUNT_BITS

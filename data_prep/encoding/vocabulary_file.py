@@ -67,7 +67,7 @@ class VocabularyWriter:
             self._writer.write_table(pa.table(columns, schema=_PARQUET_SCHEMA))
 
     def copy(self, path: Path) -> None:
-        """Write all of another vocabulary.parquet with the same fields; to be called first."""
+        """Write all of another vocabulary.parquet with the same fields. This must be called first."""
         with pq.ParquetFile(path) as file:
             for number in range(file.num_row_groups):
                 group = file.read_row_group(number)

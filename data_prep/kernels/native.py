@@ -131,7 +131,7 @@ def _room(array: NDArray[Any]) -> int:
 
 
 class _FormatInC:
-    """A log format as `struct`, with the arrays that it points to; C only reads them."""
+    """A log format as `struct`, with the arrays that it points to. C only reads them."""
 
     def __init__(self, log_format: LogFormat, names: tuple[str, ...], is_bare: bool) -> None:
         names = names or tuple(log_format.columns)
@@ -242,7 +242,7 @@ def _secret() -> NDArray[np.uint64]:
 
 
 def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = False) -> Lists:
-    """Native `lists.split_lists`; the values are in the cells' memory."""
+    """Native `lists.split_lists`. The values are in the cells' memory."""
     num_rows, most = len(cells), int(np.minimum((cells.lengths + 1) // 2, max_length).sum())
     starts, value_lengths = np.empty(most, np.int64), np.empty(most, np.int64)
     lengths, cut = np.empty(num_rows, np.int64), np.empty(num_rows, np.bool_)

@@ -1,7 +1,7 @@
 """Parse lines of the raw log into arrays.
 
 All lines of a chunk are parsed at once, column by column, with NumPy on the raw bytes. One definition of a
-good line holds for every line; a general CSV reader treats blanks, `0x1f` or a lone carriage return specially, and is
+good line holds for every line. A general CSV reader treats blanks, `0x1f` or a lone carriage return specially, and is
 slower.
 
 Letters: n rows, N numeric fields, H fields of hex values.
@@ -62,7 +62,7 @@ class _Text:
 
     @functools.cached_property
     def is_utf8(self) -> bool:
-        """True if the chunk is UTF-8; then all cells are, as separators are ASCII."""
+        """True if the chunk is UTF-8. Then all cells are, as separators are ASCII."""
         return _decodes(self.bytes.tobytes())
 
     def cells(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Strings:
@@ -106,9 +106,9 @@ def take_quotes_off(lines: bytes, log_format: LogFormat) -> tuple[bytes, list[in
 
 
 def quoted_cells(line: bytes, log_format: LogFormat) -> list[bytes] | None:
-    """Return the cells of a line with quotes; None if they do not match.
+    """Return the cells of a line with quotes, or None if the quotes do not match.
 
-    Where blanks are trimmed, they may stand before and after a cell's quotes.
+    If blanks are trimmed, they may stand before and after a cell's quotes.
     """
     line = line.removesuffix(b"\r")
     if b"\r" in line:
@@ -233,7 +233,7 @@ def _parse_cells(
 def _parse_column(
     text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64], name: str, log_format: LogFormat
 ) -> tuple[Any, NDArray[np.bool_], NDArray[np.bool_]]:
-    """Parse the cells [n] of a field; returns values, where they are present, and where they are good."""
+    """Parse the cells [n] of a field. Returns values, where they are present, and where they are good."""
     kind = log_format.columns[name]
     if kind == "integer":
         return _parse_integers(text, starts, ends)
@@ -252,7 +252,7 @@ def _parse_column(
 def parse_labels(
     cells: Strings, log_format: LogFormat
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Parse cells [n] as labels; returns them, where one is missing that may be, and where they are good."""
+    """Parse cells [n] as labels. Returns them, where they are missing but optional, and where they are good."""
     if log_format.click_rule is None:
         clicked, not_clicked, rest = log_format.label_cells
         labels, others = cells.one_of(clicked), cells.one_of(not_clicked)
@@ -288,7 +288,7 @@ def _decodes(text: bytes) -> bool:
 def _parse_hex(
     text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint32], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Parse cells [n], good ones of which hold eight lower-case hex digits or nothing.
+    """Parse cells [n]. Good ones hold eight lower-case hex digits or nothing.
 
     Returns values, where they are present, and where they are good. The eight characters of a cell are processed
     together in one 64-bit word.
@@ -313,7 +313,7 @@ def _parse_hex(
 def _parse_integers(
     text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Parse cells [n], good ones of which hold -?[0-9]{1,19} within int64 or nothing; returns as `_parse_hex`."""
+    """Parse cells [n]. Good ones hold -?[0-9]{1,19} within int64 or nothing. Returns as `_parse_hex`."""
     present = ends > starts
     negative = present & (text.bytes[starts] == _MINUS)
     num_digits = ends - starts - negative
@@ -336,7 +336,7 @@ def _parse_integers(
 
 
 def _parse_booleans(cells: Strings) -> tuple[NDArray[np.uint32], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Parse cells [n], good ones of which hold a word for true (1) or false (0) in any case or nothing."""
+    """Parse cells [n]. Good ones hold a word for true (1) or false (0) in any case or nothing. As `_parse_hex`."""
     values = [_VALUE_OF_WORD.get(cell.lower()) for cell in cells.tolist()]
     present, known = cells.lengths > 0, np.array([value is not None for value in values], np.bool_)
     return np.array([value or 0 for value in values], np.uint32), present, known | ~present
@@ -345,9 +345,9 @@ def _parse_booleans(cells: Strings) -> tuple[NDArray[np.uint32], NDArray[np.bool
 def _parse_floats(
     cells: Strings, log_format: LogFormat
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Parse cells [n], good ones of which hold a decimal number in float32's range or nothing; as `_parse_hex`.
+    """Parse cells [n]. Good ones hold a decimal number in float32's range or nothing. Returns as `_parse_hex`.
 
-    Numbers are rounded correctly, as by Python's float; those too small for a normal float64 are 0.
+    Numbers are rounded correctly, as by Python's float. Those too small for a normal float64 are 0.
     """
     texts, present = cells.tolist(), cells.lengths > 0
     if log_format.decimal == ",":
@@ -365,9 +365,9 @@ _FIRST_TIME, _LAST_TIME = -62_135_596_800_000, 253_402_300_799_999  # millisecon
 def _parse_times(
     text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64], form: str
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Parse cells [n], good ones of which hold a time (UTC) of the years 1 to 9999 or nothing; as `_parse_hex`.
+    """Parse cells [n]. Good ones hold a time (UTC) of the years 1 to 9999 or nothing. Returns as `_parse_hex`.
 
-    `form` is one of LogFormat.timestamps; the result is milliseconds since 1970.
+    `form` is one of LogFormat.timestamps. The result is milliseconds since 1970.
     """
     if form in (SECONDS, MILLISECONDS):
         times, present, good = _parse_integers(text, starts, ends)
@@ -388,7 +388,7 @@ def _parse_times(
 
 
 def time_of(found: re.Match[bytes] | None) -> int | None:
-    """Return the milliseconds since 1970 of a time's parts, by `time_pattern`; None for a day or hour that is none."""
+    """Return the milliseconds since 1970 of a time's parts, by `time_pattern`. None if there is no such day or hour."""
     if found is None:
         return None
     parts = found.groupdict()

@@ -44,7 +44,7 @@ ONLY_FILE = FileOfLog()
 
 @dataclass(frozen=True)
 class Chunk:
-    """Whole lines of a file of the log, each with its line end; `first_line` is the first one's number in the log."""
+    """Whole lines of a file of the log, each with its line end. `first_line` is the first one's number in the log."""
 
     first_line: int
     num_lines: int
@@ -54,7 +54,7 @@ class Chunk:
     kept: tuple[list[str], ...] = ()  # of a table: columns that are copied, which need not be fit for lines
 
     def load(self) -> Chunk:
-        """Return the chunk itself; other tasks, such as `raw_log.chunks.StoredChunk`, read it."""
+        """Return the chunk itself. Other tasks, such as `raw_log.chunks.StoredChunk`, read it."""
         return self
 
     @property
@@ -93,7 +93,7 @@ class Cells(NamedTuple):
 
 
 def cells_of_block(names: Sequence[str], block: Cells) -> dict[str, Cells]:
-    """Return the columns of these names; the arrays of a block are [len(names), n]."""
+    """Return a block's rows as columns of these names. Its arrays are [len(names), n]."""
     return dict(zip(names, map(Cells, *block), strict=True))
 
 
@@ -123,12 +123,12 @@ class ParsedRows:
         )
 
     def without_label(self, unlabelled: NDArray[np.bool_]) -> ParsedRows:
-        """Return the rows with weight 0 where they are `unlabelled` [n]."""
+        """Return the rows, those that are `unlabelled` [n] with weight 0."""
         weights = np.ones(len(self.labels), np.float32) if self.weights is None else self.weights
         return replace(self, weights=np.where(unlabelled, np.float32(0), weights))
 
     def with_lists(self, log_format: LogFormat, kernels: ModuleType) -> ParsedRows:
-        """Return the rows with the columns of kind list split into their values; a list without any is missing."""
+        """Return the rows with the columns of kind list split into their values. A list without any is missing."""
         lists, columns = {}, dict(self.columns)
         for name in log_format.columns_of_kind("list"):
             form, texts = log_format.list_form(name), columns[name].values
@@ -146,7 +146,7 @@ class ParsedRows:
         return replace(self, columns=self.columns | {name: cells}, lists=self.lists | lists, value_block=None)
 
     def number_columns(self, columns: Sequence[CategoricalColumn]) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
-        """Return those of the categorical `columns` that are numbers, and where they are present, both [M, n]."""
+        """Return the categories of `columns` that are numbers, and where they are present, both [M, n]."""
         numbers = [column for column in columns if not column.is_text]
         if self.value_block is not None and len(self.value_block.values) == len(numbers):
             return self.value_block

@@ -33,7 +33,7 @@ class CategoricalColumn:
 
 
 def cross_name(parts: Sequence[str]) -> str:
-    """Return the name of a cross of these columns; its values are written alike, see `kernels.crosses`."""
+    """Return the name of a cross of these columns. `kernels.crosses` writes its values in the same way."""
     return "*".join(parts)
 
 

@@ -17,7 +17,7 @@ _NUMBERS = ("BOOL", *_INTEGERS, "FP32", "FP64")
 
 @dataclass(frozen=True)
 class ColumnKind:
-    """What a column of a kind is; the defaults are those of text."""
+    """All that is known of a kind of column. The defaults are those of text."""
 
     role: Literal["", "numeric", "categorical"] = ""  # of the field that it is; "" for a column that is none
     # The array that the native parser writes its cells into, of those of LogKernelsRows: "" if it has one of its own.
@@ -30,7 +30,7 @@ class ColumnKind:
     arrow: tuple[str, ...] = ()  # of a table besides texts and numbers: times (all), moments (with a date), lists
     value: Callable[[str], Any] = str  # a cell that is not missing, as Python has it
     datatype: str = "BYTES"  # of its tensor in a V2 request
-    datatypes: tuple[str, ...] = ("BYTES", *_NUMBERS)  # all that are taken
+    datatypes: tuple[str, ...] = ("BYTES", *_NUMBERS)  # of tensors that are taken
     made_up: Callable[[int], str] = "outside-{}".format  # a cell from any number; if values are numbers, that value's
     json_schema: Mapping[str, Any] = field(default_factory=_ANY_VALUE.copy)  # of a value in a JSON request
 

@@ -1,6 +1,6 @@
 """Format of a raw log: its columns in the file's order, and the meaning of its cells. The default is Criteo's.
 
-`configs/data/*.yaml` describe data sets by these keys; in a run's settings they are `prepare.data`.
+`configs/data/*.yaml` describe data sets by these keys. In a run's settings they are `prepare.data`.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ class LogFormat:
                 )
 
     def texts_of_booleans(self, name: str) -> tuple[str, ...]:
-        """Return the cells of a column for true and false; () if nothing says which they are."""
+        """Return the cells of a column for true and false, or () if they are not known."""
         if self.columns[name] == "label" and not self.click_rule:
             return self._labels_of_booleans()
         return self.booleans.get(name, KINDS[self.columns[name]].booleans)
@@ -266,7 +266,7 @@ class LogFormat:
 
     @functools.cached_property
     def click_rule(self) -> tuple[str, float] | None:
-        """The relation and the number of a rule for the label; None if clicks are given by their cells."""
+        """The relation and the number of a rule for the label, or None if clicks are known by their cells."""
         is_rule = isinstance(self.clicked, str) and self.clicked != REST
         found = _RULE.fullmatch(self.clicked) if is_rule else None  # type: ignore[arg-type]
         return (found[1], float(found[2])) if found else None
@@ -305,7 +305,7 @@ class LogFormat:
 
     @functools.cached_property
     def weight_source(self) -> str:
-        """The column that decides the rows' weights: of kind weight, or an optional label; "" if there is none."""
+        """The column that decides the rows' weights: of kind weight, or an optional label. "" if there is none."""
         return self.weight or self.label_column * (self.label == "optional")
 
     def time_form(self, name: str) -> str:
@@ -319,7 +319,7 @@ class LogFormat:
 
     @property
     def fields(self) -> list[tuple[str, Kind]]:
-        """Names and kinds of all fields; a vocabulary is for these, in whatever format a log has them."""
+        """Names and kinds of all fields. A vocabulary is for these, whatever the format of a log."""
         return [(name, kind) for name, kind in self.columns.items() if kind in FIELD_KINDS]
 
     @functools.cached_property
@@ -391,7 +391,7 @@ def time_range(form: str) -> tuple[int, int]:
 def time_pattern(form: str) -> re.Pattern[bytes]:
     """Return the pattern of a form of times: its characters as they are, and its codes as groups of their names.
 
-    A part of two digits may be one digit long where no digit can stand beside it, as in 1/2/2014, but not in 20140102.
+    A part of two digits may be one digit long if no digit can stand beside it, as in 1/2/2014, but not in 20140102.
     """
 
     def pattern(found: re.Match[str]) -> str:
@@ -408,7 +408,7 @@ def time_pattern(form: str) -> re.Pattern[bytes]:
 
 
 def time_text(milliseconds: int, form: str) -> str:
-    """Return a time since 1970 as a cell of a column of times; one that the form cannot write becomes a bad cell."""
+    """Return a time since 1970 as a cell. A time that the form cannot write becomes a bad cell."""
     if form in (SECONDS, MILLISECONDS):
         return str(milliseconds if form == MILLISECONDS else milliseconds // 1000)
     first, last = time_range(form)

@@ -31,7 +31,7 @@ SplitFraction = Annotated[float, Bounds(least=0, expected=">= 0 and sum to 1")]
 
 @dataclass(frozen=True)
 class PrepareOptions(Checked):
-    """Options that decide the bytes of the prepared folder; at the end those that do not (`INDECISIVE`)."""
+    """Options that decide the bytes of the prepared folder. The last ones do not (`INDECISIVE`)."""
 
     data: LogFormat = field(default_factory=LogFormat)  # The log's format, as in configs/data/*.yaml.
     # counted: each frequent value has an id. hash: values share oov_buckets ids per field.
@@ -193,7 +193,7 @@ class PrepareOptions(Checked):
 
     @property
     def split_time(self) -> str:
-        """The timestamp by which a chronological split goes; "" if it goes by line, or another split was chosen."""
+        """The timestamp by which a chronological split goes. "" if it goes by line, or for another split."""
         return self.split_by or "".join(self.data.time_fields[:1]) * (self.split == "chronological")
 
     @functools.cached_property  # a row in a service would spend most of its time here

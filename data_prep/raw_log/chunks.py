@@ -1,6 +1,6 @@
 """Read a file of the raw log and cut it into chunks of whole lines.
 
-The file is text, or text compressed by gzip or zstd, or in a `.tar.gz`; it is never unpacked to disk.
+The file is text, or text compressed by gzip or zstd, or in a `.tar.gz`. It is never unpacked to disk.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class StoredFile(io.RawIOBase):
 
 @dataclass(frozen=True)
 class StoredChunk:
-    """The position of a chunk in its file, where a worker reads it: its bytes need not be sent."""
+    """The position of a chunk in its file. A worker reads it there, so its bytes need not be sent."""
 
     location: str
     offset: int
@@ -146,7 +146,7 @@ class LogReader:
             yield Chunk(first_line, 1, bytes(buffer[: min(filled, MAX_LINE_BYTES + 1)]) + b"\n", file), None
 
     def _read_into(self, room: memoryview) -> int:
-        """Read the next bytes of the log into `room`, which is not empty; return their number, 0 at the end."""
+        """Read the next bytes of the log into `room`, which is not empty. Return their number, 0 at the end."""
         if not self._first_bytes:
             return self._stream.readinto(room)
         now, self._first_bytes = self._first_bytes[: len(room)], self._first_bytes[len(room) :]
@@ -209,7 +209,7 @@ def _names_in(line: bytes, log_format: LogFormat) -> list[str]:
 
 
 def header_columns(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
-    """Return the columns of a file of text in their order, from its first line; raises as `open_log`."""
+    """Return the columns of a file of text in their order, from its first line. Raises as `open_log`."""
     with storage.open_stream(file.location) as raw, StoredFile(raw) as stored:
         buffered = io.BufferedReader(stored, _READ_BYTES)
         try:

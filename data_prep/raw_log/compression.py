@@ -129,7 +129,7 @@ class _Archive(tarfile.TarFile):
 
 @contextmanager
 def _log_in_tar(location: str, unzipped: io.BufferedIOBase, wanted: str) -> Iterator[io.BufferedIOBase]:
-    """Open the member `wanted` of an archive, which is read as a stream; on leaving, read and check the rest."""
+    """Open the member `wanted` of an archive, which is read as a stream. On leaving, read and check the rest."""
     try:
         with _Archive.open(fileobj=unzipped, mode="r|", bufsize=_READ_BYTES) as archive:
             members = _safe_members(archive)

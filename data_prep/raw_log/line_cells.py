@@ -29,7 +29,7 @@ def has_label(line: bytes, log_format: LogFormat, is_bare: bool = False) -> bool
 
 
 def add_label(chunk: Chunk, log_format: LogFormat) -> Chunk:
-    """Return lines without labels as lines with them; a badly quoted line stays badly quoted.
+    """Return lines without labels as lines with them. A badly quoted line stays badly quoted.
 
     Lines of a file whose header decides its columns stay as they are: it names no label.
     """

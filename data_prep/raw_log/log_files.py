@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LogFile:
-    """A file of the log; `name` identifies it in messages and rejects.tsv."""
+    """A file of the log. `name` identifies it in messages and rejects.tsv."""
 
     location: str
     name: str
@@ -81,7 +81,7 @@ def absolute(file: LogFile) -> LogFile:
 
 
 def is_parquet(location: str) -> bool:
-    """Return True if a file is a table, by its name's ending; all others are lines."""
+    """Return True if a file is a table, by its name's ending. All others are lines."""
     return split_query(location)[0].endswith(PARQUET_ENDINGS)
 
 
@@ -171,7 +171,7 @@ def _shown(names: Iterable[str]) -> str:
 
 
 def _what_is_there(location: str) -> str:
-    """Return what is beside a file that is missing; of Criteo's log, where to get it."""
+    """Return the names beside a missing file or, for Criteo's log, the place to get it."""
     if file_name(location) in (_ARCHIVE, _WHOLE_LOG):
         return _HOW_TO_GET_IT
     if is_uri(location):

@@ -1,6 +1,6 @@
 """Read a Parquet file of the log. Its rows become lines of text, so that one parser defines a good row.
 
-Columns are found by name; columns that the format lacks are ignored. Null and NaN are missing, whole floats are
+Columns are found by name. Columns that the format lacks are ignored. Null and NaN are missing, whole floats are
 integers, other floats the shortest decimals that read as them, an integer in a `hex32` column, a whole float too,
 becomes eight hex digits, true and false become the texts that the format has for them. An Arrow list becomes its values
 with the list's separator between them.
@@ -32,7 +32,7 @@ _READABLE = "strings, whole numbers, floats, decimals or booleans"
 
 @dataclass(frozen=True)
 class TableChunk:
-    """Rows of a Parquet file; a worker turns them into lines."""
+    """Rows of a Parquet file. A worker turns them into lines."""
 
     first_line: int
     num_lines: int
@@ -67,7 +67,7 @@ class TableChunk:
         return [cell.decode(errors="replace") for cell in cells.to_pylist()]
 
     def _cells(self, name: str) -> pa.Array:
-        """Return a column; times in the format's form."""
+        """Return a column, times in the format's form."""
         cells = decoded(self.rows.column(name))
         if is_list(cells.type):
             return _joined(cells, self.log_format, name)
@@ -143,7 +143,7 @@ def columns_to_keep(log_format: LogFormat) -> tuple[str, ...]:
 
 
 def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> None:
-    """Raise ValueError where a table has not the format's columns, or one of another type; it may have more."""
+    """Raise ValueError if a table lacks a column of the format, or has one of another type. It may have more."""
     kept: dict[str, Kind] = dict.fromkeys(columns_to_keep(log_format), "string")
     expected = kept | {name: kind for name, kind in log_format.columns.items() if kind != "ignored"}
     missing = [name for name in expected if schema.names.count(name) != 1]
@@ -189,7 +189,7 @@ def decoded(cells: pa.Array) -> pa.Array:
 
 
 def is_moment(of_type: pa.DataType) -> bool:
-    """Return True for timestamps and dates, which a column of kind timestamp has; times of a day are none."""
+    """Return True for timestamps and dates, which a column of kind timestamp has. Times of a day are none."""
     return pa.types.is_timestamp(of_type) or pa.types.is_date(of_type)
 
 
@@ -223,7 +223,7 @@ def is_list(of_type: pa.DataType) -> bool:
 
 
 def _joined(lists: pa.Array, log_format: LogFormat, name: str) -> pa.Array:
-    """Return the values of each list as one cell; a value with the separator in it becomes a line end, see below."""
+    """Return the values of each list as one cell. A value with the separator in it becomes a line end, see below."""
     separator = log_format.list_form(name).separator.encode()
     values = cells_as_text(decoded(lists.flatten()), "list", b"\n", log_format.texts_of_booleans(name))
     values = pc.if_else(pc.match_substring(values, separator), pa.scalar(b"\n", pa.large_binary()), values)

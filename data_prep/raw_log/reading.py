@@ -56,7 +56,7 @@ def num_header_lines(file: LogFile, log_format: LogFormat) -> int:
 
 
 def file_of_log(index: int, name: str, first_line: int, file: LogFile, log_format: LogFormat) -> FileOfLog:
-    """Return what the chunks of a file know of it; reads its header where that decides the columns."""
+    """Return the part of a chunk that describes its file. Reads the file's header if that decides the columns."""
     columns: tuple[str, ...] = ()
     if is_parquet(file.location):
         columns = tuple(log_format.columns) if isinstance(log_format, FormatToScore) else ()
@@ -125,7 +125,7 @@ class LogReading:
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """The fingerprint of the log's file or, of several, of the list of their sizes and checksums; after a pass."""
+        """After a pass: the fingerprint of the log's file or, of several, of the list of their sizes and checksums."""
         files = self.files_read
         if len(files) == 1:
             return Fingerprint(files[0].size_bytes, files[0].checksum)
@@ -156,7 +156,7 @@ class LogReading:
         title: str,
         needed: Callable[[int], Collection[str]],
     ) -> None:
-        """Make a pass whose results have parts, each a piece; those `needed` of each chunk are there for `consume`."""
+        """Make a pass whose results have parts, each a piece. Those `needed` of each chunk are there for `consume`."""
         check_stop()  # before there is a bar or a worker
         started = time.monotonic()
         on_task = partial(_on_task, function)
@@ -178,7 +178,7 @@ class LogReading:
 
     @contextmanager
     def tasks_beside(self, function: Callable[[Any], Results], title: str, most: int) -> Iterator[TasksBeside]:
-        """In the block, run tasks of another kind on the workers of a pass, at most `most` at a time; see there."""
+        """In the block, run tasks of another kind on the workers of a pass, at most `most` at a time."""
         with (
             self._pools.open(self.num_workers) as pool,
             closing(TasksBeside(function, pool, self._pieces, title, most)) as tasks,

@@ -35,7 +35,7 @@ class FileSample:
 
 
 def sample_log(files: Sequence[LogFile], log_format: LogFormat, num_rows: int) -> Iterator[FileSample]:
-    """Yield the first lines of each file, `num_rows` in all; of more files than rows, only the first ones."""
+    """Yield the first lines of each file, `num_rows` in all. Of more files than rows, only the first are read."""
     each = max(num_rows // len(files), 1)
     for index, file in enumerate(files[:num_rows]):
         name = file.name if len(files) > 1 else ""

@@ -25,9 +25,9 @@ _SAMPLED_LINES = 100
 def format_to_score(files: Sequence[LogFile], log_format: LogFormat, keep: Sequence[str]) -> LogFormat:
     """Return the format of a log to score, as its first file shows it.
 
-    Where names decide, it may have other columns than those of the description, in any order, and lack the label and
-    whatever else changes no score; the columns to `keep` are among its columns. Where the place decides, it may lack
-    the label. Raises ValueError for a column to keep that is not there, and as `open_reader`.
+    If columns are found by name, it may have other ones than the description, in any order, and lack the label and
+    whatever else changes no score. It has the columns to `keep`. If columns are found by their place, it may lack the
+    label. Raises ValueError for a column to keep that is not there, and as `open_reader`.
     """
     has_names = log_format.header or is_parquet(files[0].location)
     columns = dict(log_format.columns)

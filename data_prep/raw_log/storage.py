@@ -19,7 +19,7 @@ _STREAM_BYTES = 8 << 20  # asked for at a time: a request to a distant server ta
 
 @dataclass(frozen=True)
 class FileState:
-    """Size, time and inode of a file; at least one of them differs after a change."""
+    """Size, time and inode of a file. At least one of them differs after a change."""
 
     size: int
     modified_ns: int
@@ -32,7 +32,7 @@ def is_uri(location: str) -> bool:
 
 
 def local_path(location: str) -> str:
-    """Return the path of a `file://` URI; anything else as it is."""
+    """Return the path of a `file://` URI, and anything else as it is."""
     return unquote(urlsplit(location).path) if location.startswith("file://") else location
 
 
@@ -51,7 +51,7 @@ def file_state(location: str) -> FileState | None:
 
 
 def files_in(location: str) -> list[str] | None:
-    """Return the locations of the files directly in a folder; None if there is no such folder."""
+    """Return the locations of the files directly in a folder, or None if there is no such folder."""
     if not is_uri(location):
         path = Path(location)
         return [str(file) for file in path.iterdir() if file.is_file()] if path.is_dir() else None
@@ -67,7 +67,7 @@ def files_in(location: str) -> list[str] | None:
 
 
 def split_query(location: str) -> tuple[str, str]:
-    """Split a URI into address and `?query`, which holds options of the file system; a path has an empty one."""
+    """Split a URI into address and `?query`, which holds options of the file system. The query of a path is empty."""
     if not is_uri(location):
         return location, ""
     address, question_mark, query = location.partition("?")
@@ -109,7 +109,7 @@ def open_random(location: str) -> Iterator[Any]:
 
 
 def read_range(location: str, offset: int, num_bytes: int) -> bytes:
-    """Read some bytes of a file; fewer if it ends before. Raises OSError."""
+    """Read some bytes of a file, fewer if it ends before. Raises OSError."""
     if not is_uri(location):
         with Path(location).open("rb") as file:
             file.seek(offset)
