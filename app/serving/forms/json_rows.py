@@ -9,14 +9,8 @@ import msgspec
 from app.scoring.predictor import Predictor
 from app.serving.forms.form import Form, RowsToScore, decode_json, rows_to_chunk
 from app.serving.options import Limits
+from data_prep.options.kinds import KINDS
 from data_prep.options.log_format import LogFormat
-
-_VALUES: dict[str, dict[str, Any]] = {
-    "integer": {"type": ["integer", "null"], "minimum": -(2**63), "maximum": 2**63 - 1},
-    "float": {"type": ["number", "null"]},
-    "hex32": {"type": ["string", "null"], "pattern": "^[0-9a-f]{8}$"},
-    "string": {"type": ["string", "null"], "pattern": "^[A-Za-z0-9 _.:/-]*$"},
-}
 
 
 class ScoreRequest(msgspec.Struct):
@@ -41,7 +35,7 @@ def to_chunk(body: bytes, predictor: Predictor, limits: Limits) -> RowsToScore:
 
 def row_schema(log_format: LogFormat) -> dict[str, Any]:
     """Return the OpenAPI schema of a row."""
-    fields = {name: _VALUES.get(kind, {"type": ["string", "number", "null"]}) for name, kind in log_format.fields}
+    fields = {name: KINDS[kind].json_schema for name, kind in log_format.fields}
     return {"type": "object", "properties": fields, "required": list(fields)}
 
 

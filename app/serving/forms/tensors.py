@@ -15,6 +15,7 @@ import pyarrow as pa
 from app.scoring.predictor import Predictor
 from app.serving.forms.form import RequestError, RowsToScore, check_rows, decode_json, rows_to_chunk
 from app.serving.options import Limits
+from data_prep.options.kinds import KINDS, Kind
 from data_prep.options.log_format import LogFormat
 
 OUTPUT = "score"  # the only one of the model
@@ -25,8 +26,6 @@ _TYPES: dict[str, np.dtype[Any]] = {
     "FP32": np.dtype(np.float32),
     "FP64": np.dtype(np.float64),
 }
-_HEX_TYPES = ("BYTES", "INT32", "UINT32", "INT64")  # others have no form of eight hex digits
-_WHOLE_TYPES = tuple(name for name in _TYPES if "INT" in name)
 _WRONG_VALUE = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
@@ -116,8 +115,8 @@ def to_chunk(request: InferRequest, binary: memoryview, predictor: Predictor, li
     return rows_to_chunk(pa.table(columns, names=names), predictor, limits)
 
 
-def _check_type(tensor: Tensor, kind: str) -> None:
-    allowed = {"hex32": _HEX_TYPES, "string": ("BYTES", *_WHOLE_TYPES)}.get(kind, ("BYTES", *_TYPES))
+def _check_type(tensor: Tensor, kind: Kind) -> None:
+    allowed = KINDS[kind].datatypes
     if tensor.datatype not in allowed:
         raise RequestError(
             400, f"input {tensor.name!r} of kind {kind} has datatype {tensor.datatype!r}, expected {', '.join(allowed)}"
@@ -230,10 +229,7 @@ def answer(
 
 def inputs_of(log_format: LogFormat) -> list[dict[str, Any]]:
     """Return name, type and shape of each input, as the model's description has them."""
-    return [
-        {"name": name, "datatype": "FP64" if kind in ("integer", "float") else "BYTES", "shape": [-1]}
-        for name, kind in log_format.fields
-    ]
+    return [{"name": name, "datatype": KINDS[kind].datatype, "shape": [-1]} for name, kind in log_format.fields]
 
 
 def schema(log_format: LogFormat) -> dict[str, Any]:
