@@ -91,6 +91,7 @@ def test_all_readers_agree_on_lines_of_any_format(seed):
 
 SMALL = LogFormat({"label": "label", "I1": "integer", "C1": "hex32"})
 FLAGS = LogFormat({"label": "label", "flag": "boolean"}, missing=("NULL",))
+TIMES = LogFormat({"label": "label", "seen": "timestamp"}, timestamps={"seen": "seconds"})
 QUOTED = LogFormat(
     {"count": "integer", "site": "string", "click": "label", "hash": "hex32", "city": "string"}, ",", quotes=True
 )
@@ -117,6 +118,8 @@ EXAMPLES = [
     *((FLAGS, f"1\t{word}", "") for word in ["", "NULL", "1", "0", "1.0", "0.0"]),
     *((FLAGS, f"1\t{word}", "categorical") for word in ["2", "-1", "01", "10", "truee", "fals", "yes ", "ja"]),
     *((FLAGS, f"1\t{word}", "categorical") for word in ["null", "\0", "ï", "TRUE\0", "T\x1f"]),
+    *((TIMES, f"1\t{time}", "") for time in ["253402300799", "-62135596800"]),  # of the years 1 to 9999
+    *((TIMES, f"1\t{time}", "timestamp") for time in ["253402300800", "-62135596801"]),
     (SMALL, "2\tx\tx", "label"),  # the first reason counts
     (SMALL, "1\tx\tx", "integer"),
     (SMALL, "1\t\t\r\r", "categorical"),  # a line end of two characters is taken off once
@@ -140,7 +143,9 @@ EXAMPLES = [
 ]
 
 
-@pytest.mark.parametrize("log_format", [SMALL, FLAGS, QUOTED, WITH_BLANKS, *(each for each, *_ in EXAMPLES[-3:])])
+@pytest.mark.parametrize(
+    "log_format", [SMALL, FLAGS, TIMES, QUOTED, WITH_BLANKS, *(each for each, *_ in EXAMPLES[-3:])]
+)
 def test_examples(log_format):
     of_format = [(line, reason) for each, line, reason in EXAMPLES if each is log_format]
     lines = [line if isinstance(line, bytes) else line.encode() for line, _ in of_format]
