@@ -23,7 +23,7 @@ TowerShape, TowerArrays, TowerBatch = (
 
 
 class TowerPointers:
-    """The arrays of a model, by names of its parameters, as `TowerArrays`; valid as long as this object lives."""
+    """The arrays of a model, by names of its parameters, as `TowerArrays`, valid as long as this object lives."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
         matrices = [output_address(values) for name, values in arrays.items() if name.startswith("tower.matrix_")]
