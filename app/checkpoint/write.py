@@ -69,7 +69,7 @@ def write_checkpoint(
 
     The caller holds the lock of `folder`. One process writes `num_shards` files a table. All ranks of a `group` call it
     together: `state.tables` are the rows that this rank owns, servers write theirs. Rank 0 writes `state.dense`, or
-    with `sliced` each rank its part. An OSError, ValueError or MemoryError of one rank is raised on all of them; after
+    with `sliced` each rank its part. An OSError, ValueError or MemoryError of one rank is raised on all of them. After
     any other error that rank must end the job, as the others wait for it.
     """
     final = folder / step_name(manifest.step)

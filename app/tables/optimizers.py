@@ -279,7 +279,7 @@ class StepHistory:
     """`adam` on a table: Adam with L2 on every row at every step, done lazily.
 
     A row outside the batch has the gradient l2_coef · row (of l2_coef · ½ Σ‖row‖² over the whole table, as in BARS's
-    recipes, where FuxiCTR writes λ/2 · ‖E‖²). No other row takes part in that step, so a row keeps the number of its
+    recipes and in FuxiCTR's λ/2 · ‖E‖²). No other row takes part in that step, so a row keeps the number of its
     last step and takes the missed ones when it is looked at: one by one, the same float32 operations with the learning
     rates of those steps, up to `MOST_EXACT_STEPS` = 1,000 missed steps. Of the n further ones, if any, with rate sum S,
 
