@@ -13,7 +13,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from app import device
+from app.config import device
 from app.config.config import Config
 from app.config.run_settings import DeviceOptions
 from app.tables.native import library

@@ -16,16 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
-from app import device
 from app.checkpoint.read import Checkpoint
-from app.cli.evaluate import check_data, evaluate_on_device, saved_config, write_results
-from app.cli.export import export
+from app.config import device
 from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
 from app.config.run_settings import DeviceOptions
-from app.distributed.process_group import SingleProcess
 from app.evaluation.measure import Evaluation
-from app.evaluation.slices import check_slices
+from app.evaluation.metric_text import describe as describe_evaluation
 from app.run.claim import RunIsFinishedError
 from app.run.decision import read_state
 from app.run.folder import RunFolder, best_of_run, run_config
@@ -35,6 +32,9 @@ from app.scoring.bundle_folder import read_manifest
 from app.scoring.bundle_tables import RowType
 from app.scoring.explain import ORDERS
 from app.scoring.predictor import FieldEffect, Predictor
+from app.trained import evaluate_split
+from app.trained.export_bundle import export
+from app.trained.trained_model import open_trained
 from app.training.start import NOT_WRITTEN, plan_launch, report_finished
 from app.training.stop_signals import Stopped
 from common import settings
@@ -159,16 +159,16 @@ def evaluate(
     """
     folder = run.path if isinstance(run, Run) else Path(run)
     chosen = Checkpoint.open(Path(checkpoint)) if checkpoint else best_of_run(folder)
-    config = saved_config(chosen)
     with log_shown(*LOGGERS):
-        data = check_data(chosen, split, Path(dataset) if dataset else None, config)
-        check_slices(by, data[1], split)
-        device.check_environment(config.device)
+        trained = open_trained(chosen, Path(dataset) if dataset else None).with_device(target="auto")
+        evaluate_split.check_evaluation(trained, split, by, calibrate)
+        device.check_environment(trained.config.device)
         try:
-            evaluation = evaluate_on_device(chosen, split, data, config, SingleProcess(), "auto", by, calibrate)
+            evaluation = evaluate_split.evaluate(trained, split, by, calibrate)
         except Stopped as stopped:
             raise KeyboardInterrupt(str(stopped)) from None
-        write_results(folder, chosen.path, evaluation)
+        print(describe_evaluation(evaluation))
+        evaluate_split.save_evaluation(evaluation, folder)
     return evaluation
 
 
@@ -276,7 +276,7 @@ class Run:
                 words = [str(checkpoint.path), str(bundle), f"rows={rows}", "--overwrite"]
                 _run_command("export", *words, *(["--calibrate"] if calibrate else []))
             else:
-                export(checkpoint, bundle, rows, overwrite=True, calibrate=calibrate)
+                export(open_trained(checkpoint), bundle, rows, calibrate=calibrate, overwrite=True)
 
     def _open(self, bundle: Path) -> Predictor:
         return Predictor.open(bundle, self.config.device.num_threads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from app.evaluation.grouped_auc import GroupedAucStream, KeyNumbers
 from app.evaluation.metrics import Metrics, MetricStream, confidence_intervals
 from app.evaluation.results import TOP_VALUES, Groups, Measurement, first_column, interval_ends, names_of_ids
 from app.evaluation.slices import Slice, SliceStream
-from app.tables.interface import UniqueIds
 from common.console import progress_bar
 from common.frames import data_frame
 from data_prep.prepared.schema import Schema, row_numbers_file
@@ -25,9 +24,17 @@ from data_prep.prepared.truth import Best, best_possible
 if TYPE_CHECKING:
     import pandas as pd
 
-Prepare = Callable[[Batch], UniqueIds]
 
-Score = Callable[[Batch, UniqueIds], np.ndarray]
+@dataclass(frozen=True)
+class Scorer:
+    """Logits of batches: `prepare` finds a batch's ids ahead, on another thread; `score` takes what it returned."""
+
+    prepare: Callable[[Batch], Any]
+    score: Callable[[Batch, Any], np.ndarray]
+
+    def calibrated(self, calibration: Calibration) -> Scorer:
+        """Return a scorer of the calibrated logits."""
+        return Scorer(self.prepare, lambda batch, prepared: calibration(self.score(batch, prepared)))
 
 
 @dataclass(frozen=True)
@@ -70,15 +77,14 @@ class Evaluation:
 
 
 def measure(
+    scorer: Scorer,
     folder: Path,
     schema: Schema,
     split: str,
     batch_size: int,
-    prepare: Prepare,
-    score: Score,
     group_field: str = "",
-    show_progress: bool = False,
     slices: Sequence[SliceStream] = (),
+    show_progress: bool = False,
 ) -> Measurement:
     """Evaluate all rows of a split and, with `group_field`, those of each of its values; add them to `slices`.
 
@@ -86,21 +92,21 @@ def measure(
     """
     check_split(folder, schema, split)
 
-    def prepared() -> Iterator[tuple[Batch, UniqueIds]]:
+    def read_prepared() -> Iterator[tuple[Batch, Any]]:
         for batch in read_batches(folder, schema, split, written_order(schema, split), batch_size):
-            yield batch, prepare(batch)
+            yield batch, scorer.prepare(batch)
 
     stream, groups, numbers = MetricStream(), GroupedAucStream(), KeyNumbers()
     column = first_column(schema, group_field) if group_field and group_field not in schema.keys else None
     total = num_batches(schema, split, batch_size)
     with (
-        Prefetcher(prepared()) as batches,
+        Prefetcher(read_prepared()) as batches,
         progress_bar(
             total=total, desc=f"evaluate {split}", unit="batch", leave=False, disable=not show_progress
         ) as bar,
     ):
-        for batch, ids in batches:
-            logits = score(batch, ids)
+        for batch, prepared in batches:
+            logits = scorer.score(batch, prepared)
             stream.add(logits, batch.labels, batch.weights)
             for each in slices:
                 each.add(batch, logits)

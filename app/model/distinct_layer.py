@@ -5,8 +5,8 @@ from __future__ import annotations
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 
+from app.config.device import BFLOAT16_FLAGS, cpu_flags, records_dropped
 from app.config.run_settings import DeviceOptions
-from app.device import BFLOAT16_FLAGS, cpu_flags, records_dropped
 from app.model.dense_layer import NATIVE_ACTIVATION
 from app.model.layer_library import LIBRARY
 from app.model.native_layer import make_operators

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 
+from app.config.device import BFLOAT16_FLAGS, MATH_MODE_FLAGS, cpu_flags, log, records_dropped
 from app.config.run_settings import DeviceOptions
-from app.device import BFLOAT16_FLAGS, MATH_MODE_FLAGS, cpu_flags, log, records_dropped
 from app.model.layer_library import LIBRARY
 
 

@@ -6,13 +6,13 @@ Letters: T touched rows, n rows of one read, D width.
 from __future__ import annotations
 
 import ast
-import dataclasses
 import logging
 import platform
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -52,26 +52,71 @@ PACKAGES = ("numpy", "pyarrow", "onnxruntime", "xxhash", "pyyaml", "isal", "tqdm
 NATIVE = "data_prep/kernels/csrc/log_kernels.h", "data_prep/kernels/csrc/build/liblog_kernels.so"
 
 
-def write_model(
-    folder: Path,
-    state: ModelState,
-    config: Config,
-    prepared: Path,
-    checkpoint: dict[str, Any],
-    rows: RowType,
-    history: StepHistory | None = None,
-    means: RunningMean | None = None,
-    parent: Predictor | None = None,
-    calibration: Calibration | None = None,
-) -> Manifest:
+@dataclass(frozen=True)
+class ExportedModel:
+    """What a bundle is written from: the state of a checkpoint, and the `prepared` folder that it was trained on.
+
+    `state.dense` has the numeric fields folded. `history` is that of a deep table whose rows move without being looked
+    up (`adam`): then every id has a row. With `means` the rows are their running means.
+    """
+
+    state: ModelState
+    config: Config
+    prepared: Path
+    checkpoint: dict[str, Any]  # for the manifest
+    history: StepHistory | None = None
+    means: RunningMean | None = None
+    calibration: Calibration | None = None
+
+    def row_ids(self, schema: Schema) -> np.ndarray:
+        """Return the ids, ascending, whose rows are not the initial ones; those of numeric fields are the tower's."""
+        if self.history is not None:
+            return np.arange(schema.num_numeric, schema.vocabulary_size)
+        row_ids = np.union1d(*(table.row_ids for table in self.state.tables.values()))
+        return row_ids[row_ids >= schema.num_numeric]
+
+    def read(self, table: str, ids: np.ndarray) -> np.ndarray:
+        """Return the rows of `ids` [n] that the model scores with, float32: [n] of the wide table, [n, D] of the deep.
+
+        An id that was not touched has its initial row, which the steps of `history` have moved as well.
+        """
+        saved = self._views[table]
+        if table == WIDE:
+            values = np.zeros((len(ids), 1), np.float32)
+        else:
+            model = self.config.model
+            values = initial_rows(self.config.train.seed, ids, model.embedding_dim, model.initial_scale)
+        places = np.searchsorted(saved.row_ids, ids)
+        places[places == len(saved.row_ids)] = 0
+        known = saved.row_ids[places] == ids if len(saved.row_ids) else np.zeros(len(ids), np.bool_)
+        if table == DEEP and self.history is not None and not known.all():
+            values[~known] = self._moved(ids[~known], values[~known])
+        values[known] = saved.read(ROWS, places[known])
+        return values[:, 0] if table == WIDE else values
+
+    @cached_property
+    def _views(self) -> dict[str, TableSnapshot]:
+        return {table: self._scored(table, saved) for table, saved in self.state.tables.items()}
+
+    def _scored(self, table: str, saved: TableSnapshot) -> TableSnapshot:
+        return scored_table(saved, self.checkpoint["step"], self.history if table == DEEP else None, self.means)
+
+    def _moved(self, ids: np.ndarray, initial: np.ndarray) -> np.ndarray:
+        """Return deep rows [n, D] that were never looked up, after all steps."""
+        layout = self.state.tables[DEEP].layout.items()
+        arrays = {name: np.zeros((len(ids), width), dtype) for name, (dtype, width) in layout}
+        moved = self._scored(DEEP, TableState(ids, {**arrays, ROWS: initial}))
+        return moved.read(ROWS, slice(None))
+
+
+def write_model(folder: Path, model: ExportedModel, rows: RowType, parent: Predictor | None = None) -> Manifest:
     """Write all that a score depends on into the new `folder`, but for the manifest; returns that.
 
-    `state.dense` has the numeric fields folded; `history` is that of a deep table whose rows move without being looked
-    up (`adam`): then every id has a row. With `means` the rows are their running means. With a `parent` it is a delta,
-    which has the rows that are not the parent's. Raises ValueError where the model or the vocabulary is not the
-    parent's with additions.
+    With a `parent` it is a delta, which has the rows that are not the parent's. Raises ValueError if the model or the
+    vocabulary is not the parent's with additions.
     """
-    schema, _, given = open_vocabulary(prepared)
+    schema, _, base_vocabulary = open_vocabulary(model.prepared)
+    config, dense = model.config, model.state.dense
     spec = BundleTablesSpec(
         num_rows=0,
         num_ids=schema.vocabulary_size,
@@ -80,87 +125,54 @@ def write_model(
         seed=config.train.seed,
         initial_scale=config.model.initial_row_scale,
     )
-    row_ids = _row_ids(state.tables, schema, every_id=history is not None)
-    scored = {
-        table: partial(scored_table, step=checkpoint["step"], history=history if table == DEEP else None, means=means)
-        for table in state.tables
-    }
-    stored = stored_as(rows, _reader(state.tables, spec, scored, every_id=history is not None))
+    row_ids, stored = model.row_ids(schema), stored_as(rows, model.read)
     deleted = np.zeros(0, np.int64)
     if parent is not None:
         check_fits(parent, schema, spec)
         num_rows = len(row_ids)
         row_ids, deleted = changed_rows(parent.tables, row_ids, stored)
         if 2 * len(row_ids) > num_rows:
-            share = len(row_ids) / num_rows
             log.warning(
                 "warning: %.0f %% of the rows differ from those of %s, so a whole bundle is about as small: write one, "
                 "without --delta-from",
-                100 * share,
+                100 * len(row_ids) / num_rows,
                 parent.folder,
             )
-    spec = dataclasses.replace(spec, num_rows=len(row_ids), num_deleted=len(deleted))
+    spec = replace(spec, num_rows=len(row_ids), num_deleted=len(deleted))
     source = {key: schema.source[key] for key in ("name", "lines")}
-    write_schema(dataclasses.replace(schema, splits={}, other_files=(), source=source), folder)
-    write_tower(folder, state.dense, config.model.activation, calibration)
+    write_schema(replace(schema, splits={}, other_files=(), source=source), folder)
+    write_tower(folder, dense, config.model.activation, model.calibration)
     write_rows(folder, spec, row_ids, stored, deleted)
     known = () if parent is None else (parent.schema.categorical, parent.manifest.vocabulary.get("values", ""))
-    vocabulary = write_lookup(given, folder, *known)
-    model: dict[str, Any] = {"hidden_widths": list(config.model.hidden_widths), "activation": config.model.activation}
-    if not is_plain(fields := fields_of_model(schema, config.model)):
-        model["fields"] = [field._asdict() for field in fields]
-    model |= {"batch_norm": config.model.batch_norm, "label_smoothing": config.loss.label_smoothing}
-    model |= {"calibration": dataclasses.asdict(calibration)} if calibration else {}
-    model["numeric_weights"] = state.dense.get("wide.numeric_weight", np.zeros(0)).ravel().tolist()
-    versions = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
-    manifest = Manifest(model, dataclasses.asdict(spec), vocabulary, checkpoint, versions)
+    manifest = Manifest(
+        model=_model_content(model, schema),
+        rows=asdict(spec),
+        vocabulary=write_lookup(base_vocabulary, folder, *known),
+        checkpoint=model.checkpoint,
+        versions={"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
+    )
     if parent is not None:
-        named = {"id": parent.version, "name": parent.folder.absolute().name}
-        manifest = dataclasses.replace(manifest, parent=named, generation=parent.generation + 1)
-        manifest = dataclasses.replace(manifest, whole_serial=parent.manifest.whole_serial)
-    _write_golden(Predictor([*(parent.chain if parent else ()), (folder, manifest)]), given, state.dense)
+        manifest = replace(
+            manifest,
+            parent={"id": parent.version, "name": parent.folder.absolute().name},
+            generation=parent.generation + 1,
+            whole_serial=parent.manifest.whole_serial,
+        )
+    _write_golden(Predictor([*(parent.chain if parent else ()), (folder, manifest)]), base_vocabulary, dense)
     _write_code(folder / CODE)
     return manifest
 
 
-def _row_ids(tables: Mapping[str, TableSnapshot], schema: Schema, every_id: bool) -> np.ndarray:
-    """Return the ids, ascending, whose rows are not the initial ones; those of numeric fields are the tower's."""
-    if every_id:
-        return np.arange(schema.num_numeric, schema.vocabulary_size)
-    row_ids = np.union1d(tables[WIDE].row_ids, tables[DEEP].row_ids)
-    return row_ids[row_ids >= schema.num_numeric]
-
-
-def _reader(
-    tables: Mapping[str, TableSnapshot],
-    spec: BundleTablesSpec,
-    scored: Mapping[str, Callable[[TableSnapshot], TableSnapshot]],
-    every_id: bool,
-) -> Callable[[str, np.ndarray], np.ndarray]:
-    """Return a function from table and ids [n] to rows: saved ones as `scored` gives them, else initial ones.
-
-    With `every_id` the steps have moved the initial deep rows as well.
-    """
-    views = {table: scored[table](saved) for table, saved in tables.items()}
-
-    def read(table: str, ids: np.ndarray) -> np.ndarray:
-        saved = views[table]
-        if table == WIDE:
-            values = np.zeros((len(ids), 1), np.float32)
-        else:
-            values = initial_rows(spec.seed, ids, spec.width, spec.initial_scale)
-        places = np.searchsorted(saved.row_ids, ids)
-        places[places == len(saved.row_ids)] = 0
-        known = saved.row_ids[places] == ids if len(saved.row_ids) else np.zeros(len(ids), np.bool_)
-        if table == DEEP and every_id and not known.all():
-            layout = tables[DEEP].layout.items()
-            states = {name: np.zeros((np.count_nonzero(~known), width), dtype) for name, (dtype, width) in layout}
-            states[ROWS] = values[~known]
-            values[~known] = scored[DEEP](TableState(ids[~known], states)).read(ROWS, slice(None))
-        values[known] = saved.read(ROWS, places[known])
-        return values[:, 0] if table == WIDE else values
-
-    return read
+def _model_content(model: ExportedModel, schema: Schema) -> dict[str, Any]:
+    """Return what the manifest says about the model."""
+    options, fields = model.config.model, fields_of_model(schema, model.config.model)
+    content: dict[str, Any] = {"hidden_widths": list(options.hidden_widths), "activation": options.activation}
+    if not is_plain(fields):
+        content["fields"] = [field._asdict() for field in fields]
+    content |= {"batch_norm": options.batch_norm, "label_smoothing": model.config.loss.label_smoothing}
+    content |= {"calibration": asdict(model.calibration)} if model.calibration else {}
+    content["numeric_weights"] = model.state.dense.get("wide.numeric_weight", np.zeros(0)).ravel().tolist()
+    return content
 
 
 def logit_tolerances(
@@ -176,9 +188,9 @@ def logit_tolerances(
     return np.maximum(GOLDEN_TOLERANCE, slope * rounding_bound(dense, deep, wide, numeric))
 
 
-def _write_golden(predictor: Predictor, given: BaseVocabulary, dense: Mapping[str, np.ndarray]) -> None:
+def _write_golden(predictor: Predictor, vocabulary: BaseVocabulary, dense: Mapping[str, np.ndarray]) -> None:
     """Write golden.parquet: made rows with the scores of this bundle."""
-    table = make_rows(given, predictor.log_format, GOLDEN_ROWS, seed=1)
+    table = make_rows(vocabulary, predictor.log_format, GOLDEN_ROWS, seed=1)
     scored = predictor.score_chunk(table_to_chunk(table, predictor.log_format))
     assert scored.encoded is not None
     tolerances = logit_tolerances(predictor, dense, scored.encoded.ids, scored.encoded.numeric)

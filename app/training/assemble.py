@@ -9,29 +9,28 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter
 
-from app.checkpoint.read import Checkpoint, scoring_arrays
+from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import ModelState
 from app.config.config import Config
-from app.device import deprecations_silenced, init_communication
+from app.config.device import deprecations_silenced, init_communication
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup
 from app.model.dense_layer import write_parameter
 from app.model.dropout import DropoutNoise
 from app.model.native_tower import logits_of
 from app.model.tower_optimizers import DenseOptimizers
 from app.model.wide_deep import WideDeep, hidden_layers, initial_tower, make_model
-from app.tables.backends import pick_host_backend
 from app.tables.checks import load_state
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, Snapshot, TableRates, TablesSpec
 from app.training.learning_rates import LearningRates, learning_rates, table_learning_rates, table_spec
 from app.training.parallel.accelerator import AcceleratorPlacement
-from app.training.parallel.data_parallel import DataParallelPlacement, DataParallelScorer, DataParallelStep
+from app.training.parallel.data_parallel import DataParallelPlacement, DataParallelStep
 from app.training.parallel.pipeline.stage_step import PipelinePlacement
 from app.training.parallel.placement import TowerPlacement
 from app.training.parallel.tensor.split_step import ShardedPlacement
 from app.training.step.distinct import ByDistinctRow, one_field
 from app.training.step.first_layer import most_distinct
-from app.training.step.step import ByPosition, HostTablesScorer, HostTablesStep, StepSettings, TrainStep
+from app.training.step.step import ByPosition, HostTablesStep, StepSettings, TrainStep
 from app.training.step.stock_step import StockStep
 from app.training.step.stock_tables import StockTables
 from data_prep.prepared.schema import Schema
@@ -162,35 +161,6 @@ def place_tower(config: Config, schema: Schema, group: ProcessGroup) -> TowerPla
     if not on_cpu and (options.is_sharded or options.search_mode != "none"):
         return AcceleratorPlacement(options, model, rows)
     return DataParallelPlacement(model, rows, group)
-
-
-def load_for_scoring(
-    checkpoint: Checkpoint, config: Config, schema: Schema, batch_size: int, group: ProcessGroup = ONE_PROCESS
-) -> HostTablesScorer | DataParallelScorer:
-    """Load a checkpoint's model over host tables, without optimizers, whatever backend trained it.
-
-    The ranks of `group` own the rows together and share each batch. Raises ValueError, naming the array, if the
-    checkpoint does not fit.
-    """
-    spec = table_spec(config, schema)
-    rates = learning_rates(config)
-    rates.load_state(checkpoint.manifest.schedules)
-    table_rates = table_learning_rates(rates, config.deep_optimizer)
-    rows = rows_for_device(config, spec, table_rates, pick_host_backend(), group, group.batch_rows(batch_size))
-    tables = rows.tables
-    with tables.loading(checkpoint.manifest.step) as write:
-        found = checkpoint.read_once(spec, write)
-    if not config.model.fold_numeric:
-        found = fold_numeric(checkpoint.state(), spec, schema.num_numeric)
-    model = make_model(config, schema)
-    expected = model.named_parameters() | model.named_statistics()
-    found = scoring_arrays(found, checkpoint.manifest.step)
-    dense = {name: array for name, array in found.items() if name in expected}
-    check_dense(dense, {name: parameter.shape for name, parameter in expected.items()})
-    for name, parameter in expected.items():
-        write_parameter(parameter, dense[name])
-    scorer = HostTablesScorer(rows, logits_of(model))
-    return DataParallelScorer(scorer, group) if group.sharded else scorer
 
 
 def rows_for_device(

@@ -11,7 +11,7 @@ import numpy as np
 from app.batches import Batch, Prefetcher, num_batches, read_batches, training_order
 from app.checkpoint.manifest import Position
 from app.distributed.process_group import shows_progress
-from app.evaluation.measure import measure
+from app.evaluation.measure import Scorer, measure
 from app.evaluation.metric_text import one_line
 from app.evaluation.metrics import Metrics, NothingToMeasureError, as_score
 from app.evaluation.results import Measurement, content_of
@@ -150,11 +150,11 @@ class Trainer:
 
     def _measure(self) -> Measurement | None:
         """Score the split valid. Return None, with a warning, if no row of it has a weight, as without labels."""
-        prepare, group_field = self.parts.step.prepare, self.config.eval.group_field
-        size, dataset = self.config.train.batch_size, self.context.dataset
+        scorer, group_field = Scorer(self.parts.step.prepare, self._score), self.config.eval.group_field
+        data = (self.context.dataset, self.schema, "valid", self.config.train.batch_size)
         try:
             with self.parts.optimizers.means_as_weights():
-                return measure(dataset, self.schema, "valid", size, prepare, self._score, group_field, shows_progress())
+                return measure(scorer, *data, group_field, show_progress=shows_progress())
         except NothingToMeasureError as error:
             log.warning("warning: the model is not evaluated on split 'valid': %s", error)
             return None

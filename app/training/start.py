@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app import device
 from app.batches import check_files
 from app.checkpoint.read import DamagedCheckpointError
+from app.config import device
 from app.config.by_rows import describe_by_rows, describe_few_steps
 from app.config.config import Config
 from app.distributed.mpirun import DID_NOT_LEARN

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from app import device
+from app.config import device
 from app.distributed.gradient_sum import GradientSum
 from app.distributed.process_group import ONE_PROCESS, MpiGroup, load_mpi, started_by_mpi
 from app.distributed.sharded_tables import ShardedTables

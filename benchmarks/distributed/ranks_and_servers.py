@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from app.device import BFLOAT16_FLAGS, cpu_flags
+from app.config.device import BFLOAT16_FLAGS, cpu_flags
 from app.distributed.mpirun import find_mpirun, mpirun_options
 from benchmarks.harness.contender import KEEP_PAGES, Contender, Parts
 from benchmarks.harness.timing import machine, side_by_side

@@ -11,38 +11,34 @@ import argparse
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from app import device
 from app.batches import Batch
-from app.cli.evaluate import saved_config
-from app.evaluation.measure import measure
+from app.config import device
+from app.evaluation.measure import Scorer, measure
 from app.evaluation.metrics import Metrics
 from app.run.folder import best_of_run
-from app.tables.interface import UniqueIds
-from data_prep.prepared.schema import read_schema
+from app.trained.trained_model import open_trained
 
 
 def score_rows(run: Path, split: str) -> tuple[np.ndarray, Metrics]:
     """Logits [rows] and metrics of a split, by the run's best checkpoint, else its newest."""
-    checkpoint = best_of_run(run)
-    config, manifest = saved_config(checkpoint), checkpoint.manifest
-    device.prepare_environment(config.device)
-    device.select_device(config.device)
-    from app.training.assemble import load_for_scoring
+    trained = open_trained(best_of_run(run))
+    device.prepare_environment(trained.config.device)
+    device.select_device(trained.config.device)
+    from app.trained.load import load_for_scoring
 
-    folder = Path(manifest.dataset)
-    schema = read_schema(folder)
-    batch_size = config.eval.batch_size or config.train.batch_size
-    scorer = load_for_scoring(checkpoint, config, schema, batch_size)
+    scorer = load_for_scoring(trained)
     logits: list[np.ndarray] = []
 
-    def score(batch: Batch, unique: UniqueIds) -> np.ndarray:
-        logits.append(scorer(batch, unique).copy())
+    def score(batch: Batch, prepared: Any) -> np.ndarray:
+        logits.append(scorer.score(batch, prepared).copy())
         return logits[-1]
 
-    metrics = measure(folder, schema, split, batch_size, scorer.prepare, score).metrics
+    noting = Scorer(scorer.prepare, score)
+    metrics = measure(noting, trained.folder, trained.schema, split, trained.batch_size).metrics
     return np.concatenate(logits), metrics
 
 

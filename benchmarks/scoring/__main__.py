@@ -30,7 +30,7 @@ from app.config.config import Config
 from app.scoring.batch_prediction import predict
 from app.scoring.bundle_tables import lookup
 from app.scoring.predictor import Predictor
-from app.scoring.write_bundle import finish, write_model
+from app.scoring.write_bundle import ExportedModel, finish, write_model
 from app.tables.interface import TableState
 from benchmarks.harness.timing import machine, seconds_of
 from common import settings
@@ -98,7 +98,7 @@ def write_bundle(
     """Write a bundle of a model that was never trained."""
     folder.mkdir()
     checkpoint = {"id": "", "step": 0, "epoch": 0}
-    manifest = write_model(folder, state, config, prepared, checkpoint, "float32", parent=parent)
+    manifest = write_model(folder, ExportedModel(state, config, prepared, checkpoint), "float32", parent)
     finish(folder, manifest, {}, folder.parent)
 
 

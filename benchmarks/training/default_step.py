@@ -31,8 +31,8 @@ from typing import Any
 
 import numpy as np
 
-from app import device
 from app.batches import Batch, read_batches, training_order
+from app.config import device
 from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
 from app.training.step import precision

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from app import device
+from app.config import device
 from app.config.config import Config, ModelOptions, TrainOptions
 from app.config.run_settings import Backend, DeviceOptions, TablesOptions
 from app.tables.native.tables import NativeTables
@@ -94,7 +94,7 @@ def training_steps(workload: Workload, backend: Backend) -> Callable[[int], Part
 def leave_out_native_layers() -> None:
     """stock is MindSpore's own operators, in the tower as well; that the native library is missing is no news then."""
     os.environ["DENSE_LAYER_LIBRARY"] = "none"
-    logging.getLogger("app.device").setLevel(logging.ERROR)
+    logging.getLogger("app.config.device").setLevel(logging.ERROR)
 
 
 def matmul_steps(workload: Workload) -> Callable[[int], Parts]:

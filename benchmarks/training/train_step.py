@@ -36,8 +36,8 @@ from typing import Any
 import numpy as np
 
 from app.config.config import FirstLayer
+from app.config.device import BFLOAT16_FLAGS, MATH_MODE_FLAGS, cpu_flags
 from app.config.run_settings import Precision
-from app.device import BFLOAT16_FLAGS, MATH_MODE_FLAGS, cpu_flags
 from benchmarks.harness.contender import KEEP_PAGES, Contender
 from benchmarks.harness.timing import Timing, machine, side_by_side
 from benchmarks.harness.workload import Workload, distinct_share

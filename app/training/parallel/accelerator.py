@@ -14,8 +14,8 @@ import mindspore as ms
 from mindspore import Parameter, communication, nn
 from mindspore.parallel.auto_parallel import AutoParallel
 
+from app.config.device import init_communication
 from app.config.parallel import ParallelOptions
-from app.device import init_communication
 from app.model.graph import DeviceGraph
 from app.model.wide_deep import Tower, WideDeep
 from app.training.parallel.placement import Arrays, TowerPlacement

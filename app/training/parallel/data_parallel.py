@@ -14,7 +14,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 from app.batches import Batch, slice_of_batch
-from app.device import init_communication
+from app.config.device import init_communication
 from app.distributed.gradient_sum import GradientSum
 from app.distributed.process_group import ProcessGroup, mark_collective, rank_slice
 from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, AllFinite, Gradients, HostGraph, Optimizers, scalars

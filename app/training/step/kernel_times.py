@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from app.device import records_dropped
+from app.config.device import records_dropped
 from app.run.logs import OP_TIMES, PROFILED_STEPS
 from app.tables.interface import FTRL, LAZY_ADAM, LOOKUP
 from app.training.step.step import TrainStep

@@ -17,8 +17,8 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
+from app.config.device import deprecations_silenced
 from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
-from app.device import deprecations_silenced
 from app.model import dense_layer
 from app.tables.backends import check_supported
 from app.tables.checks import check_ids

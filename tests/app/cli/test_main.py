@@ -18,7 +18,7 @@ from app.__main__ import _parser, main
 from app.batches import Batch
 from app.checkpoint.manifest import MANIFEST, read_manifest
 from app.checkpoint.retention import whole_checkpoints
-from app.cli import evaluate
+from app.trained import evaluate_split
 from app.training import loop, saving
 
 
@@ -196,14 +196,14 @@ def test_evaluate_judges_the_run_in_this_folder(command, capsys, tmp_path):
 def test_ctrl_c_ends_an_evaluation_with_a_line_and_writes_nothing(command, tmp_path, monkeypatch):
     assert command("train", "train.epochs=1")[0] == 0
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    measure = evaluate.measure
+    measure = evaluate_split.measure
 
     def interrupted(*arguments):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.5)  # until the thread that waits for signals has it
         return measure(*arguments)
 
-    monkeypatch.setattr(evaluate, "measure", interrupted)
+    monkeypatch.setattr(evaluate_split, "measure", interrupted)
     status, log = command("evaluate")
     assert (status, log.count("stopped: SIGINT was received")) == (130, 1)
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}

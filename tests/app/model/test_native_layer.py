@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.device import cpu_flags
+from app.config.device import cpu_flags
 from app.model.dropout import DropoutNoise, keep_mask
 from app.model.layer_library import distinct_rows
 

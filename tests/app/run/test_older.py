@@ -6,12 +6,11 @@ import pytest
 
 from app.checkpoint.manifest import write_manifest
 from app.checkpoint.retention import whole_checkpoints
-from app.cli.evaluate import saved_config
 from app.config.config import Config
 from app.run import older as older_runs
 from app.run.decision import describe_kept
 from app.run.folder import best_of_run, run_config
-from app.run.older import upgraded
+from app.run.older import read_config, upgraded
 
 
 def forget(run, section, key):
@@ -98,7 +97,8 @@ def test_a_run_with_a_setting_that_was_removed_goes_on_where_that_changed_nothin
     monkeypatch.setitem(older_runs.REMOVED, 3, {"loss.halve": 1})
     run = start(steps=(7,), status="stopped").path
     with_removed_setting(run, 1)
-    assert run_config(run).loss == saved_config(best_of_run(run)).loss == Config().loss
+    saved = read_config(best_of_run(run).manifest.config, where="manifest.json")
+    assert run_config(run).loss == saved.loss == Config().loss
     assert start().plan.kind == "resume"
 
 

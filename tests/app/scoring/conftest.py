@@ -9,7 +9,7 @@ import pytest
 
 from app.checkpoint.write import ModelState
 from app.scoring.predictor import Predictor
-from app.scoring.write_bundle import PACKAGES, finish, write_model
+from app.scoring.write_bundle import PACKAGES, ExportedModel, finish, write_model
 from app.tables.fields import fields_of_model, num_deep_inputs
 from app.tables.interface import TableState
 from data_prep.options.prepare_options import PrepareOptions, read_options
@@ -68,7 +68,7 @@ def make_bundle(tmp_path_factory):
     def make(prepared, config, state, rows="float32", history=None, parent=None, folder=None, beside=None):
         folder = folder or tmp_path_factory.mktemp("bundle") / "bundle"
         folder.mkdir()
-        manifest = write_model(folder, state, config, prepared, CHECKPOINT, rows, history, parent=parent)
+        manifest = write_model(folder, ExportedModel(state, config, prepared, CHECKPOINT, history), rows, parent)
         requirements = "".join(f"{name}=={manifest.versions[name]}\n" for name in PACKAGES)
         finish(folder, manifest, {"README.md": "card\n", "requirements.txt": requirements}, beside or folder.parent)
         return folder

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
-from app import device
+from app.config import device
 from app.config.config import Config
 from app.config.run_settings import DeviceOptions
 from common import settings

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from app.config.config import Config
-from app.device import BFLOAT16_FLAGS, cpu_flags
+from app.config.device import BFLOAT16_FLAGS, cpu_flags
 from app.model.layer_library import LIBRARY
 from app.training.step import precision
 from common import settings

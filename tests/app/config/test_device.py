@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from app import device
+from app.config import device
 from app.config.run_settings import DeviceOptions
 
 
@@ -17,7 +17,7 @@ def test_the_cpu_can_be_selected_by_name_and_by_auto(cpu):
 @pytest.mark.parametrize("target", ["GPU", "Ascend"])
 def test_a_target_that_cannot_be_loaded_is_said_in_one_line(target, project, command_environment):
     program = f"""
-from app.device import DeviceOptions, select_device
+from app.config.device import DeviceOptions, select_device
 try:
     select_device(DeviceOptions(target="{target}"))
 except ValueError as error:

@@ -1,14 +1,17 @@
-"""The checkpoints that --follow yields, and when it ends; runs and waits are made up, locks are real."""
+"""The checkpoints of a run that are evaluated, and when that ends; runs and waits are made up, locks are real."""
 
 import json
 import logging
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from app.checkpoint.manifest import Manifest
+from app.checkpoint.read import Checkpoint, DamagedCheckpointError
 from app.checkpoint.write import ModelState, write_checkpoint
-from app.cli.evaluate import POLL_SECONDS, RESUME_SECONDS, new_checkpoints
+from app.trained import follow as following
+from app.trained.follow import POLL_SECONDS, RESUME_SECONDS, WRONG_INPUT, new_checkpoints
 from common.files import lock_folder
 
 MOST_WAITS = 100
@@ -167,3 +170,63 @@ def test_asking_for_a_lock_does_not_refuse_a_launch_and_makes_nothing(run, follo
     with pytest.raises(Found):
         follow(nothing, stop)
     assert list(run.path.iterdir()) == []
+
+
+@pytest.fixture
+def evaluate_all(tmp_path, monkeypatch):
+    """Follow a run of two checkpoints, the first evaluated by `evaluate(path)`; gives the status and the evaluated."""
+
+    def run(evaluate):
+        manifests = [Manifest(step, 1, step, {}, "", {}, {}) for step in (1, 2)]
+        checkpoints = [
+            Checkpoint.open(write_checkpoint(tmp_path, ModelState({}, {}), manifest)) for manifest in manifests
+        ]
+        evaluated = []
+
+        def note(checkpoint):
+            evaluated.append(str(checkpoint.manifest.step))
+            return evaluate(checkpoint.path) if checkpoint.manifest.step == 1 else 0
+
+        monkeypatch.setattr(following, "new_checkpoints", lambda _: iter(checkpoints))
+        return following.follow(tmp_path, note), "".join(evaluated)
+
+    return run
+
+
+def raises(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    "end", [lambda: WRONG_INPUT, lambda: raises(FileNotFoundError("gone")), lambda: raises(ValueError)]
+)
+def test_a_checkpoint_that_is_removed_while_it_is_evaluated_is_passed_over(evaluate_all, caplog, end):
+    assert evaluate_all(lambda path: (shutil.rmtree(path), end())[1]) == (0, "12")
+    assert "step-00000001 was removed before it was evaluated" in caplog.text
+
+
+def test_a_checkpoint_that_is_compacted_while_it_is_evaluated_is_read_again(evaluate_all):
+    turns = iter([True, False])
+
+    def evaluate(path):
+        if next(turns):
+            write_checkpoint(path.parent, ModelState({}, {}), replace(Manifest(1, 1, 1, {}, "", {}, {}), id="anew"))
+            raise DamagedCheckpointError("a file is missing")
+        return 0
+
+    assert evaluate_all(evaluate) == (0, "112")
+
+
+def test_a_damaged_checkpoint_is_logged_and_the_next_is_evaluated(evaluate_all, caplog):
+    assert evaluate_all(lambda path: raises(DamagedCheckpointError(f"{path} is damaged"))) == (2, "12")
+    assert "step-00000001 is damaged" in caplog.text
+
+
+def test_an_error_of_the_command_ends_it(evaluate_all):
+    with pytest.raises(ValueError, match="no split"):
+        evaluate_all(lambda path: raises(ValueError("no split")))
+
+
+@pytest.mark.parametrize("status", [130, 137, 143])
+def test_ranks_that_are_ended_end_the_following_whatever_they_evaluated(evaluate_all, status):
+    assert evaluate_all(lambda path: status) == (status, "1")

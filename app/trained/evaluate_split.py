@@ -1,0 +1,110 @@
+"""Evaluate a trained model on a split, in one process or on the ranks of a group."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.batches import Batch
+from app.config import device
+from app.distributed.process_group import ONE_PROCESS, ProcessGroup, on_all_ranks, shows_progress
+from app.evaluation.calibration import Calibration, fit_calibration
+from app.evaluation.measure import Evaluation, Scorer, best_on, check_split, intervals_of, measure
+from app.evaluation.metric_text import one_line
+from app.evaluation.results import as_json, content_of, write_evaluation
+from app.evaluation.slices import SliceStream, check_slices, find_parts
+from app.run.logs import EVAL_LOG
+from app.run.report import leave_report
+from app.trained.trained_model import Trained
+from app.training.stop_signals import StopRequest
+
+log = logging.getLogger("app")
+
+
+def check_evaluation(trained: Trained, split: str, by: Sequence[str] = (), calibrate: bool = False) -> None:
+    """Raise ValueError if `evaluate` cannot do this; imports no MindSpore."""
+    check_split(trained.folder, trained.schema, split)
+    check_slices(by, trained.schema, split)
+    if calibrate:
+        check_split(trained.folder, trained.schema, "valid")
+
+
+def evaluate(
+    trained: Trained,
+    split: str,
+    by: Sequence[str] = (),
+    calibrate: bool = False,
+    group: ProcessGroup = ONE_PROCESS,
+) -> Evaluation:
+    """Evaluate a model on a split, and on its parts `by` names of `check_slices`.
+
+    With `calibrate` the scores are calibrated on valid first. The ranks of `group` share rows and tables, and each gets
+    the whole result. Raises as `check_evaluation`, and Stopped after a signal.
+    """
+    check_evaluation(trained, split, by, calibrate)
+    config, folder, schema = trained.config, trained.folder, trained.schema
+    device.prepare_environment(config.device)
+    device.select_device(config.device)
+    with StopRequest(0, all_reduce_max=group.all_reduce_max, ending="finishing the batch") as stop:
+        scorer, calibration = _stoppable(_load(trained, group), stop), None
+        if calibrate:
+            if split == "valid":
+                log.warning("warning: the scores are calibrated on valid and measured there, which flatters them")
+            calibration = calibrate_on_valid(trained, scorer)
+            scorer = scorer.calibrated(calibration)
+        streams = [SliceStream(find_parts(name, folder, schema, split)) for name in by]
+        field, shown = config.eval.group_field, shows_progress()
+        measured = measure(scorer, folder, schema, split, trained.batch_size, field, streams, shown)
+        manifest = trained.checkpoint.manifest
+        return Evaluation(
+            checkpoint=trained.checkpoint.path,
+            step=manifest.step,
+            epoch=manifest.position.last_epoch,
+            split=split,
+            measured=measured,
+            intervals=intervals_of(measured, config),
+            best=best_on(folder, schema, split),
+            slices=[part for stream in streams for part in stream.result(config.eval.bootstrap, config.train.seed)],
+            calibration=calibration,
+        )
+
+
+def _load(trained: Trained, group: ProcessGroup) -> Scorer:
+    from app.trained.load import load_for_scoring  # imports MindSpore, whose environment is prepared first
+
+    return on_all_ranks(group, partial(load_for_scoring, trained, group))
+
+
+def _stoppable(scorer: Scorer, stop: StopRequest) -> Scorer:
+    def score(batch: Batch, prepared: Any) -> np.ndarray:
+        stop.check()
+        return scorer.score(batch, prepared)
+
+    return Scorer(scorer.prepare, score)
+
+
+def calibrate_on_valid(trained: Trained, scorer: Scorer) -> Calibration:
+    """Fit the scores to the click rates of valid. Raises as `fit_calibration`."""
+    shown = shows_progress()
+    valid = measure(scorer, trained.folder, trained.schema, "valid", trained.batch_size, show_progress=shown)
+    return fit_calibration(valid.bins, valid.metrics.rows)
+
+
+def save_evaluation(evaluation: Evaluation, run: Path) -> None:
+    """Write an evaluation into the run folder, if that is the one of its checkpoint, and draw its report anew."""
+    if run.resolve() not in evaluation.checkpoint.resolve().parents:
+        return
+    split, step, epoch, measured = evaluation.split, evaluation.step, evaluation.epoch, evaluation.measured
+    content = content_of(split, step, epoch, measured, evaluation.intervals, evaluation.best)
+    content |= {"slices": [as_json(asdict(part)) for part in evaluation.slices]} if evaluation.slices else {}
+    content |= {"calibrated": str(evaluation.calibration)} if evaluation.calibration else {}
+    write_evaluation(run, content)
+    with (run / EVAL_LOG).open("a", encoding="utf-8") as eval_log:
+        eval_log.write(one_line(split, epoch, step, evaluation.metrics) + "\n")
+    leave_report(run)

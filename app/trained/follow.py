@@ -1,0 +1,101 @@
+"""The checkpoints of a run as they are written, by a training that may also remove or compact them meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from app.checkpoint.manifest import ManifestReader
+from app.checkpoint.read import Checkpoint, DamagedCheckpointError
+from app.checkpoint.retention import open_if_whole, step_folders
+from app.run.decision import read_state
+from app.run.folder import CONFIG_FILE, run_checkpoints
+from common.files import is_locked
+
+log = logging.getLogger("app")
+
+WRONG_INPUT = 2  # exit status
+POLL_SECONDS = 2.0
+RESUME_SECONDS = 60.0  # for what starts a run again that was stopped or killed: a scheduler, a loop in a shell
+# How a run ended of which no process holds the lock, by the status that its run.json was left with.
+ENDS = {"finished": "has finished", "stopped": "was stopped", "failed": "failed", "running": "was killed"}
+
+
+def follow(run_path: Path, evaluate: Callable[[Checkpoint], int]) -> int:
+    """Evaluate each checkpoint of a run, and return the exit status.
+
+    `evaluate` returns that of one checkpoint; any but 0 ends the following. A damaged checkpoint is skipped, and the
+    status at the end is then WRONG_INPUT.
+    """
+    worst = 0
+    for checkpoint in new_checkpoints(run_path):
+        try:
+            status = _evaluate_while_kept(checkpoint, evaluate)
+        except DamagedCheckpointError as error:
+            log.error("error: %s is skipped: %s", checkpoint.path, error)
+            worst = WRONG_INPUT
+            continue
+        if status:
+            return status
+    return worst
+
+
+def _evaluate_while_kept(checkpoint: Checkpoint, evaluate: Callable[[Checkpoint], int]) -> int:
+    """Evaluate a checkpoint and return the exit status; pass one over that was removed, read a compacted one again."""
+    while True:
+        try:
+            status = evaluate(checkpoint)
+        except (OSError, ValueError):
+            if checkpoint.is_kept():
+                raise
+        else:
+            if status != WRONG_INPUT or checkpoint.is_kept():
+                return status
+        try:
+            checkpoint = Checkpoint.open(checkpoint.path)
+        except (FileNotFoundError, ValueError):
+            log.warning("warning: %s was removed before it was evaluated", checkpoint.path)
+            return 0
+
+
+def new_checkpoints(run_path: Path, wait: Callable[[float], object] = time.sleep) -> Iterator[Checkpoint]:
+    """Yield each whole checkpoint of a run, present and future ones, in the order of steps.
+
+    Waits for a run that has not begun. A run is active as long as a process holds the lock of its folder. Ends when the
+    run has finished and all checkpoints were given, and RESUME_SECONDS after it was stopped or killed, where nothing
+    resumes it meanwhile. A checkpoint that is removed before its turn is passed over.
+    """
+    given: set[str] = set()
+    idle_seconds, waits_for = 0.0, ""
+    read = ManifestReader()
+    while True:
+        runs = is_locked(run_path)  # asked first: what was saved before the end is seen below
+        has_begun = (run_path / CONFIG_FILE).is_file()
+        status = read_state(run_path).get("status", "running")
+        num_given = len(given)
+        for path in step_folders(run_checkpoints(run_path)) if has_begun else ():
+            checkpoint = open_if_whole(path, read)
+            if isinstance(checkpoint, Checkpoint) and checkpoint.manifest.id not in given:
+                given.add(checkpoint.manifest.id)
+                yield checkpoint
+        if runs or len(given) > num_given:  # it may have been resumed while its last checkpoints were evaluated
+            idle_seconds = 0.0
+            if len(given) > num_given:
+                continue
+        elif has_begun:
+            end = ENDS.get(status, f"ended with status {status!r}")
+            if status == "finished" or idle_seconds >= RESUME_SECONDS:
+                log.info(
+                    "the run in %s %s, and its %d checkpoint(s) that were seen are done", run_path, end, len(given)
+                )
+                return
+            if idle_seconds == 0:
+                log.info("the run in %s %s; waiting %.0f s for it to be resumed", run_path, end, RESUME_SECONDS)
+            idle_seconds += POLL_SECONDS
+        missing = "" if given else "its first checkpoint" if has_begun else "it to begin"
+        if missing and missing != waits_for:
+            waits_for = missing
+            log.info("the run in %s: waiting for %s", run_path, missing)
+        wait(POLL_SECONDS)

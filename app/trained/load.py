@@ -1,0 +1,46 @@
+"""Loads a checkpoint's model for scoring. This imports MindSpore."""
+
+from __future__ import annotations
+
+from app.checkpoint.read import scoring_arrays
+from app.distributed.process_group import ONE_PROCESS, ProcessGroup
+from app.evaluation.measure import Scorer
+from app.model.dense_layer import write_parameter
+from app.model.native_tower import logits_of
+from app.model.wide_deep import make_model
+from app.tables.backends import pick_host_backend
+from app.trained.trained_model import Trained
+from app.training.assemble import check_dense, fold_numeric, rows_for_device
+from app.training.learning_rates import learning_rates, table_learning_rates, table_spec
+from app.training.parallel.data_parallel import DataParallelScorer
+from app.training.step.step import HostTablesScorer
+
+
+def load_for_scoring(trained: Trained, group: ProcessGroup = ONE_PROCESS) -> Scorer:
+    """Load a model over host tables, without optimizers, whatever backend trained it.
+
+    The ranks of `group` own the rows together and share each batch. Raises ValueError, naming the array, if the
+    checkpoint does not fit.
+    """
+    checkpoint, config, schema = trained.checkpoint, trained.config, trained.schema
+    step = checkpoint.manifest.step
+    spec = table_spec(config, schema)
+    rates = learning_rates(config)
+    rates.load_state(checkpoint.manifest.schedules)
+    table_rates = table_learning_rates(rates, config.deep_optimizer)
+    batch_rows = group.batch_rows(trained.batch_size)
+    rows = rows_for_device(config, spec, table_rates, pick_host_backend(), group, batch_rows)
+    with rows.tables.loading(step) as write:
+        arrays = checkpoint.read_once(spec, write)
+    if not config.model.fold_numeric:
+        arrays = fold_numeric(checkpoint.state(), spec, schema.num_numeric)
+    arrays = scoring_arrays(arrays, step)
+    model = make_model(config, schema)
+    parameters = model.named_parameters() | model.named_statistics()
+    dense = {name: array for name, array in arrays.items() if name in parameters}
+    check_dense(dense, {name: parameter.shape for name, parameter in parameters.items()})
+    for name, parameter in parameters.items():
+        write_parameter(parameter, dense[name])
+    scorer = HostTablesScorer(rows, logits_of(model))
+    whole = DataParallelScorer(scorer, group) if group.sharded else scorer
+    return Scorer(whole.prepare, whole)

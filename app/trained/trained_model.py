@@ -1,0 +1,53 @@
+"""A checkpoint with the settings and the data that it is used with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from app.batches import check_files
+from app.checkpoint.manifest import MANIFEST
+from app.checkpoint.read import Checkpoint
+from app.config.config import Config
+from app.run.identity import check_same_inputs
+from app.run.older import read_config
+from app.training.validate import check_group_field
+from common import settings
+from data_prep.prepared.schema import Schema, read_schema
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A checkpoint, the settings of its run, and a prepared `folder` whose inputs mean the same."""
+
+    checkpoint: Checkpoint
+    config: Config
+    folder: Path
+    schema: Schema
+
+    @property
+    def batch_size(self) -> int:
+        """Number of rows that are scored together."""
+        return self.config.eval.batch_size or self.config.train.batch_size
+
+    def with_device(self, **changes: Any) -> Trained:
+        """Return the same with other settings of the section `device`."""
+        return replace(self, config=replace(self.config, device=replace(self.config.device, **changes)))
+
+
+def open_trained(checkpoint: Checkpoint, dataset: Path | None = None, overrides: Sequence[str] = ()) -> Trained:
+    """Return a checkpoint with its run's settings, changed by `overrides`, and the prepared folder `dataset`.
+
+    The folder is by default the one it was trained on. Raises FileNotFoundError or ValueError if the folder is not
+    whole, or the checkpoint's inputs mean something else there.
+    """
+    manifest = checkpoint.manifest
+    config = settings.override(read_config(manifest.config, where=str(checkpoint.path / MANIFEST)), overrides)
+    folder = dataset or Path(manifest.dataset)
+    schema = read_schema(folder)
+    check_files(folder, schema)
+    check_same_inputs(manifest, schema, folder)
+    check_group_field(config.eval, schema)
+    return Trained(checkpoint, config, folder, schema)

@@ -1,0 +1,150 @@
+"""Evaluation from a checkpoint's folder alone."""
+
+import dataclasses
+import shutil
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from sklearn.metrics import log_loss, roc_auc_score
+
+from app.batches import read_batches, written_order
+from app.checkpoint.manifest import Manifest
+from app.checkpoint.read import Checkpoint
+from app.checkpoint.write import write_checkpoint
+from app.evaluation.results import MISSING, OUT_OF_VOCABULARY
+from app.run.identity import data_identity
+from app.trained.evaluate_split import evaluate
+from app.trained.trained_model import open_trained
+from common import settings
+from data_prep.prepared.schema import write_schema
+from data_prep.prepared.truth import best_possible
+
+
+@pytest.fixture(scope="module", params=["reference", "stock", "stock, numeric fields looked up"])
+def saved(request, make_parts, tiny_config, tiny_dataset, tiny_schema, tmp_path_factory):
+    """A checkpoint after two steps, the parts it was made from, and their logits on the test rows."""
+    backend, *unfolded = request.param.split(", ")
+    overrides = (f"tables.backend={backend}", "train.batch_size=200", *(["model.fold_numeric=false"] * len(unfolded)))
+    config = tiny_config(*overrides)
+    parts = make_parts(backend, tiny_schema, *overrides)
+    batches = list(read_batches(tiny_dataset, tiny_schema, "test", written_order(tiny_schema, "test"), 200))
+    for batch in batches:
+        parts.step(batch, parts.step.prepare(batch))
+    manifest = Manifest(2, 1, 2, settings.as_dict(config), str(tiny_dataset), data_identity(tiny_schema), {})
+    path = write_checkpoint(tmp_path_factory.mktemp("saved"), parts.state(), manifest)
+    logits = np.concatenate([parts.step.score(batch, parts.step.prepare(batch)) for batch in batches])
+    return path, logits, np.concatenate([batch.labels for batch in batches])
+
+
+def evaluate_on(path, split, *words, dataset=None):
+    return evaluate(open_trained(Checkpoint.open(path), dataset, words), split)
+
+
+@pytest.mark.parametrize("batch_size", [0, 33])
+def test_a_checkpoint_is_evaluated_as_the_model_it_was_saved_from(saved, batch_size):
+    """Over every row, in whatever batches, whatever backend trained it: scikit-learn on the model's own logits."""
+    path, logits, labels = saved
+    metrics = evaluate_on(path, "test", f"eval.batch_size={batch_size}").metrics
+    assert metrics.rows == len(labels)
+    assert metrics.auc == pytest.approx(roc_auc_score(labels, logits), abs=1e-4)  # a near tie may fall either way
+    assert metrics.log_loss == pytest.approx(log_loss(labels, 1 / (1 + np.exp(-logits.astype(np.float64)))), abs=1e-6)
+
+
+@pytest.fixture(scope="module")
+def one_saved(make_parts, tiny_config, tiny_dataset, tiny_schema, tmp_path_factory):
+    config = tiny_config("tables.backend=reference")
+    manifest = Manifest(0, 1, 0, settings.as_dict(config), str(tiny_dataset), data_identity(tiny_schema), {})
+    state = make_parts("reference", tiny_schema).state()
+    return write_checkpoint(tmp_path_factory.mktemp("one"), state, manifest)
+
+
+def test_the_best_possible_stands_beside(one_saved, tiny_dataset, tiny_log):
+    evaluation = evaluate_on(one_saved, "valid")
+    truth = tiny_log.with_name("log.txt.truth.parquet")
+    best = best_possible(truth, np.load(tiny_dataset / "row_numbers-valid.npy"))
+    assert evaluation.best == best
+    assert evaluate_on(one_saved, "train").best is None  # its rows were shuffled
+
+
+def test_a_split_that_is_not_there_names_those_that_are(one_saved):
+    with pytest.raises(ValueError, match=r"has no rows in split 'tset'; the splits with rows: train, valid, test"):
+        evaluate_on(one_saved, "tset")
+
+
+def test_the_confidence_interval_is_around_the_value(one_saved):
+    evaluation = evaluate_on(one_saved, "valid")
+    low, high = evaluation.intervals["auc"]
+    assert low < evaluation.metrics.auc < high
+    assert evaluate_on(one_saved, "valid", "eval.bootstrap=0").intervals == {}
+
+
+def test_auc_per_value_of_a_field(one_saved, tiny_dataset, tiny_schema):
+    """The values of C1 have their names in the vocabulary, and the metrics of their own rows."""
+    measured = evaluate_on(one_saved, "valid", "eval.group_field=C1").measured
+    batches = list(read_batches(tiny_dataset, tiny_schema, "valid", written_order(tiny_schema, "valid"), 500))
+    ids = np.concatenate([batch.ids[:, 0] for batch in batches])
+    found, counts = np.unique(ids, return_counts=True)
+    assert dict(zip(measured.groups.auc.ids.tolist(), measured.groups.auc.rows.tolist(), strict=True)) == dict(
+        zip(found.tolist(), counts.tolist(), strict=True)
+    )
+    assert measured.metrics.grouped_auc == measured.groups.auc.weighted_mean
+    vocabulary = {row["id"]: row["value"] for row in pq.read_table(tiny_dataset / "vocabulary.parquet").to_pylist()}
+    names = [vocabulary.get(i, OUT_OF_VOCABULARY) or MISSING for i in measured.groups.auc.ids.tolist()]
+    assert measured.groups.names == names[:20]
+
+
+def test_a_field_that_is_not_there_is_refused(one_saved):
+    with pytest.raises(ValueError, match=r"eval\.group_field=C99 is no categorical field of the data; did you mean"):
+        evaluate_on(one_saved, "valid", "eval.group_field=C99")
+
+
+@pytest.fixture
+def folder_with(tiny_dataset, tiny_schema, tmp_path):
+    """A prepared folder whose schema says something else."""
+
+    def make(**changes):
+        folder = tmp_path / "prepared"
+        shutil.copytree(tiny_dataset, folder)
+        write_schema(dataclasses.replace(tiny_schema, **changes), folder)
+        return folder
+
+    return make
+
+
+def test_a_folder_that_was_moved_is_taken(one_saved, folder_with):
+    assert evaluate_on(one_saved, "valid", dataset=folder_with()).metrics.rows > 0
+
+
+def test_another_vocabulary_is_refused(one_saved, folder_with, tiny_schema):
+    folder = folder_with(vocabulary_size=tiny_schema.vocabulary_size + 1)
+    with pytest.raises(ValueError, match=r"inputs mean something else: vocabulary_size was \d+, is \d+; .*--dataset"):
+        evaluate_on(one_saved, "valid", dataset=folder)
+
+
+def test_numbers_transformed_in_another_way_are_refused(one_saved, folder_with, tiny_schema):
+    """The ids would fit; the model would take x / max for log(1 + x)."""
+    first = dataclasses.replace(tiny_schema.numeric[0], transform="max", parameters={"max": 9.0})
+    folder = folder_with(numeric=(first, *tiny_schema.numeric[1:]))
+    with pytest.raises(ValueError, match=r"inputs mean something else: numeric\.I1\.parameters\.max was None, is 9\.0"):
+        evaluate_on(one_saved, "valid", dataset=folder)
+
+
+def test_a_damaged_checkpoint_is_refused(one_saved, tmp_path):
+    copy = tmp_path / one_saved.name
+    shutil.copytree(one_saved, copy)
+    (copy / "dense.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"dense\.safetensors is missing"):
+        evaluate_on(copy, "valid")
+
+
+@pytest.mark.parametrize(
+    ("widths", "message"),
+    [
+        ("[32, 8]", r"another model: tower\.matrix_1 has shape \[32, 16\], expected \[32, 8\]"),
+        ("[32, 16, 4]", r"another model: it lacks tower\.bias_2, tower\.matrix_3"),
+    ],
+)
+def test_a_checkpoint_of_another_shape_names_the_array(one_saved, widths, message):
+    with pytest.raises(ValueError, match=message):
+        evaluate_on(one_saved, "valid", f"model.hidden_widths={widths}")
