@@ -30,8 +30,8 @@ from app.run.record import read_runs
 from app.run.report import report_page
 from app.scoring.bundle_folder import read_manifest
 from app.scoring.bundle_tables import RowType
-from app.scoring.explain import ORDERS
-from app.scoring.predictor import FieldEffect, Predictor
+from app.scoring.explain import ORDERS, FieldEffect
+from app.scoring.predictor import Predictor
 from app.trained import evaluate_split
 from app.trained.export_bundle import export
 from app.trained.trained_model import open_trained

@@ -32,8 +32,6 @@ FORMAT = "wide-deep-bundle"
 FORMAT_VERSION = 3
 MANIFEST = "manifest.json"
 GOLDEN = "golden.parquet"
-# Of a logit, between processors, where no more is to be expected of its terms; on one machine the bits are the same.
-GOLDEN_TOLERANCE = 1e-5
 TOLERANCE = "tolerance"  # column of golden.parquet
 
 

@@ -1,26 +1,43 @@
-"""The parts that the columns of rows have in their logits.
+"""The parts that the columns of rows have in their logits, and the effects of one row's columns.
 
 The part of a column is its Shapley value: the mean change of the logit as its cell becomes blank, over orders in which
 a row's cells become blank one after the other. So the parts and the logit of a blank row add up to the row's logit.
 Each order is taken forward and backward, which is exact where no three columns act together (R. Mitchell et al.,
 "Sampling permutations for Shapley value estimation", JMLR 2022).
 
-Letters: n rows, K columns that are fields.
+Letters: n rows, K columns that are fields, P positions of ids, N numeric columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
+from app.scoring.bundle_model import BundleModel
+from app.scoring.bundle_tables import lookup
+from app.tables.fields import field_of_position
+from app.tables.pooling import position_weights
 from common.console import progress_bar
-from data_prep.encoding.encoder import ParsedRows
-from data_prep.options.log_format import LogFormat
+from data_prep.encoding.encoder import Chunk, ParsedRows
+from data_prep.encoding.from_values import chunk_to_mapping, mappings_to_chunk, rejected
+from data_prep.options.log_format import TIME_FEATURES, LogFormat
 
 INTERCEPT = "(intercept)"  # the logit of a row whose cells are all blank
 ORDERS = 4
 _SEED = 0
+
+
+@dataclass(frozen=True)
+class FieldEffect:
+    """Effect of one column of a row: its wide weight, and the change of the logit against a blank cell."""
+
+    field: str
+    value: str | None
+    in_vocabulary: bool | None  # None of numbers
+    wide: float
+    change: float
 
 
 def parts_of_logits(
@@ -41,11 +58,58 @@ def parts_of_logits(
     logits = after = logits_of(rows).astype(np.float64)
     with progress_bar(total=len(orders) * len(names), desc="explain", unit="column", leave=False, delay=2) as bar:
         for order in orders:
-            left, before = rows, logits
-            for place in order:
-                left = left.blanked(names[place])
-                after = logits_of(left).astype(np.float64)
-                parts[place] += before - after
+            blanked_rows, before = rows, logits
+            for column in order:
+                blanked_rows = blanked_rows.blanked(names[column])
+                after = logits_of(blanked_rows).astype(np.float64)
+                parts[column] += before - after
                 before = after
                 bar.update()
     return {INTERCEPT: after, **dict(zip(names, parts / len(orders), strict=True))}
+
+
+def effects(model: BundleModel, chunk: Chunk) -> list[FieldEffect]:
+    """Return the effects of the columns of a chunk's only row, the largest change first.
+
+    Raises ValueError if the row is rejected.
+    """
+    parsed, encoded = model.encoder.encode(chunk)
+    if parsed.rejects_tsv:
+        raise ValueError(f"the row cannot be explained: {rejected(chunk, parsed)[0]}")
+    cells = chunk_to_mapping(chunk, model.log_format)
+    names = [name for name, _ in model.log_format.fields]
+    blanked = [{**cells, name: None} for name in names]
+    logits = model.score_chunk(mappings_to_chunk([cells, *blanked], model.log_format)).logits
+    ids, numeric = encoded.ids[0], encoded.numeric[0] * model.manifest.model["numeric_weights"]
+    _, wide = lookup(model.tables, np.maximum(encoded.ids, 0))
+    wide = (wide * position_weights(encoded.ids, model.fields))[0]
+    found = [
+        FieldEffect(
+            field=name,
+            value=cells[name],
+            in_vocabulary=_is_in_vocabulary(model, ids, name),
+            wide=_wide_weight(model, wide, numeric, name),
+            change=float(logits[0] - logits[1 + place]),
+        )
+        for place, name in enumerate(names)
+    ]
+    return sorted(found, key=lambda effect: -abs(effect.change))
+
+
+def _wide_weight(model: BundleModel, wide: np.ndarray, numeric: np.ndarray, column: str) -> float:
+    """Return the sum of a column's terms in the logit beside the tower, of those by position [P] and number [N]."""
+    names = [column, *(f"{column}{ending}" for ending in ("_bucket", *TIME_FEATURES.values()))]
+    fields = [index for index, field in enumerate(model.fields) if field.wide and field.name in names]
+    positions = np.isin(field_of_position(model.fields), fields)
+    numbers = [index for index, field in enumerate(model.schema.numeric) if field.source == column]
+    slope = model.manifest.model.get("calibration", {}).get("slope", 1)
+    return slope * float(wide[positions].sum() + numeric[numbers].sum())
+
+
+def _is_in_vocabulary(model: BundleModel, ids: np.ndarray, column: str) -> bool | None:
+    if column not in model.log_format.categorical_fields:
+        return None
+    names = [field.name for field in model.fields]
+    index = names.index(column)
+    first, end = model.schema.categorical[index].oov_ids
+    return not first <= ids[np.searchsorted(field_of_position(model.fields), index)] < end

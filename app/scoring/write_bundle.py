@@ -24,10 +24,10 @@ import pyarrow.parquet as pq
 from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.evaluation.calibration import Calibration
-from app.scoring.bundle_folder import GOLDEN, GOLDEN_TOLERANCE, TOLERANCE, Manifest, numbered, write_manifest
+from app.scoring.bundle_folder import GOLDEN, TOLERANCE, Manifest, numbered, write_manifest
 from app.scoring.bundle_tables import BundleTablesSpec, RowType, lookup, stored_as, write_rows
 from app.scoring.delta import changed_rows, check_fits
-from app.scoring.made_rows import make_rows
+from app.scoring.golden_rows import make_rows
 from app.scoring.onnx_tower import rounding_bound, write_tower
 from app.scoring.predictor import Predictor, probabilities
 from app.tables.fields import fields_of_model, is_plain
@@ -42,6 +42,8 @@ from data_prep.prepared.schema import Schema, write_schema
 log = logging.getLogger(__name__)
 
 GOLDEN_ROWS = 100
+# Of a logit, between processors, if no more is to be expected of its terms; on one machine the bits are the same.
+GOLDEN_TOLERANCE = 1e-5
 PROJECT = Path(__file__).parents[2]
 CODE = "code"
 # The package in a bundle's code/ that all its modules are in: on the path, app and common would hide a user's own ones.

@@ -15,7 +15,8 @@ from itertools import groupby
 
 import numpy as np
 
-from app.scoring.predictor import Predictor, Scored, probabilities
+from app.scoring.bundle_model import Scored
+from app.scoring.predictor import Predictor, probabilities
 from app.serving.forms.form import RequestError, RowsToScore
 from app.serving.options import Limits
 from data_prep.encoding.encoder import Chunk

@@ -10,8 +10,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from app.scoring.bundle_model import Scored
 from app.scoring.distribution import SCORE_BINS, Distribution
-from app.scoring.predictor import Predictor, Scored
+from app.scoring.predictor import Predictor
 from app.serving.generations import Generations
 from data_prep.encoding.encoder import Examples
 

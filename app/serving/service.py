@@ -21,7 +21,8 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from app.scoring.bundle_folder import short
-from app.scoring.predictor import Predictor, Scored
+from app.scoring.bundle_model import Scored
+from app.scoring.predictor import Predictor
 from app.serving import openapi
 from app.serving.batching import LOOP_BYTES, Batcher
 from app.serving.forms import FORMS, json_rows, tensors

@@ -21,8 +21,8 @@ from app.evaluation.results import Measurement
 from app.scoring.bundle_folder import new_bundle
 from app.scoring.bundle_tables import TABLES, RowType
 from app.scoring.distribution import Distribution
-from app.scoring.made_rows import make_rows
-from app.scoring.predictor import Predictor, are_apart
+from app.scoring.golden_rows import are_apart, make_rows
+from app.scoring.predictor import Predictor
 from app.scoring.write_bundle import ExportedModel, finish, logit_tolerances, write_model
 from app.trained import card
 from app.trained.evaluate_split import calibrate_on_valid

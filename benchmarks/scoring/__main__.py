@@ -155,7 +155,7 @@ def parts_of(lines: list[bytes]) -> list[tuple[int, list[bytes]]]:
 
 def parts_alone(predictor: Predictor, chunks: list[Chunk]) -> dict[str, Callable[[], object]]:
     """Return the parts of `predict` alone: raw lines to ids; ids to embeddings; embeddings to logits."""
-    encoder, tables, tower = predictor._encoder, predictor.tables, predictor._tower
+    encoder, tables, tower = predictor.encoder, predictor.tables, predictor._tower
     encoded = [encoder.encode(chunk)[1] for chunk in chunks]
     ids, numeric = encoded[0].ids[:1024], encoded[0].numeric[:1024]
     deep, wide = lookup(tables, ids)

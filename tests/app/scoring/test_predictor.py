@@ -302,14 +302,14 @@ def test_an_explanation_has_each_field_s_wide_weight_and_change(request, lines, 
     for effect in effects[:3]:
         (blanked,) = predictor.logits([change(row, **{effect.field: None})])
         assert effect.change == logit - blanked != 0
-    state_wide, _ = lookup(predictor.tables, predictor._encoder.encode(predictor.chunk_of(lines[:1]))[1].ids)[::-1]
+    state_wide, _ = lookup(predictor.tables, predictor.encoder.encode(predictor.chunk_of(lines[:1]))[1].ids)[::-1]
     fields = zip(predictor.schema.categorical, state_wide[0], strict=True)
     expected = {field.name: wide for field, wide in fields if not field.cross}
     assert {e.field: np.float32(e.wide) for e in effects if e.in_vocabulary is not None} == expected
 
 
 def test_an_explanation_has_the_wide_weight_of_numbers(predictor, tiny_state, lines):
-    encoded = predictor._encoder.encode(predictor.chunk_of(lines[:1]))[1]
+    encoded = predictor.encoder.encode(predictor.chunk_of(lines[:1]))[1]
     parts = encoded.numeric[0] * tiny_state.dense["wide.numeric_weight"][:, 0]
     effects = {effect.field: effect.wide for effect in predictor.explain(lines[0])}
     for name in predictor.log_format.numeric_fields:
@@ -428,8 +428,8 @@ def made_rows(predictor):
 def test_a_table_becomes_the_rows_that_its_lines_do(predictor, made_rows, changed):
     table = changed(made_rows.slice(0, 100))
     rows, chunk = table_to_rows(table, predictor.log_format), table_to_chunk(table, predictor.log_format)
-    _, expected = predictor._encoder.encode(chunk)
-    found = predictor._encoder.encode_rows(rows.rows)
+    _, expected = predictor.encoder.encode(chunk)
+    found = predictor.encoder.encode_rows(rows.rows)
     assert rows.num_lines == len(table)
     assert found.ids.tolist() == expected.ids.tolist()
     assert found.numeric.tolist() == expected.numeric.tolist()

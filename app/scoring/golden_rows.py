@@ -1,34 +1,48 @@
-"""Made-up raw rows: values drawn from the vocabulary and from outside it, field by field. Never rows of a log."""
+"""Golden rows: made rows with their logits, by which a consumer checks what scores here. Never rows of a log.
+
+Made rows are values drawn from the vocabulary and from outside it, field by field.
+
+Letters: n rows.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from data_prep.encoding.base import BaseVocabulary
+from app.scoring.bundle_folder import GOLDEN, TOLERANCE
+from app.scoring.bundle_model import BundleModel
+from data_prep.encoding.from_table import table_to_chunk
 from data_prep.options.kinds import KINDS
 from data_prep.options.log_format import LogFormat, time_range, time_text
 from data_prep.prepared.schema import DAY, NEWEST
+
+if TYPE_CHECKING:
+    from data_prep.encoding.base import BaseVocabulary
 
 OUTSIDE, MISSING = 0.1, 0.1  # shares of the cells
 SOME_TIME = 1_700_000_000_000  # in ms, where nothing depends on the age
 
 
-def make_rows(given: BaseVocabulary, log_format: LogFormat, num_rows: int, seed: int) -> pa.Table:
+def make_rows(vocabulary: BaseVocabulary, log_format: LogFormat, num_rows: int, seed: int) -> pa.Table:
     """Return rows of all columns that a model reads: text and numbers, null for a missing value."""
     generator = np.random.default_rng(seed)
     columns: dict[str, list[Any]] = {name: _integers(num_rows, generator) for name in log_format.numeric_fields}
     for name in log_format.float_fields:
         columns[name] = [number if number is None else number / 8 for number in columns[name]]
-    newest = {field.source: field.parameters[NEWEST] for field in given.schema.numeric if NEWEST in field.parameters}
+    newest = {
+        field.source: field.parameters[NEWEST] for field in vocabulary.schema.numeric if NEWEST in field.parameters
+    }
     for name in log_format.time_fields:
         ages = [None if days is None else days + generator.random() for days in columns[name]]
         columns[name] = _times(ages, newest.get(name, SOME_TIME), log_format.time_form(name))
-    fields = {field.name: field for field in given.fields()}
-    for column in given.columns:
+    fields = {field.name: field for field in vocabulary.fields()}
+    for column in vocabulary.columns:
         if column.name not in log_format.columns:
             continue
         field = fields[column.shares or column.name]
@@ -64,3 +78,28 @@ def _integers(num_rows: int, generator: np.random.Generator) -> list[int | None]
     numbers = np.rint(generator.lognormal(1.5, 1.5, num_rows)).astype(int) - 1
     missing = generator.random(num_rows) < MISSING
     return [None if absent else int(number) for number, absent in zip(numbers, missing, strict=True)]
+
+
+def check_golden(model: BundleModel) -> int:
+    """Score the golden rows and return their number; raise ValueError naming the first that scores otherwise."""
+    golden = pq.read_table(model.folder / GOLDEN)
+    expected = golden["logit"].to_numpy()
+    rows = golden.select([name for name, _ in model.log_format.fields])
+    logits = model.score_chunk(table_to_chunk(rows, model.log_format)).logits
+    bad = np.flatnonzero(are_apart(logits, expected, golden[TOLERANCE].to_numpy()))
+    if bad.size:
+        raise ValueError(
+            f"row {bad[0]} of {model.folder / GOLDEN} has logit {logits[bad[0]]} here, expected {expected[bad[0]]}; "
+            f"the packages here are {json.dumps(model.manifest.versions)} in the bundle: install requirements.txt"
+        )
+    return len(expected)
+
+
+def are_apart(found: np.ndarray, expected: np.ndarray, tolerances: np.ndarray | float) -> np.ndarray:
+    """Return which of two evaluations of logits [n] differ by more than `tolerances`; bool [n].
+
+    What float32 cannot hold has no difference.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        same = (found == expected) | (np.abs(found - expected) <= tolerances)
+    return ~(same | (np.asarray(tolerances) > np.finfo(np.float32).max))

@@ -1,0 +1,124 @@
+"""An open bundle: from chunks of raw rows to logits.
+
+Letters: n rows, B rows of one lookup, C fields, D width, N numeric columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.scoring.bundle_folder import ChainEntry, reexport_advice
+from app.scoring.bundle_tables import BundleTables, BundleTablesSpec, lookup
+from app.scoring.onnx_tower import MANY, TOWER, Tower
+from app.tables.fields import TableField, columns_of
+from app.tables.pooling import pool, position_weights, sum_over_positions
+from data_prep.encoding.encoder import Chunk, Examples, ParsedRows, open_lookup, options_of
+from data_prep.encoding.from_table import RawTable
+from data_prep.encoding.from_values import rejected
+from data_prep.options.log_format import LogFormat
+from data_prep.prepared.schema import Schema, read_schema
+
+ROWS_AT_ONCE = MANY  # looked up and scored: their embeddings stay near the core
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The good lines of a chunk, and the reasons of the others by their place in the chunk."""
+
+    places: np.ndarray  # [n] of good lines in the chunk
+    logits: np.ndarray  # [n] float32
+    labels: np.ndarray  # [n] float32; NaN where a row has none, or weight 0
+    rejected: dict[int, str]
+    encoded: Examples | None = None  # ids and numbers of the good lines; None where there are no lines
+
+
+class BundleModel:
+    """The encoding, the tables and the tower of a bundle. Every method may be called from several threads."""
+
+    def __init__(
+        self, chain: Sequence[ChainEntry], num_threads: int = 1, opened: tuple[BundleTables, ...] = ()
+    ) -> None:
+        """Open a bundle and the deltas of it, oldest first, whose files were checked.
+
+        The tables of the first ones may be `opened` already.
+        """
+        self.chain, self._num_threads = tuple(chain), num_threads
+        self.folder, self.manifest = self.chain[-1]
+        folder = self.folder
+        try:
+            self.schema: Schema = read_schema(folder)
+            more = (BundleTables(path, BundleTablesSpec(**link.rows)) for path, link in self.chain[len(opened) :])
+            self.tables = (*opened, *more)
+            vocabularies = [(path, link.vocabulary) for path, link in self.chain]
+            self.encoder = open_lookup(vocabularies, self.schema, options_of(self.schema, folder))
+        except (KeyError, TypeError) as error:
+            raise ValueError(
+                f"the bundle {folder} is of another version ({error!r}); {reexport_advice(folder)}"
+            ) from error
+        num_ids = self.tables[-1].spec.num_ids
+        if num_ids != self.schema.vocabulary_size:
+            raise ValueError(
+                f"the bundle {folder} has tables of {num_ids:,} ids and a vocabulary of "
+                f"{self.schema.vocabulary_size:,}; {reexport_advice(folder)}"
+            )
+        described = self.manifest.model.get("fields")
+        self._is_plain = described is None
+        plain = [{"name": field.name} for field in self.schema.categorical]
+        self.fields = tuple(TableField(**field) for field in described or plain)
+        self._tower = Tower(folder / TOWER, num_threads)
+
+    @property
+    def log_format(self) -> LogFormat:
+        return self.encoder.log_format
+
+    def score_chunk(self, chunk: Chunk | RawTable) -> Scored:
+        """Score rows, or the good lines of a chunk, whose lines have labels."""
+        if isinstance(chunk, RawTable):
+            rows = self.encoder.encode_rows(chunk.rows)
+            logits = self.logits_of_ids(rows.ids, rows.numeric)
+            return Scored(chunk.rows.row_numbers, logits, np.full(len(logits), np.nan, np.float32), {}, rows)
+        if not chunk.num_lines:
+            empty = np.zeros(0, np.float32)
+            return Scored(np.zeros(0, np.int64), empty, empty, {})
+        parsed, rows = self.encoder.encode(chunk)
+        reasons = rejected(chunk, parsed) if parsed.rejects_tsv else {}
+        places = parsed.rows.row_numbers - chunk.first_line
+        labels = rows.labels if rows.weights is None else np.where(rows.weights > 0, rows.labels, np.float32(np.nan))
+        return Scored(places, self.logits_of_ids(rows.ids, rows.numeric), labels, reasons, rows)
+
+    def logits_of_ids(self, ids: np.ndarray, numeric: np.ndarray) -> np.ndarray:
+        """Return the logits of encoded rows: `ids` [n, C], `numeric` [n, N] -> float32 [n]."""
+        logits = np.empty(len(ids), np.float32)
+        for start in range(0, len(ids), ROWS_AT_ONCE):
+            part = slice(start, start + ROWS_AT_ONCE)
+            deep, wide = self.tower_inputs(ids[part])
+            logits[part] = self._tower(deep, wide, numeric[part])
+        return logits
+
+    def logits_of_parsed(self, rows: ParsedRows) -> np.ndarray:
+        """Return the logits of parsed rows, float32 [n]."""
+        encoded = self.encoder.encode_rows(rows)
+        return self.logits_of_ids(encoded.ids, encoded.numeric)
+
+    def tower_inputs(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return deep rows [B, inputs · D] and the sum of wide rows [B] of `ids`, each part's over its own fields."""
+        if self._is_plain:
+            deep, wide = lookup(self.tables, ids)
+            return deep, _sum_over_fields(wide)
+        deep, wide = lookup(self.tables, np.maximum(ids, 0))
+        weights = position_weights(ids, self.fields)
+        of_wide, of_deep = columns_of(self.fields, "wide"), columns_of(self.fields, "deep")
+        rows = deep.reshape(*ids.shape, -1)
+        pooled = pool(rows[:, of_deep], weights[:, of_deep], [field for field in self.fields if field.deep])
+        if not of_deep:
+            pooled = np.zeros((len(ids), 1, rows.shape[2]), np.float32)  # as in training
+        return pooled.reshape(len(ids), -1), sum_over_positions(wide[:, of_wide], weights[:, of_wide])
+
+
+def _sum_over_fields(wide: np.ndarray) -> np.ndarray:
+    """[B, C] -> [B], field by field, as training adds them (`sum` adds pairwise)."""
+    total: np.ndarray = np.add.accumulate(wide, axis=1)[:, -1]
+    return total
