@@ -5,6 +5,7 @@ The tables ask before they grow, as the system kills a process that takes more m
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import resource
@@ -19,6 +20,8 @@ from common.native_library import address
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 PROC = Path("/proc")
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 UNLIMITED = 2**60  # cgroup 1 writes "no limit" as a number near 2**63
 
@@ -119,3 +122,22 @@ def huge_pages(num_bytes: int) -> np.ndarray:
     everything = np.frombuffer(mapped, np.uint8)
     start = -address(everything, np.uint8, everything.size) % HUGE_PAGE
     return everything[start : start + num_bytes]
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep freed memory, so that the arrays of a chunk or a block reuse those of the last one.
+
+    Else it returns these megabytes to the system and gets them back, cleared, for the next chunk: a sixth of the whole
+    preparation's time.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the largest that it takes
+        libc.mallopt(_M_TRIM_THRESHOLD, 1 << 30)
+
+
+def give_back_freed_memory() -> None:
+    """Return freed memory to the system: between the passes, that of the counts."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)

@@ -1,83 +1,15 @@
-"""Golden rows: made rows with their logits, by which a consumer checks what scores here. Never rows of a log.
-
-Made rows are values drawn from the vocabulary and from outside it, field by field.
-
-Letters: n rows.
-"""
+"""Golden rows: made rows with their logits, by which a consumer checks what scores here."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.scoring.bundle_folder import GOLDEN, TOLERANCE
 from app.scoring.bundle_model import BundleModel
 from data_prep.encoding.from_table import table_to_chunk
-from data_prep.options.kinds import KINDS
-from data_prep.options.log_format import LogFormat, time_range, time_text
-from data_prep.prepared.schema import DAY, NEWEST
-
-if TYPE_CHECKING:
-    from data_prep.encoding.base import BaseVocabulary
-
-OUTSIDE, MISSING = 0.1, 0.1  # shares of the cells
-SOME_TIME = 1_700_000_000_000  # in ms, where nothing depends on the age
-
-
-def make_rows(vocabulary: BaseVocabulary, log_format: LogFormat, num_rows: int, seed: int) -> pa.Table:
-    """Return rows of all columns that a model reads: text and numbers, null for a missing value."""
-    generator = np.random.default_rng(seed)
-    columns: dict[str, list[Any]] = {name: _integers(num_rows, generator) for name in log_format.numeric_fields}
-    for name in log_format.float_fields:
-        columns[name] = [number if number is None else number / 8 for number in columns[name]]
-    newest = {
-        field.source: field.parameters[NEWEST] for field in vocabulary.schema.numeric if NEWEST in field.parameters
-    }
-    for name in log_format.time_fields:
-        ages = [None if days is None else days + generator.random() for days in columns[name]]
-        columns[name] = _times(ages, newest.get(name, SOME_TIME), log_format.time_form(name))
-    fields = {field.name: field for field in vocabulary.fields()}
-    for column in vocabulary.columns:
-        if column.name not in log_format.columns:
-            continue
-        field = fields[column.shares or column.name]
-        known = np.flatnonzero(field.values >= 0)
-        drawn = known[generator.integers(0, len(known), num_rows)] if len(known) else np.full(num_rows, -1)
-        kind = generator.random(num_rows)
-        cell_of = KINDS[log_format.columns[column.name]].made_up
-        outside = [
-            cell_of(number) for number in generator.integers(0, 2**32 if field.texts is None else 2**31, num_rows)
-        ]
-        if field.texts is None:
-            inside = [cell_of(number) for number in field.values[np.maximum(drawn, 0)].clip(0)]
-        else:
-            inside = [text.decode() for text in field.texts.take(np.maximum(drawn, 0)).tolist()]
-        columns[column.name] = [
-            None if kind[i] < MISSING else outside[i] if kind[i] < MISSING + OUTSIDE or drawn[i] < 0 else inside[i]
-            for i in range(num_rows)
-        ]
-    types = {name: pa.string() for name in columns} | dict.fromkeys(log_format.integer_fields, pa.int64())
-    types |= dict.fromkeys(log_format.float_fields, pa.float64())
-    order = [name for name in log_format.columns if name in columns]
-    return pa.table({name: pa.array(columns[name], types[name]) for name in order})
-
-
-def _times(ages: Sequence[float | None], newest: float, form: str) -> list[str | None]:
-    """Return times of so many days before the newest one as they are written."""
-    first, last = time_range(form)
-    times = (None if age is None else int(newest - age * DAY) for age in ages)
-    return [None if time is None else time_text(min(max(time, first), last), form) for time in times]
-
-
-def _integers(num_rows: int, generator: np.random.Generator) -> list[int | None]:
-    numbers = np.rint(generator.lognormal(1.5, 1.5, num_rows)).astype(int) - 1
-    missing = generator.random(num_rows) < MISSING
-    return [None if absent else int(number) for number, absent in zip(numbers, missing, strict=True)]
 
 
 def check_golden(model: BundleModel) -> int:

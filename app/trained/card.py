@@ -12,7 +12,8 @@ from app.config.config import Config
 from app.evaluation.calibration import Calibration
 from app.evaluation.metrics import MEASURED, Metrics
 from app.scoring.bundle_folder import GOLDEN, Manifest
-from app.scoring.write_bundle import CODE, CODE_PACKAGE, PACKAGES
+from app.trained.bundle_code import CODE, CODE_PACKAGE
+from app.trained.write_bundle import PACKAGES
 from common import settings
 from data_prep.prepared.schema import Schema
 

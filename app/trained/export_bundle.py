@@ -21,16 +21,17 @@ from app.evaluation.results import Measurement
 from app.scoring.bundle_folder import new_bundle
 from app.scoring.bundle_tables import TABLES, RowType
 from app.scoring.distribution import Distribution
-from app.scoring.golden_rows import are_apart, make_rows
+from app.scoring.golden_rows import are_apart
 from app.scoring.predictor import Predictor
-from app.scoring.write_bundle import ExportedModel, finish, logit_tolerances, write_model
 from app.trained import card
 from app.trained.evaluate_split import calibrate_on_valid
+from app.trained.made_rows import make_rows
 from app.trained.trained_model import Trained
+from app.trained.write_bundle import ExportedModel, finish, logit_tolerances, write_model
 from app.training.learning_rates import running_mean, step_history, table_spec
 from common.console import progress_bar
-from data_prep.encoding.encoder import open_encoder, open_vocabulary
 from data_prep.encoding.from_table import table_to_chunk
+from data_prep.encoding.prepared_vocabulary import open_encoder, open_vocabulary
 
 log = logging.getLogger("app")
 

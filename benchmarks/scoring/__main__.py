@@ -30,8 +30,8 @@ from app.config.config import Config
 from app.scoring.batch_prediction import predict
 from app.scoring.bundle_tables import lookup
 from app.scoring.predictor import Predictor
-from app.scoring.write_bundle import ExportedModel, finish, write_model
 from app.tables.interface import TableState
+from app.trained.write_bundle import ExportedModel, finish, write_model
 from benchmarks.harness.timing import machine, seconds_of
 from common import settings
 from data_prep.encoding.encoder import Chunk

@@ -1,7 +1,7 @@
 """Encode raw lines: ids and numbers from a chunk of the log, with a vocabulary that is fitted already.
 
-Without MindSpore. Workers import this module, so it imports pyarrow only to open a prepared folder: pyarrow would cost
-each of them memory and start-up time.
+Without MindSpore. Workers import this module, so it does not import pyarrow, which would cost each of them memory and
+start-up time.
 
 Letters: n rows, C categorical columns, N numeric columns.
 """
@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from common import settings
@@ -27,9 +25,7 @@ from data_prep.encoding.lookup_file import (
     LookupTables,
     TableLayout,
     merge_lookup_tables,
-    write_lookup_tables,
 )
-from data_prep.encoding.vocabulary import FieldVocabulary, added_values, update_checksum
 from data_prep.kernels import numpy_kernels
 from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.crosses import text_columns
@@ -42,17 +38,12 @@ from data_prep.prepared.schema import (
     INDICATOR,
     NO_ID,
     SCHEMA_FILE,
-    CategoricalField,
     NumericField,
     Schema,
-    read_schema,
     transform_numbers,
 )
 
-if TYPE_CHECKING:
-    from data_prep.encoding.base import BaseVocabulary
-
-__all__ = ["Chunk", "Examples", "ParsedChunk", "ParsedRows", "RowEncoder", "open_encoder"]
+__all__ = ["Chunk", "Examples", "ParsedChunk", "ParsedRows", "RowEncoder"]
 
 
 class RowEncoder:
@@ -180,30 +171,9 @@ def _format_of(log_format: LogFormat, names: tuple[str, ...]) -> LogFormat:
     return dataclasses.replace(log_format, columns=log_format.columns | dict.fromkeys(lacking, "ignored"))
 
 
-def open_encoder(prepared: Path) -> RowEncoder:
-    """Return an encoder with the vocabulary and the numeric transforms of a prepared folder, for use in this process.
-
-    Raises FileNotFoundError if the folder is not a prepared one, ValueError if its schema.json is not readable.
-    """
-    schema, options, base = open_vocabulary(prepared)
-    with tempfile.TemporaryDirectory(prefix="vocabulary-") as folder:
-        lookup = write_lookup_tables(base.fields(), Path(folder) / LOOKUP_FILE)
-        _ = lookup.opened  # before the file is deleted
-    return RowEncoder(schema.numeric, lookup, schema.ids_dtype, _without_label(options))
-
-
-def _without_label(options: PrepareOptions) -> PrepareOptions:
+def without_label(options: PrepareOptions) -> PrepareOptions:
     """Return the options for rows to score, which need no label."""
     return dataclasses.replace(options, data=dataclasses.replace(options.data, label="optional"))
-
-
-def open_vocabulary(prepared: Path) -> tuple[Schema, PrepareOptions, BaseVocabulary]:
-    """Return the schema, the options and the vocabulary of a prepared folder. Raises as `open_encoder`."""
-    from data_prep.encoding.base import read_base_vocabulary
-
-    schema = read_schema(prepared)
-    options = options_of(schema, prepared)
-    return schema, options, read_base_vocabulary(prepared, options)
 
 
 def options_of(schema: Schema, folder: Path) -> PrepareOptions:
@@ -211,47 +181,21 @@ def options_of(schema: Schema, folder: Path) -> PrepareOptions:
     return settings.merge(PrepareOptions(), schema.options, where=str(folder / SCHEMA_FILE))
 
 
-def write_lookup(
-    base: BaseVocabulary, folder: Path, known: Sequence[CategoricalField] = (), values: str = ""
-) -> dict[str, Any]:
-    """Write a vocabulary's search tables into `folder`. Return what `open_lookup` needs, as plain values.
-
-    With the fields that are `known`, and the checksum of their `values`, only the tables of what was added to them.
-    Raises ValueError if the vocabulary is not those values and additions.
-    """
-    of_known, of_all = xxhash.xxh3_64(), xxhash.xxh3_64()
-    columns = zip(known, base.columns, strict=True) if known else ()
-    known = [field for field, column in columns if not column.shares]
-
-    def fields() -> Iterator[FieldVocabulary]:
-        for i, field in enumerate(base.fields()):
-            update_checksum(of_all, field, field.ids)
-            if known:
-                update_checksum(of_known, field, known[i])
-            yield added_values(field, known[i]) if known else field
-
-    lookup = write_lookup_tables(fields(), folder / LOOKUP_FILE)
-    if known and of_known.hexdigest() != values:
-        raise ValueError(
-            f"the vocabulary of {base.folder} is another one than the parent's with additions; export a whole bundle"
-        )
-    return _described(lookup) | {"values": of_all.hexdigest()}
-
-
-def _described(lookup: LookupTables) -> dict[str, Any]:
+def description_of(lookup: LookupTables) -> dict[str, Any]:
+    """Return what `open_lookup` needs to know of search tables, as plain values."""
     return {"tables": [dataclasses.asdict(layout) for layout in lookup.layouts]}
 
 
 def merge_lookups(chain: Sequence[tuple[Path, dict[str, Any]]], folder: Path) -> dict[str, Any]:
     """Write the tables of a vocabulary and its additions as one. `chain` has folders and descriptions, oldest first."""
     merged = merge_lookup_tables([_tables(*link) for link in chain], folder / LOOKUP_FILE)
-    return {**chain[-1][1], **_described(merged)}
+    return {**chain[-1][1], **description_of(merged)}
 
 
 def open_lookup(chain: Sequence[tuple[Path, dict[str, Any]]], schema: Schema, options: PrepareOptions) -> RowEncoder:
     """Return an encoder that maps the files of `write_lookup`: a vocabulary, and additions, oldest first."""
     lookup, *additions = [_tables(*link) for link in chain]
-    return RowEncoder(schema.numeric, lookup, schema.ids_dtype, _without_label(options), additions)
+    return RowEncoder(schema.numeric, lookup, schema.ids_dtype, without_label(options), additions)
 
 
 def _tables(folder: Path, description: dict[str, Any]) -> LookupTables:

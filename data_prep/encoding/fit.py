@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
+from common.memory import give_back_freed_memory
 from data_prep.encoding.base import BaseVocabulary
 from data_prep.encoding.lookup_file import LOOKUP_FILE, LookupTables, write_lookup_tables
 from data_prep.encoding.vocabulary import FieldVocabulary, OrderedValues, ids_dtype, make_vocabulary, order_values
 from data_prep.encoding.vocabulary_file import VocabularyWriter, order_strings
-from data_prep.execution import memory_limit
 from data_prep.execution.prepared_folder import WORK_FOLDER
 from data_prep.execution.stopping import check_stop
 from data_prep.kernels.numpy_kernels import COUNT_BITS, NOTHING
@@ -114,7 +114,7 @@ def _write_tables(
     size = max(size, *(field.id_ranges[-1][1] for field in by_name.values()))
     if statistics is not None:
         statistics.close()
-        memory_limit.give_back_freed_memory()
+        give_back_freed_memory()
     return FittedVocabulary(
         lookup, tuple(_field(column, by_name[column.shares or column.name]) for column in columns), size
     )

@@ -9,16 +9,18 @@ import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.encoding.vocabulary import FieldVocabulary
 from data_prep.execution.pieces import storable
 from data_prep.kernels.numpy_kernels import ID_BITS, ID_MASK, FieldLookup, StringLookup
 from data_prep.kernels.parsed import MISSING
 from data_prep.kernels.strings import Strings, concatenate_strings, group_equal
+
+if TYPE_CHECKING:
+    from data_prep.encoding.vocabulary import FieldVocabulary
 
 LOOKUP_FILE = "lookup.bin"
 _ALIGNMENT = 8  # of each array in the file

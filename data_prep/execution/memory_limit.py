@@ -5,8 +5,6 @@ The constants are upper bounds of measurements (Pss, so that shared pages count 
 
 from __future__ import annotations
 
-import ctypes
-
 from data_prep.options.prepare_options import PrepareOptions
 
 _MIB = 1 << 20
@@ -22,26 +20,6 @@ _CROSSED_BYTES_A_ROW, _CROSS_BYTES_A_ROW = 200, 50  # for all crosses together, 
 _LINE_BYTES_A_COLUMN = 4  # short cells: the more rows are in a chunk
 _LEAST_CHUNK_BYTES = 256 << 10
 _WORKER_BYTES = 40 * _MIB  # Python and NumPy
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-
-
-def keep_freed_memory() -> None:
-    """Let glibc keep freed memory, so that the arrays of a chunk or a block reuse those of the last one.
-
-    Else it returns these megabytes to the system and gets them back, cleared, for the next chunk: a sixth of the whole
-    preparation's time.
-    """
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the largest that it takes
-        libc.mallopt(_M_TRIM_THRESHOLD, 1 << 30)
-
-
-def give_back_freed_memory() -> None:
-    """Return freed memory to the system: between the passes, that of the counts."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "malloc_trim"):
-        libc.malloc_trim(0)
 
 
 def chunk_bytes(options: PrepareOptions) -> int:

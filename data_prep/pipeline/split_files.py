@@ -20,7 +20,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from common.files import format_checksum
-from data_prep.execution.memory_limit import keep_freed_memory
+from common.memory import keep_freed_memory
 from data_prep.execution.pieces import Pieces, leading, numbered, storable
 from data_prep.execution.prepared_folder import REJECTS_FILE, WorkDir
 from data_prep.execution.stopping import check_stop

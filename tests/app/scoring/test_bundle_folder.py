@@ -13,11 +13,12 @@ import pytest
 import xxhash
 
 from app.checkpoint.array_file import read_entries
-from app.scoring import bundle_folder, onnx_tower
+from app.scoring import bundle_folder
 from app.scoring.bundle_folder import check_files
 from app.scoring.bundle_tables import CHECKSUMS, TABLES, BundleTables, BundleTablesSpec, lookup, stored_as, write_rows
 from app.scoring.predictor import Predictor
 from app.tables.initial import initial_rows
+from app.trained import write_tower
 from common.files import FolderInUse
 
 
@@ -100,7 +101,7 @@ def test_a_byte_flipped_in_any_other_file_is_refused_at_open(copied):
 def test_a_tower_beyond_protobuf_s_limit_is_checked_as_the_others(
     make_bundle, tiny_dataset, tiny_config, tiny_state, predictor, many_lines, monkeypatch
 ):
-    monkeypatch.setattr(onnx_tower, "MOST_BYTES", 1000)
+    monkeypatch.setattr(write_tower, "MOST_BYTES", 1000)
     folder = make_bundle(tiny_dataset, tiny_config(), tiny_state)
     assert np.array_equal(Predictor.open(folder).logits(many_lines[:50]), predictor.logits(many_lines[:50]))
     weights = folder / "tower.onnx.data"
@@ -325,6 +326,7 @@ def test_a_row_beyond_float16_is_refused(tmp_path):
 MEASURE = """
 import sys
 from app.scoring.predictor import Predictor
+from app.trained import write_tower
 def rss(kind):
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith(kind)) / 1024

@@ -20,12 +20,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.scoring import write_bundle
 from app.scoring.batch_prediction import predict
 from app.scoring.predictor import Predictor
 from app.serving.forms import FORMS
 from app.serving.forms.form import RequestError
 from app.serving.options import Limits
+from app.trained import write_bundle
 from data_prep.kernels import numpy_kernels
 from data_prep.kernels.parsed import Chunk
 from data_prep.options.log_format import BOOLEANS
@@ -325,7 +325,7 @@ def test_the_forms_of_a_row_score_the_same_bits_or_name_the_column(
 ):
     folder = tmp_path_factory.mktemp("forms")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(write_bundle, "_write_code", lambda folder: None)
+        patch.setattr(write_bundle, "write_code", lambda folder: None)
         world = World(seed, folder, make_bundle, make_state, tiny_config())
     check(world, folder)
     if not world.in_doubt:

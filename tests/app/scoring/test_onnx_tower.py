@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from app.evaluation.calibration import Calibration
-from app.scoring import onnx_tower
-from app.scoring.onnx_tower import FEW, MANY, ONE, Tower, write_tower
+from app.scoring.onnx_tower import FEW, MANY, ONE, TOWER, Tower
+from app.trained import write_tower as writer
+from app.trained.write_tower import write_tower
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def dense():
 def logits(folder, num_rows=20):
     generator = np.random.default_rng(1)
     inputs = [generator.standard_normal((num_rows, *width)).astype(np.float32) for width in ((64,), (), (0,))]
-    return Tower(folder / onnx_tower.TOWER, 1)(*inputs)
+    return Tower(folder / TOWER, 1)(*inputs)
 
 
 def test_a_model_beyond_protobuf_s_limit_has_its_weights_beside_it(tmp_path, dense, monkeypatch):
@@ -28,7 +29,7 @@ def test_a_model_beyond_protobuf_s_limit_has_its_weights_beside_it(tmp_path, den
     for folder in (whole, parted):
         folder.mkdir()
     write_tower(whole, dense, "relu")
-    monkeypatch.setattr(onnx_tower, "MOST_BYTES", 1000)
+    monkeypatch.setattr(writer, "MOST_BYTES", 1000)
     write_tower(parted, dense, "relu")
     assert [path.name for path in whole.iterdir()] == ["tower.onnx"]
     assert sorted(path.name for path in parted.iterdir()) == ["tower.onnx", "tower.onnx.data"]
@@ -89,17 +90,17 @@ def test_rounding_stays_within_its_bound_and_a_wrong_weight_does_not(tmp_path, w
     numeric = rng.standard_normal((200, 3), np.float32) * np.float32(scale)
 
     hidden = np.concatenate([deep, numeric], axis=1).astype(np.float64)
-    layers, last = onnx_tower.folded_layers(dense)
+    layers, last = writer.folded_layers(dense)
     for matrix, bias in layers:
         hidden = np.maximum(hidden @ matrix.astype(np.float64) + bias, 0)
     exact = (hidden @ last + numeric.astype(np.float64) @ dense["wide.numeric_weight"])[:, 0]
     exact += wide.astype(np.float64).sum(1) + dense["wide.bias"]
-    bound = onnx_tower.rounding_bound(dense, deep, wide, numeric)
+    bound = writer.rounding_bound(dense, deep, wide, numeric)
     assert np.median(bound) == pytest.approx(1e-5 * scale, rel=1)
 
     def scored(arrays):
         write_tower(tmp_path, arrays, "relu")
-        return Tower(tmp_path / onnx_tower.TOWER, 1)(deep, wide.sum(1), numeric)
+        return Tower(tmp_path / TOWER, 1)(deep, wide.sum(1), numeric)
 
     assert (np.abs(scored(dense) - exact) <= bound).all()
     wrong = {**dense, "tower.matrix_0": dense["tower.matrix_0"] * np.float32(1.001)}

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_prep.encoding.booleans import BOOLEAN_TEXTS, texts_among
-from data_prep.encoding.encoder import open_encoder
+from data_prep.encoding.prepared_vocabulary import open_encoder
 from data_prep.kernels.parsed import Chunk
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions

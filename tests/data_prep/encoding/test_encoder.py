@@ -6,7 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from data_prep.encoding.encoder import Chunk, open_encoder
+from data_prep.encoding.encoder import Chunk
+from data_prep.encoding.prepared_vocabulary import open_encoder
 from data_prep.options.prepare_options import read_options
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.reader import read_blocks

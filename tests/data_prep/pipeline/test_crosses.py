@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from data_prep.checks.inspect import inspect
-from data_prep.encoding.encoder import open_encoder
+from data_prep.encoding.prepared_vocabulary import open_encoder
 from data_prep.kernels import native, numpy_kernels
 from data_prep.kernels.parsed import Chunk
 from data_prep.kernels.strings import Strings

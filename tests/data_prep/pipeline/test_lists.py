@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from data_prep.checks.inspect import inspect
-from data_prep.encoding.encoder import open_encoder
 from data_prep.encoding.from_values import mappings_to_chunk
+from data_prep.encoding.prepared_vocabulary import open_encoder
 from data_prep.kernels.parsed import Chunk
 from data_prep.options.log_format import ListForm, LogFormat
 from data_prep.options.prepare_options import PrepareOptions, read_options

@@ -20,8 +20,8 @@ from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, TableState
 from app.training.learning_rates import table_spec
 from common import settings
-from data_prep.encoding.encoder import open_encoder
 from data_prep.encoding.from_values import lines_to_chunk
+from data_prep.encoding.prepared_vocabulary import open_encoder
 from data_prep.options.log_format import ListForm, LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare

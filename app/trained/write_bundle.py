@@ -5,12 +5,9 @@ Letters: T touched rows, n rows of one read, D width.
 
 from __future__ import annotations
 
-import ast
 import logging
 import platform
-import re
-import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
@@ -25,18 +22,31 @@ from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.evaluation.calibration import Calibration
 from app.scoring.bundle_folder import GOLDEN, TOLERANCE, Manifest, numbered, write_manifest
-from app.scoring.bundle_tables import BundleTablesSpec, RowType, lookup, stored_as, write_rows
-from app.scoring.delta import changed_rows, check_fits
-from app.scoring.golden_rows import make_rows
-from app.scoring.onnx_tower import rounding_bound, write_tower
+from app.scoring.bundle_tables import (
+    INDEX,
+    BundleTables,
+    BundleTablesSpec,
+    ReadStored,
+    RowType,
+    are_among,
+    chain_row_ids,
+    chain_stored,
+    in_pieces,
+    lookup,
+    stored_as,
+    write_rows,
+)
 from app.scoring.predictor import Predictor, probabilities
 from app.tables.fields import fields_of_model, is_plain
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, TableSnapshot, TableState, scored_table
 from app.tables.optimizers import ROWS, RunningMean, StepHistory
+from app.trained.bundle_code import CODE, write_code
+from app.trained.made_rows import make_rows
+from app.trained.write_tower import rounding_bound, write_tower
 from data_prep.encoding.base import BaseVocabulary
-from data_prep.encoding.encoder import open_vocabulary, write_lookup
 from data_prep.encoding.from_table import table_to_chunk
+from data_prep.encoding.prepared_vocabulary import open_vocabulary, write_lookup
 from data_prep.prepared.schema import Schema, write_schema
 
 log = logging.getLogger(__name__)
@@ -44,14 +54,7 @@ log = logging.getLogger(__name__)
 GOLDEN_ROWS = 100
 # Of a logit, between processors, if no more is to be expected of its terms; on one machine the bits are the same.
 GOLDEN_TOLERANCE = 1e-5
-PROJECT = Path(__file__).parents[2]
-CODE = "code"
-# The package in a bundle's code/ that all its modules are in: on the path, app and common would hide a user's own ones.
-CODE_PACKAGE = "wide_deep_bundle"
-_OWN_IMPORT = re.compile(r"^( *(?:from|import) )((?:app|data_prep|common)[. ])", re.MULTILINE)
-CODE_ROOTS = ("app.cli.predict", "app.cli.bundle", "app.scoring.pyfunc")  # what a bundle brings, with all they import
-PACKAGES = ("numpy", "pyarrow", "onnxruntime", "xxhash", "pyyaml", "isal", "tqdm")  # of the core
-NATIVE = "data_prep/kernels/csrc/log_kernels.h", "data_prep/kernels/csrc/build/liblog_kernels.so"
+PACKAGES = ("numpy", "pyarrow", "onnxruntime", "xxhash", "pyyaml", "isal", "tqdm")  # that scoring needs
 
 
 @dataclass(frozen=True)
@@ -130,9 +133,9 @@ def write_model(folder: Path, model: ExportedModel, rows: RowType, parent: Predi
     row_ids, stored = model.row_ids(schema), stored_as(rows, model.read)
     deleted = np.zeros(0, np.int64)
     if parent is not None:
-        check_fits(parent, schema, spec)
+        _check_fits(parent, schema, spec)
         num_rows = len(row_ids)
-        row_ids, deleted = changed_rows(parent.tables, row_ids, stored)
+        row_ids, deleted = _changed_rows(parent.tables, row_ids, stored)
         if 2 * len(row_ids) > num_rows:
             log.warning(
                 "warning: %.0f %% of the rows differ from those of %s, so a whole bundle is about as small: write one, "
@@ -161,8 +164,36 @@ def write_model(folder: Path, model: ExportedModel, rows: RowType, parent: Predi
             whole_serial=parent.manifest.whole_serial,
         )
     _write_golden(Predictor([*(parent.chain if parent else ()), (folder, manifest)]), base_vocabulary, dense)
-    _write_code(folder / CODE)
+    write_code(folder / CODE)
     return manifest
+
+
+def _check_fits(parent: Predictor, schema: Schema, spec: BundleTablesSpec) -> None:
+    """Raise ValueError where a model cannot be written as changes of `parent`."""
+    there, names = parent.tables[0].spec, ("width", "dtype", "seed", "initial_scale")
+    others = [f"{name} {getattr(spec, name)}, there {getattr(there, name)}" for name in names]
+    others = [text for name, text in zip(names, others, strict=True) if getattr(spec, name) != getattr(there, name)]
+    if others:
+        raise ValueError(f"this model is no change of {parent.folder}: {'; '.join(others)}; export a whole bundle")
+    known = [(field.name, field.oov_ids) for field in parent.schema.categorical]
+    if known != [(field.name, field.oov_ids) for field in schema.categorical]:
+        raise ValueError(f"this model has other columns than {parent.folder}; export a whole bundle")
+
+
+def _changed_rows(
+    parent: Sequence[BundleTables], row_ids: np.ndarray, stored: ReadStored
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return which of `row_ids`, ascending, have other rows than the parent's, and ids of its rows that are gone."""
+    before, old = chain_row_ids(parent), chain_stored(parent)
+    names = [name for name in parent[0].spec.layout() if not name.endswith("padding") and name != INDEX]
+    changed = [np.zeros(0, np.int64)]
+    for ids in in_pieces(row_ids):
+        differs = ~are_among(before, ids)
+        for name in names:
+            new_bytes, old_bytes = (read(name, ids).reshape(len(ids), -1).view(np.uint8) for read in (stored, old))
+            differs |= (new_bytes != old_bytes).any(axis=1)
+        changed.append(ids[differs])
+    return np.concatenate(changed), np.setdiff1d(before, row_ids, assume_unique=True)
 
 
 def _model_content(model: ExportedModel, schema: Schema) -> dict[str, Any]:
@@ -200,58 +231,6 @@ def _write_golden(predictor: Predictor, vocabulary: BaseVocabulary, dense: Mappi
     for name, values in scores.items():
         table = table.append_column(name, pa.array(values))
     pq.write_table(table, predictor.folder / GOLDEN)
-
-
-def _write_code(folder: Path) -> None:
-    """Write the modules that scoring consists of as one package, and the native encoder where it is built."""
-    package = folder / CODE_PACKAGE
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text('"""Code that scores by the bundle which it is in."""\n', encoding="utf-8")
-    for module in code_modules(CODE_ROOTS):
-        path = _module_path(module)
-        assert path is not None
-        target = package / path.relative_to(PROJECT)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        text = _OWN_IMPORT.sub(rf"\1{CODE_PACKAGE}.\2", path.read_text(encoding="utf-8"))
-        target.write_text(text, encoding="utf-8")
-    for file in NATIVE:
-        if (PROJECT / file).is_file():
-            (package / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(PROJECT / file, package / file)
-
-
-def code_modules(roots: Iterable[str]) -> list[str]:
-    """Return the project's modules that `roots` import when they run, inside functions too, with their packages."""
-    found: set[str] = set()
-    left = list(roots)
-    while left:
-        module = left.pop()
-        path = _module_path(module)
-        if path is None or module in found:
-            continue
-        found.add(module)
-        left.append(module.rpartition(".")[0] or module)
-        for node in ast.walk(_WithoutTypes().visit(ast.parse(path.read_text(encoding="utf-8")))):
-            if isinstance(node, ast.Import):
-                left += [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                left += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return sorted(found)
-
-
-class _WithoutTypes(ast.NodeTransformer):
-    """Leaves out the imports for a type checker, which never run."""
-
-    def visit_If(self, node: ast.If) -> ast.If | None:
-        return None if ast.unparse(node.test) == "TYPE_CHECKING" else node
-
-
-def _module_path(module: str) -> Path | None:
-    """Return the file of one of the project's modules; None for any other name."""
-    if module.split(".")[0] not in ("app", "data_prep", "common"):
-        return None
-    path = PROJECT.joinpath(*module.split("."))
-    return next((p for p in (path.with_suffix(".py"), path / "__init__.py") if p.is_file()), None)
 
 
 def finish(folder: Path, manifest: Manifest, texts: Mapping[str, str], beside: Path) -> None:

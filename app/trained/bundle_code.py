@@ -1,0 +1,71 @@
+"""The code in a bundle: the modules of this project that scoring consists of, as one package."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from common.packages import PROJECT
+
+CODE = "code"
+# The package in a bundle's code/ that all its modules are in: on the path, app and common would hide a user's own ones.
+CODE_PACKAGE = "wide_deep_bundle"
+_OWN_IMPORT = re.compile(r"^( *(?:from|import) )((?:app|data_prep|common)[. ])", re.MULTILINE)
+CODE_ROOTS = ("app.cli.predict", "app.cli.bundle", "app.scoring.pyfunc")  # what a bundle brings, with all they import
+NATIVE = "data_prep/kernels/csrc/log_kernels.h", "data_prep/kernels/csrc/build/liblog_kernels.so"
+
+
+def write_code(folder: Path) -> None:
+    """Write the modules that scoring consists of as one package, and the native encoder if it is built."""
+    package = folder / CODE_PACKAGE
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text('"""Code that scores by the bundle which it is in."""\n', encoding="utf-8")
+    for path in code_files(CODE_ROOTS):
+        target = package / path.relative_to(PROJECT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        text = _OWN_IMPORT.sub(rf"\1{CODE_PACKAGE}.\2", path.read_text(encoding="utf-8"))
+        target.write_text(text, encoding="utf-8")
+    for file in NATIVE:
+        if (PROJECT / file).is_file():
+            (package / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(PROJECT / file, package / file)
+
+
+def code_files(roots: Iterable[str]) -> list[Path]:
+    """Return the files of the project that the modules `roots` import when they run, inside functions too.
+
+    A package's __init__.py is left out if it holds a docstring alone: Python does without.
+    """
+    trees: dict[Path, ast.Module] = {}
+    waiting = list(roots)
+    while waiting:
+        module = waiting.pop()
+        path = _module_path(module)
+        if path is None or path in trees:
+            continue
+        trees[path] = _WithoutTypes().visit(ast.parse(path.read_text(encoding="utf-8")))
+        waiting.append(module.rpartition(".")[0] or module)
+        for node in ast.walk(trees[path]):
+            if isinstance(node, ast.Import):
+                waiting += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return sorted(path for path, tree in trees.items() if tree.body[bool(ast.get_docstring(tree)) :])
+
+
+class _WithoutTypes(ast.NodeTransformer):
+    """Leaves out the imports for a type checker, which never run."""
+
+    def visit_If(self, node: ast.If) -> ast.If | None:
+        return None if ast.unparse(node.test) == "TYPE_CHECKING" else node
+
+
+def _module_path(module: str) -> Path | None:
+    """Return the file of one of the project's modules; None for any other name."""
+    if module.split(".")[0] not in ("app", "data_prep", "common"):
+        return None
+    path = PROJECT.joinpath(*module.split("."))
+    return next((p for p in (path.with_suffix(".py"), path / "__init__.py") if p.is_file()), None)

@@ -1,0 +1,163 @@
+"""The tower with the wide head as an ONNX model, built from a checkpoint's parameters.
+
+    logit = Σ_f wide row_f + numeric · w + b + tower([deep row_f …, numeric])
+
+A calibrated bundle's logits are slope · logit + intercept.
+
+What the numeric fields add to the first layer is folded into its matrix, batch normalization into matrices and biases.
+
+Letters: n examples, C fields, N numeric fields, D width, H width of a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from app.evaluation.calibration import Calibration
+from app.scoring.onnx_tower import TOWER
+
+if TYPE_CHECKING:
+    import onnx
+
+OPSET, IR_VERSION = 20, 9  # the first with Gelu; what onnxruntime 1.16 and later read
+MOST_BYTES = 2_000_000_000  # of a model in one file: protobuf's limit is 2 GiB
+NORM_EPSILON = 1e-5  # app/model/batch_norm.py
+ROUNDING = 2.0**-20  # of the root of the sum of its terms' squares, that a sum may be off; see `rounding_bound`
+
+
+def write_tower(
+    folder: Path, dense: Mapping[str, np.ndarray], activation: str, calibration: Calibration | None = None
+) -> None:
+    """Write tower.onnx for the dense arrays of a checkpoint, with its weights beside it where they are large."""
+    import onnx
+
+    model = build_tower(dense, activation, calibration)
+    size = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
+    path = folder / TOWER
+    if size <= MOST_BYTES:
+        onnx.checker.check_model(model)
+        onnx.save_model(model, path)
+    else:
+        data = f"{TOWER}.data"
+        onnx.save_model(model, path, save_as_external_data=True, location=data, size_threshold=1024)
+        onnx.checker.check_model(str(path))
+
+
+def build_tower(
+    dense: Mapping[str, np.ndarray], activation: str, calibration: Calibration | None = None
+) -> onnx.ModelProto:
+    """Return the model: deep_rows [n, C * D], wide_rows [n] (summed over fields), numeric [n, N] -> logits [n]."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    layers, last = folded_layers(dense)
+    num_numeric = len(dense.get("wide.numeric_weight", ()))
+    weights = {f"matrix_{i}": matrix for i, (matrix, _) in enumerate(layers)}
+    weights |= {f"bias_{i}": bias for i, (_, bias) in enumerate(layers)}
+    weights |= {"last_matrix": last, "bias": dense["wide.bias"].reshape(1), "flat": np.array([-1], np.int64)}
+    nodes, hidden = [], "deep_rows"
+    if num_numeric:
+        weights["numeric_weight"] = dense["wide.numeric_weight"]
+        nodes.append(helper.make_node("Concat", ["deep_rows", "numeric"], ["inputs"], axis=1))
+        hidden = "inputs"
+    for i in range(len(layers)):
+        nodes.append(helper.make_node("Gemm", [hidden, f"matrix_{i}", f"bias_{i}"], [f"sums_{i}"]))
+        nodes += _activation(activation, f"sums_{i}", f"hidden_{i}")
+        hidden = f"hidden_{i}"
+    nodes += [helper.make_node("MatMul", [hidden, "last_matrix"], ["tower_column"])]
+    column = "tower_column"
+    if num_numeric:
+        nodes += [
+            helper.make_node("MatMul", ["numeric", "numeric_weight"], ["numeric_column"]),
+            helper.make_node("Add", ["tower_column", "numeric_column"], ["column"]),
+        ]
+        column = "column"
+    nodes += [
+        helper.make_node("Reshape", [column, "flat"], ["tower_logits"]),
+        helper.make_node("Add", ["tower_logits", "wide_rows"], ["without_bias"]),
+        helper.make_node("Add", ["without_bias", "bias"], ["logits" if calibration is None else "uncalibrated"]),
+    ]
+    if calibration is not None:
+        weights |= {name: np.array([getattr(calibration, name)], np.float32) for name in ("slope", "intercept")}
+        nodes += [
+            helper.make_node("Mul", ["uncalibrated", "slope"], ["scaled"]),
+            helper.make_node("Add", ["scaled", "intercept"], ["logits"]),
+        ]
+    num_deep = len(layers[0][0]) - num_numeric
+    graph = helper.make_graph(
+        nodes,
+        "wide_deep",
+        [
+            helper.make_tensor_value_info("deep_rows", TensorProto.FLOAT, ["n", num_deep]),
+            helper.make_tensor_value_info("wide_rows", TensorProto.FLOAT, ["n"]),
+            helper.make_tensor_value_info("numeric", TensorProto.FLOAT, ["n", num_numeric]),
+        ],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n"])],
+        [numpy_helper.from_array(np.ascontiguousarray(array), name) for name, array in weights.items()],
+    )
+    opset = helper.make_opsetid("", OPSET)
+    return helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION, producer_name="wide-deep")
+
+
+def folded_layers(dense: Mapping[str, np.ndarray]) -> tuple[list[tuple[np.ndarray, np.ndarray]], np.ndarray]:
+    """Return (matrix, bias) of each hidden layer, and the last matrix [H, 1], float32; folded in float64."""
+    num_hidden = sum(name.startswith("tower.bias_") for name in dense)
+    layers = []
+    for i in range(num_hidden):
+        matrix, bias = (dense[f"tower.{name}_{i}"].astype(np.float64) for name in ("matrix", "bias"))
+        if i == 0 and "tower.numeric_rows" in dense:
+            # Field f adds x_f · (E_f · W_f): one more row of the matrix.
+            rows, matrices = dense["tower.numeric_rows"], dense["tower.numeric_matrix"]
+            folded = np.einsum("nd,ndh->nh", rows.astype(np.float64), matrices.astype(np.float64))
+            matrix = np.concatenate([matrix, folded])
+        if f"tower.norm_scale_{i}" in dense:
+            names = ("norm_scale", "norm_shift", "running_mean", "running_variance")
+            scale, shift, mean, variance = (dense[f"tower.{name}_{i}"].astype(np.float64).reshape(-1) for name in names)
+            factor = scale / np.sqrt(variance + NORM_EPSILON)
+            matrix, bias = matrix * factor, (bias - mean) * factor + shift
+        layers.append((matrix.astype(np.float32), bias.astype(np.float32)))
+    return layers, dense[f"tower.matrix_{num_hidden}"]
+
+
+def rounding_bound(
+    dense: Mapping[str, np.ndarray], deep_rows: np.ndarray, wide_rows: np.ndarray, numeric: np.ndarray
+) -> np.ndarray:
+    """Return how far two honest float32 evaluations of a logit may be apart, [n]; `wide_rows` [n, C] are not summed.
+
+    A sum of n terms in float32 is off by some √n · 2⁻²⁴ of its terms, as roundings are like random steps (Higham &
+    Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019). `ROUNDING` has n = 256: longer sums are
+    added up in blocks. Terms and errors pass the layers as sums of squares, as of random signs; no activation is much
+    steeper than 1.
+    """
+    layers, last = folded_layers(dense)
+    squares = np.square(np.concatenate([deep_rows, numeric], axis=1), dtype=np.float64)
+    errors = np.zeros_like(squares)
+    for matrix, bias in (*layers, (last, dense["wide.bias"])):
+        weights = np.square(matrix, dtype=np.float64)
+        squares = squares @ weights + np.square(bias, dtype=np.float64)
+        errors = errors @ weights + ROUNDING**2 * squares
+    of_wide = np.square(wide_rows, dtype=np.float64).sum(axis=1)
+    if "wide.numeric_weight" in dense:
+        of_wide += np.square(numeric * dense["wide.numeric_weight"][:, 0], dtype=np.float64).sum(axis=1)
+    bound: np.ndarray = np.sqrt(errors[:, 0] + ROUNDING**2 * of_wide)
+    return bound
+
+
+def _activation(name: str, sums: str, outputs: str) -> list[onnx.NodeProto]:
+    from onnx.helper import make_node
+
+    if name == "silu":
+        gate = f"{outputs}_gate"
+        return [make_node("Sigmoid", [sums], [gate]), make_node("Mul", [sums, gate], [outputs])]
+    kinds: dict[str, tuple[str, dict[str, Any]]] = {
+        "relu": ("Relu", {}),
+        "gelu": ("Gelu", {"approximate": "tanh"}),  # MindSpore's nn.GELU
+        "leaky_relu": ("LeakyRelu", {"alpha": 0.01}),
+        "tanh": ("Tanh", {}),
+        "sigmoid": ("Sigmoid", {}),
+    }
+    operator, attributes = kinds[name]
+    return [make_node(operator, [sums], [outputs], **attributes)]

@@ -1,0 +1,63 @@
+"""The vocabulary of a prepared folder: as an encoder, and as search tables for a bundle."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from data_prep.encoding.base import BaseVocabulary, read_base_vocabulary
+from data_prep.encoding.encoder import RowEncoder, description_of, options_of, without_label
+from data_prep.encoding.lookup_file import LOOKUP_FILE, write_lookup_tables
+from data_prep.encoding.vocabulary import FieldVocabulary, added_values, update_checksum
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.prepared.schema import CategoricalField, Schema, read_schema
+
+
+def open_encoder(prepared: Path) -> RowEncoder:
+    """Return an encoder with the vocabulary and the numeric transforms of a prepared folder, for use in this process.
+
+    Raises FileNotFoundError if the folder is not a prepared one, ValueError if its schema.json is not readable.
+    """
+    schema, options, base = open_vocabulary(prepared)
+    with tempfile.TemporaryDirectory(prefix="vocabulary-") as folder:
+        lookup = write_lookup_tables(base.fields(), Path(folder) / LOOKUP_FILE)
+        _ = lookup.opened  # before the file is deleted
+    return RowEncoder(schema.numeric, lookup, schema.ids_dtype, without_label(options))
+
+
+def open_vocabulary(prepared: Path) -> tuple[Schema, PrepareOptions, BaseVocabulary]:
+    """Return the schema, the options and the vocabulary of a prepared folder. Raises as `open_encoder`."""
+    schema = read_schema(prepared)
+    options = options_of(schema, prepared)
+    return schema, options, read_base_vocabulary(prepared, options)
+
+
+def write_lookup(
+    base: BaseVocabulary, folder: Path, known: Sequence[CategoricalField] = (), values: str = ""
+) -> dict[str, Any]:
+    """Write a vocabulary's search tables into `folder`; return what `open_lookup` needs, as plain values.
+
+    With the fields that are `known`, and the checksum of their `values`, only the tables of what was added to them.
+    Raises ValueError where the vocabulary is not those values and additions.
+    """
+    of_known, of_all = xxhash.xxh3_64(), xxhash.xxh3_64()
+    columns = zip(known, base.columns, strict=True) if known else ()
+    known = [field for field, column in columns if not column.shares]
+
+    def fields() -> Iterator[FieldVocabulary]:
+        for i, field in enumerate(base.fields()):
+            update_checksum(of_all, field, field.ids)
+            if known:
+                update_checksum(of_known, field, known[i])
+            yield added_values(field, known[i]) if known else field
+
+    lookup = write_lookup_tables(fields(), folder / LOOKUP_FILE)
+    if known and of_known.hexdigest() != values:
+        raise ValueError(
+            f"the vocabulary of {base.folder} is another one than the parent's with additions; export a whole bundle"
+        )
+    return description_of(lookup) | {"values": of_all.hexdigest()}
