@@ -6,6 +6,7 @@ import errno
 import json
 import logging
 import os
+import shutil
 import signal
 import time
 from collections import Counter
@@ -20,6 +21,8 @@ from app.checkpoint.manifest import MANIFEST, read_manifest
 from app.checkpoint.retention import whole_checkpoints
 from app.trained import evaluate_split
 from app.training import loop, saving
+from app.training.loop import Trainer
+from app.training.stop_signals import Stopped
 
 
 @pytest.fixture
@@ -39,6 +42,24 @@ def command(cpu, project, tiny_dataset, tmp_path, monkeypatch, caplog):
     yield run
     for handler in set(logging.getLogger().handlers) - set(handlers):
         logging.getLogger().removeHandler(handler)
+
+
+@pytest.fixture(scope="module")
+def one_epoch(cpu, project, tiny_dataset, tmp_path_factory):
+    """A run of one epoch, whose steps were profiled; not to be changed."""
+    folder = tmp_path_factory.mktemp("one epoch")
+    words = ("tables.backend=reference", "train.profile=true")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        config = str(project / "configs" / "tiny.yaml")
+        assert main(["train", "--config", config, "--dataset", str(tiny_dataset), *words]) == 0
+    return folder / "device_0"
+
+
+@pytest.fixture
+def trained(one_epoch, tmp_path):
+    """A copy of that run in this test's folder."""
+    return shutil.copytree(one_epoch, tmp_path / "device_0")
 
 
 def test_dry_run_says_where_each_table_op_runs_and_leaves_nothing(command, capsys, tmp_path):
@@ -86,9 +107,7 @@ def test_a_step_that_is_not_finite_stops_the_run_with_its_place(command, tmp_pat
     assert "the run stopped: FloatingPointError" in (run / "test_deep0.log").read_text()
 
 
-def test_wrong_settings_leave_an_older_run_alone(command, tmp_path, tiny_dataset, monkeypatch):
-    assert command("train", "tables.backend=reference")[0] == 0
-
+def test_wrong_settings_leave_an_older_run_alone(command, trained, tmp_path, monkeypatch):
     def missing_library():
         raise FileNotFoundError("the native host tables are not built")
 
@@ -117,21 +136,6 @@ def metrics_of(run):
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_a_time_limit_saves_and_ends_with_status_0(command, tmp_path):
-    """A tenth of a millisecond is over before the first step: the second launch takes all steps."""
-    run = tmp_path / "device_0"
-    status, log = command(*TRAIN, "train.time_limit=1e-6")
-    assert status == 0
-    assert "stopped after saving: train.time_limit=1e-06 minutes are up" in log
-    assert (status_of(run), [path.name for path in (run / "checkpoints").glob("step-*")]) == (
-        "stopped",
-        ["step-00000000"],
-    )
-    assert "Resuming " in command(*TRAIN)[1]
-    assert status_of(run) == "finished"
-    assert len((run / "loss.log").read_text().splitlines()) == 10
-
-
 def test_minutes_between_checkpoints(command, tmp_path):
     """A microsecond after a checkpoint the next is due: every step."""
     assert command(*TRAIN, "checkpoint.every_minutes=1e-8", "checkpoint.keep_last=0")[0] == 0
@@ -150,7 +154,7 @@ def fail_saves(monkeypatch, steps):
     monkeypatch.setattr(saving, "write_checkpoint", save_or_fail)
 
 
-def test_a_save_that_fails_is_loud_and_the_training_goes_on(command, tmp_path, monkeypatch):
+def test_a_save_that_fails_is_logged_and_the_training_continues(command, tmp_path, monkeypatch):
     fail_saves(monkeypatch, steps={5})
     status, log = command(*TRAIN)
     assert status == 3
@@ -162,7 +166,7 @@ def test_a_save_that_fails_is_loud_and_the_training_goes_on(command, tmp_path, m
     assert status_of(run) == "finished"
 
 
-def test_a_run_whose_last_state_is_not_saved_is_no_finished_one(command, tmp_path, monkeypatch):
+def test_a_run_whose_last_state_is_not_saved_is_not_finished(command, tmp_path, monkeypatch):
     fail_saves(monkeypatch, steps={10})
     status, log = command(*TRAIN)
     assert status == 3
@@ -175,26 +179,19 @@ def test_a_run_whose_last_state_is_not_saved_is_no_finished_one(command, tmp_pat
     assert "step-00000005: epoch 2, step 1 of it" in log
 
 
-def test_evaluate_judges_the_run_in_this_folder(command, capsys, tmp_path):
-    assert command("train", "train.epochs=2", "tables.backend=reference")[0] == 0
-    capsys.readouterr()
+def test_evaluate_takes_the_run_in_this_folder(command, capsys, trained):
     for split in ("test", "valid", "train"):
         assert command("evaluate", "--split", split)[0] == 0
     out = capsys.readouterr().out
     assert [line.split(":")[0] for line in out.splitlines() if line[0] != " "] == ["test", "valid", "train"]
-    lines = (tmp_path / "device_0" / "eval.log").read_text().splitlines()
-    assert len(lines) == 5
-    files = sorted(path.name for path in (tmp_path / "device_0" / "evaluations").iterdir())
-    assert files == [
-        f"{name}-step-{step:08d}.json"
-        for name, step in zip(("test", "train", "valid", "valid"), (10, 10, 5, 10), strict=True)
-    ]
-    judged = [line for line in lines if "split: valid" in line]
-    assert judged[-1] in judged[:-1]  # from the checkpoint alone, what was measured while training
+    while_training, *later = (trained / "eval.log").read_text().splitlines()
+    assert [line.split("split: ")[1].split()[0] for line in later] == ["test", "valid", "train"]
+    assert later[1] == while_training  # from the checkpoint alone
+    files = sorted(path.name for path in (trained / "evaluations").iterdir())
+    assert files == [f"{split}-step-00000005.json" for split in ("test", "train", "valid")]
 
 
-def test_ctrl_c_ends_an_evaluation_with_a_line_and_writes_nothing(command, tmp_path, monkeypatch):
-    assert command("train", "train.epochs=1")[0] == 0
+def test_ctrl_c_ends_an_evaluation_with_a_line_and_writes_nothing(command, trained, tmp_path, monkeypatch):
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     measure = evaluate_split.measure
 
@@ -209,9 +206,8 @@ def test_ctrl_c_ends_an_evaluation_with_a_line_and_writes_nothing(command, tmp_p
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
-def test_a_report_lies_in_the_run_and_has_what_was_judged_since(command, capsys, tmp_path):
-    assert command("train", "tables.backend=reference", "train.profile=true")[0] == 0
-    report = tmp_path / "device_0" / "report.html"
+def test_the_report_in_a_run_shows_later_evaluations(command, capsys, trained, tmp_path):
+    report = trained / "report.html"
     assert "evaluate them with: make eval" in report.read_text()
     assert "NativeTower" in report.read_text()  # a kernel of the profiled steps
     assert command("evaluate")[0] == 0
@@ -236,8 +232,7 @@ def test_a_report_that_cannot_be_made_is_an_error(command, words, message):
     assert message in log
 
 
-def test_evaluate_changes_no_setting_of_the_model(command):
-    assert command("train", "tables.backend=reference")[0] == 0
+def test_evaluate_changes_no_setting_of_the_model(command, trained):
     assert command("evaluate", "eval.group_field=C2", "eval.bootstrap=0")[0] == 0
     status, log = command("evaluate", "train.seed=2")
     assert status == 2
@@ -281,8 +276,8 @@ def test_evaluating_within_an_epoch_changes_no_bit_of_the_training(command, tmp_
 
 
 def some_without_weight(read, seed):
-    """Give a third of the training rows weight 0, and all of every fourth batch; these rows are drawn by `seed`, and
-    with None there are none."""
+    """Give a third of the training rows weight 0, and all of every fourth batch; `seed` draws their values, and
+    None leaves them out."""
 
     def read_batches(folder, schema, *place, **named):
         for number, batch in enumerate(read(folder, schema, *place, **named)):
@@ -314,15 +309,14 @@ def some_without_weight(read, seed):
 def test_rows_of_weight_0_change_no_bit_of_the_training(command, tmp_path, monkeypatch, words):
     """Whatever they hold, and as if they were not there: no L2, no step of LazyAdam, no row in a checkpoint."""
     read, found = loop.read_batches, []
-    for seed in (1, 2, None):
+    for seed in (1, None):
         monkeypatch.setattr(loop, "read_batches", some_without_weight(read, seed))
         assert command("train", "train.resume=never", "train.epochs=2", *words)[0] == 0
         found.append((arrays_of(tmp_path / "device_0", 10), (tmp_path / "device_0" / "loss.log").read_bytes()))
     assert found[1] == found[0]
-    assert found[2] == found[0]
 
 
-def test_the_best_of_the_evaluations_is_kept_and_judged(command, capsys, tmp_path):
+def test_the_best_of_the_evaluations_is_kept_and_evaluated(command, capsys, tmp_path):
     """With rates this high the training diverges: `evaluate` takes the first evaluation's model, not the newest."""
     words = ("deep_optimizer.learning_rate=0.3", "tower_optimizer.learning_rate=0.3", "wide_optimizer.learning_rate=3")
     assert command(*TRAIN, "eval.every_steps=2", "eval.metric=log_loss", "checkpoint.keep_last=1", *words)[0] == 4
@@ -338,29 +332,46 @@ def test_the_best_of_the_evaluations_is_kept_and_judged(command, capsys, tmp_pat
 EARLY = (*TRAIN, "eval.every_steps=2", "eval.patience=3", "eval.min_improvement=0.9", "checkpoint.keep_last=0")
 
 
-def test_a_run_without_improvement_ends_early_as_finished(command, tmp_path):
+def test_a_run_that_ends_early_is_the_same_after_stops_before_and_within_it(command, tmp_path, monkeypatch):
+    """A time limit is over before the first step; then the evaluation of step 4 is left undone, and done again."""
+    run, score = tmp_path / "device_0", Trainer._score
     status, log = command(*EARLY)
-    run = tmp_path / "device_0"
     assert (status, status_of(run)) == (0, "finished")
     assert "stopped early: auc on valid has not risen above" in log
     assert [line["step"] for line in metrics_of(run) if "split" in line] == [2, 4, 5, 6]
     assert "for 3 evaluations (eval.patience=3); the best is" in metrics_of(run)[-1]["stopped_early"]
-    assert (run / "checkpoints" / "step-00000006").is_dir()
     assert len((run / "loss.log").read_text().splitlines()) == 6
+
+    status, log = command(*EARLY, "train.time_limit=1e-6", "train.resume=never")
+    assert (status, status_of(run)) == (0, "stopped")
+    assert "stopped after saving: train.time_limit=1e-06 minutes are up" in log
+    assert [path.name for path in (run / "checkpoints").glob("step-*")] == ["step-00000000"]
+
+    def stopped_at_step_4(self, batch, unique):
+        if self.position.step == 4:
+            raise Stopped("a test", 143)
+        return score(self, batch, unique)
+
+    monkeypatch.setattr(Trainer, "_score", stopped_at_step_4)
+    status, log = command(*EARLY)
+    assert status == 143
+    assert "Resuming " in log
+    monkeypatch.setattr(Trainer, "_score", score)
+    assert command(*EARLY)[0] == 0
+    whole = tmp_path / "device_0.1"
+    assert arrays_of(run, 6) == arrays_of(whole, 6)
+    for name in ("loss.log", "eval.log"):
+        assert (run / name).read_bytes() == (whole / name).read_bytes()
 
 
 TINY_RATES = tuple(f"{group}_optimizer={{name: sgd, learning_rate: 1.0e-9}}" for group in ("deep", "tower"))
 TINY_RATES += ("wide_optimizer={name: ftrl, learning_rate: 1.0e-9, schedule: {name: constant, warmup_steps: 7}}",)
 
 
-def test_a_warm_start_is_evaluated_before_its_first_step(command, tmp_path, monkeypatch):
+def test_a_warm_start_is_evaluated_before_its_first_step(command, trained, tmp_path, monkeypatch):
     """The result is its source's, and takes no part in the selection; at tiny rates it stays so. After a stop, during
     it or later, every log is that of a run without a stop."""
-    from app.training.loop import Trainer
-    from app.training.stop_signals import Stopped
-
-    assert command("train", "tables.backend=reference")[0] == 0
-    (tmp_path / "device_0").rename(tmp_path / "model")
+    trained.rename(tmp_path / "model")
     (source,) = [line for line in metrics_of(tmp_path / "model") if "split" in line]
     words = (*TRAIN, *TINY_RATES, "train.init_from=model", "checkpoint.keep_best=1", "train.resume=never")
     status, log = command(*words)
@@ -398,34 +409,11 @@ def test_a_warm_start_is_evaluated_before_its_first_step(command, tmp_path, monk
         assert (stopped / name).read_bytes() == (whole / name).read_bytes()
 
 
-def test_patience_goes_on_over_a_stop_in_the_middle_of_an_evaluation(command, tmp_path, monkeypatch):
-    """The second launch does the evaluation of step 4 that the first left undone, and ends at the same step."""
-    from app.training.loop import Trainer
-    from app.training.stop_signals import Stopped
-
-    assert command(*EARLY)[0] == 0
-    score = Trainer._score
-
-    def stopped_at_step_4(self, batch, unique):
-        if self.position.step == 4:
-            raise Stopped("a test", 143)
-        return score(self, batch, unique)
-
-    monkeypatch.setattr(Trainer, "_score", stopped_at_step_4)
-    assert command(*EARLY, "train.resume=never")[0] == 143
-    monkeypatch.setattr(Trainer, "_score", score)
-    assert command(*EARLY)[0] == 0
-    whole, resumed = tmp_path / "device_0.1", tmp_path / "device_0"
-    assert arrays_of(resumed, 6) == arrays_of(whole, 6)
-    for name in ("loss.log", "eval.log"):
-        assert (resumed / name).read_bytes() == (whole / name).read_bytes()
-
-
 def test_a_resume_reads_each_manifest_once_and_so_does_retention(command, monkeypatch):
     words = ("checkpoint.delta=true", "checkpoint.full_every=9", "checkpoint.every_steps=2", "checkpoint.keep_last=0")
     assert command("train", "train.epochs=1", *words)[0] == 0
     reads, read_text = Counter(), Path.read_text
-    at_first_step, take_step = [], loop.Trainer._take_step
+    at_first_step, take_step = [], Trainer._take_step
 
     def counted(path, *arguments, **named):
         reads[path.parent.name] += path.name == MANIFEST
@@ -436,7 +424,7 @@ def test_a_resume_reads_each_manifest_once_and_so_does_retention(command, monkey
         return take_step(*arguments)
 
     monkeypatch.setattr(Path, "read_text", counted)
-    monkeypatch.setattr(loop.Trainer, "_take_step", stepping)
+    monkeypatch.setattr(Trainer, "_take_step", stepping)
     monkeypatch.setattr("app.training.start.check_launch", lambda *_: None)  # which looks before the folder is locked
     assert command("train", "train.epochs=2", *words)[0] == 0
     chain = [f"step-{step:08d}" for step in (2, 4, 5)]
@@ -445,22 +433,17 @@ def test_a_resume_reads_each_manifest_once_and_so_does_retention(command, monkey
     assert +reads == Counter([*chain, *(f"step-{step:08d}" for step in (6, 8, 10))])
 
 
-def test_a_finished_run_is_not_trained_again_but_more_epochs_are(command, tmp_path):
-    run = tmp_path / "device_0"
-    assert command("train", "tables.backend=reference")[0] == 0
+def test_a_finished_run_is_not_trained_again_but_more_epochs_are(command, trained, tmp_path):
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     status, log = command("train", "tables.backend=reference")
     assert status == 0
-    assert f"the run in {run} is finished: all 1 epochs are done; evaluate it with: make eval" in log
+    assert f"the run in {trained} is finished: all 1 epochs are done; evaluate it with: make eval" in log
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert command("train", "tables.backend=reference", "train.epochs=2")[0] == 0
-    assert len((run / "loss.log").read_text().splitlines()) == 10
-    assert command("train", "tables.backend=reference", "train.epochs=2", "train.resume=never")[0] == 0
-    assert (tmp_path / "device_0.1").is_dir()
+    assert len((trained / "loss.log").read_text().splitlines()) == 10
 
 
-def test_a_run_begins_with_the_model_of_the_run_that_it_displaces(command, tmp_path):
-    assert command("train", "tables.backend=reference")[0] == 0
+def test_a_run_begins_with_the_model_of_the_run_that_it_displaces(command, trained, tmp_path):
     words = ("train", "tables.backend=reference", "train.init_from=device_0", "train.seed=2")
     status, log = command(*words)
     assert status == 0, log
