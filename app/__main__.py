@@ -1,7 +1,7 @@
 """The command line: `python -m app {train,sweep,evaluate,baseline,report,checkpoint,export,predict,serve,bundle}`.
 
-Exit status: 0 done, or stopped at train.time_limit; 1 training stopped at NaN or infinity; 2 wrong input or settings;
-3 something could not be written; 4 training ended with a loss above that of predicting the click rate; 130 after
+Exit status: 0 done, or stopped at train.time_limit. 1 training stopped at NaN or infinity. 2 wrong input or settings.
+3 something could not be written. 4 training ended with a loss above that of predicting the click rate. 130 after
 Ctrl-C, 143 after SIGTERM.
 """
 
@@ -77,7 +77,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _refuse_foreign_flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """End `train` with a usage error for a flag that is a setting here; argparse would only call it unrecognized."""
+    """End `train` with a usage error for a flag that is a setting here. argparse would only call it unrecognized."""
     if words[:1] != ["train"]:
         return
     commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))

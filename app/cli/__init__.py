@@ -1,3 +1,3 @@
 """The commands: train, rank (one of its processes), sweep, evaluate, baseline, checkpoint, export_rows, export,
-predict, serve, bundle; notebook has them as functions.
+predict, serve, bundle. The file notebook has them as functions.
 """

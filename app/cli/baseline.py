@@ -1,7 +1,7 @@
 """`python -m app baseline`: logistic regression on a prepared folder, the floor that a Wide&Deep has to beat.
 
 Features are the one-hot ids of the categorical fields and the numeric columns. The rows are held in memory, so at most
-`--max-rows` training rows are taken; valid and test rows pass by in batches. Letters: N numeric columns, C categorical
+`--max-rows` training rows are taken. Rows of valid and test come in batches. Letters: N numeric columns, C categorical
 fields, V vocabulary.
 """
 
@@ -161,7 +161,7 @@ class Solver:
         self._curvatures = rate * (1 - rate) * squares
 
     def fit(self, inverse_penalty: float, start: Fitted | None = None) -> Fitted:
-        """Fit with one penalty, from the solution with another where one is given."""
+        """Fit with one penalty. If the solution with another is given, begin there."""
         from scipy.optimize import minimize
 
         penalties = np.append(np.full(self._features.shape[1], 1 / inverse_penalty), 0)
@@ -202,7 +202,7 @@ def read_features(
 ) -> tuple[Any, np.ndarray, np.ndarray | None]:
     """Return features, sparse [rows, N + V], labels [rows] and weights [rows], if the rows have them.
 
-    They are those of a split, or of about `max_rows` rows of it; rows of weight 0 are left out.
+    They are those of a split, or of about `max_rows` rows of it. Rows of weight 0 are left out.
     """
     from scipy import sparse
 

@@ -1,4 +1,4 @@
-"""`python -m app bundle`, and `python -m app.cli.bundle` where there is no MindSpore: a bundle checked or explained."""
+"""`python -m app bundle`, and `python -m app.cli.bundle` without MindSpore: check a bundle, or explain a score."""
 
 from __future__ import annotations
 

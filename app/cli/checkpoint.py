@@ -130,10 +130,10 @@ def _reshard(arguments: argparse.Namespace) -> None:
 
 
 def reshard(path: Path, folder: Path, num_shards: int) -> Path:
-    """Write the checkpoint `path` below `folder` with `num_shards` files a table; the same rows, bit for bit.
+    """Write the checkpoint `path` below `folder` with `num_shards` files a table, bit for bit.
 
-    Raises ValueError for a number below 1, a damaged checkpoint, or a folder in which another process works;
-    FileExistsError if the step is there already.
+    Raises ValueError for a number below 1, a damaged checkpoint, or a folder in which another process works,
+    and FileExistsError if the step is there already.
     """
     if num_shards < 1:
         raise ValueError(f"a table has 1 file or more, found --shards {num_shards}")
@@ -162,7 +162,7 @@ def _compact(arguments: argparse.Namespace) -> None:
 
 @contextmanager
 def _own(folder: Path, advice: str) -> Iterator[None]:
-    """Hold the lock of a folder that is written to, as a training does; on an error remove a folder made for it."""
+    """Hold the lock of a folder that is written to, as a training does. After an error, remove a folder made for it."""
     is_new = not folder.exists()
     try:
         lock = lock_folder(folder)

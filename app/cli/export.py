@@ -38,7 +38,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write and check a bundle; return the exit status."""
+    """Write and check a bundle, and return the exit status."""
     require("onnx", "onnxruntime")
     parent = Predictor.open(arguments.delta_from) if arguments.delta_from else None
     rows: RowType = parent.tables[0].spec.dtype if parent else "float32"

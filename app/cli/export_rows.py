@@ -27,9 +27,9 @@ GROUP_ROWS = 1 << 16  # rows at a time, and a row group
 
 
 def export_rows(checkpoint: Checkpoint, table: str, dataset: Path, schema: Schema, output: Path) -> int:
-    """Write the touched rows of `table`, as the model scores with them, in the vocabulary's order; return how many.
+    """Write the touched rows of `table`, as the model scores with them, in the vocabulary's order, and return how many.
 
-    Raises ValueError where the vocabulary does not name every touched row.
+    Raises ValueError if the vocabulary does not name every touched row.
     """
     manifest = checkpoint.manifest
     history = step_history(manifest) if table == DEEP else None  # other rows are saved as of the newest step

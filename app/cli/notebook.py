@@ -78,7 +78,7 @@ def prepare(
     restart: bool = False,
     **options: Any,
 ) -> Schema:
-    """Turn a raw log into the prepared folder `output`, or resume that; return its schema.
+    """Turn a raw log into the prepared folder `output`, or resume that, and return its schema.
 
     `log` is a file, a folder, a glob or several of them, or a table of pandas (without its index), polars or pyarrow.
     `config` is a file of settings whose section `prepare` counts. `data` describes a log with other columns than
@@ -117,14 +117,14 @@ def train(
     on_evaluation: Callable[[Run, Values], object] | None = None,
     **sections: Mapping[str, Any],
 ) -> Run:
-    """Train in the folder `run` as `python -m app train`: a new run, or the one there resumed; return the run.
+    """Train in the folder `run` as `python -m app train`: a new run, or the one there resumed. Return the run.
 
     `config` is a file of settings, `sections` change them: `train={"epochs": 3}`. (A `Config` counts as set throughout:
-    `train.auto` has nothing left to choose.) After each `train.log_every_steps`
-    steps `on_step` is called with their means, after each evaluation on valid `on_evaluation` with its metrics. What
-    they raise ends the training; the checkpoints stay. Ctrl-C (in a notebook: interrupt) finishes the step, saves, and
-    raises KeyboardInterrupt: the same call resumes. Raises ValueError and OSError for wrong input, FloatingPointError
-    where a step is not finite, OSError where the last state cannot be saved.
+    `train.auto` has nothing left to choose.) After each `train.log_every_steps` steps `on_step` is called with their
+    means, after each evaluation on valid `on_evaluation` with its metrics. An error that they raise ends the training,
+    whose checkpoints stay. Ctrl-C (in a notebook: interrupt) finishes the step, saves, and raises KeyboardInterrupt.
+    The same call resumes. Raises ValueError and OSError for wrong input, FloatingPointError if a step is not finite,
+    OSError if the last state cannot be saved.
     """
     wanted = resolve_by_rows(lambda base: _config(config, sections, base), lambda: read_schema(Path(dataset)))
     path = Path(run).absolute()
@@ -153,7 +153,7 @@ def evaluate(
     by: Sequence[str] = (),
     calibrate: bool = False,
 ) -> Evaluation:
-    """Evaluate a run's best checkpoint, or the one that is given, as `python -m app evaluate`; print and return it.
+    """Evaluate a run's best checkpoint or the given one as `python -m app evaluate`, print and return the result.
 
     `by` are names of fields, `time` and `unseen`: metrics of parts of the rows. `calibrate` fits the scores to valid.
     """
@@ -173,7 +173,7 @@ def evaluate(
 
 
 def load_run(run: str | Path = "device_0") -> Run:
-    """Return the run in a folder; raise FileNotFoundError if there is none."""
+    """Return the run in a folder. Raises FileNotFoundError if there is none."""
     run_config(Path(run))
     return Run(run)
 
@@ -201,13 +201,13 @@ class Run:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl; those of evaluations have a `split`."""
+        """The lines of metrics.jsonl. The lines of evaluations have a `split`."""
         (record,) = read_runs([self.path])
         return record.lines
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The best evaluation on valid by `eval.metric`, with its step and epoch; empty before the first."""
+        """The best evaluation on valid by `eval.metric`, with its step and epoch. Empty before the first."""
         (record,) = read_runs([self.path])
         return record.best_evaluation() or {}
 
@@ -240,7 +240,7 @@ class Run:
     @overload
     def explain(self, rows: RawRows, orders: int = ORDERS) -> Any: ...
     def explain(self, rows: Any, orders: int = ORDERS) -> Any:
-        """Return the effects of one raw row's columns on its logit; of several rows a table of their columns' parts.
+        """Return the effects of one raw row's columns on its logit, or a table of the columns' parts for several rows.
 
         See `Predictor.explain`.
         """
@@ -268,7 +268,7 @@ class Run:
         return self._open(Path(bundle))
 
     def _export(self, checkpoint: Checkpoint, bundle: Path, rows: RowType = "float32", calibrate: bool = False) -> None:
-        """Export in this process, or in another where this one's MindSpore has other threads or is not in float32."""
+        """Export in this process, or in another if this one's MindSpore has other threads or precision."""
         with log_shown(*LOGGERS):
             try:
                 device.check_environment(replace(self.config.device, precision="float32"))
@@ -283,7 +283,7 @@ class Run:
 
 
 class Report:
-    """A page that a notebook shows in a frame; `page` is the HTML, which loads nothing from outside."""
+    """A page that a notebook shows in a frame. `page` is the HTML, which loads nothing from outside."""
 
     def __init__(self, page: str, height: int) -> None:
         self.page, self._height = page, height
@@ -331,7 +331,7 @@ def _for_run(call: Callable[[Run, Values], object] | None) -> tuple[Callback, ..
 
 
 def _run_command(*words: str) -> None:
-    """Run `python -m app` in another process; raise ValueError with its last line if it fails."""
+    """Run `python -m app` in another process. Raises ValueError with its last line if it fails."""
     environment = {**os.environ, "PYTHONPATH": f"{PROJECT}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")}
     command = [sys.executable, "-m", "app", *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603 (our own)

@@ -1,4 +1,4 @@
-"""`python -m app predict`, and `python -m app.cli.predict` where there is no MindSpore: a log scored by a bundle."""
+"""`python -m app predict`, and `python -m app.cli.predict` without MindSpore: score a log by a bundle."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def world_rank() -> int:
 
 
 def run_as_rank(command: Callable[[], int], console_rank: int) -> int:
-    """Run one rank's command and return its exit status; does not return if this rank fails alone.
+    """Run one rank's command and return its exit status. It does not return if this rank fails alone.
 
     Rank `console_rank` logs to the console, the others only errors of their own.
     """
@@ -78,7 +78,7 @@ def _end_the_job(status: int) -> None:
 
 
 def fail(error: BaseException, status: int) -> int:
-    """Log the error and return the exit status; a rank that fails alone ends the whole job here."""
+    """Log the error and return the exit status. A rank that fails alone ends the whole job here."""
     alone = started_by_mpi() and not is_collective(error)
     if alone or shows_progress():
         log.error("%s%s", "" if isinstance(error, KeyboardInterrupt) else "error: ", message_of(error))

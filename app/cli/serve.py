@@ -1,4 +1,4 @@
-"""`python -m app serve`, and `python -m app.cli.serve` where there is no MindSpore: a bundle scored over HTTP."""
+"""`python -m app serve`, and `python -m app.cli.serve` without MindSpore: score over HTTP by a bundle."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _pin(options: ServerOptions, version: str) -> None:
-    """Pin a version of the folder, or none, before the service starts. Raises ValueError where that cannot be."""
+    """Pin a version of the folder, or none, before the service starts. Raises ValueError if it is not there."""
     if (options.path / MANIFEST).is_file():
         raise ValueError(f"--version is for a folder of bundles; {options.path} is one bundle")
     versions = {short(manifest.version): folder.name for folder, manifest in read_manifests(options.path).items()}

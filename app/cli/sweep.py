@@ -75,7 +75,7 @@ class Trial:
     run: Path
 
     def score(self, metric: str, epochs: int) -> float:
-        """Return the best value on valid within these epochs, negated if lower is better; -inf if there is none."""
+        """Return the best value on valid within these epochs, negated if lower is better, or -inf if there is none."""
         lines = read_run(self.run, "").lines if (self.run / CONFIG_FILE).is_file() else []
         found = [line[metric] for line in lines if line.get("split") == "valid" and 0 < line["epoch"] <= epochs]
         return max((as_score(metric, value) for value in found if value is not None), default=-math.inf)
@@ -133,7 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
 def find_points(values: Any, options: SweepOptions, where: str) -> list[tuple[str, ...]]:
     """Return the words of each point of the grid, or of `options.runs` points drawn from it.
 
-    Raises ValueError where `values` are not lists by the names of settings, or have the epochs, which rungs decide.
+    Raises ValueError if `values` are not lists by the names of settings, or have the epochs, which rungs decide.
     """
     if not isinstance(values, dict) or not all(isinstance(tried, list) and tried for tried in values.values()):
         raise ValueError(f"{where}: 'settings' must map settings to lists of values to try; found {values!r}")

@@ -1,4 +1,4 @@
-"""`python -m app train`: in this process, or in several that are started here; each way to end has its exit status."""
+"""`python -m app train`: in this process, or in several that it starts. Each way to end has its exit status."""
 
 from __future__ import annotations
 

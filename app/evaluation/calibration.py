@@ -11,7 +11,7 @@ from app.evaluation.score_bins import Bins
 
 @dataclass(frozen=True)
 class Calibration:
-    """slope · logit + intercept is the logit that fits; fitted to `rows` rows of valid."""
+    """slope · logit + intercept is the logit that fits `rows` rows of valid."""
 
     slope: float
     intercept: float
@@ -29,7 +29,7 @@ class Calibration:
 def fit_calibration(bins: Bins, rows: int) -> Calibration:
     """Fit to the `rows` rows counted in `bins`, perhaps by weights, by logistic regression without a penalty.
 
-    Raises ValueError where the rows have one class, or their logits rank them no better than chance.
+    Raises ValueError if the rows have one class, or their logits rank them no better than chance.
     """
     if not (bins.positives.any() and bins.negatives.any()):
         raise ValueError(f"nothing to calibrate on: the {rows:,} rows of valid have one class only")

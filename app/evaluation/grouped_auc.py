@@ -1,8 +1,8 @@
 """AUC within each value of one field, and their mean weighted by rows ("GAUC": Zhu et al., KDD 2017).
 
-A ranking matters among rows that compete with each other; AUC over all rows also rewards knowing which groups click.
+A ranking matters among rows that compete with each other. AUC over all rows also rewards knowing which groups click.
 
-Rows are counted by cell: (id of the value, logit). Up to `most_cells` cells every AUC is exact; beyond that, logits are
+Rows are counted by cell: (id of the value, logit). Up to `most_cells` cells every AUC is exact. Beyond that, logits are
 rounded, a bit at a time, until the cells fit. Logits that become equal are ties.
 
 Letters: n rows, G values of the field.
@@ -26,7 +26,7 @@ MOST_IDS = 2**32
 class GroupedAuc:
     """Per value of the field [G], by falling number of rows: its id, rows, clicks and AUC (NaN: one class only).
 
-    Rows and clicks are sums of weights where rows have weights.
+    Rows and clicks are sums of weights if rows have weights.
     """
 
     ids: np.ndarray
@@ -36,7 +36,7 @@ class GroupedAuc:
 
     @property
     def weighted_mean(self) -> float:
-        """Σ rows · AUC / Σ rows over the values that have both classes; NaN if none has."""
+        """Σ rows · AUC / Σ rows over the values that have both classes, or NaN if none has."""
         both = ~np.isnan(self.auc)
         return float(np.average(self.auc[both], weights=self.rows[both])) if both.any() else float("nan")
 
@@ -47,7 +47,7 @@ class GroupedAuc:
 
 
 class GroupedAucStream:
-    """Accumulates a field's ids, logits and labels batch by batch; `result` computes the AUC of each id."""
+    """Accumulates a field's ids, logits and labels batch by batch. `result` computes the AUC of each id."""
 
     def __init__(self, most_cells: int = MOST_CELLS) -> None:
         self._most_cells = most_cells
@@ -61,7 +61,7 @@ class GroupedAucStream:
     def add(self, ids: np.ndarray, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> None:
         """Add rows: `ids` [n] integers in 0 … 2**32 - 1, `logits` [n] finite float32, `labels` [n] 0 or 1.
 
-        `weights` [n] >= 0 are of every row or of none; rows of weight 0 do not count.
+        `weights` [n] >= 0 are of every row or of none. Rows of weight 0 do not count.
         """
         if weights is not None:
             ids, logits, labels, weights = (values[weights > 0] for values in (ids, logits, labels, weights))
@@ -92,7 +92,7 @@ class GroupedAucStream:
         return GroupedAuc(ids.astype(np.int64)[order], (negatives + positives)[order], positives[order], auc[order])
 
     def _count(self) -> None:
-        """Count the pending rows into the cells; round logits until there are at most `most_cells`."""
+        """Count the pending rows into the cells, and round logits until there are at most `most_cells`."""
         if not self._pending:
             return
         pending_cells, *counted = (np.concatenate(parts) for parts in zip(*self._pending, strict=True))
@@ -121,7 +121,7 @@ class KeyNumbers:
         self._numbers = np.zeros(0, np.int64)
 
     def of(self, keys: np.ndarray) -> np.ndarray:
-        """Return the numbers [n] of keys [n] int64; new ones get the next."""
+        """Return the numbers [n] of keys [n] int64. New keys get the next."""
         distinct, inverse = np.unique(keys, return_inverse=True)
         new = np.setdiff1d(distinct, self._keys, assume_unique=True)
         everything = np.concatenate([self._keys, new])

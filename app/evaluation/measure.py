@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scorer:
-    """Logits of batches: `prepare` finds a batch's ids ahead, on another thread; `score` takes what it returned."""
+    """Logits of batches: `prepare` runs ahead on another thread, and `score` takes what it returned for the batch."""
 
     prepare: Callable[[Batch], Any]
     score: Callable[[Batch, Any], np.ndarray]
@@ -86,7 +86,7 @@ def measure(
     slices: Sequence[SliceStream] = (),
     show_progress: bool = False,
 ) -> Measurement:
-    """Evaluate all rows of a split and, with `group_field`, those of each of its values; add them to `slices`.
+    """Evaluate all rows of a split and, with `group_field`, those of each of its values. Add them to `slices`.
 
     Raises ValueError for a split without rows, FloatingPointError for a logit that is NaN or infinity.
     """
@@ -134,7 +134,7 @@ def check_split(folder: Path, schema: Schema, split: str) -> None:
 
 
 def intervals_of(measured: Measurement, config: Config) -> dict[str, tuple[float, float]]:
-    """Return 95 % confidence intervals by metric; none if `eval.bootstrap` is 0 or the rows have one class."""
+    """Return 95 % confidence intervals by metric, or none if `eval.bootstrap` is 0 or the rows have one class."""
     if not config.eval.bootstrap or np.isnan(measured.metrics.auc):
         return {}
     return confidence_intervals(measured.bins, config.eval.bootstrap, config.train.seed)

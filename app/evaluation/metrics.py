@@ -1,7 +1,7 @@
 """Metrics of logits against labels, over all rows of a stream, in bounded memory.
 
 Up to `exact_rows` rows are kept (5 bytes each) and every metric is exact. Beyond that the rows are counted into bins of
-their logit, 2**16 of which span a factor of two; logits of one bin are ties.
+their logit, 2**16 of which span a factor of two. Logits of one bin are ties.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def top_decile_lift(rows: CountedRows) -> float:
 
 @dataclass(frozen=True)
 class Metric:
-    """How a metric is named, computed and read.
+    """Title and formula of a metric, and its meaning.
 
     `of` is None if it does not follow from counted rows. `better` is "" for a metric that is no reason to prefer a
     model. `at_one` says what a value of 1 means, `note` how the metric is made.
@@ -92,10 +92,10 @@ class Metrics:
     """The metrics of a model on a set of rows.
 
     `auc`, `pr_auc` (average precision) and `normalized_entropy` are NaN if the rows have one class only.
-    `normalized_entropy` is log loss over that of the click rate (He et al., ADKDD 2014); `calibration` is
+    `normalized_entropy` is log loss over that of the click rate (He et al., ADKDD 2014). `calibration` is
     mean prediction over mean label. `top_decile_lift` is the click rate of the tenth of the rows with the highest
-    scores over that of all. `grouped_auc` is the mean AUC over the values of one field, weighted by rows; NaN
-    without a field. Rows with weights count by them everywhere but in `rows`, and those of weight 0 not at all.
+    scores over that of all. `grouped_auc` is the mean AUC over the values of one field, weighted by rows, or NaN
+    without a field. Weighted rows count by their weight, except in `rows`. Rows of weight 0 do not count.
     """
 
     rows: int
@@ -110,11 +110,11 @@ class Metrics:
 
 
 class NothingToMeasureError(ValueError):
-    """Rows of which none has a weight above 0, as where no label has come yet."""
+    """No row has a weight above 0, as before the labels have come."""
 
 
 class MetricStream:
-    """Accumulates logits and labels batch by batch; `result` computes the metrics of all of them."""
+    """Accumulates logits and labels batch by batch. `result` computes the metrics of all of them."""
 
     def __init__(self, exact_rows: int = EXACT_ROWS) -> None:
         self._exact_rows = exact_rows
@@ -209,7 +209,7 @@ MOST_BINS = 2**14  # logits of one bin are ties; with this many bins no metric's
 def confidence_intervals(
     bins: Bins, replicates: int, seed: int, level: float = LEVEL
 ) -> dict[str, tuple[float, float]]:
-    """Bootstrap (low, high) by metric; the same for the same bins and seed. Both classes must have rows."""
+    """Bootstrap (low, high) by metric, the same for the same bins and seed. Both classes must have rows."""
     bins = bins.coarsened(MOST_BINS)
     keys = bins.keys.astype(np.float64)
     cost_of_negative, cost_of_click, prediction = np.logaddexp(0, keys), -keys, bins.probabilities

@@ -2,10 +2,10 @@
 
 That of calibrated scores is a file beside it, `<split>-step-<number>-calibrated.json`.
 
-Keys: split, step, epoch, `metrics` (by name; null where undefined), `intervals` (95 %, of `make eval`), `roc`,
+Keys: split, step, epoch, `metrics` (by name, null if undefined), `intervals` (95 %, of `make eval`), `roc`,
 `precision_recall`, `calibration` (tenths of the rows by rising prediction), `histogram` (rows by label in equal parts
-of the probabilities), `groups` (AUC per value of `eval.group_field`), `best_possible` (synthetic logs); where they were
-asked for, `slices` (metrics and intervals of parts of the rows) and `calibrated` (how the scores were).
+of the probabilities), `groups` (AUC per value of `eval.group_field`), `best_possible` (synthetic logs). If they were
+asked for: `slices` (metrics and intervals of parts of the rows) and `calibrated` (slope and intercept).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def as_json(value: Any) -> Any:
 
 
 def write_evaluation(run_path: Path, content: dict[str, Any]) -> Path:
-    """Write the file of one evaluation atomically; replace one of the same split and step, calibrated as this is."""
+    """Write the file of one evaluation atomically. It replaces one of the same split, step and calibration."""
     folder = run_path / FOLDER
     folder.mkdir(exist_ok=True)
     calibrated = "-calibrated" if "calibrated" in content else ""
@@ -122,7 +122,7 @@ def write_evaluation(run_path: Path, content: dict[str, Any]) -> Path:
 
 
 def read_evaluations(run_path: Path) -> list[dict[str, Any]]:
-    """Return all evaluations of a run by rising step, the calibrated after the others; skip damaged files."""
+    """Return all evaluations of a run by rising step, the calibrated after the others. Damaged files are skipped."""
     contents = [content for _, content in _read_files(run_path)]
     return sorted(contents, key=lambda content: (content["step"], content["split"], "calibrated" in content))
 
@@ -156,7 +156,7 @@ def first_column(schema: Schema, name: str) -> int:
 
 
 def names_of_ids(dataset: Path, field: CategoricalField, ids: np.ndarray) -> list[str]:
-    """Return the values of some ids of a field; the vocabulary is read only if it has any of them."""
+    """Return the values of some ids of a field. The vocabulary is read only if it has any of them."""
     path, (first, end) = dataset / VOCABULARY_FILE, field.oov_ids
     wanted = [int(i) for i in ids if not first <= i < end]
     values: dict[int, str] = {}

@@ -19,7 +19,7 @@ HISTOGRAM_BINS = 50
 class Bins:
     """`keys` [K] float logits, ascending, and their rows with label 0 and 1: `negatives`, `positives` [K] int64.
 
-    Of rows with weights these are sums of weights, float64; `squares` are the sums of squared weights of both.
+    If rows have weights, these are sums of weights, float64. `squares` are the sums of squared weights of both.
     """
 
     keys: np.ndarray
@@ -34,7 +34,7 @@ class Bins:
 
     @staticmethod
     def of(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> Bins:
-        """Count `logits` [n] float32 by value, with `labels` [n] bool; add up their `weights` [n] if there are any."""
+        """Count `logits` [n] float32 by value, with `labels` [n] bool. Add up their `weights` [n] if there are any."""
         if not len(logits):
             return Bins.empty()
         if weights is not None:
@@ -120,7 +120,7 @@ class Bins:
 
 
 def roc_curve(bins: Bins, most: int = CURVE_POINTS) -> tuple[np.ndarray, np.ndarray]:
-    """Return false and true positive rates over falling thresholds, from (0, 0) to (1, 1); both classes have rows.
+    """Return false and true positive rates over falling thresholds, from (0, 0) to (1, 1). Both classes must have rows.
 
     At most `most` points, at about equal steps along the curve.
     """
@@ -132,7 +132,7 @@ def roc_curve(bins: Bins, most: int = CURVE_POINTS) -> tuple[np.ndarray, np.ndar
 
 
 def precision_recall_curve(bins: Bins, most: int = CURVE_POINTS) -> tuple[np.ndarray, np.ndarray]:
-    """Return recall and precision over falling thresholds, at about equal steps of recall; there must be clicks."""
+    """Return recall and precision over falling thresholds, at about equal steps of recall. There must be clicks."""
     found = np.cumsum(bins.positives[::-1])
     recall, precision = found / found[-1], found / np.cumsum(bins.counts[::-1])
     chosen = _thinned(recall, most)
@@ -191,7 +191,7 @@ def score_histogram(bins: Bins, parts: int = HISTOGRAM_BINS) -> tuple[np.ndarray
 
 
 def ordered_bits(logits: np.ndarray) -> np.ndarray:
-    """Map float32 logits to uint32 [n] of the same order; 0 and -0 become equal."""
+    """Map float32 logits to uint32 [n] of the same order. 0 and -0 become equal."""
     bits = (logits.astype(np.float32) + np.float32(0)).view(np.uint32)
     return np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))
 
@@ -213,12 +213,12 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
 
 
 def entropy(rate: float) -> float:
-    """Compute the log loss of predicting `rate` for rows that click at `rate`; 0 for rates 0 and 1."""
+    """Compute the log loss of predicting `rate` for rows that click at `rate`, which is 0 for rates 0 and 1."""
     if rate <= 0 or rate >= 1:
         return 0.0
     return float(-rate * np.log(rate) - (1 - rate) * np.log(1 - rate))
 
 
 def ratio(numerator: float, denominator: float) -> float:
-    """Divide; NaN if the denominator is 0."""
+    """Divide, or return NaN if the denominator is 0."""
     return float(numerator / denominator) if denominator else float("nan")

@@ -16,8 +16,8 @@ from data_prep.prepared.schema import DataFile
 class SelectionState:
     """State that a checkpoint keeps for a resumed run.
 
-    `best` is the best value of the metric, `reference` the last one that counted as an improvement; step -1 is none.
-    Values are compared where they have the same `basis`: the rows of valid, and the field of groups if there are any.
+    `best` is the best value of the metric, `reference` the last one that counted as an improvement. Step -1 is none.
+    Values are compared if they have the same `basis`: the rows of valid, and the field of groups if there are any.
     """
 
     metric: str
@@ -30,7 +30,7 @@ class SelectionState:
 
 
 class Selection:
-    """Compares each evaluation's metrics with those before; `is_over` when patience is exhausted."""
+    """Compares each evaluation's metrics with those before. It `is_over` when patience is exhausted."""
 
     def __init__(self, options: EvalOptions, valid_files: Sequence[DataFile] = ()) -> None:
         """`valid_files` have the rows that are evaluated."""
@@ -40,7 +40,7 @@ class Selection:
 
     @property
     def last_step(self) -> int:
-        """Last step that was evaluated; -1 before the first."""
+        """Last step that was evaluated, -1 before the first."""
         return self._state.last_step
 
     @property
@@ -60,7 +60,7 @@ class Selection:
         )
 
     def update(self, metrics: Metrics, step: int) -> bool:
-        """Add an evaluation after `step` steps; return True if it is the best so far.
+        """Add an evaluation after `step` steps, and return True if it is the best so far.
 
         Raises ValueError if the metric is undefined on the rows.
         """
@@ -86,7 +86,7 @@ class Selection:
         return asdict(self._state)
 
     def load_state(self, saved: dict[str, Any]) -> None:
-        """Resume from a checkpoint's state; if it is of another metric or basis, only the last step is kept."""
+        """Resume from a checkpoint's state. If it is of another metric or basis, only the last step counts."""
         state = SelectionState(**{**asdict(self._state), **saved})
         if (state.metric, state.basis) != (self._state.metric, self._state.basis):
             state = replace(self._state, last_step=state.last_step)

@@ -28,7 +28,7 @@ OTHER = "(other values)"
 
 @dataclass(frozen=True)
 class Slice:
-    """The metrics of one part of the rows, with 95 % intervals by metric; none where one class has few rows."""
+    """The metrics of one part of the rows, with 95 % intervals by metric, or none if one class has few rows."""
 
     by: str
     name: str
@@ -46,7 +46,7 @@ class Slices:
 
 
 class SliceStream:
-    """Accumulates batches of a split in their order; `result` computes the metrics of each part that has rows."""
+    """Accumulates batches of a split in their order. `result` computes the metrics of each part that has rows."""
 
     def __init__(self, parts: Slices) -> None:
         self._parts = parts
@@ -63,7 +63,7 @@ class SliceStream:
             self._streams[part].add(logits[chosen], batch.labels[chosen], weights)
 
     def result(self, replicates: int, seed: int) -> list[Slice]:
-        """Return the parts in order; `replicates` of the bootstrap, 0 for no intervals."""
+        """Return the parts in order, with intervals from so many `replicates` of the bootstrap, or without if 0."""
         slices = []
         for name, stream in zip(self._parts.names, self._streams, strict=True):
             if not stream.rows:
@@ -86,7 +86,7 @@ def check_slices(by: Sequence[str], schema: Schema, split: str) -> None:
 
 
 def find_parts(by: str, folder: Path, schema: Schema, split: str) -> Slices:
-    """Return the parts for a name that `check_slices` knows; a field's are its values frequent in training."""
+    """Return the parts for a name that `check_slices` knows. Those of a field are its values frequent in training."""
     if by != TIME:
         return _by_unseen(schema) if by == UNSEEN else _by_value(by, folder, schema)
 

@@ -45,7 +45,7 @@ LINE, FILE, SCORE, REASON = "line", "file", "score", "reason"
 
 @dataclass(frozen=True)
 class ChunkScorer:
-    """A worker's function from a chunk to its scores as plain arrays; opens the bundle once a process."""
+    """A worker's function from a chunk to its scores as plain arrays. It opens the bundle once a process."""
 
     bundle: str
     bundle_id: str
@@ -77,7 +77,7 @@ class ChunkScorer:
         }
 
     def _kept(self, chunk: Chunk, predictor: Predictor) -> list[list[str]]:
-        """Return the cells of the columns to keep, column by column; "" if a line has too few cells."""
+        """Return the cells of the columns to keep, column by column. If a line has too few cells, its cell is ""."""
         if not self.keep or chunk.kept:
             return list(chunk.kept)
         log_format = predictor.log_format
@@ -108,7 +108,7 @@ def predict(
 ) -> dict[str, Any]:
     """Score the log `inputs` (files, folders, globs, URIs, or - for standard input) into `output`.
 
-    `output` is a .csv or .parquet file, or - for CSV on standard output; it is there whole or not at all. Returns the
+    `output` is a .csv or .parquet file, or - for CSV on standard output. It is there whole or not at all. Returns the
     numbers of rows and of bad lines and, of a log with labels, metrics and their 95 % intervals. Raises
     FileExistsError for an output that is there, ValueError for input that is none, or of another unfinished prediction.
     """
@@ -159,7 +159,7 @@ def _check_output(output: str, overwrite: bool) -> None:
 
 @contextmanager
 def _work_folder(output: str, can_resume: bool) -> Iterator[Path]:
-    """Yield OUTPUT.partial, locked; it is kept if the block is stopped and can resume, and removed when it ends."""
+    """Yield OUTPUT.partial, locked. It stays if the block is stopped and can resume, and is removed when it ends."""
     if output == STDIN:
         with tempfile.TemporaryDirectory(prefix="predict-") as temporary:
             yield Path(temporary)

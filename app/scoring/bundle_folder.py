@@ -1,14 +1,14 @@
 """The folder of a bundle: what is in it, and its manifest, which is written last with a checksum of its own content.
 
-    manifest.json      model, rows, vocabulary, checkpoint, versions; size and checksum of every other file
+    manifest.json      model, rows, vocabulary, checkpoint, versions, size and checksum of every other file
     schema.json        fields, their transforms and how a log is written, as in a prepared folder
-    tower.onnx         rows of the tables and numbers to a logit (tower.onnx.data beside it where that is large)
-    tables.safetensors, checksums.safetensors   bundle_tables.py; of a delta, the rows that changed
-    lookup.bin                      the vocabulary as it is searched; of a delta, the values that were added
+    tower.onnx         rows of the tables and numbers to a logit (tower.onnx.data beside it if that is large)
+    tables.safetensors, checksums.safetensors   bundle_tables.py. A delta has the rows that changed
+    lookup.bin                      the vocabulary as it is searched. A delta has the values that were added
     golden.parquet     made rows, their logits and scores, and how far a logit may be off, for a consumer's own check
     code/, MLmodel, python_env.yaml, requirements.txt, README.md
 
-Opening checks every file but the tables as a whole; of the tables headers and sizes. `verify` reads every byte.
+Opening checks every file but the tables as a whole, and of the tables headers and sizes. `verify` reads every byte.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 def numbered(manifest: Manifest, beside: Path) -> Manifest:
     """Return a new bundle's manifest with a serial number above those of the bundles in the folder `beside`.
 
-    It is the time in milliseconds, so that bundles which are exported elsewhere have an order as well; a clock that was
+    It is the time in milliseconds, so that bundles which are exported elsewhere have an order as well. A clock that was
     set back does not lower it.
     """
     serials = [other.serial for other in read_manifests(beside).values()]
@@ -99,7 +99,7 @@ def bundles_in(folder: Path) -> list[Path]:
 def read_manifest(folder: Path) -> Manifest:
     """Return the manifest of a bundle.
 
-    Raises FileNotFoundError where there is none, ValueError where it is damaged or of another version.
+    Raises FileNotFoundError if there is none, ValueError if it is damaged or of another version.
     """
     path = folder / MANIFEST
     if not path.is_file():
@@ -122,9 +122,9 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def read_chain(folder: Path) -> Chain:
-    """Return a bundle and, of a delta, those that it holds changes of, which lie beside it; oldest first.
+    """Return a bundle, after those beside it that it holds changes of if it is a delta. The oldest comes first.
 
-    Raises as `read_manifest`, and ValueError where a parent is not there.
+    Raises as `read_manifest`, and ValueError if a parent is not there.
     """
     manifest = read_manifest(folder)
     if manifest.parent is None:
@@ -157,7 +157,7 @@ def short(version: str) -> str:
 
 
 def chains(seen: Mapping[Path, Manifest]) -> dict[str, Chain]:
-    """Return the chain of each short version that has all its bundles here, a whole bundle where there is one.
+    """Return the chain of each short version that has all its bundles here: a whole bundle, if there is one.
 
     Of two copies the first name counts.
     """
@@ -181,7 +181,7 @@ def rank(chain: Chain) -> tuple[int, int, int, str]:
 
 
 def check_parent(folder: Path, manifest: Manifest, parent: Manifest) -> None:
-    """Raise ValueError where the bundle in `folder` is no delta of `parent`."""
+    """Raise ValueError if the bundle in `folder` is no delta of `parent`."""
     if manifest.parent is None:
         raise ValueError(f"{folder} is a whole bundle and no delta; open it by itself")
     if manifest.parent["id"] != parent.version or manifest.generation != parent.generation + 1:
@@ -193,9 +193,9 @@ def check_parent(folder: Path, manifest: Manifest, parent: Manifest) -> None:
 
 
 def check_files(folder: Path, manifest: Manifest, every_byte: bool) -> None:
-    """Raise ValueError, naming the file, where one is missing or differs from the manifest.
+    """Raise ValueError, naming the file, if one is missing or differs from the manifest.
 
-    Without `every_byte` the tables' size is compared only; all other files are read.
+    Reads every file but the tables, of which it compares the size. With `every_byte` it reads the tables, too.
     """
     for name, record in manifest.files.items():
         try:
@@ -211,8 +211,8 @@ def check_files(folder: Path, manifest: Manifest, every_byte: bool) -> None:
 def new_bundle(output: Path, overwrite: bool) -> Iterator[Path]:
     """Yield a folder that becomes `output` at the end of the block, in place of a bundle that may be there.
 
-    Raises FileExistsError where `output` is there and is no bundle, or is not to be overwritten; FolderInUse, a
-    ValueError, where another process writes it.
+    Raises FileExistsError if `output` is there and is no bundle, or is not to be overwritten, and FolderInUse, a
+    ValueError, while another process writes it.
     """
     # Two folders down, a manifest is seen by no service, of an earlier release neither.
     work = output.with_name(f".{output.name}.partial")

@@ -1,6 +1,6 @@
 """The tables of a bundle: written by rising id, then mapped, and checked a block at a time as they are touched.
 
-    tables.safetensors   index    [G, 2] uint64   of 64 ids: bit i is 1 where id 64 · g + i has a row; the rows before
+    tables.safetensors   index    [G, 2] uint64   of 64 ids: bit i is 1 if id 64 · g + i has a row. Then rows before
                          wide     [T] float32
                          scale, offset  [T] float32, of int8 rows alone: value = scale · number + offset
                          deep     [T, D] float32, float16 or int8
@@ -8,7 +8,7 @@
     checksums.safetensors   of each array its blocks' checksums, xxh3 as int64
 
 An id without a row has its initial one: wide 0, deep a function of seed, id and column (app/tables/initial.py).
-The tables of a delta hold the rows that changed; a chain is a whole bundle's tables and those of deltas, oldest first.
+The tables of a delta hold the rows that changed. A chain is a whole bundle's tables and those of deltas, oldest first.
 
 Letters: T rows, R deleted ids, V ids, D width, G groups of 64 ids, B examples, C fields, n ids of one lookup.
 """
@@ -61,7 +61,7 @@ class BundleTablesSpec:
         return 1 << max(BLOCK_BYTES // row_bytes, 1).bit_length() - 1
 
     def layout(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Return dtype and shape of each array in the order of the file; each is padded to whole cache lines."""
+        """Return dtype and shape of each array in the order of the file. Each is padded to whole cache lines."""
         scales = {name: ("float32", (self.num_rows,)) for name in ("scale", "offset") if self.dtype == "int8"}
         arrays: dict[str, tuple[str, tuple[int, ...]]] = {
             INDEX: ("uint64", (-(-self.num_ids // 64), 2)),
@@ -133,7 +133,7 @@ def stored_as(dtype: RowType, read: ReadRows) -> ReadStored:
 
 
 def _stored(name: str, ids: np.ndarray, deep: np.ndarray, dtype: RowType) -> np.ndarray:
-    """Return deep rows as `dtype` stores them; for int8 the array `name` of numbers, scales or offsets."""
+    """Return deep rows as `dtype` stores them: for int8 the array `name` of numbers, scales or offsets."""
     if dtype == "float32":
         return deep
     if dtype == "float16":
@@ -170,7 +170,7 @@ class BundleTables:
     """Both tables of a bundle, mapped: opening reads headers only, a block is checked when it is first touched."""
 
     def __init__(self, folder: Path, spec: BundleTablesSpec) -> None:
-        """Raise ValueError where the files' headers are not those of `spec`."""
+        """Raise ValueError if the files' headers are not those of `spec`."""
         self.spec = spec
         self._path = folder / TABLES
         places = read_entries(self._path)
@@ -238,7 +238,7 @@ class BundleTables:
         return values
 
     def _check(self, part: str, blocks: np.ndarray) -> None:
-        """Compare the checksums of blocks that were not touched before; from any thread."""
+        """Compare the checksums of blocks that were not touched before. Any thread may call it."""
         if self._is_all_checked[part]:
             return
         checked = self._checked[part]
@@ -332,7 +332,7 @@ def are_among(ascending: np.ndarray, ids: np.ndarray) -> np.ndarray:
 
 
 def _read_checksums(path: Path) -> dict[str, np.ndarray]:
-    """Return the checksums by array; the file was checked as a whole."""
+    """Return the checksums by array. The file was checked as a whole before."""
     places = read_entries(path)
     return {name: np.fromfile(path, place.dtype, place.shape[0], offset=place.start) for name, place in places.items()}
 

@@ -20,9 +20,9 @@ from data_prep.encoding.encoder import LOOKUP_FILE, merge_lookups
 
 
 def fold(delta: str | Path, output: str | Path, overwrite: bool = False) -> Manifest:
-    """Write a whole bundle that scores as `delta` and the bundles that it needs; return its manifest.
+    """Write a whole bundle that scores as `delta` and the bundles that it needs, and return its manifest.
 
-    Rows are copied as they are stored, a piece at a time. Raises ValueError where a file is damaged.
+    Rows are copied as they are stored, a piece at a time. Raises ValueError if a file is damaged.
     """
     chain = read_chain(Path(delta))
     newest = chain[-1][1]

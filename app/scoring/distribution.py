@@ -41,7 +41,7 @@ class Distribution:
         return int(self.scores.sum())
 
     def add(self, ids: np.ndarray, numeric: np.ndarray, logits: np.ndarray) -> None:
-        """Count rows: `ids` [n, P], -1 where a list has no more values; `numeric` [n, N]; `logits` [n]."""
+        """Count rows: `ids` [n, P], -1 after the values of a list, `numeric` [n, N], `logits` [n]."""
         bins = (SCORE_BINS / (1 + np.exp(-logits.astype(np.float64)))).astype(np.int64)
         self.scores += np.bincount(bins.clip(0, SCORE_BINS - 1), minlength=SCORE_BINS)
         is_unknown = (ids >= self._unknown[:, 0]) & (ids < self._unknown[:, 1])
@@ -55,7 +55,7 @@ class Distribution:
     def drift_from(self, expected: Distribution) -> list[dict[str, Any]]:
         """Return PSI and the shares of unknown values of each field, the largest PSI first.
 
-        PSI = Σ (p - q) ln(p / q) over bins; p the shares here, q those of `expected`.
+        PSI = Σ (p - q) ln(p / q) over bins: p are the shares here, q those of `expected`.
         """
         psi = [*_psi(self.values, expected.values), *_psi(self.numbers, expected.numbers)]
         unseen, there = (_shares(counts.values)[:, 0] for counts in (self, expected))
@@ -73,7 +73,7 @@ class Distribution:
 
 
 def read_distribution(folder: Path, schema: Schema) -> Distribution | None:
-    """Return the counts of a bundle's held-out rows; None of a bundle that has none, or other fields."""
+    """Return the counts of a bundle's held-out rows, or None if it has none, or other fields."""
     path = folder / DISTRIBUTION
     if not path.is_file():
         return None

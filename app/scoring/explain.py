@@ -43,7 +43,7 @@ class FieldEffect:
 def parts_of_logits(
     rows: ParsedRows, log_format: LogFormat, logits_of: Callable[[ParsedRows], np.ndarray], num_orders: int
 ) -> dict[str, np.ndarray]:
-    """Return the intercept and the part of each column of parsed rows, float64 [n] each; they add up to the logits.
+    """Return the intercept and the part of each column of parsed rows, float64 [n] each. They add up to the logits.
 
     `num_orders` is the number of orders, each of which is taken in both directions: 2 · K · `num_orders` scores a row.
     The orders are the same for all rows and every call.

@@ -13,7 +13,7 @@ from data_prep.encoding.from_table import table_to_chunk
 
 
 def check_golden(model: BundleModel) -> int:
-    """Score the golden rows and return their number; raise ValueError naming the first that scores otherwise."""
+    """Score the golden rows and return their number. Raises ValueError naming the first that scores otherwise."""
     golden = pq.read_table(model.folder / GOLDEN)
     expected = golden["logit"].to_numpy()
     rows = golden.select([name for name, _ in model.log_format.fields])
@@ -28,9 +28,9 @@ def check_golden(model: BundleModel) -> int:
 
 
 def are_apart(found: np.ndarray, expected: np.ndarray, tolerances: np.ndarray | float) -> np.ndarray:
-    """Return which of two evaluations of logits [n] differ by more than `tolerances`; bool [n].
+    """Return which of two evaluations of logits [n] differ by more than `tolerances`, bool [n].
 
-    What float32 cannot hold has no difference.
+    Values beyond float32 have no difference.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         same = (found == expected) | (np.abs(found - expected) <= tolerances)

@@ -1,4 +1,4 @@
-"""The tower with the wide head as an ONNX model, run by onnxruntime; app/trained/write_tower.py builds it."""
+"""The tower with the wide head as an ONNX model, run by onnxruntime. It is built in app/trained/write_tower.py."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Tower:
     """tower.onnx in onnxruntime, for any number of rows: a row's logit does not depend on those beside it."""
 
     def __init__(self, path: Path, num_threads: int) -> None:
-        """Raise ValueError where onnxruntime does not read the file."""
+        """Raise ValueError if onnxruntime does not read the file."""
         import onnxruntime  # here: every command of `app` imports this file, and a third of a second counts
 
         options = onnxruntime.SessionOptions()

@@ -39,8 +39,8 @@ class Predictor(BundleModel):
     def open(cls, path: str | Path, num_threads: int = 1) -> Predictor:
         """Open a bundle, or a delta and the bundles that it needs, which lie beside it.
 
-        All but the tables' rows is read and checked, and all of a delta. Raises FileNotFoundError where it is none,
-        ValueError where it is damaged or of another version, or where a bundle that it needs is not there.
+        Reads and checks all but the tables' rows, and all of a delta. Raises FileNotFoundError if it is none,
+        ValueError if it is damaged or of another version, or if a bundle that it needs is not there.
         """
         chain = read_chain(Path(path))
         for link in chain:
@@ -48,9 +48,9 @@ class Predictor(BundleModel):
         return cls(chain, num_threads)
 
     def with_delta(self, path: str | Path) -> Predictor:
-        """Return a predictor with the delta at `path`, which shares what is mapped here; this one stays as it is.
+        """Return a predictor with the delta at `path`, which shares what is mapped here. This one stays as it is.
 
-        Raises as `open`, and ValueError where the delta does not hold changes of just this version.
+        Raises as `open`, and ValueError if the delta does not hold changes of just this version.
         """
         link = Path(path), read_manifest(Path(path))
         check_parent(*link, self.manifest)
@@ -62,7 +62,7 @@ class Predictor(BundleModel):
 
     @property
     def version(self) -> str:
-        """Name of what scores here: a checksum of all files of the bundle; a folded one has that of its deltas."""
+        """Name of the model: a checksum of all files of the bundle. A folded bundle has that of its deltas."""
         return self.manifest.version
 
     @property
@@ -78,7 +78,7 @@ class Predictor(BundleModel):
 
     @cached_property
     def example(self) -> dict[str, Any]:
-        """The first golden row by column; read once, as the folder may be removed while this is open."""
+        """The first golden row by column. Read once, as the folder may be removed while this is open."""
         import pyarrow.parquet as pq
 
         row: dict[str, Any] = pq.read_table(self.folder / GOLDEN).slice(0, 1).to_pylist()[0]
@@ -86,7 +86,7 @@ class Predictor(BundleModel):
 
     @cached_property
     def held_out(self) -> Distribution | None:
-        """The counts of the held-out rows, None where the bundle has none; read once, as `example`."""
+        """The counts of the held-out rows, or None if the bundle has none. Read once, as `example`."""
         return read_distribution(self.folder, self.schema)
 
     def score(self, rows: RawRows) -> Any:
@@ -132,7 +132,7 @@ class Predictor(BundleModel):
         return "the line"
 
     def chunk_of(self, rows: Any) -> Chunk | RawTable:
-        """Return raw rows as lines, or as columns where a table allows it. Raises as `score`."""
+        """Return raw rows as lines, or as columns if a table allows it. Raises as `score`."""
         table = arrow_table(rows, self.log_format)
         if table is None:
             return self.lines_of(rows)
@@ -151,7 +151,7 @@ class Predictor(BundleModel):
     @overload
     def explain(self, rows: RawRows, orders: int = ORDERS) -> Any: ...
     def explain(self, rows: Any, orders: int = ORDERS) -> Any:
-        """Return the effects of a row's columns, the largest change first; of several rows a table of their parts.
+        """Return the effects of a row's columns, the largest change first, or a table of the parts for several rows.
 
         The table has a row for each of `rows`, and is of the same kind, of pandas for lines and mappings. Its columns
         are `(intercept)`, the logit of a blank row, and those of the log, float64: a row's sum is its logit. `orders`
@@ -180,7 +180,7 @@ class Predictor(BundleModel):
         return self.check_golden()
 
     def check_golden(self) -> int:
-        """Score the golden rows and return their number; raise ValueError naming the first that scores otherwise."""
+        """Score the golden rows and return their number. Raises ValueError naming the first that scores otherwise."""
         return check_golden(self)
 
 

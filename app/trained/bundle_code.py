@@ -64,7 +64,7 @@ class _WithoutTypes(ast.NodeTransformer):
 
 
 def _module_path(module: str) -> Path | None:
-    """Return the file of one of the project's modules; None for any other name."""
+    """Return the file of one of the project's modules, or None for any other name."""
     if module.split(".")[0] not in ("app", "data_prep", "common"):
         return None
     path = PROJECT.joinpath(*module.split("."))

@@ -34,7 +34,7 @@ class Evaluated:
 def texts(
     manifest: Manifest, config: Config, schema: Schema, evaluated: Evaluated | None, sizes: Mapping[str, int]
 ) -> dict[str, str]:
-    """Return the bundle's text files by name; `sizes` in bytes are those of the tables as stored, and as float32."""
+    """Return the bundle's text files by name. `sizes` in bytes are those of the tables as stored, and as float32."""
     versions = manifest.versions
     requirements = "".join(f"{name}=={versions[name]}\n" for name in PACKAGES)
     environment = {"python": versions["python"], "dependencies": ["-r requirements.txt"]}

@@ -28,7 +28,7 @@ log = logging.getLogger("app")
 
 
 def check_evaluation(trained: Trained, split: str, by: Sequence[str] = (), calibrate: bool = False) -> None:
-    """Raise ValueError if `evaluate` cannot do this; imports no MindSpore."""
+    """Raise ValueError if `evaluate` cannot do this. It imports no MindSpore."""
     check_split(trained.folder, trained.schema, split)
     check_slices(by, trained.schema, split)
     if calibrate:

@@ -46,9 +46,9 @@ def export(
     calibrate: bool = False,
     overwrite: bool = False,
 ) -> card.Evaluated | None:
-    """Write a model as a bundle and check that; return its metrics, None if the data has no rows for them.
+    """Write a model as a bundle, check it, and return its metrics, or None if the data has no rows for them.
 
-    With `parent` only what has changed since that bundle is written. `calibrate` fits its scores to the rows of valid.
+    With `parent`, write only the changes since that bundle. `calibrate` fits its scores to the rows of valid.
     """
     trained = trained.with_device(precision="float32")  # what a bundle computes in
     for split in ("train", "valid") if calibrate else ("train",):
@@ -120,7 +120,7 @@ class _Comparison:
     expected: Logits
 
     def check_made_rows(self, dense: dict[str, np.ndarray]) -> None:
-        """Raise ValueError if the logits of made rows differ by more than rounding explains; for float32 rows."""
+        """Raise ValueError if the logits of made rows differ by more than rounding explains. For float32 rows."""
         folder, size = self.trained.folder, self.trained.batch_size
         _, options, vocabulary = open_vocabulary(folder)
         table = make_rows(vocabulary, options.data, SELF_TEST_ROWS, seed=2)
@@ -139,7 +139,7 @@ class _Comparison:
             )
 
     def evaluate(self) -> card.Evaluated | None:
-        """Score the rows of test by both, else of valid; return None if none of them has a label."""
+        """Score the rows of test by both, else of valid. Return None if no row has a label."""
         for split in ("test", "valid"):
             if self.trained.schema.splits[split].rows:
                 with contextlib.suppress(NothingToMeasureError):

@@ -26,7 +26,7 @@ ENDS = {"finished": "has finished", "stopped": "was stopped", "failed": "failed"
 def follow(run_path: Path, evaluate: Callable[[Checkpoint], int]) -> int:
     """Evaluate each checkpoint of a run, and return the exit status.
 
-    `evaluate` returns that of one checkpoint; any but 0 ends the following. A damaged checkpoint is skipped, and the
+    `evaluate` returns that of one checkpoint. Any but 0 ends the loop. A damaged checkpoint is skipped, and the
     status at the end is then WRONG_INPUT.
     """
     worst = 0
@@ -43,7 +43,7 @@ def follow(run_path: Path, evaluate: Callable[[Checkpoint], int]) -> int:
 
 
 def _evaluate_while_kept(checkpoint: Checkpoint, evaluate: Callable[[Checkpoint], int]) -> int:
-    """Evaluate a checkpoint and return the exit status; pass one over that was removed, read a compacted one again."""
+    """Evaluate a checkpoint and return the exit status. A removed one is skipped, a compacted one read again."""
     while True:
         try:
             status = evaluate(checkpoint)
@@ -63,38 +63,38 @@ def _evaluate_while_kept(checkpoint: Checkpoint, evaluate: Callable[[Checkpoint]
 def new_checkpoints(run_path: Path, wait: Callable[[float], object] = time.sleep) -> Iterator[Checkpoint]:
     """Yield each whole checkpoint of a run, present and future ones, in the order of steps.
 
-    Waits for a run that has not begun. A run is active as long as a process holds the lock of its folder. Ends when the
-    run has finished and all checkpoints were given, and RESUME_SECONDS after it was stopped or killed, where nothing
-    resumes it meanwhile. A checkpoint that is removed before its turn is passed over.
+    Waits for a run that has not begun. A run is active as long as a process holds the lock of its folder. Ends after
+    the last checkpoint of a finished run, or RESUME_SECONDS after a run was stopped or killed and not resumed. A
+    checkpoint that is removed before its turn is skipped.
     """
-    given: set[str] = set()
+    seen_ids: set[str] = set()
     idle_seconds, waits_for = 0.0, ""
     read = ManifestReader()
     while True:
         runs = is_locked(run_path)  # asked first: what was saved before the end is seen below
         has_begun = (run_path / CONFIG_FILE).is_file()
         status = read_state(run_path).get("status", "running")
-        num_given = len(given)
+        num_before = len(seen_ids)
         for path in step_folders(run_checkpoints(run_path)) if has_begun else ():
             checkpoint = open_if_whole(path, read)
-            if isinstance(checkpoint, Checkpoint) and checkpoint.manifest.id not in given:
-                given.add(checkpoint.manifest.id)
+            if isinstance(checkpoint, Checkpoint) and checkpoint.manifest.id not in seen_ids:
+                seen_ids.add(checkpoint.manifest.id)
                 yield checkpoint
-        if runs or len(given) > num_given:  # it may have been resumed while its last checkpoints were evaluated
+        if runs or len(seen_ids) > num_before:  # it may have been resumed while its last checkpoints were evaluated
             idle_seconds = 0.0
-            if len(given) > num_given:
+            if len(seen_ids) > num_before:
                 continue
         elif has_begun:
             end = ENDS.get(status, f"ended with status {status!r}")
             if status == "finished" or idle_seconds >= RESUME_SECONDS:
                 log.info(
-                    "the run in %s %s, and its %d checkpoint(s) that were seen are done", run_path, end, len(given)
+                    "the run in %s %s, and its %d checkpoint(s) that were seen are done", run_path, end, len(seen_ids)
                 )
                 return
             if idle_seconds == 0:
                 log.info("the run in %s %s; waiting %.0f s for it to be resumed", run_path, end, RESUME_SECONDS)
             idle_seconds += POLL_SECONDS
-        missing = "" if given else "its first checkpoint" if has_begun else "it to begin"
+        missing = "" if seen_ids else "its first checkpoint" if has_begun else "it to begin"
         if missing and missing != waits_for:
             waits_for = missing
             log.info("the run in %s: waiting for %s", run_path, missing)

@@ -59,7 +59,7 @@ PACKAGES = ("numpy", "pyarrow", "onnxruntime", "xxhash", "pyyaml", "isal", "tqdm
 
 @dataclass(frozen=True)
 class ExportedModel:
-    """What a bundle is written from: the state of a checkpoint, and the `prepared` folder that it was trained on.
+    """Source of a bundle: the state of a checkpoint, and the `prepared` folder that it was trained on.
 
     `state.dense` has the numeric fields folded. `history` is that of a deep table whose rows move without being looked
     up (`adam`): then every id has a row. With `means` the rows are their running means.
@@ -74,7 +74,7 @@ class ExportedModel:
     calibration: Calibration | None = None
 
     def row_ids(self, schema: Schema) -> np.ndarray:
-        """Return the ids, ascending, whose rows are not the initial ones; those of numeric fields are the tower's."""
+        """Return the ids, ascending, whose rows are not the initial ones. Rows of numeric fields are the tower's."""
         if self.history is not None:
             return np.arange(schema.num_numeric, schema.vocabulary_size)
         row_ids = np.union1d(*(table.row_ids for table in self.state.tables.values()))
@@ -115,10 +115,10 @@ class ExportedModel:
 
 
 def write_model(folder: Path, model: ExportedModel, rows: RowType, parent: Predictor | None = None) -> Manifest:
-    """Write all that a score depends on into the new `folder`, but for the manifest; returns that.
+    """Write all that a score depends on into the new `folder`, but for the manifest, and return that.
 
-    With a `parent` it is a delta, which has the rows that are not the parent's. Raises ValueError if the model or the
-    vocabulary is not the parent's with additions.
+    With a `parent` it is a delta, which has the rows that differ from the parent's. Raises ValueError if the model or
+    the vocabulary is not the parent's with additions.
     """
     schema, _, base_vocabulary = open_vocabulary(model.prepared)
     config, dense = model.config, model.state.dense
@@ -169,7 +169,7 @@ def write_model(folder: Path, model: ExportedModel, rows: RowType, parent: Predi
 
 
 def _check_fits(parent: Predictor, schema: Schema, spec: BundleTablesSpec) -> None:
-    """Raise ValueError where a model cannot be written as changes of `parent`."""
+    """Raise ValueError if a model cannot be written as changes of `parent`."""
     there, names = parent.tables[0].spec, ("width", "dtype", "seed", "initial_scale")
     others = [f"{name} {getattr(spec, name)}, there {getattr(there, name)}" for name in names]
     others = [text for name, text in zip(names, others, strict=True) if getattr(spec, name) != getattr(there, name)]
@@ -211,7 +211,7 @@ def _model_content(model: ExportedModel, schema: Schema) -> dict[str, Any]:
 def logit_tolerances(
     predictor: Predictor, dense: Mapping[str, np.ndarray], ids: np.ndarray, numeric: np.ndarray
 ) -> np.ndarray:
-    """Return how far float32 may take the logits of encoded rows from others' evaluations, [n]; see `rounding_bound`.
+    """Return how far float32 may take the logits of encoded rows [n] from others' evaluations. See `rounding_bound`.
 
     `dense` are the arrays that the bundle's tower was made of.
     """

@@ -32,7 +32,7 @@ ROUNDING = 2.0**-20  # of the root of the sum of its terms' squares, that a sum 
 def write_tower(
     folder: Path, dense: Mapping[str, np.ndarray], activation: str, calibration: Calibration | None = None
 ) -> None:
-    """Write tower.onnx for the dense arrays of a checkpoint, with its weights beside it where they are large."""
+    """Write tower.onnx for the dense arrays of a checkpoint, with its weights beside it if they are large."""
     import onnx
 
     model = build_tower(dense, activation, calibration)
@@ -103,7 +103,7 @@ def build_tower(
 
 
 def folded_layers(dense: Mapping[str, np.ndarray]) -> tuple[list[tuple[np.ndarray, np.ndarray]], np.ndarray]:
-    """Return (matrix, bias) of each hidden layer, and the last matrix [H, 1], float32; folded in float64."""
+    """Return (matrix, bias) of each hidden layer, and the last matrix [H, 1], float32, folded in float64."""
     num_hidden = sum(name.startswith("tower.bias_") for name in dense)
     layers = []
     for i in range(num_hidden):
@@ -125,11 +125,11 @@ def folded_layers(dense: Mapping[str, np.ndarray]) -> tuple[list[tuple[np.ndarra
 def rounding_bound(
     dense: Mapping[str, np.ndarray], deep_rows: np.ndarray, wide_rows: np.ndarray, numeric: np.ndarray
 ) -> np.ndarray:
-    """Return how far two honest float32 evaluations of a logit may be apart, [n]; `wide_rows` [n, C] are not summed.
+    """Return how far two honest float32 evaluations of a logit may be apart, [n]. `wide_rows` [n, C] are not summed.
 
     A sum of n terms in float32 is off by some √n · 2⁻²⁴ of its terms, as roundings are like random steps (Higham &
     Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019). `ROUNDING` has n = 256: longer sums are
-    added up in blocks. Terms and errors pass the layers as sums of squares, as of random signs; no activation is much
+    added up in blocks. Terms and errors pass the layers as sums of squares, as of random signs. No activation is much
     steeper than 1.
     """
     layers, last = folded_layers(dense)
