@@ -92,11 +92,11 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.run:  # a wrong one fails before the fit
         (record,) = read_runs([arguments.run])
         of_split = [content for content in record.evaluations if content["split"] == split]
-        found = [content for content in of_split if "calibrated" not in content] or of_split
-        if not found:
+        evaluations = [content for content in of_split if "calibrated" not in content] or of_split
+        if not evaluations:
             advice = f"run: make eval RUN={arguments.run} SPLIT={split}"
             raise ValueError(f"{arguments.run} has no evaluation on split {split!r}; {advice}")
-        rows[f"Wide&Deep in {record.name}"] = found[-1]["metrics"]
+        rows[f"Wide&Deep in {record.name}"] = evaluations[-1]["metrics"]
     fitted = fit(folder, schema, arguments.max_rows)
     metrics = evaluate(fitted, folder, schema, split)
     rows["logistic regression"] = defined(metrics)

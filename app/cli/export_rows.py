@@ -43,10 +43,10 @@ def export_rows(checkpoint: Checkpoint, table: str, dataset: Path, schema: Schem
             pq.ParquetWriter(partial, _parquet_schema(width)) as writer,
         ):
             for names in _names_of_rows(dataset, schema):
-                found = _touched(names, saved)
-                writer.write_table(found)
-                written += found.num_rows
-                bar.update(found.num_rows)
+                touched_rows = _touched(names, saved)
+                writer.write_table(touched_rows)
+                written += touched_rows.num_rows
+                bar.update(touched_rows.num_rows)
         if written != len(row_ids):
             raise ValueError(
                 f"{dataset / VOCABULARY_FILE} names {written:,} of the {len(row_ids):,} touched rows of the {table} "
@@ -91,12 +91,12 @@ def _names_of_rows(dataset: Path, schema: Schema) -> Iterator[pa.Table]:
 def _touched(names: pa.Table, saved: TableSnapshot) -> pa.Table:
     """Return those of `names` whose rows were touched, with their vectors."""
     row_ids, width = saved.row_ids, saved.layout[ROWS].width
-    wanted = names["row"].to_numpy()
-    places = np.searchsorted(row_ids, wanted)
-    found = np.zeros(len(wanted), bool)
+    named_rows = names["row"].to_numpy()
+    places = np.searchsorted(row_ids, named_rows)
+    is_touched = np.zeros(len(named_rows), bool)
     inside = places < len(row_ids)
-    found[inside] = row_ids[places[inside]] == wanted[inside]
-    there = places[found]
+    is_touched[inside] = row_ids[places[inside]] == named_rows[inside]
+    there = places[is_touched]
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(saved.read(ROWS, there).reshape(-1)), width)
-    columns = names.filter(pa.array(found)).append_column("vector", vectors)
+    columns = names.filter(pa.array(is_touched)).append_column("vector", vectors)
     return columns.cast(_parquet_schema(width))

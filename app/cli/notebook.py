@@ -91,8 +91,8 @@ def prepare(
 
     table = arrow_table(log)
     changes: dict[str, Any] = {} if data is None else {"data": _described(data)}
-    found: PrepareOptions = _config(config, {PREPARE_SECTION: {**changes, **options}}).prepare
-    if table is not None and data is None and not set(found.data.columns) <= set(table.column_names):
+    resolved: PrepareOptions = _config(config, {PREPARE_SECTION: {**changes, **options}}).prepare
+    if table is not None and data is None and not set(resolved.data.columns) <= set(table.column_names):
         raise ValueError(
             f"the table has not the columns of Criteo's log, which is expected without data; found "
             f"{', '.join(table.column_names)}. Give data=describe(table), or the name of a file of it"
@@ -103,8 +103,8 @@ def prepare(
     with log_shown(*LOGGERS):
         try:
             if table is not None:
-                return prepare_table(table, Path(output), found, **how)
-            return prepare(_paths(log), Path(output), found, **how)
+                return prepare_table(table, Path(output), resolved, **how)
+            return prepare(_paths(log), Path(output), resolved, **how)
         except KeyboardInterrupt:
             raise KeyboardInterrupt("stopped; the same call resumes") from None
 
@@ -310,13 +310,13 @@ def _described(data: Any) -> Mapping[str, Any]:
     return text if isinstance(text, Mapping) else read_data(Path(text))
 
 
-def _config(given: Config | str | Path | None, sections: Mapping[str, Any], base: Config | None = None) -> Config:
-    if not isinstance(given, Config):
-        path = Path(given) if given else None
+def _config(config: Config | str | Path | None, sections: Mapping[str, Any], base: Config | None = None) -> Config:
+    if not isinstance(config, Config):
+        path = Path(config) if config else None
         if path and not path.is_file() and ((PROJECT / path).is_file() or not path.parent.is_dir()):
             path = PROJECT / path  # configs/auto.yaml, from any folder
-        given = settings.resolve(Config, path, base=base)
-    return settings.merge(given, sections, where="arguments")
+        config = settings.resolve(Config, path, base=base)
+    return settings.merge(config, sections, where="arguments")
 
 
 def _for_run(call: Callable[[Run, Values], object] | None) -> tuple[Callback, ...]:

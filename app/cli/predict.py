@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     bound = _max_reject_fraction(arguments)
     try:
         with stop_by_signals():
-            found = predict(
+            summary = predict(
                 arguments.bundle,
                 arguments.inputs,
                 arguments.output,
@@ -74,10 +74,10 @@ def run(arguments: argparse.Namespace) -> int:
         again = "" if STDIN in (arguments.output, *arguments.inputs) else "; the same command resumes"
         log.error("stopped by %s%s", stopped.name, again)
         return stopped.exit_status
-    print(describe(found, arguments.output), file=sys.stderr if arguments.output == STDIN else sys.stdout)
-    if found["bad_lines"] > bound * found["rows"]:
+    print(describe(summary, arguments.output), file=sys.stderr if arguments.output == STDIN else sys.stdout)
+    if summary["bad_lines"] > bound * summary["rows"]:
         raise ValueError(
-            f"{found['bad_lines']:,} of {found['rows']:,} lines are bad and have no score, more than "
+            f"{summary['bad_lines']:,} of {summary['rows']:,} lines are bad and have no score, more than "
             f"--max-reject-fraction {bound:g}; the output has the reason of each. Is it a log of the model's columns?"
         )
     return 0
@@ -93,12 +93,12 @@ def _max_reject_fraction(arguments: argparse.Namespace) -> float:
     return bound
 
 
-def describe(found: dict[str, Any], output: str) -> str:
+def describe(summary: dict[str, Any], output: str) -> str:
     """Return the result as the lines that a user reads."""
     where = "standard output" if output == STDIN else output
-    lines = [f"{where}: {found['rows']:,} rows, {found['bad_lines']:,} of them bad lines without a score"]
-    for name, value in found.get("metrics", {}).items():
-        low, high = found.get("intervals", {}).get(name, (None, None))
+    lines = [f"{where}: {summary['rows']:,} rows, {summary['bad_lines']:,} of them bad lines without a score"]
+    for name, value in summary.get("metrics", {}).items():
+        low, high = summary.get("intervals", {}).get(name, (None, None))
         shown = "undefined" if value != value else f"{value:.6f}"
         between = "" if low is None else f"   95 % within {low:.6f} … {high:.6f}"
         lines.append(f"  {name.replace('_', ' '):18} {shown}{between}")

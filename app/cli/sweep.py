@@ -77,8 +77,8 @@ class Trial:
     def score(self, metric: str, epochs: int) -> float:
         """Return the best value on valid within these epochs, negated if lower is better, or -inf if there is none."""
         lines = read_run(self.run, "").lines if (self.run / CONFIG_FILE).is_file() else []
-        found = [line[metric] for line in lines if line.get("split") == "valid" and 0 < line["epoch"] <= epochs]
-        return max((as_score(metric, value) for value in found if value is not None), default=-math.inf)
+        values = [line[metric] for line in lines if line.get("split") == "valid" and 0 < line["epoch"] <= epochs]
+        return max((as_score(metric, value) for value in values if value is not None), default=-math.inf)
 
     def has_trained(self, epochs: int) -> bool:
         """Return True for a run that was past this rung when the sweep was stopped, or has reached it."""
@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     configs = [settings.resolve(Config, config_path, trial.words) for trial in trials]
     _begin(output, settings.resolve(Config, config_path), Path(options.dataset))
     rungs = options.rungs or (max(config.train.epochs for config in configs),)
-    metric, left = configs[0].eval.metric, trials
+    metric, remaining = configs[0].eval.metric, trials
 
     def ranked(some: list[Trial], epochs: int) -> list[Trial]:
         return sorted(some, key=lambda trial: trial.score(metric, epochs), reverse=True)
@@ -114,10 +114,11 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with StopRequest(0, ending="stopping the runs, which save") as stop:
             for epochs in rungs:
-                _train_all([trial for trial in left if not trial.has_trained(epochs)], epochs, options, stop)
-                left = ranked(left, epochs)
-                log.info("the best of %d run(s) up to epoch %d: %s", len(left), epochs, " ".join(left[0].words))
-                left = left[: math.ceil(options.keep * len(left))]
+                _train_all([trial for trial in remaining if not trial.has_trained(epochs)], epochs, options, stop)
+                remaining = ranked(remaining, epochs)
+                best = " ".join(remaining[0].words)
+                log.info("the best of %d run(s) up to epoch %d: %s", len(remaining), epochs, best)
+                remaining = remaining[: math.ceil(options.keep * len(remaining))]
     except Stopped as stopped:
         log.info("stopped: %s; the same command resumes", stopped)
         return stopped.exit_status
@@ -144,8 +145,8 @@ def find_points(values: Any, options: SweepOptions, where: str) -> list[tuple[st
         for point in itertools.product(*values.values())
     )
     points = list(dict.fromkeys(every))  # a value that is listed twice is one
-    drawn = np.random.default_rng(options.seed).permutation(len(points))[: options.runs]
-    return [points[place] for place in drawn] if options.runs else points
+    order = np.random.default_rng(options.seed).permutation(len(points))[: options.runs]
+    return [points[place] for place in order] if options.runs else points
 
 
 def folder_name(words: tuple[str, ...]) -> str:
@@ -169,7 +170,7 @@ def _in_name(value: Any) -> str:
         return "[" + ",".join(map(_in_name, value)) + "]"
     if not isinstance(value, str):
         return json.dumps(value)
-    text = re.sub(r'[\x00- "%,/:=\[\]{}\x7f\ud800-\udfff]', lambda found: f"%{ord(found[0]):02X}", value)
+    text = re.sub(r'[\x00- "%,/:=\[\]{}\x7f\ud800-\udfff]', lambda match: f"%{ord(match[0]):02X}", value)
     with suppress(ValueError):
         json.loads(text)
         return f'"{text}"'

@@ -213,14 +213,14 @@ def confidence_intervals(
     bins = bins.coarsened(MOST_BINS)
     keys = bins.keys.astype(np.float64)
     cost_of_negative, cost_of_click, prediction = np.logaddexp(0, keys), -keys, bins.probabilities
-    rng, found = np.random.default_rng(seed), []
+    rng, replicas = np.random.default_rng(seed), []
     for _ in range(replicates):
-        drawn = bins.drawn(rng)
+        resampled = bins.drawn(rng)
         # Sums of products, not `@`: at this size BLAS starts its threads, which costs more than the sums.
-        cross_entropy = float((drawn.counts * cost_of_negative + drawn.positives * cost_of_click).sum())
-        predictions = (drawn.counts * prediction).sum()
-        sums = (drawn.counts.sum(), drawn.positives.sum(), cross_entropy, float(predictions))
-        found.append(measure(CountedRows(drawn, *sums)))
+        cross_entropy = float((resampled.counts * cost_of_negative + resampled.positives * cost_of_click).sum())
+        predictions = (resampled.counts * prediction).sum()
+        sums = (resampled.counts.sum(), resampled.positives.sum(), cross_entropy, float(predictions))
+        replicas.append(measure(CountedRows(resampled, *sums)))
     tails = ((1 - level) / 2, (1 + level) / 2)
-    intervals = {name: np.nanquantile([each[name] for each in found], tails) for name in MEASURED}
+    intervals = {name: np.nanquantile([each[name] for each in replicas], tails) for name in MEASURED}
     return {name: (float(low), float(high)) for name, (low, high) in intervals.items()}

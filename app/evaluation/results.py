@@ -161,8 +161,8 @@ def names_of_ids(dataset: Path, field: CategoricalField, ids: np.ndarray) -> lis
     wanted = [int(i) for i in ids if not first <= i < end]
     values: dict[int, str] = {}
     if wanted and path.is_file():
-        found = pq.read_table(path, columns=["id", "value"], filters=[("id", "in", wanted)])
-        values = dict(zip(found["id"].to_pylist(), found["value"].to_pylist(), strict=True))
+        vocabulary = pq.read_table(path, columns=["id", "value"], filters=[("id", "in", wanted)])
+        values = dict(zip(vocabulary["id"].to_pylist(), vocabulary["value"].to_pylist(), strict=True))
 
     def name(number: int) -> str:
         if first <= number < end:

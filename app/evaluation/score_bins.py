@@ -111,12 +111,12 @@ class Bins:
     def average_precision(self) -> float:
         """Compute Σ precision · (increase of recall) over falling thresholds, as scikit-learn defines it."""
         positives, negatives = self.positives[::-1], self.negatives[::-1]
-        found = np.cumsum(positives)
-        rows = found + np.cumsum(negatives)
-        if not len(rows) or not 0 < found[-1] < rows[-1]:
+        clicks = np.cumsum(positives)
+        rows = clicks + np.cumsum(negatives)
+        if not len(rows) or not 0 < clicks[-1] < rows[-1]:
             return float("nan")
-        precision = np.divide(found, rows, out=np.zeros(len(rows)), where=rows > 0)
-        return float((precision * positives).sum() / found[-1])
+        precision = np.divide(clicks, rows, out=np.zeros(len(rows)), where=rows > 0)
+        return float((precision * positives).sum() / clicks[-1])
 
 
 def roc_curve(bins: Bins, most: int = CURVE_POINTS) -> tuple[np.ndarray, np.ndarray]:
@@ -133,8 +133,8 @@ def roc_curve(bins: Bins, most: int = CURVE_POINTS) -> tuple[np.ndarray, np.ndar
 
 def precision_recall_curve(bins: Bins, most: int = CURVE_POINTS) -> tuple[np.ndarray, np.ndarray]:
     """Return recall and precision over falling thresholds, at about equal steps of recall. There must be clicks."""
-    found = np.cumsum(bins.positives[::-1])
-    recall, precision = found / found[-1], found / np.cumsum(bins.counts[::-1])
+    clicks = np.cumsum(bins.positives[::-1])
+    recall, precision = clicks / clicks[-1], clicks / np.cumsum(bins.counts[::-1])
     chosen = _thinned(recall, most)
     return recall[chosen], precision[chosen]
 

@@ -126,13 +126,13 @@ def predict(
             files, bundle = tuple(map(absolute, files)), bundle.absolute()
         format_of_log = format_to_score(files, log_format, keep)
         labelled = log_format.label_column in format_of_log.columns
-        asked = {
+        identity = {
             "bundle": predictor.manifest.id,
             "files": [[file.location, file.state.size, file.state.modified_ns] for file in files],
             "keep": list(keep),
             "chunk_bytes": chunk_bytes,
         }
-        _begin_or_resume(folder, asked, restart)
+        _begin_or_resume(folder, identity, restart)
         score = ChunkScorer(str(bundle), predictor.manifest.id, tuple(format_of_log.columns), tuple(keep))
         with _Writer(folder / RESULT, output, keep, has_files=len(files) > 1, labelled=labelled) as writer:
             work = folder / WORK
@@ -179,14 +179,14 @@ def _work_folder(output: str, can_resume: bool) -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-def _begin_or_resume(folder: Path, asked: dict[str, Any], restart: bool) -> None:
+def _begin_or_resume(folder: Path, identity: dict[str, Any], restart: bool) -> None:
     state = folder / STATE
     if state.is_file() and not restart:
         try:
-            found = json.loads(state.read_text(encoding="utf-8"))
+            saved = json.loads(state.read_text(encoding="utf-8"))
         except ValueError:
-            found = None
-        if found != asked:
+            saved = None
+        if saved != identity:
             raise ValueError(
                 f"an unfinished prediction left {folder}, by another bundle, of another log or with other settings. "
                 "Give the same again to resume it, or begin anew with --restart"
@@ -194,7 +194,7 @@ def _begin_or_resume(folder: Path, asked: dict[str, Any], restart: bool) -> None
         return
     shutil.rmtree(folder / WORK, ignore_errors=True)
     (folder / WORK).mkdir()
-    write_whole(state, json.dumps(asked) + "\n")
+    write_whole(state, json.dumps(identity) + "\n")
 
 
 def _spool(folder: Path) -> tuple[LogFile, ...]:
@@ -261,10 +261,10 @@ class _Writer:
 
     def summary(self) -> dict[str, Any]:
         """Return the numbers of rows and bad lines and, with labels, metrics and their intervals."""
-        found: dict[str, Any] = {"rows": self._num_rows, "bad_lines": self._num_bad}
+        content: dict[str, Any] = {"rows": self._num_rows, "bad_lines": self._num_bad}
         if self._metrics is not None and self._num_labelled:
             metrics, bins = self._metrics.result_and_bins()
-            found["metrics"] = {name: getattr(metrics, name) for name in ("click_rate", *MEASURED)}
+            content["metrics"] = {name: getattr(metrics, name) for name in ("click_rate", *MEASURED)}
             if not np.isnan(metrics.auc):
-                found["intervals"] = confidence_intervals(bins, REPLICATES, seed=1)
-        return found
+                content["intervals"] = confidence_intervals(bins, REPLICATES, seed=1)
+        return content

@@ -108,12 +108,12 @@ def read_manifest(folder: Path) -> Manifest:
         )
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        kind, version, said = content["format"], content["format_version"], content.pop("checksum")
+        kind, version, expected = content["format"], content["format_version"], content.pop("checksum")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is damaged or no bundle's ({error!r}); {reexport_advice(folder)}") from error
-    if said != _checksum(content):
+    if expected != _checksum(content):
         raise ValueError(
-            f"{path} is damaged: checksum {_checksum(content)}, expected {said}; {reexport_advice(folder)}"
+            f"{path} is damaged: checksum {_checksum(content)}, expected {expected}; {reexport_advice(folder)}"
         )
     if kind != FORMAT:
         raise ValueError(f"{path} is of {kind!r}, this program reads {FORMAT!r}; give the folder of a bundle")
@@ -144,11 +144,11 @@ def read_chain(folder: Path) -> Chain:
 
 def read_manifests(folder: Path) -> dict[Path, Manifest]:
     """Return the manifests of the bundles in `folder`, but for those that cannot be read."""
-    found = {}
+    manifests = {}
     for path in bundles_in(folder):
         with suppress(ValueError, OSError):
-            found[path] = read_manifest(path)
-    return found
+            manifests[path] = read_manifest(path)
+    return manifests
 
 
 def short(version: str) -> str:
@@ -161,17 +161,17 @@ def chains(seen: Mapping[Path, Manifest]) -> dict[str, Chain]:
 
     Of two copies the first name counts.
     """
-    found: dict[str, Chain] = {}
+    chains_by_version: dict[str, Chain] = {}
     for folder, manifest in sorted(
         seen.items(), key=lambda link: (bool(link[1].parent), link[1].generation, link[0].name)
     ):
         before: Chain = ()
         if manifest.parent is not None:
-            before = found.get(short(manifest.parent["id"]), ())
+            before = chains_by_version.get(short(manifest.parent["id"]), ())
             if not before or before[-1][1].generation + 1 != manifest.generation:
                 continue
-        found.setdefault(short(manifest.version), (*before, (folder, manifest)))
-    return found
+        chains_by_version.setdefault(short(manifest.version), (*before, (folder, manifest)))
+    return chains_by_version
 
 
 def rank(chain: Chain) -> tuple[int, int, int, str]:
@@ -200,9 +200,9 @@ def check_files(folder: Path, manifest: Manifest, every_byte: bool) -> None:
     for name, record in manifest.files.items():
         try:
             check_size(folder / name, record)
-            found = record["checksum"] if name == TABLES and not every_byte else checksum(folder / name)
-            if found != record["checksum"]:
-                raise DamagedFileError(f"is damaged: checksum {found}, expected {record['checksum']}")
+            actual = record["checksum"] if name == TABLES and not every_byte else checksum(folder / name)
+            if actual != record["checksum"]:
+                raise DamagedFileError(f"is damaged: checksum {actual}, expected {record['checksum']}")
         except DamagedFileError as error:
             raise ValueError(f"the bundle's file {folder / name} {error}; {reexport_advice(folder)}") from None
 

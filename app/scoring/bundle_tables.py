@@ -95,8 +95,8 @@ def write_rows(
         else:
             columns[name] = Column(dtype, shape, lambda name=name: _pieces(name, spec, row_ids, stored, checksums))  # type: ignore[misc]
     write_arrays(folder / TABLES, columns, alignment=ALIGNMENT)
-    found = {name: np.array(values, np.uint64).view(np.int64) for name, values in checksums.items()}
-    write_arrays(folder / CHECKSUMS, {name: column_of(array) for name, array in found.items()})
+    arrays = {name: np.array(values, np.uint64).view(np.int64) for name, values in checksums.items()}
+    write_arrays(folder / CHECKSUMS, {name: column_of(array) for name, array in arrays.items()})
 
 
 def _pieces(
@@ -106,15 +106,15 @@ def _pieces(
     if name.endswith(".padding"):
         yield np.zeros(spec.layout()[name][1], np.uint8)
         return
-    noted = checksums.setdefault(name, [])
+    block_checksums = checksums.setdefault(name, [])
     if name == INDEX:
         index = _index(row_ids, spec.num_ids)
-        noted += _block_checksums(index, GROUPS_A_BLOCK)
+        block_checksums += _block_checksums(index, GROUPS_A_BLOCK)
         yield index
         return
     for ids in in_pieces(row_ids, max(WRITTEN_ROWS, spec.rows_a_block)):
         piece = stored(name, ids)
-        noted += _block_checksums(piece, spec.rows_a_block)
+        block_checksums += _block_checksums(piece, spec.rows_a_block)
         yield piece
 
 
@@ -174,9 +174,9 @@ class BundleTables:
         self.spec = spec
         self._path = folder / TABLES
         places = read_entries(self._path)
-        found = {name: (place.dtype, place.shape) for name, place in places.items()}
-        if found != spec.layout():
-            raise ValueError(f"{self._path} holds {_short(found)}; by the manifest it is {_short(spec.layout())}")
+        layout = {name: (place.dtype, place.shape) for name, place in places.items()}
+        if layout != spec.layout():
+            raise ValueError(f"{self._path} holds {_short(layout)}; by the manifest it is {_short(spec.layout())}")
         with self._path.open("rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._map.madvise(mmap.MADV_RANDOM)
@@ -209,11 +209,11 @@ class BundleTables:
         """Return the ids that have a row, ascending. Raises as `rows`."""
         groups = np.arange(len(self._arrays[INDEX]))
         self._check("ids", groups >> self._groups_shift)
-        found = [NO_IDS]
+        row_ids = [NO_IDS]
         for part in in_pieces(groups):
             bits = np.ascontiguousarray(self._arrays[INDEX][part, 0]).view(np.uint8)
-            found.append(np.flatnonzero(np.unpackbits(bits, bitorder="little")) + 64 * part[0])
-        return np.concatenate(found)
+            row_ids.append(np.flatnonzero(np.unpackbits(bits, bitorder="little")) + 64 * part[0])
+        return np.concatenate(row_ids)
 
     def find(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the place of each id's row [n], and a mask of the ids that have one [n]. Raises as `rows`."""
@@ -256,13 +256,13 @@ class BundleTables:
         for name in self._names[part]:
             rows = self._arrays[name][block << shift : (block + 1) << shift]
             self._read_ahead(self._starts[name] + (block << shift) * self._arrays[name].strides[0], rows.nbytes)
-            found = xxhash.xxh3_64_intdigest(rows.data)
+            checksum = xxhash.xxh3_64_intdigest(rows.data)
             expected = int(self._checksums[name][block].astype(np.uint64))
-            if found != expected:
+            if checksum != expected:
                 first = block << shift
                 raise ValueError(
                     f"{self._path} is damaged: block {block} of {name!r} (from row {first}) has checksum xxh3:"
-                    f"{found:016x}, expected xxh3:{expected:016x}; copy or export the bundle again"
+                    f"{checksum:016x}, expected xxh3:{expected:016x}; copy or export the bundle again"
                 )
 
     def _read_ahead(self, start: int, num_bytes: int) -> None:
@@ -294,8 +294,9 @@ def lookup(chain: Sequence[BundleTables], ids: np.ndarray) -> tuple[np.ndarray, 
             deep[changed], wide[changed] = delta.rows(places[changed])
         initial = (initial & ~known) | are_among(delta.deleted, flat)
     if initial.any():
-        others, spec = np.flatnonzero(initial), base.spec
-        deep[others], wide[others] = initial_rows(spec.seed, flat[others], spec.width, spec.initial_scale), 0
+        spec = base.spec
+        deep[initial] = initial_rows(spec.seed, flat[initial], spec.width, spec.initial_scale)
+        wide[initial] = 0
     return deep.reshape(len(ids), -1), wide.reshape(ids.shape)
 
 
@@ -327,8 +328,8 @@ def are_among(ascending: np.ndarray, ids: np.ndarray) -> np.ndarray:
     if not ascending.size:
         return np.zeros(len(ids), np.bool_)
     places = np.minimum(np.searchsorted(ascending, ids), ascending.size - 1)
-    found: np.ndarray = ascending[places] == ids
-    return found
+    is_among: np.ndarray = ascending[places] == ids
+    return is_among
 
 
 def _read_checksums(path: Path) -> dict[str, np.ndarray]:

@@ -59,12 +59,12 @@ class Distribution:
         """
         psi = [*_psi(self.values, expected.values), *_psi(self.numbers, expected.numbers)]
         unseen, there = (_shares(counts.values)[:, 0] for counts in (self, expected))
-        found: list[dict[str, Any]] = []
+        drifts: list[dict[str, Any]] = []
         for place, name in enumerate(self.names):
             is_field = place < len(unseen)
             shares = (float(unseen[place]), float(there[place])) if is_field else (None, None)
-            found.append({"field": name, "psi": float(psi[place]), "unseen": shares[0], "unseen_there": shares[1]})
-        return sorted(found, key=lambda field: -field["psi"])
+            drifts.append({"field": name, "psi": float(psi[place]), "unseen": shares[0], "unseen_there": shares[1]})
+        return sorted(drifts, key=lambda field: -field["psi"])
 
     def write(self, folder: Path) -> None:
         """Write the counts into a bundle."""
@@ -77,12 +77,12 @@ def read_distribution(folder: Path, schema: Schema) -> Distribution | None:
     path = folder / DISTRIBUTION
     if not path.is_file():
         return None
-    found = Distribution(schema)
+    distribution = Distribution(schema)
     for name, counts in json.loads(path.read_text(encoding="utf-8")).items():
-        if np.shape(counts) != getattr(found, name).shape:
+        if np.shape(counts) != getattr(distribution, name).shape:
             return None
-        setattr(found, name, np.array(counts, np.int64))
-    return found
+        setattr(distribution, name, np.array(counts, np.int64))
+    return distribution
 
 
 def _count(counts: np.ndarray, bins: np.ndarray) -> None:

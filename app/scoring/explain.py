@@ -83,7 +83,7 @@ def effects(model: BundleModel, chunk: Chunk) -> list[FieldEffect]:
     ids, numeric = encoded.ids[0], encoded.numeric[0] * model.manifest.model["numeric_weights"]
     _, wide = lookup(model.tables, np.maximum(encoded.ids, 0))
     wide = (wide * position_weights(encoded.ids, model.fields))[0]
-    found = [
+    of_columns = [
         FieldEffect(
             field=name,
             value=cells[name],
@@ -93,7 +93,7 @@ def effects(model: BundleModel, chunk: Chunk) -> list[FieldEffect]:
         )
         for place, name in enumerate(names)
     ]
-    return sorted(found, key=lambda effect: -abs(effect.change))
+    return sorted(of_columns, key=lambda effect: -abs(effect.change))
 
 
 def _wide_weight(model: BundleModel, wide: np.ndarray, numeric: np.ndarray, column: str) -> float:

@@ -27,11 +27,11 @@ def check_golden(model: BundleModel) -> int:
     return len(expected)
 
 
-def are_apart(found: np.ndarray, expected: np.ndarray, tolerances: np.ndarray | float) -> np.ndarray:
+def are_apart(logits: np.ndarray, expected: np.ndarray, tolerances: np.ndarray | float) -> np.ndarray:
     """Return which of two evaluations of logits [n] differ by more than `tolerances`, bool [n].
 
     Values beyond float32 have no difference.
     """
     with np.errstate(invalid="ignore", over="ignore"):
-        same = (found == expected) | (np.abs(found - expected) <= tolerances)
+        same = (logits == expected) | (np.abs(logits - expected) <= tolerances)
     return ~(same | (np.asarray(tolerances) > np.finfo(np.float32).max))

@@ -51,10 +51,10 @@ class Tower:
         logits = np.empty(len(wide_rows), np.float32)
         start = 0
         while start < len(logits):
-            left = len(logits) - start
-            size = next(size for size in self._sizes if left <= MOST_ROWS.get(size, left))
+            remaining = len(logits) - start
+            size = next(size for size in self._sizes if remaining <= MOST_ROWS.get(size, remaining))
             inputs = [_padded(values[start : start + size], size) for values in (deep_rows, wide_rows, numeric)]
-            logits[start : start + size] = self._run(inputs)[:left]
+            logits[start : start + size] = self._run(inputs)[:remaining]
             start += size
         return logits
 

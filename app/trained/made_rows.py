@@ -34,21 +34,21 @@ def make_rows(vocabulary: BaseVocabulary, log_format: LogFormat, num_rows: int, 
         if column.name not in log_format.columns:
             continue
         field = fields[column.shares or column.name]
-        known = np.flatnonzero(field.values >= 0)
-        drawn = known[generator.integers(0, len(known), num_rows)] if len(known) else np.full(num_rows, -1)
-        kind = generator.random(num_rows)
+        with_ids = np.flatnonzero(field.values >= 0)
+        indices = with_ids[generator.integers(0, len(with_ids), num_rows)] if len(with_ids) else np.full(num_rows, -1)
+        chance = generator.random(num_rows)
         cell_of = KINDS[log_format.columns[column.name]].made_up
         outside = [
             cell_of(number) for number in generator.integers(0, 2**32 if field.texts is None else 2**31, num_rows)
         ]
         if field.texts is None:
-            inside = [cell_of(number) for number in field.values[np.maximum(drawn, 0)].clip(0)]
+            inside = [cell_of(number) for number in field.values[np.maximum(indices, 0)].clip(0)]
         else:
-            inside = [text.decode() for text in field.texts.take(np.maximum(drawn, 0)).tolist()]
-        columns[column.name] = [
-            None if kind[i] < MISSING else outside[i] if kind[i] < MISSING + OUTSIDE or drawn[i] < 0 else inside[i]
-            for i in range(num_rows)
-        ]
+            inside = [text.decode() for text in field.texts.take(np.maximum(indices, 0)).tolist()]
+        is_inside = (chance >= MISSING + OUTSIDE) & (indices >= 0)
+        cells = np.where(is_inside, np.array(inside, object), np.array(outside, object))
+        cells[chance < MISSING] = None
+        columns[column.name] = cells.tolist()
     types = {name: pa.string() for name in columns} | dict.fromkeys(log_format.integer_fields, pa.int64())
     types |= dict.fromkeys(log_format.float_fields, pa.float64())
     order = [name for name in log_format.columns if name in columns]
