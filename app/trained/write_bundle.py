@@ -90,7 +90,7 @@ class ExportedModel:
             values = np.zeros((len(ids), 1), np.float32)
         else:
             model = self.config.model
-            values = initial_rows(self.config.train.seed, ids, model.embedding_dim, model.initial_scale)
+            values = initial_rows(self.config.train.seed, ids, model.embedding_dim, model.initial_row_scale)
         places = np.searchsorted(saved.row_ids, ids)
         places[places == len(saved.row_ids)] = 0
         known = saved.row_ids[places] == ids if len(saved.row_ids) else np.zeros(len(ids), np.bool_)
