@@ -36,7 +36,6 @@ from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.scoring.predictor import Predictor
 from app.tables.interface import TableState
-from app.trained.write_bundle import ExportedModel, finish, write_model
 from benchmarks.harness.timing import machine
 from benchmarks.scoring.__main__ import PROJECT, SETTINGS, kept, parse, random_state, write_bundle
 from common import settings
