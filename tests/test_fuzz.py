@@ -50,5 +50,5 @@ def test_the_end_of_the_time_is_no_failure(tmp_path):
 def test_all_that_draws_is_found(project):
     """State machines have no `@given`."""
     found = {path.rsplit("/", 1)[-1] for path in drawing_tests(project / "tests", seed=7)}
-    assert {"test_state_machine.py", "test_third_voice.py", "test_reference.py"} <= found
+    assert {"test_state_machine.py", "test_third_voice.py", "test_parse.py"} <= found
     assert "test_config.py" not in found

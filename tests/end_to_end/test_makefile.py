@@ -83,7 +83,9 @@ def test_no_target_stands_twice(project):
 
 
 def test_help_shows_every_target_on_one_screen(project):
-    done = subprocess.run(["make", "help"], cwd=project, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["make", "--no-print-directory", "help"], cwd=project, capture_output=True, text=True, check=True
+    )
     lines = done.stdout.splitlines()
     targets = re.findall(r"^([a-z-]+):(?!=)", (project / "Makefile").read_text(), re.MULTILINE)
     assert [target for target in targets if f" make {target} " not in done.stdout] == ["help"]
