@@ -102,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     report = commands.add_parser("report", help="draw the report of one run, or of several for comparison")
     report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders such as device_0")
     report.add_argument(
-        "--output", type=Path, metavar="FILE", help="the report (RUN/report.html; of several ./report.html)"
+        "--output", type=Path, metavar="FILE", help="file to write (RUN/report.html, or ./report.html for several runs)"
     )
     report.set_defaults(command=_report)
     checkpoint.add_parser(commands)

@@ -94,21 +94,21 @@ def _parser() -> argparse.ArgumentParser:
     download.set_defaults(after_stop="; the same command resumes")
 
     describe = _add_command(commands, _describe, "log.csv > my.yaml")
-    describe.add_argument("input", nargs="+", help="the log, as for prepare. Of several files the first is read")
+    describe.add_argument("input", nargs="+", help="the log, as for prepare. Only the first of several files is read")
     describe.add_argument("--rows", type=int, default=100_000, metavar="N", help="rows to read (%(default)s)")
     describe.add_argument(
         "--label",
         metavar="NAME",
-        help="the label's column, if another is taken or none is sure. NAME=VALUE says which value is a click (all "
-        "others are none), 'NAME>=4' from which number on",
+        help="the label's column, if the proposal has another or is not sure. NAME=VALUE: this value is a click, all "
+        "others are not. 'NAME>=4': numbers of 4 or more are clicks",
     )
 
     pre_check = _add_command(commands, _pre_check, "data/dac.tar.gz")
     pre_check.add_argument(
         "input",
         nargs="+",
-        help="the log, as for prepare. Of several files the first rows of each are read. With "
-        "prepare.crosses=[[C1,C2]] those crosses are shown too",
+        help="the log, as for prepare. The first rows of each file are read. With prepare.crosses=[[C1,C2]] those "
+        "crosses are shown too",
     )
     pre_check.add_argument("--rows", type=int, default=100_000, metavar="N", help="rows to read in all (%(default)s)")
     pre_check.add_argument("--data", type=Path, metavar="FILE", help=_DATA_HELP)
@@ -127,7 +127,13 @@ def _parser() -> argparse.ArgumentParser:
     synthesize = _add_command(commands, _synthesize, "log.txt --rows 1000000")
     synthesize.add_argument("output", type=Path, help="the log to write, compressed if it ends in .gz")
     synthesize.add_argument("--rows", type=int, required=True, metavar="N", help="rows to write")
-    synthesize.add_argument("--seed", type=int, default=1, metavar="N", help="decides every byte (%(default)s)")
+    synthesize.add_argument(
+        "--seed",
+        type=int,
+        default=1,
+        metavar="N",
+        help="seed of the rows; the same seed writes the same bytes (%(default)s)",
+    )
     synthesize.add_argument("--workers", type=int, metavar="N", help="processes (one per core)")
     return parser
 
@@ -160,9 +166,7 @@ def _add_prepare_arguments(prepare: argparse.ArgumentParser) -> None:
         "settings",
         "Any number of prepare.key=value changes settings. docs/configuration.md lists all of them.",
     )
-    settings.add_argument(
-        "--config", type=Path, metavar="FILE", help="YAML file, of which the section prepare: is used"
-    )
+    settings.add_argument("--config", type=Path, metavar="FILE", help="YAML file; its section prepare: is used")
     settings.add_argument("--data", type=Path, metavar="FILE", help=_DATA_HELP)
     settings.add_argument(
         "--layout",
@@ -172,10 +176,10 @@ def _add_prepare_arguments(prepare: argparse.ArgumentParser) -> None:
     )
     vocabulary = prepare.add_argument_group("vocabulary of another folder")
     vocabulary.add_argument(
-        "--vocabulary", type=Path, metavar="DIR", help="give rows the ids of this prepared folder, fit nothing"
+        "--vocabulary", type=Path, metavar="DIR", help="use the ids of this prepared folder and fit nothing"
     )
     vocabulary.add_argument(
-        "--extend", action="store_true", help="with --vocabulary: values new in this log get ids after all others"
+        "--extend", action="store_true", help="with --vocabulary: new values of this log get ids after all others"
     )
     existing = prepare.add_argument_group("existing output")
     existing.add_argument("--overwrite", action="store_true", help="replace an existing prepared folder")

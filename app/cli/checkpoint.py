@@ -27,7 +27,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser("checkpoint", help="list, check and convert checkpoints")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
 
-    action = actions.add_parser("list", help="a line for each checkpoint")
+    action = actions.add_parser("list", help="print a line for each checkpoint")
     action.add_argument("--run", type=Path, default=Path("device_0"), metavar="DIR", help="run folder (device_0)")
     action.add_argument("--folder", type=Path, metavar="DIR", help="folder of checkpoints (the run's)")
     action.set_defaults(command=_list)
@@ -38,7 +38,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     action.set_defaults(command=_verify)
 
     action = _with_checkpoint(actions, "reshard", "write a checkpoint with another number of files per table")
-    action.add_argument("folder", type=Path, metavar="FOLDER", help="where step-<number>/ is made")
+    action.add_argument("folder", type=Path, metavar="FOLDER", help="folder to make step-<number>/ in")
     action.add_argument("--shards", type=int, required=True, metavar="N", help="files per table")
     action.set_defaults(command=_reshard)
 

@@ -26,7 +26,9 @@ def add_parser(commands: Any) -> None:
     """Add the command to those of `python -m app`."""
     parser = commands.add_parser("evaluate", help="evaluate a checkpoint")
     parser.add_argument("--run", type=Path, default=Path("device_0"), metavar="DIR", help="run folder (device_0)")
-    parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="one checkpoint (the run's best, else newest)")
+    parser.add_argument(
+        "--checkpoint", type=Path, metavar="DIR", help="checkpoint to evaluate (the run's best, else newest)"
+    )
     parser.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one it was trained on)")
     parser.add_argument("--split", default="test", help="train, valid or test (test)")
     parser.add_argument(
@@ -36,7 +38,7 @@ def add_parser(commands: Any) -> None:
         help="evaluate each checkpoint of RUN as it is written, even if the run has not started yet",
     )
     parser.add_argument("--ranks", type=int, default=1, metavar="N", help="number of processes that share the rows (1)")
-    parser.add_argument("--hostfile", default="", metavar="FILE", help="hosts of the processes (all on this one)")
+    parser.add_argument("--hostfile", default="", metavar="FILE", help="hosts of the processes (all on this host)")
     parser.add_argument("--target", choices=get_args(Target), help="where the tower runs (auto; with --follow the CPU)")
     parser.add_argument("--calibrate", action="store_true", help="fit the scores to the click rates of valid (Platt)")
     parser.add_argument(
@@ -44,7 +46,8 @@ def add_parser(commands: Any) -> None:
         nargs="+",
         default=[],
         metavar="FIELD",
-        help="metrics by the most frequent values of fields, by time and by unseen (values); after the settings",
+        help="print metrics for the most frequent values of fields; time and unseen count as fields. Comes after the "
+        "settings",
     )
     parser.add_argument("settings", nargs="*", default=(), metavar="eval.key=value", help="such as eval.group_field=C3")
     parser.set_defaults(command=run)

@@ -25,12 +25,14 @@ MOST_AUC_LOST = {"float32": 1e-5, "float16": 1e-5, "int8": 1e-4}
 def add_parser(commands: Any) -> None:
     """Add the command to those of `python -m app`."""
     parser = commands.add_parser("export", help="write a bundle that scores raw rows without MindSpore")
-    parser.add_argument("source", type=Path, metavar="RUN|CHECKPOINT", help="a run's folder (its best) or a checkpoint")
+    parser.add_argument(
+        "source", type=Path, metavar="RUN|CHECKPOINT", help="a run's folder (its best is taken) or a checkpoint"
+    )
     parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="the new folder")
     parser.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one it was trained on)")
     parser.add_argument("--delta-from", type=Path, metavar="PARENT", help="write only the changes since this bundle")
     parser.add_argument("--calibrate", action="store_true", help="fit the scores to the click rates of valid (Platt)")
-    parser.add_argument("--overwrite", action="store_true", help="replace a bundle that is there")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing bundle")
     parser.add_argument(
         "settings", nargs="*", default=(), metavar="rows=TYPE", help="embeddings as float32, float16 or int8"
     )

@@ -1,4 +1,4 @@
-"""`python -m app predict`, and `python -m app.cli.predict` without MindSpore: score a log by a bundle."""
+"""`python -m app predict`, and `python -m app.cli.predict` without MindSpore: score a log with a bundle."""
 
 from __future__ import annotations
 
@@ -26,27 +26,29 @@ log = logging.getLogger("app")
 
 def add_parser(commands: Any) -> None:
     """Add the command to those of `python -m app`."""
-    add_arguments(commands.add_parser("predict", help="score a log by a bundle"))
+    add_arguments(commands.add_parser("predict", help="score a log with a bundle"))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="what `export` wrote")
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="a bundle that `export` wrote")
     parser.add_argument(
         "inputs", nargs="+", metavar="INPUT", help="log, with or without labels: files, folders, globs, URIs; or -"
     )
     parser.add_argument("output", metavar="OUTPUT", help="a new .csv or .parquet file, or - for CSV on standard output")
     parser.add_argument("--keep", nargs="+", default=[], metavar="COLUMN", help="columns of the log to write as well")
-    parser.add_argument("--workers", type=int, metavar="N", help="processes (one a core)")
-    parser.add_argument("--executor", choices=KINDS, default="processes", help="what runs the work (processes)")
+    parser.add_argument("--workers", type=int, metavar="N", help="processes (one per core)")
+    parser.add_argument(
+        "--executor", choices=KINDS, default="processes", help="run on local processes, Dask or MPI (processes)"
+    )
     parser.add_argument("--scheduler", metavar="ADDRESS", help="with --executor dask: the scheduler of a cluster")
     parser.add_argument(
         "--max-reject-fraction",
         type=float,
         metavar="SHARE",
-        help="of the lines; if more are bad, the exit status is 2 (as in the model's prepare: 0.01)",
+        help="share of bad lines above which the exit status is 2 (the bundle's prepare.max_reject_fraction)",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace an output that is there")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing output")
     parser.add_argument("--restart", action="store_true", help="start over instead of resuming a stopped prediction")
     parser.set_defaults(command=run)
 

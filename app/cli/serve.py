@@ -20,9 +20,9 @@ NEWEST = "newest"  # in place of a version
 _LIMITS = {
     "max_batch": "rows that are scored together",
     "max_delay_ms": "time that a request waits for others to be scored with it",
-    "max_queue": "requests that wait, beyond which others are refused",
-    "max_wait_ms": "time that scoring what waits takes, beyond which others are refused",
-    "deadline_ms": "time that a request waits at most; X-Timeout-Ms shortens it",
+    "max_queue": "waiting requests, beyond which others are refused",
+    "max_wait_ms": "time that scoring the waiting requests takes, beyond which others are refused",
+    "deadline_ms": "longest time that a request waits; X-Timeout-Ms shortens it",
     "max_rows": "rows of a request",
     "max_body_mib": "MiB of a request",
 }
@@ -30,32 +30,36 @@ _LIMITS = {
 
 def add_parser(commands: Any) -> None:
     """Add the command to those of `python -m app`."""
-    add_arguments(commands.add_parser("serve", help="score rows over HTTP by a bundle, or the newest of a folder"))
+    add_arguments(commands.add_parser("serve", help="score rows over HTTP with a bundle, or the newest of a folder"))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("path", type=Path, metavar="BUNDLE", help="what `export` wrote, or a folder of such to watch")
-    parser.add_argument("--name", help="name of the model in addresses (the folder's)")
+    parser.add_argument(
+        "path", type=Path, metavar="BUNDLE", help="a bundle that `export` wrote, or a folder of bundles to watch"
+    )
+    parser.add_argument("--name", help="name of the model in URLs (the folder's)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine alone)")
     parser.add_argument("--port", type=int, default=8000, help="port to listen on (8000)")
-    parser.add_argument("--admin-port", type=int, metavar="PORT", help="port of administration, then on no other")
+    parser.add_argument("--admin-port", type=int, metavar="PORT", help="serve administration on this port only")
     parser.add_argument("--admin-host", default="127.0.0.1", help="address of that port (127.0.0.1)")
     parser.add_argument(
         "--allowed-hosts",
         type=lambda text: tuple(host_name(host) for host in text.split(",")),
         default=(),
         metavar="HOST[,HOST]",
-        help="header Host of the requests to answer, * for any (of this machine, if --host is)",
+        help="Host headers to accept, * for any (those of this machine, if --host is of it)",
     )
     parser.add_argument(
-        "--drain-seconds", type=float, default=0.0, metavar="S", help="from SIGTERM to the end of the port, unready (0)"
+        "--drain-seconds", type=float, default=0.0, metavar="S", help="time after SIGTERM to answer on, not ready (0)"
     )
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (1)")
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of a process for the tower (1)")
-    parser.add_argument("--watch-seconds", type=float, default=0.5, metavar="S", help="between looks at a folder (0.5)")
-    parser.add_argument("--version", help="pin this version of the folder, or newest to pin none (what was pinned)")
-    parser.add_argument("--state", type=Path, metavar="DIR", help="folder of current.json (BUNDLE)")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads per process for the tower (1)")
+    parser.add_argument(
+        "--watch-seconds", type=float, default=0.5, metavar="S", help="time between looks at a folder (0.5)"
+    )
+    parser.add_argument("--version", help="pin this version of the folder; newest removes the pin (what was pinned)")
+    parser.add_argument("--state", type=Path, metavar="DIR", help="folder to keep current.json in (BUNDLE)")
     parser.add_argument(
         "--log-requests", type=float, default=0.0, metavar="SHARE", help="share of the requests to log (0)"
     )

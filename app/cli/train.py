@@ -27,10 +27,12 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with settings")
     parser.add_argument("--dataset", type=Path, required=True, metavar="DIR", help="the prepared folder")
     parser.add_argument("--ranks", type=int, default=1, metavar="N", help="number of processes that train (1)")
-    parser.add_argument("--servers", type=int, default=0, metavar="N", help="further processes that own all rows (0)")
+    parser.add_argument(
+        "--servers", type=int, default=0, metavar="N", help="further processes that hold all table rows (0)"
+    )
     parser.add_argument("--hostfile", default="", metavar="FILE", help="hosts of the processes (all on this host)")
     parser.add_argument("--rank-table", default="-", metavar="FILE", help="rank table of an Ascend cluster, or -")
-    parser.add_argument("--dry-run", action="store_true", help="check everything, print where the parts run, stop")
+    parser.add_argument("--dry-run", action="store_true", help="check everything, print where the parts run, and stop")
     parser.add_argument(
         "settings", nargs="*", default=(), metavar="section.key=value", help="settings (docs/configuration.md)"
     )

@@ -24,7 +24,7 @@ ONEDNN_MATH_MODE = "ONEDNN_DEFAULT_FPMATH_MODE"
 
 
 def prepare_environment(options: DeviceOptions) -> None:
-    """Set the variables that oneDNN, OpenMP and MindSpore read once, at import; call it before `import mindspore`."""
+    """Set the variables that oneDNN, OpenMP and MindSpore read once, at import. Call it before `import mindspore`."""
     # Idle OpenMP threads would spin on the cores that MindSpore's own threads want: lookups take twice as long then.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     for name, value in _environment(options).items():
@@ -55,7 +55,7 @@ def has_loaded_mindspore() -> bool:
 
 
 def _environment(options: DeviceOptions) -> dict[str, str | None]:
-    """Return the variables that depend on the options; None for one that must not be set."""
+    """Return the variables that depend on the options. One that is None must not be set."""
     # For products that MindSpore's own operators make on a CPU: oneDNN rounds their float32 inputs itself.
     rounds = options.precision == "bfloat16" and cpu_flags() & MATH_MODE_FLAGS
     return {"OMP_NUM_THREADS": str(options.num_threads), ONEDNN_MATH_MODE: "BF16" if rounds else None}
@@ -91,7 +91,7 @@ def select_device(options: DeviceOptions) -> str:
 
 
 def init_communication() -> None:
-    """Give this rank a device of its own, and initialize MindSpore's collectives; for Ascend and GPU."""
+    """Give this rank an Ascend or a GPU of its own, and initialize MindSpore's collectives."""
     from mindspore import communication
 
     communication.init()

@@ -1,4 +1,7 @@
-"""From values to ids: vocabulary (the id of each value), vocabulary_file (vocabulary.parquet), base (of another
-folder), booleans (their texts in it), fit, lookup_file (search tables), encoder (raw lines to rows),
-prepared_vocabulary (of a folder, to use elsewhere); from_values and from_table (rows outside of a preparation).
+"""Turn values into ids.
+
+vocabulary holds the id of each value, vocabulary_file is vocabulary.parquet, and fit makes a vocabulary from counts.
+base reads that of another folder, booleans finds its texts for true and false. lookup_file holds the search tables,
+encoder turns raw lines into rows, and prepared_vocabulary takes a folder's vocabulary elsewhere. from_values and
+from_table encode rows outside of a preparation.
 """

@@ -39,10 +39,10 @@ def open_vocabulary(prepared: Path) -> tuple[Schema, PrepareOptions, BaseVocabul
 def write_lookup(
     base: BaseVocabulary, folder: Path, known: Sequence[CategoricalField] = (), values: str = ""
 ) -> dict[str, Any]:
-    """Write a vocabulary's search tables into `folder`; return what `open_lookup` needs, as plain values.
+    """Write a vocabulary's search tables into `folder`, and return what `open_lookup` needs, as plain values.
 
-    With the fields that are `known`, and the checksum of their `values`, only the tables of what was added to them.
-    Raises ValueError where the vocabulary is not those values and additions.
+    If the `known` fields and the checksum of their `values` are passed, the tables hold only the values added to
+    them. Raises ValueError if the vocabulary is not those values and additions.
     """
     of_known, of_all = xxhash.xxh3_64(), xxhash.xxh3_64()
     columns = zip(known, base.columns, strict=True) if known else ()

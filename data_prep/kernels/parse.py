@@ -233,7 +233,7 @@ def _parse_cells(
 def _parse_column(
     text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64], name: str, log_format: LogFormat
 ) -> tuple[Any, NDArray[np.bool_], NDArray[np.bool_]]:
-    """Parse the cells [n] of a field. Returns values, where they are present, and where they are good."""
+    """Parse the cells [n] of a field. Returns their values, which of them are present, and which are good."""
     kind = log_format.columns[name]
     if kind == "integer":
         return _parse_integers(text, starts, ends)
@@ -252,7 +252,7 @@ def _parse_column(
 def parse_labels(
     cells: Strings, log_format: LogFormat
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Parse cells [n] as labels. Returns them, where they are missing but optional, and where they are good."""
+    """Parse cells [n] as labels. Returns them, which of them are missing but optional, and which are good."""
     if log_format.click_rule is None:
         clicked, not_clicked, rest = log_format.label_cells
         labels, others = cells.one_of(clicked), cells.one_of(not_clicked)
@@ -269,7 +269,7 @@ def parse_labels(
 
 
 def _are_utf8(text: _Text, cells: Strings) -> NDArray[np.bool_]:
-    """Return where cells [n] are UTF-8, as the vocabulary is text."""
+    """Return which cells [n] are UTF-8, as the vocabulary is text."""
     good = np.ones(len(cells), np.bool_)
     if not text.is_utf8:
         for index in np.flatnonzero(~cells.are_ascii()):
@@ -290,7 +290,7 @@ def _parse_hex(
 ) -> tuple[NDArray[np.uint32], NDArray[np.bool_], NDArray[np.bool_]]:
     """Parse cells [n]. Good ones hold eight lower-case hex digits or nothing.
 
-    Returns values, where they are present, and where they are good. The eight characters of a cell are processed
+    Returns their values, which of them are present, and which are good. The eight characters of a cell are processed
     together in one 64-bit word.
     """
     present = ends > starts

@@ -70,7 +70,7 @@ def read_log(
 ) -> None:
     """Call `function` on each chunk of a log on the workers, and `consume` with the results in the log's order.
 
-    Results stay in `work_folder`, where the same pass finds them again after it was stopped.
+    Results stay in `work_folder`. After a stop the same pass finds them there.
     """
     pieces = Pieces(work_folder)
     pieces.clear_unfinished()

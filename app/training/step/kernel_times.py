@@ -88,10 +88,8 @@ def sum_by_op(graph: list[tuple[str, float]], host: list[tuple[str, float]]) -> 
 
 
 def graph_op_times(folder: Path) -> list[tuple[str, float]]:
-    """Return (operator, microseconds) of every run in the profiler's output, in order of time.
-
-    A line of its file is `scope/Kernel-op0;side;start_ns,milliseconds,… start_ns,milliseconds,…`.
-    """
+    """Return (operator, microseconds) of every run in the profiler's output, in order of time."""
+    # A line of its file is `scope/Kernel-op0;side;start_ns,milliseconds,… start_ns,milliseconds,…`.
     runs = []
     for path in folder.rglob(TIMES_FILE):
         for line in path.read_text(encoding="utf-8").splitlines():
