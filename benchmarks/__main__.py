@@ -1,8 +1,8 @@
-"""Run all benchmarks; write benchmarks/results/ and the targets in docs/results.md: `make bench`.
+"""Run all benchmarks, and write benchmarks/results/ and the targets in docs/results.md: `make bench`.
 
 python -m benchmarks                             all of them, an hour
-python -m benchmarks --only train_step fbgemm    these; the others' figures stay
-python -m benchmarks --quick                     does everything work? writes nothing
+python -m benchmarks --only train_step fbgemm    these, and leave the others' figures
+python -m benchmarks --quick                     try whether everything works, and write nothing
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PAGES = PROJECT / "benchmarks" / "results"  # and results.json, the last line of
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A benchmark's command; `quick` are the arguments of a short trial, None if there is no short form."""
+    """A benchmark's command. `quick` are the arguments of a short trial, or None if there is no short form."""
 
     title: str
     module: str
@@ -132,7 +132,7 @@ BENCHMARKS = {
 
 
 def run(module: str, arguments: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
-    """Run a benchmark and show its output; return the output and the JSON of its last line.
+    """Run a benchmark and show its output. Return the output and the JSON of its last line.
 
     Raises CalledProcessError if it fails.
     """

@@ -1,14 +1,14 @@
 """Print the layout's figures: entries, floors, circles, upward imports, the ways through the house, and its weight.
 
-    python -m benchmarks.house [FOLDER_OR_COMMIT ...]     default: this working tree; several are shown side by side
+    python -m benchmarks.house [FOLDER_OR_COMMIT ...]     default: this working tree. Several are shown side by side
 
-A unit is an entry of app/ or data_prep/ (a file or a package), or common/ as a whole; a floor is a unit's longest way
-down over imports. Imports inside functions count.
+A unit is an entry of app/ or data_prep/ (a file or a package), or common/ as a whole. A unit's floor is the length of
+its longest way down over imports. Imports inside functions count.
 
-The ways of a training step, `assemble` and `export` are traced while a tiny model is trained and exported (20 seconds;
---static leaves them out). A way enters a file if it calls a function there. A stay is a time in one file: one for each
-call from a function to one of another file and one for each return, where calls between the same two functions count
-once. Near is what the first file itself calls, and what is called from there within the same files.
+The ways of a training step, `assemble` and `export` are traced while a tiny model is trained and exported. That takes
+20 seconds, and --static leaves it out. A way enters a file if it calls a function there. A stay is a time in one file.
+Each call from a function to one of another file begins a stay, and so does each return. Calls between the same two
+functions count once. Near is what the first file itself calls, and what is called from there within the same files.
 """
 
 from __future__ import annotations
@@ -66,23 +66,23 @@ class House:
 
     def units(self, top: str) -> dict[str, set[str]]:
         """The units of `top`, and the units of `top` that each imports."""
-        found: dict[str, set[str]] = {}
+        imported: dict[str, set[str]] = {}
         for module, targets in self.imports.items():
             here = self.unit(module)
             if here.startswith(f"{top}."):
                 there = {self.unit(target) for target in targets}
-                found.setdefault(here, set()).update(u for u in there if u.startswith(f"{top}.") and u != here)
-        return found
+                imported.setdefault(here, set()).update(u for u in there if u.startswith(f"{top}.") and u != here)
+        return imported
 
     def entries(self) -> dict[str, int]:
         """The number of entries (files and folders with Python, faces aside) of each folder."""
-        found: dict[str, set[Path]] = {}
+        children: dict[str, set[Path]] = {}
         for path in self.paths.values():
             if path.name != "__init__.py":
                 while path != self.root:
-                    found.setdefault(str(path.parent.relative_to(self.root)), set()).add(path)
+                    children.setdefault(str(path.parent.relative_to(self.root)), set()).add(path)
                     path = path.parent
-        return {folder: len(names) for folder, names in found.items() if folder != "."}
+        return {folder: len(names) for folder, names in children.items() if folder != "."}
 
     def past_the_doors(self) -> int:
         """Count imports from app/ into data_prep/ beside its doors, and all from data_prep/ or common/ upwards."""
@@ -122,13 +122,13 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
     """Return the groups of nodes that reach one another."""
 
     def reached(start: str) -> set[str]:
-        seen: set[str] = set()
+        nodes: set[str] = set()
         waiting = [start]
         while waiting:
-            for node in graph.get(waiting.pop(), set()) - seen:
-                seen.add(node)
+            for node in graph.get(waiting.pop(), set()) - nodes:
+                nodes.add(node)
                 waiting.append(node)
-        return seen
+        return nodes
 
     all_reached = {node: reached(node) for node in graph}
     groups = {frozenset(o for o in there if node in all_reached.get(o, set())) for node, there in all_reached.items()}
@@ -136,7 +136,7 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def floors(graph: Mapping[str, set[str]]) -> int:
-    """Return the length of the longest way down; a circle is one floor."""
+    """Return the length of the longest way down. A circle is one floor."""
     together = {node: min(circle) for circle in circles(graph) for node in circle}
     merged: dict[str, set[str]] = {}
     for node, targets in graph.items():
@@ -180,7 +180,7 @@ def _weight(paths: Iterable[Path]) -> str:
 
 
 class Trace:
-    """Profile function: the calls beneath a function of the product, which is told by its qualified name."""
+    """Profile function that records the calls beneath the function of the product with this qualified name."""
 
     def __init__(self, root: Path, name: str) -> None:
         self._tops, self._name = tuple(f"{root / top}{os.sep}" for top in TOPS), name
@@ -203,13 +203,13 @@ class Trace:
 
     def figures(self) -> dict[str, str]:
         """Return files and stays, near and in all."""
-        found = {}
+        counts = {}
         for name, most in ((f"near {self._name}", 1), (f"in all of {self._name}", len(self._calls))):
             calls = [call for call, changes in self._calls.items() if changes <= most]
             files = {callee.co_filename for _, callee in calls}
             stays = 1 + 2 * sum(caller.co_filename != callee.co_filename for caller, callee in calls)
-            found[f"ways {name}"] = f"{len(files)} files, {stays} stays"
-        return found
+            counts[f"ways {name}"] = f"{len(files)} files, {stays} stays"
+        return counts
 
 
 def print_ways(root: Path) -> None:
@@ -244,8 +244,8 @@ def traced(root: Path) -> dict[str, str]:
     command = [sys.executable, str(Path(__file__)), "--ways", str(root)]
     environment = {**os.environ, "PYTHONPATH": str(root), "GLOG_v": "3"}
     done = subprocess.run(command, env=environment, cwd=root, check=True, stdout=subprocess.PIPE)
-    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    ways: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return ways
 
 
 def _percentile(numbers: list[int], share: float) -> int:
@@ -253,7 +253,7 @@ def _percentile(numbers: list[int], share: float) -> int:
 
 
 def figures_of(name: str, with_ways: bool) -> dict[str, str]:
-    """Return the figures of a folder, or of a commit of this project. Raises CalledProcessError where it is neither."""
+    """Return the figures of a folder, or of a commit of this project. Raises CalledProcessError if it is neither."""
     with tempfile.TemporaryDirectory(prefix="house-") as folder:
         root = Path(name if Path(name).is_dir() else folder).resolve()
         if not Path(name).is_dir():

@@ -1,10 +1,10 @@
-"""By how much one model's AUC is above another's on the same rows, and how far that would move on other rows.
+"""Estimate how far one model's AUC is above another's on the same rows, with an interval for other rows.
 
 Rows come in groups (test periods) that a model was trained for one by one, with one or more seeds. A contender's AUC
-in a group is the mean over its seeds, the difference that of two contenders on the same rows, the figure the mean
-over groups. The interval lies between quantiles of Poisson bootstrap replicates (see app/evaluation/metrics.py) that
-draw rows within their group, the same rows for all models; with `clusters` they draw whole groups before that, which
-also counts what differs between periods.
+in a group is the mean over its seeds. Two contenders are compared on the same rows, and the figure is the mean
+difference over groups. The interval lies between quantiles of Poisson bootstrap replicates (see
+app/evaluation/metrics.py). They draw rows within their group, the same rows for all models. With `clusters` they draw
+whole groups first, so that differences between periods count too.
 
 Letters: n rows of a group, S seeds, R replicates, G groups.
 """

@@ -1,13 +1,13 @@
-"""Is Wide&Deep better than logistic regression, LightGBM and PyTorch's Wide&Deep on real rows?
+"""Compare Wide&Deep with logistic regression, LightGBM and PyTorch's Wide&Deep on real rows.
 
     CRITEO_ROWS=FOLDER python -m benchmarks.accuracy.real_rows [--seeds 3] [--cuts 5 6 7 8 9] [--work FOLDER]
 
-FOLDER holds train.txt, rows of the Criteo DAC log in time order (its terms allow no distribution). Five rolling cuts
-(rolling_cuts.py): cut k tests the tenth k with a model of all rows before it, and the tenth before that, alone, chooses
-each peer's setting among as many as the others have, and after how many epochs to stop; this project has
-`configs/auto.yaml`, with nothing to choose. A model is trained anew with every seed on all rows before the test;
-settings are chosen with seed 1. All contenders read the same prepared folders. What was tried in --work is not tried
-again, so an interrupted comparison resumes.
+FOLDER holds train.txt, rows of the Criteo DAC log in time order (its terms allow no distribution). There are
+five rolling cuts (rolling_cuts.py). Cut k tests the tenth k with a model of all rows before it. The tenth before that
+alone chooses each peer's setting and number of epochs. Every peer has as many settings to choose from. This project
+has `configs/auto.yaml`, with nothing to choose. Settings are chosen with seed 1. Then a model is trained anew with
+every seed on all rows before the test. All contenders read the same prepared folders. Trials already in --work are not
+repeated, so an interrupted comparison resumes.
 """
 
 from __future__ import annotations

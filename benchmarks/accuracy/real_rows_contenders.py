@@ -57,7 +57,7 @@ class Contender:
 
 
 def regression() -> Contender:
-    """Logistic regression; a seed changes nothing."""
+    """Return logistic regression, which has no seed."""
     penalties = {f"C {c:g}": c for c in (0.03, 0.05, 0.07, 0.1)}
 
     def scores(folder: Path, split: str, setting: str, _: int, __: int) -> np.ndarray:
@@ -67,7 +67,7 @@ def regression() -> Contender:
 
 
 def pytorch(name: str, grid: Mapping[str, PeerSettings]) -> Contender:
-    """Wide&Deep in PyTorch, of the same size."""
+    """Return Wide&Deep in PyTorch, of the same size."""
 
     def scores(folder: Path, split: str, setting: str, epochs: int, seed: int) -> np.ndarray:
         size = read_schema(folder).vocabulary_size
@@ -78,7 +78,7 @@ def pytorch(name: str, grid: Mapping[str, PeerSettings]) -> Contender:
 
 
 def trees(name: str, grid: Mapping[str, TreeSettings]) -> Contender:
-    """LightGBM on the integers and ordered target statistics; an epoch is some rounds of boosting."""
+    """Return LightGBM on the integers and ordered target statistics. An epoch is some rounds of boosting."""
 
     def scores(folder: Path, split: str, setting: str, epochs: int, seed: int) -> np.ndarray:
         return lightgbm_trees.train(folder, split, grid[setting], epochs, seed, threads=1)
@@ -100,9 +100,9 @@ def application(name: str, commands: CommandServer, work: Path) -> Contender:
         dataset = ("--config", str(CONFIG), "--dataset", str(folder.resolve()))
         commands.run("app", "train", *dataset, f"train.seed={seed}", folder=place)
         commands.run("benchmarks.harness.score_rows", "device_0", "scores.npy", folder=place)
-        found: np.ndarray = np.load(place / "scores.npy")[None]
+        logits: np.ndarray = np.load(place / "scores.npy")[None]
         shutil.rmtree(place)
-        return found
+        return logits
 
     return Contender(name, (), scores)
 
@@ -117,7 +117,7 @@ class Choice:
 
 
 def choose(contender: Contender, cut: Cut, memory: Path) -> Choice:
-    """The setting and number of epochs with the highest AUC on the valid tenth; "" and 0 if there is none to choose."""
+    """Choose setting and epochs by the AUC on the valid tenth. They are "" and 0 if there is nothing to choose."""
     if not contender.settings:
         return Choice("", 0, {})
     tried = {}

@@ -4,10 +4,10 @@
                                  [--seeds 1] [--set section.key=value …] [--threads N] [--work FOLDER]
 
 Each run is `python -m data_prep prepare` and `python -m app train` with that config, in --precision, for --epochs
-epochs at most; the evaluation with the best AUC on `valid` is kept and judged on `test`. "seen often" are the test
-rows whose values all occurred in 20 training rows or more. Beside each: logistic regression on the same prepared rows
-and, on a synthetic log, the true probabilities' own figures, which no model can beat by more than chance. "real" needs
-CRITEO_ROWS=FOLDER with train.txt, and is split by time. What was run in --work is not run again.
+epochs at most. The model with the best AUC on `valid` is evaluated on `test`. "seen often" are the test rows whose
+values all occurred in 20 training rows or more. Each recipe is compared with logistic regression on the same prepared
+rows. On a synthetic log it is also compared with the true probabilities, which no model can beat by more than chance.
+"real" needs CRITEO_ROWS=FOLDER with train.txt, and is split by time. Runs already in --work are not repeated.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Test:
 
 
 def training_counts(folder: Path, schema: Schema) -> np.ndarray:
-    """[V] int64: in how many training rows each id occurs; 0 for numeric fields and values out of vocabulary."""
+    """Return the training rows of each id, [V] int64, 0 for numeric fields and values out of vocabulary."""
     counts = np.zeros(schema.vocabulary_size, np.int64)
     table = pq.read_table(folder / VOCABULARY_FILE, columns=["id", "count"])
     counts[table["id"].to_numpy()] = table["count"].to_numpy()
@@ -126,7 +126,7 @@ def recipe_file(recipe: str) -> Path:
 
 
 def prepare(data: Data, recipe: str, work: Path) -> Path:
-    """The prepared folder of a log by a recipe's own settings; made where it is not there yet."""
+    """Return the folder of a log prepared by a recipe's own settings. Prepare it if it does not exist."""
     output = work / f"{data.name}-{recipe}"
     if not output.is_dir():
         options = ("--config", str(recipe_file(recipe)), *data.prepare_settings)
@@ -156,13 +156,13 @@ def regression(prepared: Path) -> Figures:
 
 
 def best_possible(prepared: Path) -> Figures | None:
-    """The figures of the true probabilities; None where the log is not synthetic."""
+    """Return the figures of the true probabilities, or None if the log is not synthetic."""
     test = read_test(prepared, read_schema(prepared))
     return None if test.truth is None else test.judge(test.truth)
 
 
 def memory(work: Path, data: str, recipe: str, changes: tuple[str, ...]) -> Path:
-    """Return the file of a run's figures; its name depends on the recipe's text and the changes to it."""
+    """Return the file of a run's figures. Its name depends on the recipe's text and the changes to it."""
     digest = hashlib.sha256("\0".join((recipe_file(recipe).read_text("utf-8"), *changes)).encode()).hexdigest()[:16]
     return work / f"{data}-{recipe}-{digest}.json"
 
@@ -170,7 +170,7 @@ def memory(work: Path, data: str, recipe: str, changes: tuple[str, ...]) -> Path
 def measure(
     data: Data, recipe: str, options: argparse.Namespace, commands: CommandServer, work: Path
 ) -> dict[str, Any]:
-    """All runs of one recipe on one log, beside what they are to be compared with; printed as they come."""
+    """Run one recipe on one log with every seed, and print each run. Return the runs and their references."""
     prepared = prepare(data, recipe, work)
     own_epochs = epochs_of(recipe, prepared)
     epochs = min(options.epochs, own_epochs)
@@ -246,7 +246,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Run what is asked for; the last line is JSON."""
+    """Run what the command line asks for, and print a last line of JSON."""
     options = parse_arguments()
     with ExitStack() as stack:
         work = (options.work or Path(stack.enter_context(tempfile.TemporaryDirectory()))).resolve()

@@ -20,7 +20,7 @@ CUTS = (5, 6, 7, 8, 9)
 
 @dataclass(frozen=True)
 class Cut:
-    """Cut k of a log of `lines` lines; its prepared folders are made in `folder` when they are first asked for."""
+    """Cut k of a log of `lines` lines. Its prepared folders are made in `folder` at their first use."""
 
     log: Path
     lines: int

@@ -173,7 +173,7 @@ def report_steps(steps: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Measure; the last line is JSON."""
+    """Measure, and print a last line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=float, default=2.0, help="of the tables in GB (2)")
     parser.add_argument("--rounds", type=int, default=5)

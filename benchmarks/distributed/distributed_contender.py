@@ -1,9 +1,9 @@
-"""Rank (or single process) of `benchmarks.distributed.ranks_and_servers`: takes steps when the first training rank gets
-a command.
+"""Rank (or single process) of `benchmarks.distributed.ranks_and_servers` that takes steps when the first training rank
+gets a command.
 
     [mpirun -n N] python -m benchmarks.distributed.distributed_contender WORKLOAD SERVERS
 
-WORKLOAD is JSON, with fields of `benchmarks.harness.workload.Workload`; its batch is that of all ranks together.
+WORKLOAD is JSON, with fields of `benchmarks.harness.workload.Workload`. Its batch is that of all ranks together.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def timed(take_steps: Callable[[int], Parts]) -> Callable[[int], Parts]:
-    """The same, with the mean of a step besides: `step`; the parts are means too."""
+    """Return a function that takes steps and returns the mean seconds of a step, `step`, and of its parts."""
 
     def take(count: int) -> Parts:
         start = time.perf_counter()
@@ -62,7 +62,7 @@ def timed(take_steps: Callable[[int], Parts]) -> Callable[[int], Parts]:
 
 
 class Turn:
-    """Some steps of all ranks together, as many as the first one says; gives its parts, and what all ranks sent."""
+    """Steps of all ranks together, of which the first rank sets the number. Returns its parts and the bytes sent."""
 
     def __init__(self, take_steps: Callable[[int], Parts], step: Step, group: MpiGroup, workload: Workload) -> None:
         from app.model.graph import OnDevice  # MindSpore, after the environment is prepared
@@ -78,7 +78,7 @@ class Turn:
         self._before = self._totals()
 
     def __call__(self, count: int) -> Parts:
-        """Parts of a step; bytes are those of all ranks."""
+        """Take `count` steps and return the parts of a step. Bytes are those of all ranks."""
         count = self._group.all_reduce_max(count)
         parts = self._take_steps(count)
         totals = self._totals()

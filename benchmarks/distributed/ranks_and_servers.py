@@ -7,8 +7,8 @@
     ranks           as many ranks as cores, one thread each, rows owned by all of them
     servers         one process that owns all rows beside one that trains, each with all cores: they take turns
 
-The contenders take turns of some steps and rest between them, so that what else the machine does hits all of them. A
-ratio is that of the same round; median and quartiles are those of the rounds. The last line is JSON.
+The contenders take turns of some steps and rest between them, so that other load on the machine hits all of them. A
+ratio compares contenders of the same round. Median and quartiles are over the rounds. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def measure(workload: Workload, rounds: int, steps: int) -> dict[str, Any]:
 
 
 def one_line(name: str, result: dict[str, Any]) -> str:
-    """`ranks  612.0 ms [600.1 … 630.9]  26,144 samples/s   lookup 9.1, …; tables 20.1 MB, 1.00 × the least`."""
+    """Return a line such as `ranks  612.0 ms [600.1 … 630.9]  26,144 samples/s   lookup 9.1, …`."""
     lower, median, upper = (1e3 * result["step"][key] for key in ("lower", "median", "upper"))
     parts = ", ".join(f"{part} {1e3 * seconds:.1f}" for part, seconds in result["parts"].items())
     speed = f"{result['samples_per_second']:8,.0f} samples/s"
@@ -116,7 +116,7 @@ def one_line(name: str, result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure float32 and, where the processor has it, bfloat16."""
+    """Measure float32, and bfloat16 if the processor has it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=6, help=f"after {WARM_UP_TURNS} that do not count (6)")
     parser.add_argument("--steps", type=int, default=4, help="of a turn (4)")

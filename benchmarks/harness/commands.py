@@ -16,11 +16,11 @@ from typing import Any
 
 PROJECT = Path(__file__).parents[2]
 ENVIRONMENT = {"PYTHONPATH": str(PROJECT)}
-SHOWN = 2000  # characters of what a failed command said
+OUTPUT_END = 2000  # characters of a failed command's output
 
 
 def run_command(*arguments: str, folder: Path) -> str:
-    """Run `python -m …` in `folder` and return what it printed; what it says is shown where it fails."""
+    """Run `python -m …` in `folder` and return what it printed. Raises SystemExit with its errors if it fails."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", *arguments],
         cwd=folder,
@@ -29,7 +29,7 @@ def run_command(*arguments: str, folder: Path) -> str:
         env=os.environ | ENVIRONMENT,
     )
     if done.returncode:
-        raise SystemExit(f"python -m {' '.join(arguments)} ended with {done.returncode}:\n{done.stderr[-SHOWN:]}")
+        raise SystemExit(f"python -m {' '.join(arguments)} ended with {done.returncode}:\n{done.stderr[-OUTPUT_END:]}")
     return done.stdout
 
 
@@ -43,7 +43,7 @@ def remembered(path: Path, make: Any) -> Any:
 class CommandServer:
     """Runs commands of the project one after another in one process, which imports MindSpore only once.
 
-    Start it in a `with` block. What the commands say goes to `log_path`.
+    Start it in a `with` block. The output of the commands goes to `log_path`.
     """
 
     def __init__(self, log_path: Path) -> None:
@@ -70,16 +70,16 @@ class CommandServer:
         self._process.wait()
 
     def run(self, module: str, *arguments: str, folder: Path) -> None:
-        """`python -m MODULE …` in `folder`. Raises SystemExit with what it said where it fails."""
+        """Run `python -m MODULE …` in `folder`. Raises SystemExit with the end of its output if it fails."""
         assert self._process is not None and self._process.stdin is not None and self._process.stdout is not None
         job = {"module": module, "arguments": arguments, "folder": str(folder)}
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if answer != "0\n":
-            said = self._log_path.read_text(encoding="utf-8", errors="replace")[-SHOWN:]
+            output = self._log_path.read_text(encoding="utf-8", errors="replace")[-OUTPUT_END:]
             raise SystemExit(
-                f"python -m {module} {' '.join(arguments)} ended with {answer.strip() or 'no answer'}:\n{said}"
+                f"python -m {module} {' '.join(arguments)} ended with {answer.strip() or 'no answer'}:\n{output}"
             )
 
 

@@ -1,8 +1,8 @@
 """Contenders in processes of their own that take steps on command.
 
 Threads, oneDNN's math mode and malloc's settings are read once, at start, so contenders cannot share a process. One
-that has no turn is stopped by SIGSTOP: thread pools spin for a while after their last task, and prefetch
-threads go on; both would take the cores of the one whose turn it is.
+that has no turn is stopped by SIGSTOP. Otherwise its thread pools would spin for a while after their last task, and
+its prefetch threads would continue, on the cores of the contender whose turn it is.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Parts = dict[str, float]  # seconds of each part of some steps, by name
 class Contender:
     """A child process that runs `serve`, or the ranks of a job, one of which does.
 
-    Use it as a context manager, so that it ends with the benchmark. `launcher` is the command that starts the ranks; it
-    goes on while they rest.
+    Use it as a context manager, so that it ends with the benchmark. `launcher` is the command that starts the ranks.
+    It keeps running while they rest.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class Contender:
         self._process.wait()
 
     def wait_until_ready(self) -> None:
-        """Return when the model is built; the process rests then. Raises RuntimeError where it ended instead."""
+        """Wait until the model is built, and let the process rest. Raises RuntimeError if it ended instead."""
         self._read_reply()
         self._signal(signal.SIGSTOP)
 
     def take_steps(self, count: int) -> None:
-        """`count` steps; the process rests again when this returns."""
+        """Take `count` steps, and let the process rest again."""
         assert self._process.stdin is not None
         self._signal(signal.SIGCONT)
         self._process.stdin.write(f"{count}\n")
@@ -87,8 +87,8 @@ class Contender:
 
     def _signal(self, number: signal.Signals) -> None:
         try:
-            own = psutil.Process(self._process.pid)
-            for process in own.children() if self._has_launcher else [own]:
+            started = psutil.Process(self._process.pid)
+            for process in started.children() if self._has_launcher else [started]:
                 process.send_signal(number)
         except psutil.NoSuchProcess:
             pass  # `_read_reply` says so

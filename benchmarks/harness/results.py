@@ -57,10 +57,10 @@ def figure(*keys: str) -> Callable[[Results], float]:
     """Return a function that finds the figure under these keys, the first of which names the benchmark."""
 
     def find(results: Results) -> float:
-        found: Any = results
+        value: Any = results
         for key in keys:
-            found = (found or {})[key]
-        return float(found)
+            value = (value or {})[key]
+        return float(value)
 
     return find
 
@@ -113,12 +113,15 @@ def batch_growth(results: Results) -> float:
 
 
 def prepare_rate(results: Results) -> float:
-    """Rows a second of `data_prep prepare`, end to end; 0 where it did not finish."""
+    """Return the rows per second of `data_prep prepare`, end to end, or 0 if it did not finish."""
     return float(results["prepare"]["contenders"]["data_prep"]["rows_per_second"] or 0)
 
 
 def prepare_ratio(benchmark: str, peer: str) -> Callable[[Results], float]:
-    """Rows a second over a peer's; 0 where data_prep did not finish within the memory, infinite where the peer."""
+    """Return a function that finds rows per second over a peer's.
+
+    It is 0 if data_prep did not finish within the memory, and infinite if the peer did not.
+    """
 
     def find(results: Results) -> float:
         contenders = results[benchmark]["contenders"]
@@ -130,7 +133,7 @@ def prepare_ratio(benchmark: str, peer: str) -> Callable[[Results], float]:
 
 
 def peak_of_all_values(results: Results) -> float:
-    """MiB of all processes where every value has an id; more than any limit where it did not finish."""
+    """Return the peak MiB of all processes if every value gets an id, or infinity if it did not finish."""
     of_data_prep = results["prepare_all_values"]["contenders"]["data_prep"]
     return float(of_data_prep["peak_mib"]) if of_data_prep["finished"] else math.inf
 
@@ -156,8 +159,8 @@ def auc_above(peer: str, lower_end: bool = False) -> Callable[[Results], float]:
 def _entry(results: Results, benchmark: str, data: str, recipe: str) -> dict[str, Any]:
     for entry in results[benchmark]["results"]:
         if (entry["data"], entry["recipe"]) == (data, recipe):
-            found: dict[str, Any] = entry
-            return found
+            matching: dict[str, Any] = entry
+            return matching
     raise KeyError(f"{recipe} on {data}")
 
 
@@ -167,11 +170,11 @@ def auto_below(
     """Return a function that finds the AUC of auto below the best of other recipes, means over seeds."""
 
     def find(results: Results) -> float:
-        auto, *others = (
+        auto, *auc_of_recipes = (
             statistics.fmean(run["test"]["all"]["auc"] for run in _entry(results, benchmark, data, recipe)["runs"])
             for recipe in ("auto", *recipes)
         )
-        return max(others) - auto
+        return max(auc_of_recipes) - auto
 
     return find
 
@@ -337,18 +340,18 @@ def versions() -> str:
 
 
 def replace_section(text: str, name: str, title: str, content: str) -> str:
-    """`text` with `content` between the markers of `name`; without markers yet, a new section at the end."""
+    """Put `content` between the markers of `name` in `text`. If there are none, add a section at the end."""
     begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
     marked = f"{begin}\n{content}\n{end}"
     if begin not in text and end not in text:
         return f"{text.rstrip()}\n\n## {title}\n\n{marked}\n".lstrip()
     before, _, rest = text.partition(begin)
-    _, found, after = rest.partition(end)
-    if not found:
+    _, end_marker, after = rest.partition(end)
+    if not end_marker:
         raise ValueError(f"of the markers '{begin}' and '{end}' one is missing or they are out of order; put them back")
     return before + marked + after
 
 
 def read_results(path: Path) -> Results:
-    """results.json, or nothing where it is not there yet."""
+    """Return results.json, or nothing if it does not exist yet."""
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}

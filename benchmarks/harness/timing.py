@@ -1,4 +1,4 @@
-"""Measure time and memory; contenders take turns, so that other load on the machine hits all of them."""
+"""Measure time and memory. Contenders take turns, so that other load on the machine hits all of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Timing:
 
 
 def side_by_side(contenders: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 2) -> dict[str, Timing]:
-    """Time each contender once a round, starting with another one each round; warm-up rounds do not count."""
+    """Time each contender once a round, starting with another one each round. Warm-up rounds do not count."""
     names = list(contenders)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(warm_up + rounds):
@@ -48,7 +48,7 @@ def _summary(seconds: list[float]) -> Timing:
 
 
 def seconds_of(function: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
-    """Call a function and return its seconds by a clock, if not told otherwise the wall's."""
+    """Call a function and return its seconds by a clock, the wall's by default."""
     start = clock()
     function()
     return clock() - start
@@ -56,9 +56,9 @@ def seconds_of(function: Callable[[], object], clock: Callable[[], float] = time
 
 def memory_mib(key: str) -> float:
     """Return this process's memory in MiB from /proc: VmRSS is the current, VmHWM the largest so far."""
-    found = re.search(rf"{key}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"))
-    assert found
-    return int(found[1]) / 1024
+    match = re.search(rf"{key}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"))
+    assert match
+    return int(match[1]) / 1024
 
 
 def machine() -> dict[str, str | int]:

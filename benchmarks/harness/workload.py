@@ -29,7 +29,7 @@ NUM_BATCHES = 6  # taken round and round: more than any cache holds, and after o
 
 @dataclass(frozen=True)
 class Workload:
-    """A training step of the model zoo's Wide&Deep; `fold_numeric` false looks the N numeric fields up as well."""
+    """A training step of the model zoo's Wide&Deep. Without `fold_numeric` the N numeric fields are looked up too."""
 
     batch_size: int = 16_000
     precision: Precision = "float32"
@@ -53,8 +53,10 @@ class Workload:
 
 
 def make_batches(workload: Workload) -> list[Batch]:
-    """Batches that depend on sizes only: ids by a power law that all fields share, or as a log has them; a quarter of
-    the labels 1."""
+    """Make batches that depend on sizes only.
+
+    Ids follow a power law that all fields share, or are as in a log. A quarter of the labels is 1.
+    """
     rng = np.random.default_rng(0)
     batch_size, num_rows = workload.batch_size, workload.batch_size * NUM_BATCHES
     ids = log_ids(rng, num_rows) if workload.ids == "log" else power_law_ids(rng, workload.vocabulary_size, num_rows)
@@ -69,7 +71,7 @@ def make_batches(workload: Workload) -> list[Batch]:
 def log_cuts(shape: LogShape) -> list[int]:
     """Return, by field, the number of values expected `LOG_MIN_COUNT` times or more in `LOG_ROWS` synthetic rows.
 
-    No log is drawn. With 1 M rows and min_count 10, 7.7 % of a batch's ids are then distinct; a prepared log has 7.6 %.
+    No log is drawn. With 1 M rows and min_count 10, 7.7 % of a batch's ids are then distinct. A prepared log has 7.6 %.
     """
     frequent = (np.flatnonzero(value.share_of_bin * LOG_ROWS >= LOG_MIN_COUNT) for value in shape.values)
     return [int(value.edges[bins[-1] + 1]) for value, bins in zip(shape.values, frequent, strict=True)]
@@ -99,7 +101,7 @@ def distinct_share(workload: Workload) -> float:
 
 
 class Step(Protocol):
-    """A training step in two halves; `seconds` is what its parts have taken so far."""
+    """A training step in two halves. `seconds` is what its parts have taken so far."""
 
     seconds: dict[str, float]
 
@@ -118,8 +120,10 @@ def steps_on_prefetched_batches(
 def steps_on_batches(
     step: Step, take: Callable[[Batch, Any], object], batches: Iterable[Batch]
 ) -> Callable[[int], Parts]:
-    """A function that takes `count` steps, for `contender.serve`. As in `app.training.loop`, a thread prepares the
-    batches ahead, beside the steps; it ends with the process."""
+    """Return a function that takes `count` steps, for `contender.serve`.
+
+    As in `app.training.loop`, a thread prepares the batches ahead, beside the steps. It ends with the process.
+    """
     prefetcher = Prefetcher((batch, step.prepare(batch)) for batch in batches)
     prepared = iter(prefetcher.__enter__())
 
