@@ -3,7 +3,7 @@
     python -m benchmarks.same_bytes COMMIT_A COMMIT_B [--rows 3000] [--only prepare commands one_rank] [--keep DIR]
 
 Each commit is checked out into a temporary folder, its native parts are built, and both work on the same small logs,
-with this Python and its packages. Prints a line for each comparison; the status is 1 where anything differs.
+with this Python and its packages. Prints a line for each comparison. The exit status is 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Comparison:
 
 
 def prepare_log(comparison: Comparison) -> None:
-    """Prepare the log that is trained on, where that is not done yet."""
+    """Prepare the log that is trained on, if that is not done yet."""
     if not (comparison.versions[0].folder / "prepared").is_dir():
         comparison.each("data_prep", "prepare", "log.txt", "prepared", "--config", CONFIG, "prepare.workers=2")
 
@@ -202,7 +202,7 @@ def trained(title: str, *words: str) -> Callable[[Comparison], None]:
 
 
 def commands(comparison: Comparison) -> None:
-    """Good and bad command lines; where one run is there already, its checkpoints too."""
+    """Run good and bad command lines, on a run's checkpoints too if there is one."""
     prepare_log(comparison)
     shown = [
         ("app", "--help"),
@@ -251,7 +251,7 @@ SCENARIOS: dict[str, Callable[[Comparison], None]] = {
 
 
 def compare(commits: tuple[str, str], folder: Path, rows: int, chosen: list[str]) -> int:
-    """Compare two commits below `folder`; the number of differences."""
+    """Compare two commits below `folder`, and return the number of differences."""
     try:
         a, b = (check_out(commit, folder / name) for commit, name in zip(commits, "ab", strict=True))
         a.must("data_prep", "synthesize", "log.txt", "--rows", str(rows), "--seed", "1")
@@ -274,7 +274,7 @@ def compare(commits: tuple[str, str], folder: Path, rows: int, chosen: list[str]
 
 
 def main() -> int:
-    """Compare the commits of the command line; 1 where anything differs."""
+    """Compare the commits of the command line, and return 1 if anything differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("commits", nargs=2, metavar="COMMIT")
     parser.add_argument("--rows", type=int, default=3000)

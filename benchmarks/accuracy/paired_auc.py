@@ -63,7 +63,7 @@ def mean_auc(models: list[RankedScores], weights: np.ndarray) -> float:
 def differences(groups: list[Group], ours: str, peers: tuple[str, ...], replicates: int, seed: int) -> list[Difference]:
     """Return the differences of `ours` to each of `peers`, with bootstrap intervals."""
     rng = np.random.default_rng(seed)
-    found = np.empty((len(groups), replicates + 1, len(peers)))  # replicate 0 is the rows as they are
+    auc_differences = np.empty((len(groups), replicates + 1, len(peers)))  # replicate 0 is the rows as they are
     for place, group in enumerate(groups):
         ranked = {
             name: [RankedScores(scores, group.labels) for scores in group.scores[name]] for name in (ours, *peers)
@@ -71,18 +71,18 @@ def differences(groups: list[Group], ours: str, peers: tuple[str, ...], replicat
         for replicate in range(replicates + 1):
             weights = np.ones(len(group.labels)) if replicate == 0 else rng.poisson(1.0, len(group.labels))
             auc = mean_auc(ranked[ours], weights)
-            found[place, replicate] = [auc - mean_auc(ranked[peer], weights) for peer in peers]
+            auc_differences[place, replicate] = [auc - mean_auc(ranked[peer], weights) for peer in peers]
     drawn = rng.integers(len(groups), size=(replicates, len(groups)))
-    return [_difference(found[:, :, peer], drawn) for peer in range(len(peers))]
+    return [_difference(auc_differences[:, :, peer], drawn) for peer in range(len(peers))]
 
 
-def _difference(found: np.ndarray, drawn: np.ndarray) -> Difference:
+def _difference(auc_differences: np.ndarray, drawn: np.ndarray) -> Difference:
     """From differences [G, 1 + R] and drawn groups [R, G]."""
-    replicates = found[:, 1:]
+    replicates = auc_differences[:, 1:]
     clusters = np.take_along_axis(replicates, drawn.T, axis=0)
     return Difference(
-        mean=float(found[:, 0].mean()),
-        of_groups=tuple(float(value) for value in found[:, 0]),
+        mean=float(auc_differences[:, 0].mean()),
+        of_groups=tuple(float(value) for value in auc_differences[:, 0]),
         rows_interval=_interval(replicates.mean(axis=0)),
         clusters_interval=_interval(clusters.mean(axis=0)),
     )

@@ -140,11 +140,11 @@ def main() -> None:
         groups = compare(cuts, contenders, options.seeds, memory)
         tried = {c.name: {cut.k: dataclasses.asdict(choose(c, cut, memory)) for cut in cuts} for c in contenders}
     peers = tuple(contender.name for contender in contenders[1:])
-    found = dict(zip(peers, differences(groups, OURS, peers, REPLICATES, seed=1), strict=True))
-    for peer, difference in found.items():
+    difference_to = dict(zip(peers, differences(groups, OURS, peers, REPLICATES, seed=1), strict=True))
+    for peer, difference in difference_to.items():
         print(verdict(peer, difference))
     arguments: dict[str, Any] = {"recipe": CONFIG.stem, "seeds": options.seeds, "cuts": options.cuts}
-    above = {peer: dataclasses.asdict(difference) for peer, difference in found.items()}
+    above = {peer: dataclasses.asdict(difference) for peer, difference in difference_to.items()}
     print(json.dumps({"machine": machine(), "arguments": arguments, "above": above, "chosen": tried}))
 
 

@@ -4,13 +4,12 @@
     python -m benchmarks.peers.fbgemm_tables --quick     batch 1,000 and few rounds
 
 FBGEMM's `SplitTableBatchedEmbeddingBagsCodegen` has one fused call for the backward pass and the update. Of its
-optimizers only SGD and two Adagrads run on a CPU, no Adam: row-wise Adagrad keeps one number of state a row,
-and LazyAdam 2 · D; element-wise Adagrad keeps D. It sums duplicates within the update, where native's unique ids are
-made beside the step before. It has no L2 on unique rows. Its gradients come in native's layout, [B, F · D], and
-so do its rows.
+optimizers only SGD and two Adagrads run on a CPU, no Adam. Row-wise Adagrad keeps one number of state a row,
+element-wise Adagrad D, and LazyAdam 2 · D. FBGEMM sums duplicates within the update. native's unique ids are made
+beside the step before. FBGEMM has no L2 on unique rows. Its gradients and rows have native's layout, [B, F · D].
 
-`weighted` is its lookup with a weight an id, over all 39 fields: what numeric fields cost where they are looked up;
-the native tables leave those to the tower.
+`weighted` is its lookup with a weight an id, over all 39 fields. It shows the cost of looking numeric fields up. The
+native tables leave those to the tower.
 
 Letters: B batch, F fields, D embedding width.
 """
@@ -37,7 +36,7 @@ Calls = dict[str, Callable[[], object]]
 
 
 def why_missing() -> str | None:
-    """Why FBGEMM cannot be used here, in one line, or None where it can."""
+    """Return why FBGEMM cannot be used here, in one line, or None if it can."""
     try:
         import fbgemm_gpu.split_table_batched_embeddings_ops_training  # noqa: F401
     except (ImportError, OSError, RuntimeError) as error:
@@ -62,7 +61,7 @@ def native_calls(workload: Workload) -> Calls:
 
 
 def fbgemm_calls(workload: Workload, optimizer: str, num_weighted: int = 0) -> Calls:
-    """Lookup and fused update; the first `num_weighted` fields are numeric ones, and all ids are weighted then."""
+    """Return lookup and fused update. With `num_weighted` numeric fields before the others all ids are weighted."""
     import torch
 
     torch.set_num_threads(workload.threads)
@@ -132,7 +131,7 @@ def repeated(call: Callable[[], object], count: int) -> Callable[[], None]:
 
 
 def report(timings: dict[str, Timing], steps: int) -> dict[str, Any]:
-    """Print the timings of `steps` calls; the same as seconds a call, with the ratio to native's call of the kind."""
+    """Print the timings of `steps` calls. Return seconds per call, with the ratio to native's call of the kind."""
     results = {}
     for name, timing in timings.items():
         native = timings["native lookup" if name.endswith("lookup") else "native LazyAdam"]
@@ -161,7 +160,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure; the last line is JSON."""
+    """Measure, and print a last line of JSON."""
     options = parse_arguments()
     if not os.environ.keys() >= KEEP_PAGES.keys():  # malloc reads them once, as the process starts
         command = [sys.executable, "-m", "benchmarks.peers.fbgemm_tables", *sys.argv[1:]]

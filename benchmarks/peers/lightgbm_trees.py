@@ -1,7 +1,7 @@
 """LightGBM on a prepared folder: the integers and, for each field, an ordered target statistic and a count.
 
 The click rate of a value counts only the rows before a training row, as CatBoost's does (Prokhorenkova et al., 2018,
-section 3.2), so that no row sees its own label; rows of another split see all training rows.
+section 3.2), so that no row sees its own label. Rows of another split see all training rows.
 Letters: n training rows, m rows of the other split, F fields, C integers.
 """
 
@@ -21,7 +21,7 @@ ROUNDS_PER_EPOCH = 60  # of boosting; after each of these "epochs" the scores ar
 
 @dataclass(frozen=True)
 class TreeSettings:
-    """Settings that valid rows choose; at `prior_rows` rows a value's own click rate weighs as much as the mean."""
+    """Settings to choose on valid rows. At `prior_rows` rows a value's own click rate weighs as much as the mean."""
 
     num_leaves: int
     prior_rows: float
@@ -57,18 +57,19 @@ def _statistics(
     ids: np.ndarray, labels: np.ndarray, judged: np.ndarray, prior_rows: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return click rates and log counts, [n, 2 F] and [m, 2 F], from ids [n, F] and [m, F] and labels [n]."""
-    found: tuple[list[np.ndarray], list[np.ndarray]] = [], []
+    statistics: tuple[list[np.ndarray], list[np.ndarray]] = [], []
     num_ids = max(int(ids.max()), int(judged.max())) + 1
     mean = labels.mean()
     for field in range(ids.shape[1]):
         order = np.argsort(ids[:, field], kind="stable")
         ranked, clicks = ids[order, field], np.cumsum(labels[order])
         first = np.searchsorted(ranked, ranked)  # of the rows with this value
-        seen, clicked = np.empty(len(ids)), np.empty(len(ids))
-        seen[order] = np.arange(len(ids)) - first
-        clicked[order] = clicks - labels[order] - (clicks[first] - labels[order][first])
+        rows_before, clicks_before = np.empty(len(ids)), np.empty(len(ids))
+        rows_before[order] = np.arange(len(ids)) - first
+        clicks_before[order] = clicks - labels[order] - (clicks[first] - labels[order][first])
         rows_of = np.bincount(ids[:, field], minlength=num_ids)[judged[:, field]]
         clicks_of = np.bincount(ids[:, field], labels, num_ids)[judged[:, field]]
-        for columns, number, positive in zip(found, (seen, rows_of), (clicked, clicks_of), strict=True):
+        of_splits = zip(statistics, (rows_before, rows_of), (clicks_before, clicks_of), strict=True)
+        for columns, number, positive in of_splits:
             columns += [(positive + prior_rows * mean) / (number + prior_rows), np.log1p(number)]
-    return np.stack(found[0], axis=1), np.stack(found[1], axis=1)
+    return np.stack(statistics[0], axis=1), np.stack(statistics[1], axis=1)

@@ -19,7 +19,7 @@ def predict(folder: Path, split: str, inverse_penalty: float) -> np.ndarray:
 
 
 def probabilities_of(folder: Path, split: str) -> np.ndarray:
-    """Fit to all of `train`, with the penalty chosen on `valid`; return the probabilities [rows] of a split."""
+    """Fit to all of `train`, with the penalty chosen on `valid`. Return the probabilities [rows] of a split."""
     schema = read_schema(folder)
     fitted = fit(folder, schema, max_rows=schema.splits["train"].rows)
     return sigmoid(fitted.logits(read_features(folder, schema, split)[0]))

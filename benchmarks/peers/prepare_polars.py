@@ -2,9 +2,9 @@
 
     python -m benchmarks.peers.prepare_polars LOG OUTPUT --form eager|streaming
 
-*eager* holds all rows in memory; *streaming* reads the log twice with polars' streaming engine. Both leave out what
-`prepare` does beside: bad lines, shuffling of the training rows,
-checksums, the vocabulary as a file. Parquet is written without compression, which is polars' fastest.
+*eager* holds all rows in memory. *streaming* reads the log twice with polars' streaming engine. Both leave out what
+`prepare` does besides: bad lines, shuffling of the training rows, checksums, the vocabulary as a file. Parquet is
+written without compression, which is polars' fastest.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class Part:
             self._write()
 
     def finish(self) -> None:
-        """Close the files; an incomplete sample is dropped."""
+        """Close the files. An incomplete sample is dropped."""
         if self._samples:
             self._write()
         self._writer.commit()

@@ -1,8 +1,8 @@
-"""The tower's matrix products alone in PyTorch, inputs and results in the step's precision and memory that is there.
+"""The tower's matrix products alone in PyTorch, in the step's precision and in memory allocated before.
 
     python -m benchmarks.peers.pytorch_matmuls matmuls_pytorch WORKLOAD     (see benchmarks.training.train_step)
 
-MindSpore multiplies bfloat16 on a CPU only with AMX; these show what other cores with bfloat16 can do.
+MindSpore multiplies bfloat16 on a CPU only with AMX. These products show what other cores with bfloat16 can do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.harness.workload import Workload, contender_arguments, tower_wid
 
 
 def make_products(workload: Workload) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """(left, right, result) of y = x W, dx = dy Wᵀ and dW = xᵀ dy of each layer."""
+    """Return (left, right, result) of y = x W, dx = dy Wᵀ and dW = xᵀ dy of each layer."""
     dtype = torch.bfloat16 if workload.precision == "bfloat16" else torch.float32
     widths = tower_widths(workload)
     activations = [torch.rand(workload.batch_size, width, dtype=dtype) for width in widths]

@@ -19,12 +19,12 @@ from data_prep.prepared.schema import read_schema
 def cut(rows: Examples, places: np.ndarray, batch_size: int) -> Iterator[Batch]:
     """Batches of the rows at `places` [n], in that order."""
     for start in range(0, len(places), batch_size):
-        taken = places[start : start + batch_size]
-        yield Batch(rows.ids[taken], rows.numeric[taken], rows.labels[taken])
+        of_batch = places[start : start + batch_size]
+        yield Batch(rows.ids[of_batch], rows.numeric[of_batch], rows.labels[of_batch])
 
 
 def train(folder: Path, split: str, workload: Workload, settings: PeerSettings, epochs: int, seed: int) -> np.ndarray:
-    """Logits [epochs, rows] of the rows of `split` after each epoch; `workload` gives sizes, batch size and threads."""
+    """Return the logits [epochs, rows] of `split` after each epoch. `workload` has sizes, batch size and threads."""
     torch.manual_seed(seed)
     torch.set_num_threads(workload.threads)
     schema = read_schema(folder)

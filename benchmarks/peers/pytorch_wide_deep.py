@@ -4,15 +4,15 @@
 
 Written to be as fast as PyTorch's own parts allow, without kernels of our own:
 
-- unique ids are made ahead, beside the step before, by NumPy (torch.unique takes six times as long);
-- each unique row is looked up once and then expanded, so that autograd sums the gradients of a row
-  and the sparse gradient that the optimizer gets has been coalesced already (`nn.Embedding(sparse=True)` leaves
-  416,000 rows to be sorted and summed by SparseAdam);
-- the L2 term's gradient is added to the unique rows' gradient;
-- unfolded numeric fields weigh their rows inside `embedding_bag`, without a pass of their own;
-- SparseAdam for the deep table, fused Adam for the tower, autocast around the tower only.
+- NumPy makes unique ids ahead, beside the step before. torch.unique takes six times as long.
+- Each unique row is looked up once and then expanded. So autograd sums the gradients of a row, and the optimizer gets a
+  sparse gradient that is coalesced already. `nn.Embedding(sparse=True)` leaves 416,000 rows for SparseAdam to sort and
+  sum.
+- The L2 term's gradient is added to the unique rows' gradient.
+- Unfolded numeric fields weigh their rows inside `embedding_bag`, without a pass of their own.
+- SparseAdam trains the deep table, fused Adam the tower. Autocast is around the tower only.
 
-torch.compile of the tower was tried and is left out: in turns with the rest it changed nothing that shows (lower
+torch.compile of the tower was tried and is left out. In turns with the rest it made no visible difference (lower
 quartiles of a bfloat16 step, on a busy machine: 835 ms with it, 848 ms without).
 
 PyTorch has no FTRL. Adagrad stands for it: without l1 and l2, FTRL takes Adagrad's steps. There is no
@@ -40,7 +40,7 @@ from benchmarks.training.kernels import NUM_FIELDS
 
 
 class Tower(nn.Module):
-    """`app.model.wide_deep.Tower`; with `num_numeric` the numeric fields are folded into its first layer."""
+    """`app.model.wide_deep.Tower`. With `num_numeric` the numeric fields are folded into its first layer."""
 
     def __init__(self, num_fields: int, num_numeric: int, embedding_dim: int, hidden_widths: tuple[int, ...]) -> None:
         super().__init__()
@@ -69,10 +69,10 @@ class Tower(nn.Module):
 
 @dataclass(frozen=True)
 class PeerSettings:
-    """Tuned settings of the peer; the defaults are the project's own.
+    """Tuned settings of the peer. The defaults are the project's own.
 
     `whole_table` trains both tables by `torch.optim.Adam` over all rows with weight decay (what BARS's Wide&Deep does),
-    where the default is SparseAdam and Adagrad; `wide_l2_coef` is the wide table's decay then.
+    instead of SparseAdam and Adagrad. `wide_l2_coef` is the wide table's decay then.
     """
 
     learning_rate: float = AdamOptions().learning_rate
@@ -160,7 +160,7 @@ class PyTorchStep:
         )
 
     def __call__(self, _: Batch, batch: Prepared) -> float:
-        """Update all parameters; return the deep loss."""
+        """Update all parameters, and return the deep loss."""
         start = time.perf_counter()
         deep_rows = self.deep.detach().index_select(0, batch.unique).requires_grad_()
         wide_rows = self.wide.detach().index_select(0, batch.unique).requires_grad_()
@@ -212,7 +212,7 @@ class PyTorchStep:
         return deep.view(num_rows, -1), wide.view(-1)
 
     def logits(self, deep: Tensor, wide: Tensor, batch: Prepared) -> Tensor:
-        """Logits [B] float32; only the tower computes in bfloat16."""
+        """Return the logits [B] float32. Only the tower computes in bfloat16."""
         with torch.autocast("cpu", torch.bfloat16, enabled=self.bfloat16):
             tower = self.tower(deep, batch.numeric)
         wide = wide + self.bias
@@ -221,14 +221,14 @@ class PyTorchStep:
         return wide + tower.float()
 
     def numeric_l2(self) -> Tensor | float:
-        """The L2 term of folded numeric rows; looked-up ones are among the unique rows."""
+        """Return the L2 term of folded numeric rows. Looked-up ones are among the unique rows."""
         if self.fold_numeric:
             return 0.5 * self.l2_coef * self.tower.numeric_rows.square().sum()
         return 0.0
 
 
 def main() -> None:
-    """Build the contender and take steps as told."""
+    """Build the contender and take steps on command."""
     _, workload = contender_arguments(__doc__, ("pytorch",))
     torch.set_num_threads(workload.threads)
     torch.sparse.check_sparse_tensor_invariants.disable()  # its default too, but then it warns

@@ -1,4 +1,4 @@
-"""The model of the scoring peers, in PyTorch as users write it; nothing of this project."""
+"""The model of the scoring peers, in PyTorch as users write it, with no code of this project."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Compare time and memory of the data preparation with the MindSpore model zoo's way and polars.
 
-    python -m benchmarks.preparation.prepare                      5 M synthetic rows; zoo: 200,000 of them
+    python -m benchmarks.preparation.prepare                      5 M synthetic rows, of which zoo gets 200,000
     python -m benchmarks.preparation.prepare --log train.txt      the first --rows of this log
     python -m benchmarks.preparation.prepare --rows 20000000 --memory-limit 4GiB
                                                       in bounded memory: data_prep and polars' streaming form alone
@@ -9,14 +9,14 @@
     python -m benchmarks.preparation.prepare --quick              does everything work?
 
 Each contender is a command of its own, start of Python and imports included, and takes its turn round by round. Rows/s
-are of the wall clock; CPU seconds (user + system, all processes) tell what else the machine did meanwhile. Memory is
-the peak of the sum of the Pss of all processes, looked at five times a second. With --memory-limit a contender that
-takes more is stopped: it did not finish.
+are by the wall clock. CPU seconds (user + system, all processes) show whether the machine did other work meanwhile.
+Memory is the peak of the sum of the Pss of all processes, read five times a second. With --memory-limit a contender
+that takes more is stopped: it did not finish.
 
 Before anything is measured, rows of a small log get the same ids and numbers from data_prep and polars.
 
-The zoo's loop keeps all its rows' values in dictionaries and takes so long that it gets fewer rows; its rate hardly
-depends on them. polars needs `pip install polars`; without it only the others run.
+The zoo's loop keeps all its rows' values in dictionaries and takes so long that it gets fewer rows. Its rate hardly
+depends on their number. polars needs `pip install polars`. Without it only the others run.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ MEASURED = ("seconds", "cpu_seconds", "peak_mib")
 
 @dataclass(frozen=True)
 class Contender:
-    """A command that prepares `rows` of the log; `{log}` and `{output}` stand for the paths."""
+    """A command that prepares `rows` rows of the log. `{log}` and `{output}` stand for the paths."""
 
     rows: int
     arguments: tuple[str, ...]
@@ -73,7 +73,7 @@ class Run:
 def contenders(
     rows: int, zoo_rows: int, memory_limit: str | None = None, min_count: int = MIN_COUNT
 ) -> dict[str, Contender]:
-    """All that can run here; with a memory limit only those that are made for one."""
+    """Return all contenders that can run here, with a memory limit only those that are made for one."""
     peers = ("-m", "benchmarks.peers.prepare_polars", "{log}", "{output}", "--min-count", str(min_count), "--form")
     chosen = {
         "data_prep": Contender(
@@ -165,8 +165,8 @@ def measure(
         for name in names[first:] + names[:first]:
             output = folder / "output"
             result = run(chosen[name], logs[chosen[name].rows], output, limit_mib)
-            for left in (output, output.with_name("output.partial")):
-                shutil.rmtree(left, ignore_errors=True)
+            for prepared in (output, output.with_name("output.partial")):
+                shutil.rmtree(prepared, ignore_errors=True)
             runs[name].append(result)
             rate = f"{chosen[name].rows / result.seconds:10,.0f} rows/s" if result.finished else "   stopped: too much"
             print(
@@ -220,9 +220,9 @@ def show(summary: Mapping[str, Mapping[str, float | bool | None]]) -> None:
 
 
 def agree(folder: Path) -> int | None:
-    """Rows that get the same from data_prep and polars, of a small log; None without polars.
+    """Compare the rows of data_prep and polars, of a small log. Return their number, or None without polars.
 
-    Raises ValueError where they do not, CalledProcessError where one fails.
+    Raises ValueError if they differ, and CalledProcessError if one fails.
     """
     forms = [name for name in contenders(0, 0) if name.startswith("polars")]
     if not forms:

@@ -22,9 +22,9 @@ RELATIVE_TOLERANCE = 2e-7
 
 
 def check_agreement(ours: Path, parquet_folder: Path) -> int:
-    """The number of rows, all of them alike: labels, ids and numbers of each split; training rows in any order.
+    """Compare labels, ids and numbers of each split, training rows in any order. Return the number of rows.
 
-    Raises ValueError naming the split where they are not.
+    Raises ValueError naming the split if they differ.
     """
     schema = read_schema(ours)
     num_rows = 0
@@ -52,12 +52,12 @@ def _numbers(blocks: Sequence[Examples]) -> list[NDArray[np.float64]]:
 
 
 def _columns(table: pa.Table, names: list[str]) -> NDArray[np.float64]:
-    """Columns [n] as an array [n, columns]; ids are whole numbers below 2**53."""
+    """Return columns [n] as an array [n, columns]. Ids are whole numbers below 2**53."""
     return np.column_stack([table[name].to_numpy().astype(np.float64) for name in names])
 
 
 def _in_one_order(arrays: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
-    """By all columns; numbers rounded, so that the last bit does not decide."""
+    """Sort rows by all columns. Numbers are rounded, so that the last bit does not decide."""
     keys = np.column_stack([arrays[0], np.round(arrays[1], 5)])
     order = np.lexsort(keys.T)
     return [array[order] for array in arrays]

@@ -1,11 +1,11 @@
-"""Raw lines to scores by a bundle: against its parts alone, and against PyTorch with pandas as users write it.
+"""Compare a bundle, from raw lines to scores, with its parts alone and with PyTorch and pandas as users write it.
 
     python -m benchmarks.scoring [--rows 200000] [--torch PYTHON]
 
 Rates of one core are by the time that the processor spent: `predict` with one process, onnxruntime and PyTorch with one
 thread. Then both run as commands on all cores, from start to end, in turn, by the clock. One row is measured by its
 thread's time and by the clock. The weights are random: what is scored does not matter here. `--torch` is a Python with
-PyTorch and pandas, where this one has none.
+PyTorch and pandas, for the case that this one has none.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(parser, arguments)
     with kept(options.folder) as folder:
         make_bundle(folder, options.rows)
-        found = measure(folder, options.rounds)
-        found["pytorch_pandas"] = pytorch_pandas(folder, options.torch)
-        found["all_cores"] = contest(folder, options.torch, options.rounds) if found["pytorch_pandas"] else None
-    report(found)
-    print(json.dumps({"benchmark": "scoring", "machine": machine(), **found}))
+        figures = measure(folder, options.rounds)
+        figures["pytorch_pandas"] = pytorch_pandas(folder, options.torch)
+        figures["all_cores"] = contest(folder, options.torch, options.rounds) if figures["pytorch_pandas"] else None
+    report(figures)
+    print(json.dumps({"benchmark": "scoring", "machine": machine(), **figures}))
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -125,7 +125,7 @@ def random_state(schema: Schema, config: Config) -> ModelState:
 
 
 def measure(folder: Path, rounds: int) -> dict[str, Any]:
-    """Rows a second of `predict` and of its parts alone, in turn; seconds to open; milliseconds of one row."""
+    """Measure rows per second of `predict` and of its parts alone, in turn, and the time to open and for one row."""
     start = time.perf_counter()
     predictor = Predictor.open(folder / "bundle")
     open_seconds = time.perf_counter() - start
@@ -154,7 +154,7 @@ def parts_of(lines: list[bytes]) -> list[tuple[int, list[bytes]]]:
 
 
 def parts_alone(predictor: Predictor, chunks: list[Chunk]) -> dict[str, Callable[[], object]]:
-    """Return the parts of `predict` alone: raw lines to ids; ids to embeddings; embeddings to logits."""
+    """Return the parts of `predict` alone: raw lines to ids, ids to embeddings, embeddings to logits."""
     encoder, tables, tower = predictor.encoder, predictor.tables, predictor._tower
     encoded = [encoder.encode(chunk)[1] for chunk in chunks]
     ids, numeric = encoded[0].ids[:1024], encoded[0].numeric[:1024]
@@ -213,7 +213,7 @@ def peer_command(folder: Path, python: str, *words: str) -> list[str]:
 
 
 def pytorch_pandas(folder: Path, python: str) -> dict[str, Any] | None:
-    """Measure the peer on one core in a process of its own; None if there is no PyTorch."""
+    """Measure the peer on one core in a process of its own. Return None if there is no PyTorch."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment.pop("PYTHONPATH", None)
     command = peer_command(folder, python, "--one-core")
@@ -221,8 +221,8 @@ def pytorch_pandas(folder: Path, python: str) -> dict[str, Any] | None:
     if done.returncode:
         print(f"no PyTorch in {python}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
         return None
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 def report(found: dict[str, Any]) -> None:

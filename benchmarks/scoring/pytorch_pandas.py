@@ -1,4 +1,4 @@
-"""The peer of benchmarks.scoring: a log scored by PyTorch with pandas, as users write it; nothing of this project.
+"""The peer of benchmarks.scoring: a log scored by PyTorch and pandas as users write it, with no code of this project.
 
     python -m benchmarks.scoring.pytorch_pandas LOG VOCABULARY.parquet [--one-core]  # the best of three times
 

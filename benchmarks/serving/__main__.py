@@ -2,9 +2,9 @@
 
     python -m benchmarks.serving [--torch PYTHON] [--folder DIR] [--workers 2] [--question peer|large|overload|swaps]
 
-Requests are sent at the times of a Poisson process, whatever the answers, and latencies count from those times; sender
+Requests are sent at the times of a Poisson process, whatever the answers, and latencies count from those times. Sender
 and service share the machine's cores. Weights are random: what is scored does not matter here. `--torch` is a Python
-with PyTorch, FastAPI, uvicorn and pyarrow. `--folder`, or SERVING_FOLDER, keeps the bundles, which
+with PyTorch, FastAPI, uvicorn and pyarrow. `--folder`, or SERVING_FOLDER, keeps the bundles. They
 take minutes to make.
 """
 
@@ -108,14 +108,14 @@ class Connection(asyncio.Protocol):
             answered(status)
 
     def send(self, request: bytes, answered: Callable[[int], None]) -> None:
-        """Call `answered` with the status of the answer; 0 where the connection ends before it."""
+        """Call `answered` with the status of the answer, or 0 if the connection ends before it."""
         self._received.clear()
         self._answered = answered
         self.transport.write(request)
 
 
 class Sender:
-    """Keeps connections open and sends one request at a time on each; without tasks, which take processor time."""
+    """Keeps connections open and sends one request at a time on each, without tasks, which take processor time."""
 
     def __init__(self, port: int, bodies: Sequence[bytes], form: str, path: str = "/v1/score", more: str = "") -> None:
         head = "POST {} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {}\r\n{}content-length: {}\r\n\r\n"
@@ -125,7 +125,7 @@ class Sender:
         self._connecting: set[asyncio.Task[None]] = set()
 
     def send(self, number: int, answered: Callable[[int], None]) -> None:
-        """Call `answered` with the status of one request; 0 where the connection failed."""
+        """Call `answered` with the status of one request, or 0 if the connection failed."""
         while self._free and not self._free[-1].is_open:  # idle for too long
             self._free.pop()
         if self._free:
@@ -154,22 +154,22 @@ class Sender:
     async def poisson(self, rate: float, seconds: float, seed: int = 0) -> Load:
         """Send at the times of a Poisson process."""
         times = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, int(rate * seconds))).tolist()
-        start, found, all_answered = time.perf_counter(), Load({}, []), asyncio.Event()
+        start, load, all_answered = time.perf_counter(), Load({}, []), asyncio.Event()
 
         def note(due: float, status: int) -> None:
-            found.milliseconds.setdefault(status, []).append((time.perf_counter() - start - due) * 1e3)
-            if found.num_requests == len(times):
+            load.milliseconds.setdefault(status, []).append((time.perf_counter() - start - due) * 1e3)
+            if load.num_requests == len(times):
                 all_answered.set()
 
         for number, due in enumerate(times):
-            if (left := due - (time.perf_counter() - start)) > 0:
-                await asyncio.sleep(left)
-            found.sender_late_ms.append((time.perf_counter() - start - due) * 1e3)
+            if (pause := due - (time.perf_counter() - start)) > 0:
+                await asyncio.sleep(pause)
+            load.sender_late_ms.append((time.perf_counter() - start - due) * 1e3)
             self.send(number, partial(note, due))
             if number % 16 == 0:
-                await asyncio.sleep(0)  # answers are read where the sender is late, too
+                await asyncio.sleep(0)  # answers are read if the sender is late, too
         await all_answered.wait()
-        return found
+        return load
 
     async def closed(self, connections: int, seconds: float) -> float:
         """Return requests a second of so many connections that send one after another."""
@@ -204,13 +204,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with kept(options.folder or os.environ.get("SERVING_FOLDER")) as folder:
         make_wide_bundle(folder, options.rows)
         make_variants(folder)
-        found: dict[str, Any] = {"rows": Predictor.open(folder / "bundle").manifest.rows["num_rows"]}
+        figures: dict[str, Any] = {"rows": Predictor.open(folder / "bundle").manifest.rows["num_rows"]}
         for question in options.question or QUESTIONS:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                found |= runner.run(QUESTIONS[question](folder, options))
-    for name, value in found.items():
+                figures |= runner.run(QUESTIONS[question](folder, options))
+    for name, value in figures.items():
         print(f"{name:28} {value}")
-    print(json.dumps({"benchmark": "serving", "machine": machine(), **found}))
+    print(json.dumps({"benchmark": "serving", "machine": machine(), **figures}))
 
 
 def make_wide_bundle(folder: Path, num_ids: int) -> None:
@@ -323,7 +323,7 @@ async def against_peer(folder: Path, options: argparse.Namespace) -> dict[str, A
 
 
 async def bearable(sender: Sender, seconds: float) -> float:
-    """Return the largest rate of RATES, rising, at which p99 stays within the bound and nothing fails; one try more."""
+    """Return the largest rate of RATES at which p99 stays within the bound and nothing fails. Each is tried twice."""
     borne = 0.0
     for rate in RATES:
         for attempt in range(2):
@@ -415,7 +415,7 @@ async def overload(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 async def swaps(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Models swapped under 200 requests a second; then the time from a delta's rename until it serves."""
+    """Swap models under 200 requests a second. Then measure the time from a delta's rename until it serves."""
     models, port, count = folder / "models", free_port(), options.swaps
     shutil.rmtree(models, ignore_errors=True)
     models.mkdir()
@@ -429,7 +429,7 @@ async def swaps(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         sender = Sender(port, one_row_bodies(folder), "application/json")
         await sender.poisson(100, 2)  # each row once or more: the pages' first touch is no part of the quiet p99
         quiet = await sender.poisson(200, 5)
-        load = asyncio.create_task(sender.poisson(200, 0.4 * count))
+        sending = asyncio.create_task(sender.poisson(200, 0.4 * count))
         started = time.perf_counter()
         for number in range(1, count + 1):
             # In a thread: the sender's loop would stand still for milliseconds.
@@ -437,7 +437,7 @@ async def swaps(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
             if number > 2:
                 await asyncio.to_thread(shutil.rmtree, models / str(number - 3))
             await asyncio.sleep(max(started + 0.4 * number - time.perf_counter(), 0))
-        found = await load
+        load = await sending
         put("other", str(count + 1))
         await asyncio.sleep(2)
         put("delta", str(count + 2))
@@ -450,11 +450,11 @@ async def swaps(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     return {
         "swaps": {
             "count": count,
-            "requests": found.num_requests,
-            "refused": found.count(429),
-            "failed": found.num_failed,
+            "requests": load.num_requests,
+            "refused": load.count(429),
+            "failed": load.num_failed,
             "p99_ms_quiet": round(quiet.percentile(99, 200), 1),
-            "p99_ms": round(found.percentile(99, 200), 1),
+            "p99_ms": round(load.percentile(99, 200), 1),
         },
         "delta_seconds": round(seconds, 2),
         "rss_mib": rss,

@@ -25,7 +25,7 @@ from benchmarks.harness.timing import machine
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs by name, each with the settings in which it differs; each is compared with the one before it."""
+    """Runs by name, each with the settings in which it differs. Each is compared with the one before it."""
 
     config: Path
     settings: tuple[str, ...]

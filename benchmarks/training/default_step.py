@@ -64,14 +64,14 @@ class DefaultGroup(Group):
 
 
 def recipe(schema: Schema, batch_size: int) -> Config:
-    """The default settings of these rows; a batch size of 0 is found as well."""
+    """Return the default settings for these rows. They choose the batch size too if it is 0."""
     train = {"auto": True} | ({"batch_size": batch_size} if batch_size else {})
-    own = {"device": {"target": "CPU"}, "train": train}
-    return resolve_by_rows(lambda base: settings.merge(base, own, where="--batch"), lambda: schema)
+    changes = {"device": {"target": "CPU"}, "train": train}
+    return resolve_by_rows(lambda base: settings.merge(base, changes, where="--batch"), lambda: schema)
 
 
 def batches(folder: Path, schema: Schema, config: Config) -> Iterator[Batch]:
-    """Those of a run, epoch after epoch, without the last one of each, which is smaller."""
+    """Yield the batches of a run, epoch after epoch, without the last one of each, which is smaller."""
     for epoch in itertools.count(1):
         order = training_order(schema, config.train.seed, epoch, config.train.pool_blocks)
         for batch in read_batches(folder, schema, "train", order, config.train.batch_size):
@@ -80,7 +80,7 @@ def batches(folder: Path, schema: Schema, config: Config) -> Iterator[Batch]:
 
 
 def pytorch_step(name: str, workload: Workload, schema: Schema, config: Config) -> tuple[Any, list[Any]]:
-    """One of `PEERS`, and the schedules of its rates."""
+    """Return the step of one of `PEERS`, and the schedules of its rates."""
     import torch
 
     from benchmarks.peers.pytorch_wide_deep import PeerSettings, PyTorchStep
@@ -89,16 +89,16 @@ def pytorch_step(name: str, workload: Workload, schema: Schema, config: Config) 
     torch.sparse.check_sparse_tensor_invariants.disable()  # its default too, but then it warns
     form, optimizer = name.split("_")
     rates = config.deep_optimizer.learning_rate, config.loss.l2_coef, config.wide_optimizer.learning_rate
-    own = PeerSettings(*rates, whole_table=optimizer == "adam", fused=None if form == "found" else True)
+    peer_settings = PeerSettings(*rates, whole_table=optimizer == "adam", fused=None if form == "found" else True)
     workload = replace(workload, fold_numeric=form != "found")
-    step = PyTorchStep(workload, schema.num_categorical, schema.num_numeric, own)
+    step = PyTorchStep(workload, schema.num_categorical, schema.num_numeric, peer_settings)
     if form == "compiled":
         step.tower.compile()
     return step, [torch.optim.lr_scheduler.CosineAnnealingLR(each, 10_000) for each in step.optimizers]
 
 
 def take_steps(name: str, workload: Workload, folder: Path, schema: Schema, config: Config) -> Callable[[int], Parts]:
-    """Steps of one contender, for `serve`; native is the step of `make train`."""
+    """Return a function that takes steps of one contender, for `serve`. native is the step of `make train`."""
     step: Any
     schedules: list[Any] = []
     if name.startswith("native"):
@@ -133,7 +133,7 @@ def bound(batch: Batch, workload: Workload) -> Parts:
 
 
 def main() -> None:
-    """Measure; the last line is JSON."""
+    """Measure, and print a last line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=400_000)
     parser.add_argument("--batch", type=int, default=0, help="default: that of the recipe")

@@ -7,13 +7,13 @@
 
 Ids follow a power law, density x^(-2/3) over x · V: a third of a batch's ids are distinct, one is 1.7 % of all.
 
-The copy moves the bytes that the operation has to move, half of them read and half written, on as many
-threads: lookup reads each unique row once and writes every position; LazyAdam reads the gradient of every
-position once (the finite check's own reading is not counted), and reads and writes each unique row with
-its moments. The operation's time includes all that its call does in Python.
+The copy moves the bytes that the operation has to move, half of them read and half written, on as many threads. Lookup
+reads each unique row once and writes every position. LazyAdam reads the gradient of every position once (that the
+finite check reads it too is not counted), and reads and writes each unique row with its moments. The operation's time
+includes all that its call does in Python.
 
-The stock operators do less: no check of ids or gradients, no L2, no ‖row‖². They sum duplicates themselves;
-native's unique, which runs ahead beside the step before, has a line of its own.
+The stock operators do less: no check of ids or gradients, no L2, no ‖row‖². They sum duplicates themselves. native's
+unique, which runs ahead beside the step before, has a line of its own.
 
 Letters: B batch, C looked-up fields, D embedding width, V vocabulary size, U unique ids of a batch.
 """
@@ -44,7 +44,7 @@ from common.memory import huge_pages
 
 NUM_FIELDS = 26
 FLOAT_BYTES = 4
-EARLIER_BATCHES = 8  # that have touched most rows, whose order in memory so is not that of the batch measured
+EARLIER_BATCHES = 8  # touch most rows, so that their order in memory is not that of the measured batch
 RATES: TableRates = {WIDE: lambda step: 5e-2, DEEP: lambda step: 3.5e-4}
 Contenders = dict[str, Callable[[], object]]
 
@@ -58,7 +58,7 @@ def make_spec(vocabulary_size: int, embedding_dim: int) -> TablesSpec:
 
 
 def power_law_ids(rng: np.random.Generator, vocabulary_size: int, batch: int) -> np.ndarray:
-    """[B, C] int32; how frequent an id is has nothing to do with its number."""
+    """Return ids [B, C] int32. How frequent an id is does not depend on its number."""
     by_frequency = rng.permutation(vocabulary_size).astype(np.int32)
     return by_frequency[(rng.random((batch, NUM_FIELDS)) ** 3 * vocabulary_size).astype(np.int64)]
 
@@ -121,7 +121,7 @@ def copy_contenders(num_unique: int, num_positions: int, embedding_dim: int, num
 
 
 def stock_contenders(spec: TablesSpec, ids: np.ndarray, gradients: RowGradients) -> Contenders:
-    """MindSpore's operators on all its threads; `asnumpy` waits for the result."""
+    """Return MindSpore's operators on all its threads. `asnumpy` waits for the result."""
     import mindspore as ms
 
     from benchmarks.training.stock_operators import StockFtrl, StockLazyAdam, StockLookup
@@ -164,17 +164,17 @@ def medians(timings: dict[str, Timing]) -> dict[str, float]:
 
 def ratios(timings: dict[str, Timing]) -> dict[str, float]:
     """Return the speedup of native over stock, and its time relative to the copy."""
-    found = {}
+    by_name = {}
     for name, timing in timings.items():
         operation, _, contender = name.partition(" ")
         native = timings[f"{operation} native"].median
         if contender == "stock":
-            found[f"{operation} faster than stock"] = timing.median / native
+            by_name[f"{operation} faster than stock"] = timing.median / native
         elif contender != "native":
-            found[f"{operation} time of {contender}"] = native / timing.median
-    for name, ratio in found.items():
+            by_name[f"{operation} time of {contender}"] = native / timing.median
+    for name, ratio in by_name.items():
         print(f"{name:50s} {ratio:.2f}")
-    return found
+    return by_name
 
 
 def measure_vocabularies(
@@ -264,17 +264,17 @@ def measure_lists(batch: int, embedding_dim: int, vocabulary_size: int, threads:
     for name, timing in timings.items():
         print(f"{name:30s} {timing}")
     seconds = medians(timings)
-    found = {name: seconds[f"{name} list"] / seconds[f"{name} fields"] for name in ("lookup", "update", "unique")}
-    of_list, of_fields = (sum(seconds[f"{name} {kind}"] for name in found) for kind in ("list", "fields"))
-    found["all three"] = of_list / of_fields
+    relative = {name: seconds[f"{name} list"] / seconds[f"{name} fields"] for name in ("lookup", "update", "unique")}
+    of_list, of_fields = (sum(seconds[f"{name} {kind}"] for name in relative) for kind in ("list", "fields"))
+    relative["all three"] = of_list / of_fields
     for _ in range(2 * rounds):
         for name, lookups in in_steps.items():
             contenders[f"update {name}"]()
             lookups.append(seconds_of(contenders[f"lookup {name}"]))
-    found["lookup between updates"] = float(np.median(in_steps["list"]) / np.median(in_steps["fields"]))
-    for name, ratio in found.items():
+    relative["lookup between updates"] = float(np.median(in_steps["list"]) / np.median(in_steps["fields"]))
+    for name, ratio in relative.items():
         print(f"{name} of a list, time of fields {ratio:.2f}")
-    return {"seconds": seconds, "ratios": found}
+    return {"seconds": seconds, "ratios": relative}
 
 
 def measure_huge(threads: int) -> dict[str, Any]:
@@ -325,7 +325,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure what the command line asks for; the last line is JSON."""
+    """Measure what the command line asks for, and print a last line of JSON."""
     options = parse_arguments()
     batch, width, threads, rounds = options.batch, options.embedding_dim, options.threads, options.rounds
     result: dict[str, Any] = {"machine": machine(), "arguments": vars(options)}

@@ -37,7 +37,7 @@ BACKENDS: dict[str, Backend] = {"native": "native", "stock": "stock"}
 
 
 def make_config(workload: Workload, backend: Backend) -> Config:
-    """The workload as settings of a run; all else is at its default."""
+    """Return the workload as settings of a run. All other settings have their defaults."""
     return Config(
         device=DeviceOptions("CPU", workload.threads, workload.precision),
         model=ModelOptions(
@@ -84,7 +84,7 @@ def assemble_parts(workload: Workload, backend: Backend) -> assemble.TrainingSta
 
 
 def training_steps(workload: Workload, backend: Backend) -> Callable[[int], Parts]:
-    """The step that `make train` takes; every row is there, as in the peers' tables."""
+    """Return a function that takes the steps of `make train`. Every row is touched before, as in the peers' tables."""
     step = assemble_parts(workload, backend).step
     if isinstance(step.tables, NativeTables):
         step.tables.touch(np.unique([batch.ids for batch in make_batches(workload)]).astype(np.int64))
@@ -92,7 +92,7 @@ def training_steps(workload: Workload, backend: Backend) -> Callable[[int], Part
 
 
 def leave_out_native_layers() -> None:
-    """stock is MindSpore's own operators, in the tower as well; that the native library is missing is no news then."""
+    """Use MindSpore's own operators in the tower too, for stock, without a warning that the library is missing."""
     os.environ["DENSE_LAYER_LIBRARY"] = "none"
     logging.getLogger("app.config.device").setLevel(logging.ERROR)
 

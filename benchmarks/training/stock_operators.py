@@ -40,7 +40,7 @@ class StockLookup(nn.Cell):
 
 
 class StockLazyAdam(nn.Cell):
-    """`FusedSparseLazyAdam`: gradients [B * C, D], ids [B * C]; neither L2 nor a check for finite gradients."""
+    """`FusedSparseLazyAdam` of gradients [B * C, D] and ids [B * C], without L2 or a check for finite gradients."""
 
     def __init__(self, spec: TablesSpec) -> None:
         super().__init__()

@@ -3,9 +3,9 @@
     python -m benchmarks.training.train_step           batch 16,000, D 80, V 200,000, 26 + 13 fields, tower 1024 to 128
     python -m benchmarks.training.train_step --quick   the same at batch 1,000 and few rounds: does everything work?
 
-    as users find it    the peers look up 39 fields; environment as it comes
+    as users find it    the peers look up 39 fields, in the environment as it is
     best form           all fold the 13 numeric fields into the first layer (the same function, 27 % of the
-                        tower's work less), and malloc keeps its pages; beside them the tower's matrix products
+                        tower's work less), and malloc keeps its pages. Beside them the tower's matrix products
                         alone, forward and backward: what the step would take if all else were free
     small batch         256 rows, best form: how much of a step does not shrink with the batch
     log as users find it, log best form, log smaller batch
@@ -15,10 +15,9 @@
 native_distinct multiplies each distinct row once in the first layer (model.first_layer).
 
 native is this project's step as `make train` takes it, stock the same with MindSpore's own operators for tables
-and tower, pytorch that of peers/pytorch_wide_deep.py. MindSpore's CPU operators multiply bfloat16 only where the
-processor has AMX; elsewhere stock's figure for bfloat16 is that of its float32 products, which nothing
-in MindSpore beats. A contender takes `--steps` steps a turn, in a process of its own; those of a group are
-measured in turns.
+and tower, pytorch that of peers/pytorch_wide_deep.py. MindSpore's CPU operators multiply bfloat16 only if the
+processor has AMX. Otherwise stock's figure for bfloat16 is that of its float32 products, which nothing in MindSpore
+beats. A contender takes `--steps` steps a turn, in a process of its own. Those of a group are measured in turns.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ MODULES = {
 
 @dataclass(frozen=True)
 class Group:
-    """Contenders of one form of the step, measured in turns; `workload` is that of the peers."""
+    """Contenders of one form of the step, measured in turns. `workload` is that of the peers."""
 
     form: str
     workload: Workload
@@ -90,7 +89,7 @@ class Group:
 
 
 def make_groups(batch_size: int, precisions: tuple[Precision, ...], pytorch: tuple[str, ...]) -> list[Group]:
-    """All groups, in the order of the report; `pytorch` are the forms of its step that are measured."""
+    """Return all groups, in the order of the report. `pytorch` has the forms of its step to measure."""
     steps = ("native", "stock", *pytorch)
     groups = []
     for precision in precisions:
@@ -164,7 +163,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure all groups; the last line is JSON."""
+    """Measure all groups, and print a last line of JSON."""
     options = parse_arguments()
     precisions = tuple(options.precisions)
     if "bfloat16" in precisions and not cpu_flags() & BFLOAT16_FLAGS:
@@ -175,9 +174,9 @@ def main() -> None:
         print("warning: PyTorch is not installed, so it is left out; `make bench` installs it")
     pytorch = ("pytorch",) if with_pytorch else ()
     groups = make_groups(options.batch, precisions, pytorch)
-    wanted = [group for group in groups if group.form in options.forms]
+    chosen = [group for group in groups if group.form in options.forms]
     load = os.getloadavg()[0]
-    results = [measure(group, options.rounds, options.steps) for group in wanted]
+    results = [measure(group, options.rounds, options.steps) for group in chosen]
     print(json.dumps({"machine": machine(), "arguments": vars(options), "load_before": load, "groups": results}))
 
 

@@ -131,7 +131,7 @@ def add_up(keys: NDArray[np.uint64], counts: NDArray[np.int64], texts: Strings) 
 
 
 def join_strings(parts: Sequence[Strings], present: NDArray[np.bool_]) -> Strings:
-    """Join the strings [n] of all parts by *, with a \\ before each * and \\ in them. Return "" if not `present` [n]."""
+    """Join the strings [n] of all parts by *, with a \\ before each * and \\ in them. "" if not `present` [n]."""
     pieces: list[Strings] = []
     stars = Strings.of([b"*"]).take(np.zeros(len(present), np.int64))
     for part in parts:
