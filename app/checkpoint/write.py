@@ -106,8 +106,8 @@ def write_checkpoint(
 
     try:
         group.on_rank0(begin)
-        own = on_all_ranks(group, write_own)
-        written = [*group.rpc("write_shards", partial, manifest.parent is not None), *group.gather(own)]
+        records = on_all_ranks(group, write_own)
+        written = [*group.rpc("write_shards", partial, manifest.parent is not None), *group.gather(records)]
         group.on_rank0(finish)
     except BaseException as error:
         if group.rank == 0:

@@ -16,7 +16,7 @@ from app.run.claim import RunIsFinishedError
 from app.training.parallel.pipeline.stage_plan import describe_pipeline, plan_pipeline
 from app.training.parallel.tensor.layout_plan import describe_plan, plan_run, run_shapes
 from app.training.start import plan_launch, report_finished
-from app.training.step.precision import CHOSEN
+from app.training.step.precision import CHOICE_VARIABLE
 from common import settings
 from data_prep.prepared.schema import Schema, read_schema
 
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         except RunIsFinishedError as finished:
             return report_finished(finished)
     if num_processes > 1 and not started_by_mpi() and not arguments.dry_run:
-        os.environ[CHOSEN] = plan.config.device.precision
+        os.environ[CHOICE_VARIABLE] = plan.config.device.precision
         return launch(num_processes, arguments.hostfile, arguments.words)
     group: ProcessGroup = ONE_PROCESS
     if started_by_mpi():

@@ -46,8 +46,8 @@ class RunRecord:
 
     def keys(self, ending: str) -> list[str]:
         """Return the keys of metrics.jsonl that end with `ending`, in order of appearance."""
-        found = dict.fromkeys(key for line in self.lines for key in line if key.endswith(ending))
-        return list(found)
+        names = dict.fromkeys(key for line in self.lines for key in line if key.endswith(ending))
+        return list(names)
 
     @property
     def metric(self) -> str:
@@ -79,15 +79,15 @@ class RunRecord:
 
     def launches(self) -> list[list[dict[str, Any]]]:
         """Return the lines of steps by launch: with each launch the seconds start again."""
-        found: list[list[dict[str, Any]]] = []
+        lines_by_launch: list[list[dict[str, Any]]] = []
         before = float("inf")
         for line in self.lines:
             if line["seconds"] < before:
-                found.append([])
+                lines_by_launch.append([])
             before = line["seconds"]
             if "samples_per_second" in line:
-                found[-1].append(line)
-        return found
+                lines_by_launch[-1].append(line)
+        return lines_by_launch
 
     def steady_lines(self) -> list[dict[str, Any]]:
         """Return the lines of steps but each launch's first, which compiles the graph, unless there are no others."""

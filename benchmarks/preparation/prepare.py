@@ -49,7 +49,7 @@ PROJECT = Path(__file__).parents[2]
 SAMPLE_SECONDS = 0.2
 MIN_COUNT = 10
 AGREEMENT_ROWS = 20_000
-MEASURED = ("seconds", "cpu_seconds", "peak_mib")
+MEASURES = ("seconds", "cpu_seconds", "peak_mib")
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def summarize(
     """
     summary: dict[str, dict[str, float | bool | None]] = {}
     for name, of_name in runs.items():
-        medians = {key: float(np.median([asdict(run)[key] for run in of_name])) for key in MEASURED}
+        medians = {key: float(np.median([asdict(run)[key] for run in of_name])) for key in MEASURES}
         rows, finished = chosen[name].rows, all(run.finished for run in of_name)
         summary[name] = {
             "rows": rows,

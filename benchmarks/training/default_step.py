@@ -45,10 +45,10 @@ from benchmarks.training.train_step import Group, measure
 from common import settings
 from data_prep.prepared.schema import Schema, read_schema
 
-OWN = ("native", "native_auto")
+NATIVE = ("native", "native_auto")
 PEERS = ("found_adam", "found_sparse", "best_adam", "best_sparse", "compiled_adam")
 MODULE, CONFIG = "benchmarks.training.default_step", Path(__file__).parents[2] / "configs" / "auto.yaml"
-LARGE = 2048  # rows and columns of the product that gives the speed of FLOPs
+PRODUCT_SIZE = 2048  # rows and columns of the product that gives the speed of FLOPs
 
 
 @dataclass(frozen=True)
@@ -125,11 +125,11 @@ def bound(batch: Batch, workload: Workload) -> Parts:
     width = workload.embedding_dim
     widths = (batch.ids.shape[1] * width, *workload.hidden_widths, 1)
     products = sum(batch.num_rows * inputs * outputs for inputs, outputs in itertools.pairwise(widths))
-    factors = np.ones((2, LARGE, LARGE), np.float32)
+    factors = np.ones((2, PRODUCT_SIZE, PRODUCT_SIZE), np.float32)
     product = min(seconds_of(lambda: factors[0] @ factors[1]) for _ in range(5))
     # The rows of all positions, and their gradients, out and in again; the distinct rows and moments in and out.
     copy = MemoryCopy(4 * width * (4 * batch.ids.size + 6 * len(np.unique(batch.ids))), workload.threads)
-    return {"tower": 3 * products / LARGE**3 * product, "tables": min(seconds_of(copy) for _ in range(5))}
+    return {"tower": 3 * products / PRODUCT_SIZE**3 * product, "tables": min(seconds_of(copy) for _ in range(5))}
 
 
 def main() -> None:
@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=60, help="of a contender's turn (60)")
     parser.add_argument("--folder", type=Path, help="prepared rows; default: a synthetic log's, removed at the end")
-    parser.add_argument("--contender", choices=(*OWN, *PEERS), help=argparse.SUPPRESS)
+    parser.add_argument("--contender", choices=(*NATIVE, *PEERS), help=argparse.SUPPRESS)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
         folder = options.folder or Path(work) / "prepared"
@@ -153,7 +153,7 @@ def main() -> None:
         workload = Workload(config.train.batch_size, "float32", True, schema.vocabulary_size, *sizes)
         if options.contender:
             return serve(take_steps(options.contender, workload, folder, schema, config))
-        names = (*OWN, *(PEERS if importlib.util.find_spec("torch") else ()))
+        names = (*NATIVE, *(PEERS if importlib.util.find_spec("torch") else ()))
         form = f"default recipe, V {schema.vocabulary_size:,}"
         group = DefaultGroup(form, workload, names, ("--folder", str(folder), "--batch", str(options.batch)))
         load, result = os.getloadavg()[0], measure(group, options.rounds, options.steps)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 INTEGER = re.compile(r"-?[0-9]{1,18}")
 DECIMAL = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?inf")
 _SEPARATORS = "\t,;|\x01 "
-_ENOUGH = 1_000  # rows from which separator, header and quotes are seen
+_LAYOUT_ROWS = 1_000  # rows from which separator, header and quotes are seen
 _BROKEN = 0.02  # of the lines, at most, have another number of columns
 
 
@@ -70,8 +70,8 @@ class Column:
 
     def count_of(self, values: Collection[str]) -> int:
         """Return the rows with one of these values."""
-        wanted = set(values)
-        return sum(int(count) for value, count in zip(self.values, self.counts, strict=True) if value in wanted)
+        value_set = set(values)
+        return sum(int(count) for value, count in zip(self.values, self.counts, strict=True) if value in value_set)
 
     def cleaned(self, trim: bool, missing: Collection[str]) -> Column:
         """Return the column with blanks trimmed and these words missing, besides the empty one."""
@@ -82,9 +82,9 @@ class Column:
         words = {"", *missing}.intersection(self.values)
         if not words:
             return self
-        kept = np.array([value not in words for value in self.values])
-        new = np.where(kept, np.cumsum(kept) - 1, -1)
-        values = list(itertools.compress(self.values, kept))
+        is_present = np.array([value not in words for value in self.values])
+        new = np.where(is_present, np.cumsum(is_present) - 1, -1)
+        values = list(itertools.compress(self.values, is_present))
         return replace(self, codes=np.array([*new, -1])[self.codes], values=values)
 
 
@@ -131,23 +131,23 @@ def read_first_rows(log: Any, num_rows: int) -> FirstRows:
 def _read_lines(file: LogFile, num_rows: int) -> FirstRows:
     lines = _first_lines(file, num_rows + 1)
     text = [line.decode("utf-8", errors="replace").replace("\r", " ") for line in lines]
-    separator, skip_blanks = _divide(text[:_ENOUGH], file.location)
-    first_cells = (cell for line in text[:_ENOUGH] for cell in line.split(separator))
+    separator, skip_blanks = _divide(text[:_LAYOUT_ROWS], file.location)
+    first_cells = (cell for line in text[:_LAYOUT_ROWS] for cell in line.split(separator))
     quotes = any(cell.lstrip(" " * skip_blanks).startswith('"') for cell in first_cells)
     rows = list(_cells(text, separator, quotes, skip_blanks))
-    width = _usual(map(len, rows[:_ENOUGH]))[0]
+    width = _usual(map(len, rows[:_LAYOUT_ROWS]))[0]
     rows = [row for row in rows if len(row) == width]
     header = _is_header(rows)
     names = [name.strip(" ") for name in rows[0]] if header else _numbered(width)
     if twice := [name for name, times in Counter(names).items() if times > 1]:
         raise ValueError(f"{file.location}: its header names {twice[0]!r} twice; give each column a name of its own")
-    kept = rows[header:][:num_rows]
-    if not kept:
+    body = rows[header:][:num_rows]
+    if not body:
         raise ValueError(f"{file.location} has a header and no rows to describe")
     first = int(not names[0])  # the numbers of the rows, as pandas writes them, have no name
-    given = {"separator": separator, "header": header, "others": "ignored" if first else "refused", "quotes": quotes}
-    layout = {key: value for key, value in given.items() if value != getattr(LogFormat(), key)}
-    columns = [_column(name, cells) for name, cells in zip(names, zip(*kept, strict=True), strict=True)][first:]
+    form = {"separator": separator, "header": header, "others": "ignored" if first else "refused", "quotes": quotes}
+    layout = {key: value for key, value in form.items() if value != getattr(LogFormat(), key)}
+    columns = [_column(name, cells) for name, cells in zip(names, zip(*body, strict=True), strict=True)][first:]
     trim = separator != " " and (skip_blanks or (header and names != rows[0]) or any(map(_has_blanks, columns)))
     layout |= {"trim": True} if trim else {}
     of_file = replace(ONLY_FILE, columns=tuple(names)) if first else ONLY_FILE
@@ -184,20 +184,20 @@ def _divide(lines: list[str], location: str) -> tuple[str, bool]:
     Where two are nearly alike in that, the one that divides the first line so too, then the one of more columns: a text
     in each row may have a space more often than a row is whole.
     """
-    found: list[tuple[float, bool, int, str, bool]] = []
+    trials: list[tuple[float, bool, int, str, bool]] = []
     for separator in _SEPARATORS:
         skip_blanks = separator != " " and any(f'{separator} "' in line for line in lines)
         widths = [len(row) for row in _cells(lines, separator, True, skip_blanks)]
         width, count = _usual(widths)
         if width > 1:
-            found.append((count / len(widths), widths[0] == width, width, separator, skip_blanks))
-    if not found:
+            trials.append((count / len(widths), widths[0] == width, width, separator, skip_blanks))
+    if not trials:
         raise ValueError(
             f"{location}: no separator divides its lines into columns; tried {', '.join(map(repr, _SEPARATORS))}. The "
             f"first line is {lines[0][:120]!r}"
         )
-    most = max(share for share, *_ in found)
-    *_, separator, skip_blanks = max((each for each in found if each[0] >= most - _BROKEN), key=lambda each: each[1:3])
+    most = max(share for share, *_ in trials)
+    *_, separator, skip_blanks = max((each for each in trials if each[0] >= most - _BROKEN), key=lambda each: each[1:3])
     return separator, skip_blanks
 
 
@@ -220,10 +220,10 @@ def _is_header(rows: list[list[str]]) -> bool:
     The first may be empty, above the numbers of the rows, which a sorted table has in any order.
     """
     names = rows[0]
-    has_numbers = len(rows) > 1 and all(INTEGER.fullmatch(row[0]) for row in rows[1:_ENOUGH])
+    has_numbers = len(rows) > 1 and all(INTEGER.fullmatch(row[0]) for row in rows[1:_LAYOUT_ROWS])
     if not all(map(str.strip, names[has_numbers:])) or any(DECIMAL.fullmatch(name.strip(" ")) for name in names):
         return False
-    return not any(name in column for name, *column in zip(*rows[: _ENOUGH + 1], strict=True))
+    return not any(name in column for name, *column in zip(*rows[: _LAYOUT_ROWS + 1], strict=True))
 
 
 def _column(name: str, cells: Sequence[str]) -> Column:

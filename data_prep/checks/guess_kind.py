@@ -42,24 +42,24 @@ _HEX = re.compile("[0-9a-f]{8}")
 _DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+|[-+]?[0-9]+")
 _THOUSANDS = re.compile(r"[-+]?[1-9][0-9]{0,2}(,[0-9]{3})+|[-+]?[0-9]{1,3}")
 _MARKED = re.compile(r"[-+]?[$€£]?[-+]?[0-9]+([.,][0-9]+)* ?[%$€£]?")  # 12.5%, $3,000
-_ENOUGH = 1_000  # rows from which a share of distinct values means something
+_MANY_ROWS = 1_000  # rows from which a share of distinct values means something
 _FEW_ROWS = 20  # from which a new value in every row means something
-_UNIQUE = 0.99  # of the rows: a new value in nearly every one
+_UNIQUE_SHARE = 0.99  # of the rows: a new value in nearly every one
 _FEW_CODES = 50  # whole numbers with so few values, some of them large, are codes
 _SAME_LENGTH = 0.8  # of the distinct numbers of codes: they have as many digits
-_SLIPS = 0.001  # of the cells, at most, are not of the kind of all others
+_SLIP_SHARE = 0.001  # of the cells, at most, are not of the kind of all others
 _FEW_WORDS, _MANY_NUMBERS = 3, 20  # words among numbers that stand for a missing one
-_SURE = 2.0  # standard errors
-_HELPS = 5e-4  # of the log loss: a column that lowers it by less tells nothing
-_SURE_OF_ORDER = 6.0  # for the order of ids to count for more than their name
+_SURE_ERRORS = 2.0  # standard errors
+_LEAST_GAIN = 5e-4  # of the log loss: a column that lowers it by less tells nothing
+_SURE_ERRORS_OF_ORDER = 6.0  # for the order of ids to count for more than their name
 _MIN_COUNT = PrepareOptions.min_count
-_DENSE = 1.2  # times as many numbers as there are rows, at most, between the lowest and the highest number of rows
+_MOST_SPREAD = 1.2  # times the number of rows: at most so far are the numbers of rows from the lowest to the highest
 _SHOWN = 3
-_ONE_VALUE = 0.99  # of the rows with the only value of a column, from which on it is of no use
+_ONE_VALUE_SHARE = 0.99  # of the rows with the only value of a column, from which on it is of no use
 _LEAST_LABELS = 50  # clicks, and other rows
 _LIST_SEPARATORS = "|;^, "
-_LISTS = 0.2  # of the cells, at least, have several values; where a list is declared, any
-_PLAUSIBLE = range(10**12 * 6 // 10, 10**12 * 41 // 10)  # milliseconds: 1989 to 2099
+_LIST_SHARE = 0.2  # of the cells, at least, have several values; where a list is declared, any
+_PLAUSIBLE_TIMES = range(10**12 * 6 // 10, 10**12 * 41 // 10)  # milliseconds: 1989 to 2099
 _MOST_TIMES = 5_000  # distinct times that are looked at
 _MOMENT = re.compile(
     r"(?P<first>[0-9]{1,4})(?P<mark>[-/.])(?P<second>[0-9]{1,2})(?P=mark)(?P<third>[0-9]{1,4})"
@@ -106,10 +106,10 @@ def missing_words(columns: Iterable[Column], taken: Iterable[str]) -> tuple[str,
     for column in columns:
         known = _MISSING_WORDS.intersection(column.values)
         strange = (value for value in column.values if not DECIMAL.fullmatch(value) and value and value not in known)
-        others = list(itertools.islice(strange, _FEW_WORDS + 1))
-        is_numeric = len(others) <= _FEW_WORDS and len(column.values) - len(known) - len(others) >= _MANY_NUMBERS
-        if is_numeric and 2 * column.count_of(others) < column.num_present:
-            known |= {value for value in others if _WORD.fullmatch(value) and column.count_of([value]) > 1}
+        texts = list(itertools.islice(strange, _FEW_WORDS + 1))
+        is_numeric = len(texts) <= _FEW_WORDS and len(column.values) - len(known) - len(texts) >= _MANY_NUMBERS
+        if is_numeric and 2 * column.count_of(texts) < column.num_present:
+            known |= {value for value in texts if _WORD.fullmatch(value) and column.count_of([value]) > 1}
         words |= dict.fromkeys(value for value in column.values if value in known) if known else {}
     return tuple(word for word in words if word not in set(taken))
 
@@ -123,7 +123,7 @@ def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
         return found
     if not column.values:
         return Guess(column.name, "ignored", "missing in all rows")
-    if len(column.values) == 1 and column.num_present > _ONE_VALUE * len(column.codes):
+    if len(column.values) == 1 and column.num_present > _ONE_VALUE_SHARE * len(column.codes):
         return Guess(column.name, "ignored", f"one value only: {shown}")
     if len(column.values) == 1:  # whether a cell is missing may say much
         return Guess(column.name, "string", f"{shown}, or missing")
@@ -199,7 +199,7 @@ def _are_booleans(column: Column) -> bool:
 
 def _is_unique(column: Column) -> bool:
     """Return True if nearly every row has a value of its own. In a small table every row must."""
-    share = _UNIQUE if column.num_present >= _ENOUGH else 1 - 1e-9
+    share = _UNIQUE_SHARE if column.num_present >= _MANY_ROWS else 1 - 1e-9
     return column.num_present >= _FEW_ROWS and len(column.values) > share * column.num_present
 
 
@@ -209,13 +209,13 @@ def _numbers(column: Column) -> tuple[NDArray[np.float64] | None, str]:
         is_code = any(value[:1] == "0" and value[1:].isdigit() for value in column.values)
         is_code |= not column.are_integers and all(map(str.isdigit, column.values))  # too long for a number
         return (None if is_code else column.numbers), ""
-    most = int(_SLIPS * column.num_present)
-    others = list(itertools.islice((each for each in column.values if not DECIMAL.fullmatch(each)), most + 1))
-    if column.count_of(others) > most:
+    most = int(_SLIP_SHARE * column.num_present)
+    texts = list(itertools.islice((each for each in column.values if not DECIMAL.fullmatch(each)), most + 1))
+    if column.count_of(texts) > most:
         return None, ""
-    shown = ", ".join(repr(value)[1:-1][:24] for value in others[:_SHOWN])
+    shown = ", ".join(repr(value)[1:-1][:24] for value in texts[:_SHOWN])
     numbers = [float(value) if DECIMAL.fullmatch(value) else np.nan for value in column.values]
-    return np.array(numbers), f"; rows with another cell are rejected: {column.count_of(others):,}, such as {shown}"
+    return np.array(numbers), f"; rows with another cell are rejected: {column.count_of(texts):,}, such as {shown}"
 
 
 def _guess_number(column: Column, numbers: NDArray[np.float64], of: str, slips: str, labels: Labels | None) -> Guess:
@@ -231,9 +231,9 @@ def _guess_number(column: Column, numbers: NDArray[np.float64], of: str, slips: 
         return Guess(column.name, "ignored", "a new number in nearly every row: an identifier, or a time")
     if not is_whole and not is_id:
         return Guess(column.name, kind, of + slips)
-    if is_id and ahead > -_SURE_OF_ORDER:
+    if is_id and ahead > -_SURE_ERRORS_OF_ORDER:
         return Guess(column.name, "string", _with_group(column.name, f"{of}; named like an id"))
-    if abs(ahead) > _SURE and min(gain, category_gain) < -_HELPS:
+    if abs(ahead) > _SURE_ERRORS and min(gain, category_gain) < -_LEAST_GAIN:
         if ahead > 0:
             return Guess(column.name, "string", _with_group(column.name, f"{of}; {figures}"))
         return Guess(column.name, kind, f"{of}; {figures}{slips}", is_bucketed=is_integer)
@@ -264,8 +264,8 @@ def _is_identifier(column: Column, numbers: NDArray[np.float64], gain: float) ->
     steps = np.diff(numbers[column.codes[column.codes >= 0]])
     is_sorted = bool((steps >= 0).all() or (steps <= 0).all())
     low, high = np.nanmin(numbers), np.nanmax(numbers)
-    is_dense = bool(high - low < _DENSE * len(column.codes))
-    return is_sorted or is_dense or (bool(high - low > 100 * len(numbers) or low > 10**6) and gain > -_HELPS)
+    is_dense = bool(high - low < _MOST_SPREAD * len(column.codes))
+    return is_sorted or is_dense or (bool(high - low > 100 * len(numbers) or low > 10**6) and gain > -_LEAST_GAIN)
 
 
 def _are_like_codes(column: Column, numbers: NDArray[np.float64]) -> bool:
@@ -288,10 +288,10 @@ def _with_group(name: str, of: str) -> str:
 def _nearly(column: Column) -> str:
     """Return the kind that nearly all cells of a column have, as a remark with the first of the others."""
     for kind, pattern in (("integer", INTEGER), ("float", DECIMAL), ("hex32", _HEX)):
-        others = [value for value in column.values if not pattern.fullmatch(value)]
-        count = column.count_of(set(others))
+        misfits = [value for value in column.values if not pattern.fullmatch(value)]
+        count = column.count_of(set(misfits))
         if 0 < count <= 0.02 * column.num_present:
-            shown = ", ".join(repr(value)[1:-1][:24] for value in others[:_SHOWN])
+            shown = ", ".join(repr(value)[1:-1][:24] for value in misfits[:_SHOWN])
             return f"; {kind} in all cells but {count:,}: {shown}"
     return ""
 
@@ -303,7 +303,7 @@ def _time_form(column: Column) -> str:
     few = column.values[:: -(-len(column.values) // _MOST_TIMES) or 1]
     if column.are_integers:
         for form, unit in (("seconds", 1000), ("milliseconds", 1)):
-            if all(int(value) * unit in _PLAUSIBLE for value in column.values) and (unit == 1 or is_named):
+            if all(int(value) * unit in _PLAUSIBLE_TIMES for value in column.values) and (unit == 1 or is_named):
                 return form
         forms = [form for form, length in (("%Y%m%d", 8), ("%Y%m%d%H%M%S", 14)) if len(few[0]) == length]
         is_dated = all("1950" <= value[:4] <= "2100" for value in few)
@@ -314,21 +314,21 @@ def _time_form(column: Column) -> str:
 def _are_times(values: list[str], form: str) -> bool:
     pattern = time_pattern(form)
     wrong = sum(time_of(pattern.fullmatch(value.encode())) is None for value in values)
-    return wrong <= _SLIPS * len(values)
+    return wrong <= _SLIP_SHARE * len(values)
 
 
 def _forms_like(values: list[str], is_named: bool) -> Iterable[str]:
     """Yield the forms that times like the first of these may have, the likelier ones first."""
-    found = _MOMENT.fullmatch(values[0])
-    if not found or bool(found["between"]) != bool(found["clock"]):
+    match = _MOMENT.fullmatch(values[0])
+    if not match or bool(match["between"]) != bool(match["clock"]):
         return
-    mark, clock, half = found["mark"], found["clock"] or "", found["half"] or ""
+    mark, clock, half = match["mark"], match["clock"] or "", match["half"] or ""
     hours = "%I" if half else "%H"
     of_clock = ":".join((hours, "%M", "%S")[: clock.count(":") + 1]) if clock else ""
-    of_clock += found["fraction"][0] + "%f" if found["fraction"] else ""
-    rest = f"{found['between'] or ''}{of_clock}{' ' * half.startswith(' ')}{'%p' * bool(half)}{found['zone'] or ''}"
-    year = "%Y" if len(found["third"]) == 4 else "%y"
-    if len(found["first"]) == 4:
+    of_clock += match["fraction"][0] + "%f" if match["fraction"] else ""
+    rest = f"{match['between'] or ''}{of_clock}{' ' * half.startswith(' ')}{'%p' * bool(half)}{match['zone'] or ''}"
+    year = "%Y" if len(match["third"]) == 4 else "%y"
+    if len(match["first"]) == 4:
         dates = [("%Y", "%m", "%d")]
     elif year == "%Y" or is_named or clock:
         # Where no day above 12 tells them apart: Americans write half days, and slashes; others points.
@@ -350,7 +350,7 @@ def _list_form(column: Column, separator: str) -> ListForm | None:
     """Return the form of a column of lists: cells of several values that come again in other cells."""
     for between in _LIST_SEPARATORS.replace(separator, ""):
         has_several = np.array([between in value for value in column.values])
-        if column.counts[has_several].sum() < _LISTS * column.num_present:
+        if column.counts[has_several].sum() < _LIST_SHARE * column.num_present:
             continue
         lists = [[part.strip(" ") for part in value.split(between)] for value in column.values]
         parts = [part for each in lists for part in each if part]

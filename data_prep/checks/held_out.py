@@ -33,10 +33,10 @@ def entropy(labels: NDArray[np.bool_]) -> float:
 def category_losses(codes: NDArray[np.int64], labels: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Return the log loss of each row [n] by the smoothed rate of the other rows with its value. Codes are >= -1."""
     clicked, values = labels.astype(np.float64), codes + 1
-    others = np.bincount(values)[values] - 1
+    num_others = np.bincount(values)[values] - 1
     clicks = np.bincount(values, clicked)[values] - clicked
     mean = (clicked.sum() - clicked) / max(len(labels) - 1, 1)
-    return _best(_losses((clicks + strength * mean) / (others + strength), labels) for strength in _STRENGTHS)
+    return _best(_losses((clicks + strength * mean) / (num_others + strength), labels) for strength in _STRENGTHS)
 
 
 def number_losses(numbers: NDArray[np.float64], labels: NDArray[np.bool_]) -> NDArray[np.float64]:

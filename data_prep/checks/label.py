@@ -22,10 +22,10 @@ from data_prep.options.log_format import RELATIONS, REST, LogFormat
 NO_LABEL = ("", "NULL", "null", r"\N", "NA", "N/A", "NaN", "nan", "?")  # cells that are no label, in any column
 _MOST_VALUES = 50  # of a label that is no number
 _MOST_WITH_SLIPS = 1_000  # with broken cells
-_BROKEN = 0.02  # of the cells, at most, are none of a label's two
+_BROKEN_SHARE = 0.02  # of the cells, at most, are none of a label's two
 # Weight of a label, in tables with names of columns and without, and that above the next one's, from which nobody has
 # to be asked: if there are names, a place alone is not enough beside other columns of two values.
-_SURE_BY_NAMES, _SURE_WITHOUT, _AHEAD = 2.5, 2.0, 1.0
+_SURE_WITH_NAMES, _SURE_WITHOUT_NAMES, _LEAD = 2.5, 2.0, 1.0
 _NO_GAIN = 0.002  # of the log loss: nothing predicts it
 _SHOWN = 5  # candidates
 
@@ -95,7 +95,7 @@ _NO = _words(
     -1 retained stayed ok rejected lost loss
     """
 )
-_TELLING = _NO - {"no", "n", "false", "f", "0", "-1", "off", "none", "ok"}  # of a label with more values
+_CLEAR_NO = _NO - {"no", "n", "false", "f", "0", "-1", "off", "none", "ok"}  # of a label with more values
 _PEOPLE = ({"male", "female"}, {"m", "f"}, {"man", "woman"}, {"h", "m"})
 _NEGATION = re.compile(r"^(not|no|non|un|dis|in|im|il)[\s_-]*|[\s_-](not|no|dis|un|non)[\s_-]*", re.IGNORECASE)
 _CHOICE = re.compile(rf"(?P<name>.+?)\s*(?P<relation>{'|'.join(RELATIONS)}|=)\s*(?P<value>.*)", re.DOTALL)
@@ -163,22 +163,22 @@ def words_of(name: str) -> list[str]:
 def find_label(columns: Sequence[Column], has_names: bool) -> Label:
     """Return the label of a log with these columns. Raises ValueError if none is sure, with the candidates."""
     candidates = sorted(_candidates(columns, has_names), key=_by_weight)
-    near = [each for each in candidates if candidates[0].weight - each.weight < _AHEAD + 1]
+    near = [each for each in candidates if candidates[0].weight - each.weight < _LEAD + 1]
     weighed = sorted((_with_predictor(each, columns) for each in near), key=_by_weight)
     if not weighed or weighed[0].weight <= 0:
         raise ValueError(
             "no column looks like a label: none has two values, or one value in most rows and a name such as click. "
             "Name it: --label NAME=VALUE (VALUE counts as a click, all others do not), or --label 'NAME>=4' for numbers"
         )
-    best, *others = [*weighed, *candidates[len(near) :]]
-    is_sure = best.weight >= (_SURE_BY_NAMES if has_names and others else _SURE_WITHOUT)
-    if is_sure and not any(best.weight - other.weight < _AHEAD or _casts_doubt(other, best) for other in others):
+    best, *runners_up = [*weighed, *candidates[len(near) :]]
+    is_sure = best.weight >= (_SURE_WITH_NAMES if has_names and runners_up else _SURE_WITHOUT_NAMES)
+    if is_sure and not any(best.weight - other.weight < _LEAD or _casts_doubt(other, best) for other in runners_up):
         return best
     listed = "\n".join(
         f"  {each.name}: {each.format.label_in_words.partition(', ')[2]}; {each.why}"
-        for each in [best, *others][:_SHOWN]
+        for each in [best, *runners_up][:_SHOWN]
     )
-    more = f"\n  … and {len(others) + 1 - _SHOWN} more" if len(others) >= _SHOWN else ""
+    more = f"\n  … and {len(runners_up) + 1 - _SHOWN} more" if len(runners_up) >= _SHOWN else ""
     raise ValueError(
         "which column is the label is not sure. Name it: --label NAME, with --label NAME=VALUE for another value of a "
         f"click. The candidates, the likeliest first:\n{listed}{more}"
@@ -209,17 +209,17 @@ def chosen_label(columns: Sequence[Column], choice: str) -> Label:
                 f"{choice}=VALUE, or --label '{choice}>=NUMBER' for numbers"
             )
         return replace(proposed, evidence=evidence)
-    found = _CHOICE.fullmatch(choice)
-    column = by_name.get(found["name"]) if found else None
-    if found is None or column is None:
+    match = _CHOICE.fullmatch(choice)
+    column = by_name.get(match["name"]) if match else None
+    if match is None or column is None:
         raise ValueError(f"--label {choice}: no column has that name; found {', '.join(by_name)[:500]}")
-    if found["relation"] != "=":
-        return Label(column.name, f"{found['relation']} {found['value'].strip()}", evidence=evidence)
-    if found["value"] not in column.values:
+    if match["relation"] != "=":
+        return Label(column.name, f"{match['relation']} {match['value'].strip()}", evidence=evidence)
+    if match["value"] not in column.values:
         raise ValueError(f"--label {choice}: {column.name} has no such value; {_values_of(column)}")
-    others = [value for value in column.values if value != found["value"] and value not in NO_LABEL]
-    rest = tuple(others) if len(others) == 1 else REST
-    return Label(column.name, (found["value"],), rest, evidence=evidence)
+    other_values = [value for value in column.values if value != match["value"] and value not in NO_LABEL]
+    rest = tuple(other_values) if len(other_values) == 1 else REST
+    return Label(column.name, (match["value"],), rest, evidence=evidence)
 
 
 def _values_of(column: Column) -> str:
@@ -253,18 +253,18 @@ def _candidates(columns: Sequence[Column], has_names: bool) -> Iterator[Label]:
 
 def _evidence_of_name(name: str) -> Evidence:
     words = words_of(name)
-    labels, others = {word for word in words if _is_label_word(word)}, _OTHER_WORDS.intersection(words)
+    labels, other_words = {word for word in words if _is_label_word(word)}, _OTHER_WORDS.intersection(words)
     labels |= {label for label in _LABEL_WORDS if not label.isascii() and any(label in word for word in words)}
     if "no" in words and "show" in words:
         labels, words = {"noshow"}, ["noshow"]
     if labels == {"y"} and len(words) > 1:
         labels = set()
-    if labels and not others and all(word in labels or word in _NEUTRAL_WORDS for word in words):
+    if labels and not other_words and all(word in labels or word in _NEUTRAL_WORDS for word in words):
         return Evidence(4.0, "named like a label")
     if any(word.startswith("non") and word[3:] in _LABEL_WORDS for word in words):
         return Evidence(-2.0, "named like the opposite of a label")
     hints = _HINT_WORDS.intersection(words)
-    if others:
+    if other_words:
         return Evidence(0.5, "") if labels or hints else Evidence(-1.5, "named like another thing")
     if labels:
         return Evidence(2.5, f"{min(labels)!r} in its name")
@@ -298,7 +298,7 @@ def _evidence_of_values(column: Column, label: Label) -> Evidence:
     if _are_people(column):
         return Evidence(-2.0, "values of a gender")
     if label.has_rest:
-        telling = {value.lower().strip(".") for value in column.values} & _TELLING
+        telling = {value.lower().strip(".") for value in column.values} & _CLEAR_NO
         return Evidence(1.5, f"one of its values is {min(telling)!r}") if telling else Evidence(-1.5, _MORE_THAN_TWO)
     if isinstance(label.clicked, str):
         return Evidence(-0.5, "")
@@ -307,14 +307,14 @@ def _evidence_of_values(column: Column, label: Label) -> Evidence:
 
 def _with_predictor(label: Label, columns: Sequence[Column]) -> Label:
     """Return a candidate with the evidence of the other columns."""
-    (own,) = [column for column in columns if column.name == label.name]
-    labels, good = label.of(own)
+    (label_column,) = [column for column in columns if column.name == label.name]
+    labels, good = label.of(label_column)
     rows = np.flatnonzero(good)[some_rows(int(good.sum()))]
     uncertain = entropy(labels[rows])
     gains = {
         column.name: 1 - float(category_losses(column.codes[rows], labels[rows]).mean()) / uncertain
         for column in columns
-        if column is not own and 1 < len(column.values) <= len(rows) / 2 and uncertain and len(rows) >= 100
+        if column is not label_column and 1 < len(column.values) <= len(rows) / 2 and uncertain and len(rows) >= 100
     }
     if not gains:
         return label
@@ -361,7 +361,7 @@ def _is_nearly_two(counts: dict[str, int]) -> bool:
     """Return True if two of several values are a pair such as yes and no, or sick and notsick, in nearly all rows."""
     largest = sorted(counts, key=lambda value: -counts[value])[:2]
     pair = {value.lower() for value in largest}
-    most = sum(counts[value] for value in largest) >= (1 - _BROKEN) * sum(counts.values())
+    most = sum(counts[value] for value in largest) >= (1 - _BROKEN_SHARE) * sum(counts.values())
     are_opposites = any(f"{word}{value}" in pair for word in ("not", "no", "non", "un") for value in pair)
     return most and (are_opposites or (bool(pair & _YES) and bool(pair & _NO)))
 

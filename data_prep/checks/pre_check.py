@@ -280,10 +280,10 @@ def _click_rates(
 
     A value that is seen once, as a row identifier is, predicts nothing this way.
     """
-    seen, clicked = codes[~is_test], labels[~is_test]
-    counts = np.bincount(seen, minlength=codes.max() + 1)
-    clicks = np.bincount(seen, clicked, minlength=codes.max() + 1)
-    rates: NDArray[np.float64] = (clicks + clicked.mean()) / (counts + 1)
+    train_codes, train_labels = codes[~is_test], labels[~is_test]
+    counts = np.bincount(train_codes, minlength=codes.max() + 1)
+    clicks = np.bincount(train_codes, train_labels, minlength=codes.max() + 1)
+    rates: NDArray[np.float64] = (clicks + train_labels.mean()) / (counts + 1)
     return rates[codes[is_test]]
 
 

@@ -25,8 +25,8 @@ from data_prep.options.log_format import LogFormat
 
 DEFAULT_ROWS = 100_000
 _LEAK_AUC = 0.99  # from which a column is left out; one that seems a leak for pre-check alone is kept, with a remark
-_LEAK = "predicts the label by itself (AUC {:.3f}): made from it, or known only after the click"
-_NEAR_LEAK = "{}; alone it predicts the label with AUC {:.3f}: ignored if it is known only after the click"
+_LEAK_REASON = "predicts the label by itself (AUC {:.3f}): made from it, or known only after the click"
+_REMARK = "{}; alone it predicts the label with AUC {:.3f}: ignored if it is known only after the click"
 
 
 @dataclass(frozen=True, repr=False)
@@ -103,16 +103,16 @@ def describe(log: Any, num_rows: int = DEFAULT_ROWS, label: str | None = None) -
     columns = [column.cleaned(trim, ()) for column in rows.columns]
     has_names = rows.table is not None or rows.layout.get("header", False)
     of_log = chosen_label(columns, label) if label else find_label(columns, has_names)
-    own = next(column for column in columns if column.name == of_log.name)
-    clicks, good = of_log.of(own)
+    target = next(column for column in columns if column.name == of_log.name)
+    clicks, good = of_log.of(target)
     labels = Labels.of(clicks, good)
-    missing = missing_words([column for column in columns if column is not own], of_log.cells)
-    cleaned = [column if column is own else column.cleaned(trim, missing) for column in columns]
+    missing = missing_words([column for column in columns if column is not target], of_log.cells)
+    cleaned = [column if column is target else column.cleaned(trim, missing) for column in columns]
     known = labels if labels.are_enough else None
-    guesses = [_of_label(own) if column is own else guess(column, separator, known) for column in cleaned]
+    guesses = [_of_label(target) if column is target else guess(column, separator, known) for column in cleaned]
     guesses = _with_a_category(_without_leaks(guesses, cleaned, clicks, good), cleaned)
     rate = float(clicks[good].mean()) if good.any() else 0.0
-    return Proposal(rows, of_log, rate, tuple(guesses), _settings(rows.layout, missing, own, of_log, guesses))
+    return Proposal(rows, of_log, rate, tuple(guesses), _settings(rows.layout, missing, target, of_log, guesses))
 
 
 def _settings(
@@ -147,13 +147,13 @@ def _without_leaks(
         _as_leak_column(column, good) for each, column in zip(guesses, columns, strict=True) if each.kind not in known
     ]
     leaks = dict(leaking_columns(looked_at, clicks[good]))
-    kept = []
+    new_guesses = []
     for each in guesses:
         auc = leaks.get(each.name, 0.0)
         if auc >= _LEAK_AUC:
-            each = Guess(each.name, "ignored", _LEAK.format(auc))
-        kept.append(replace(each, reason=_NEAR_LEAK.format(each.reason, auc)) if 0 < auc < _LEAK_AUC else each)
-    return kept
+            each = Guess(each.name, "ignored", _LEAK_REASON.format(auc))
+        new_guesses.append(replace(each, reason=_REMARK.format(each.reason, auc)) if 0 < auc < _LEAK_AUC else each)
+    return new_guesses
 
 
 def _as_leak_column(column: Column, good: np.ndarray) -> LeakColumn:

@@ -53,12 +53,12 @@ def check_rejects(
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in rejects.most_common())
     first = rejects_tsv.split(b"\n", 1)[0].split(b"\t", 2)
     where, text = first[0].decode(), first[2][:_EXAMPLE_BYTES].decode("utf-8", errors="backslashreplace")
-    found = (
+    summary = (
         f"{rejects.total():,} of {num_lines:,} lines ({fraction:.2%}) would be rejected: {reasons}. "
         f"The first is line {where}: {text!r}"
     )
     more = f"; prepare stops above prepare.max_reject_fraction={limit:g}" if fraction > limit else ""
-    (findings.wrong if fraction > limit else findings.odd).append(found + more)
+    (findings.wrong if fraction > limit else findings.odd).append(summary + more)
     for chunk in chunks:
         hint = _explain(chunk, log_format)
         if hint:
@@ -166,14 +166,14 @@ def _other_labels(statistics: LogStatistics, options: PrepareOptions, folder: Pa
     rows = [line.split(b"\t", 2)[2] + b"\n" for line in _first_rejects(folder, _LABELS_READ)]
     names = list(log_format.columns)
     if log_format.others == "ignored":  # the file's own order, which its header has, is not known here
-        found = ""
+        shown = ""
     else:
         bare = [take_quotes_off(row, log_format)[0][:-1].split(_BARE) for row in rows]
         cells = [cells[names.index(column)] for cells in bare if len(cells) == len(names)]
         counts = Counter(cell.rstrip(b"\r").decode(errors="backslashreplace") for cell in cells)
-        found = f"; the first of them hold {', '.join(repr(cell) for cell, _ in counts.most_common(_REJECTS_SHOWN))}"
+        shown = f"; the first of them hold {', '.join(repr(cell) for cell, _ in counts.most_common(_REJECTS_SHOWN))}"
     return (
-        f"\nThe {log_format.label_in_words}{found}: set prepare.data.clicked and not_clicked in the --data file to the "
+        f"\nThe {log_format.label_in_words}{shown}: set prepare.data.clicked and not_clicked in the --data file to the "
         "cells of this log (one of both may be: rest), or clicked to a rule such as '>= 4'"
     )
 

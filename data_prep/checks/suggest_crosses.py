@@ -116,8 +116,8 @@ def _lowered_loss(fitted: _Scored, valid: _Scored, one: int, other: int) -> NDAr
     wrong = np.bincount(places, fitted.weights * (fitted.labels - probabilities))
     curvature = np.bincount(places, fitted.weights * probabilities * (1 - probabilities))
     steps = np.where(values < 0, 0.0, wrong / (curvature + 1 / INVERSE_PENALTY))
-    found = np.minimum(np.searchsorted(values, of_valid), len(values) - 1)
-    moved = valid.logits + np.where(values[found] == of_valid, steps[found], 0.0)
+    index = np.minimum(np.searchsorted(values, of_valid), len(values) - 1)
+    moved = valid.logits + np.where(values[index] == of_valid, steps[index], 0.0)
     return np.logaddexp(0, valid.logits) - np.logaddexp(0, moved) + valid.labels * (moved - valid.logits)
 
 

@@ -16,7 +16,7 @@ from common.html.charts import Axis, Chart, Density, Series, Size, histogram, li
 from common.html.page import Part, Section
 from common.text import number_text
 
-WRONG = "Where the model is wrong: parts of the rows"
+SLICES_TITLE = "Where the model is wrong: parts of the rows"
 SLICE_COLUMNS = [("by", "text"), ("rows with", "text"), ("rows", "number"), ("clicks", "number"), ("AUC", "right"),
                  ("95 % interval", "right"), ("log loss", "right"), ("mean score / click rate", "right"),
                  ("95 % interval", "right"), ("scores", "text")]  # fmt: skip
@@ -154,7 +154,7 @@ def evaluations(runs: Sequence[RunRecord]) -> Section:
         Part("charts", [_roc(runs, shown), _precision_recall(runs, shown), _calibration(runs, shown), *scores]),
         *(Part("paragraph", f"Calibrated scores: {words}") for words in calibrated),
         *(
-            Part("table", SLICE_COLUMNS, _slice_rows(of["slices"]), f"{prefix}{WRONG}")
+            Part("table", SLICE_COLUMNS, _slice_rows(of["slices"]), f"{prefix}{SLICES_TITLE}")
             for prefix, of in each
             if of.get("slices")
         ),

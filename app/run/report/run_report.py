@@ -67,17 +67,17 @@ def _key_figures(run: RunRecord) -> list[tuple[str, str, str]]:
     """Return (quantity, number, a word on it), with a dash for a number that the run does not have."""
     best, test = run.best_evaluation(), run.test_evaluation()
     of_best = f"best by {run.metric}, step {best['step']:,}" if best else "not evaluated yet"
-    found = [("valid AUC", _digits(best, "auc"), of_best), ("valid log loss", _digits(best, "log_loss"), of_best)]
+    figures = [("valid AUC", _digits(best, "auc"), of_best), ("valid log loss", _digits(best, "log_loss"), of_best)]
     if test:
         for key, name in (("auc", "test AUC"), ("log_loss", "test log loss")):
             interval = f", 95 % interval {_interval(test, key)}" if key in test["intervals"] else ""
-            found.append((name, _digits(test["metrics"], key), f"step {test['step']:,}{interval}"))
+            figures.append((name, _digits(test["metrics"], key), f"step {test['step']:,}{interval}"))
     else:
-        found.append(("on the test rows", "–", "evaluate them with: make eval"))
+        figures.append(("on the test rows", "–", "evaluate them with: make eval"))
     memory = run.points("memory_bytes")[1]
     whole = f", {number_text(run.seconds, 'seconds')} with evaluations and saves"
     return [
-        *found,
+        *figures,
         ("samples/s", number_text(samples_per_second(run)), f"{run.steps:,} steps{whole}"),
         ("peak memory", number_text(max(memory, default=None), "bytes"), "resident memory of the process"),
     ]
@@ -107,10 +107,10 @@ def _warnings(run: RunRecord) -> list[str]:
         "stopped": "The run was stopped and can be resumed; the page shows how far it came.",
         "running": "The run is running, or was killed; the page shows how far it came.",
     }
-    found = [status[run.state["status"]]] if run.state["status"] in status else []
-    found += [str(line["stopped_early"]) for line in run.lines if "stopped_early" in line]
+    notes = [status[run.state["status"]]] if run.state["status"] in status else []
+    notes += [str(line["stopped_early"]) for line in run.lines if "stopped_early" in line]
     errors = [line["save_error"] for line in run.lines if "save_error" in line]
-    return [*found, f"{len(errors)} checkpoint(s) could not be written: {errors[-1]}"] if errors else found
+    return [*notes, f"{len(errors)} checkpoint(s) could not be written: {errors[-1]}"] if errors else notes
 
 
 def _settings(runs: Sequence[RunRecord]) -> Section:

@@ -14,11 +14,11 @@ PART = "_ms"  # ends the keys of a step's parts
 SHOWN_OPS = 15
 OPERATOR_COLUMNS = [("operator", "text"), ("runs in", "text"), ("runs", "number"), ("total time", "seconds"),
                     ("share of all", "share")]  # fmt: skip
-PROFILED = (
+PROFILE_NOTE = (
     f"Sums over up to {PROFILED_STEPS} steps from the second on. Operators may run side by side, and the profiler "
     "slows these steps. Custom is the dense layer of app/model/csrc."
 )
-FIRST_LEFT_OUT = (
+WARM_UP_NOTE = (
     "The first interval of each launch is left out: it compiles the graph. “wait” is waiting for batches. Evaluations "
     "and saves do not count."
 )
@@ -43,9 +43,9 @@ def parts_of(line: dict, batch_size: int) -> dict[str, float]:
 
 def parts_over_steps(run: RunRecord) -> dict[str, list[float]]:
     """Return the seconds of each part in every steady line."""
-    found = [parts_of(line, run.config["train"]["batch_size"]) for line in run.steady_lines()]
-    names = dict.fromkeys(name for parts in found for name in parts)
-    return {name: [parts.get(name, 0.0) for parts in found] for name in names}
+    parts_by_line = [parts_of(line, run.config["train"]["batch_size"]) for line in run.steady_lines()]
+    names = dict.fromkeys(name for parts in parts_by_line for name in parts)
+    return {name: [parts.get(name, 0.0) for parts in parts_by_line] for name in names}
 
 
 def time_and_memory(runs: Sequence[RunRecord]) -> Section:
@@ -82,7 +82,7 @@ def time_and_memory(runs: Sequence[RunRecord]) -> Section:
         for name in names
     ]
     table = Part("table", [("part", "text"), *columns], rows)
-    return Section(title, Part("charts", charts), table, note=FIRST_LEFT_OUT)
+    return Section(title, Part("charts", charts), table, note=WARM_UP_NOTE)
 
 
 def operators(runs: Sequence[RunRecord]) -> Section:
@@ -98,7 +98,7 @@ def operators(runs: Sequence[RunRecord]) -> Section:
             for each in run.op_times[:SHOWN_OPS]
         ]
         tables.append(Part("table", OPERATOR_COLUMNS, rows, run.name if len(profiled) > 1 else ""))
-    return Section(title, *tables, note=PROFILED)
+    return Section(title, *tables, note=PROFILE_NOTE)
 
 
 def embedding_tables(runs: Sequence[RunRecord]) -> Section:

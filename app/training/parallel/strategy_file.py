@@ -90,14 +90,14 @@ def read_strategies(config: Config, schema: Schema) -> Config:
     path = Path(config.parallel.strategy_file)
     record = read_strategy(path)
     check_same_model(record, run_shapes(config, schema), path)
-    brought: dict[str, Any] = {"tensor_parallel": record.tensor_parallel, "strategies": dict(record.strategies)}
+    options: dict[str, Any] = {"tensor_parallel": record.tensor_parallel, "strategies": dict(record.strategies)}
     if record.pipeline:
-        given, saved = config.parallel.micro_batches, record.pipeline.micro_batches
-        if given not in (saved, ParallelOptions.micro_batches):
-            raise ValueError(f"parallel.micro_batches={given}: {path} brings its own {saved}; leave one out")
+        of_config, of_file = config.parallel.micro_batches, record.pipeline.micro_batches
+        if of_config not in (of_file, ParallelOptions.micro_batches):
+            raise ValueError(f"parallel.micro_batches={of_config}: {path} brings its own {of_file}; leave one out")
         second = next(layer for layer, stage in record.pipeline.stages.items() if stage == 1)
-        brought |= {"pipeline_stages": 2, "second_stage": second, "micro_batches": saved}
-    parallel = replace(config.parallel, strategy_file="", **brought)
+        options |= {"pipeline_stages": 2, "second_stage": second, "micro_batches": of_file}
+    parallel = replace(config.parallel, strategy_file="", **options)
     return replace(config, parallel=parallel)
 
 
@@ -114,8 +114,8 @@ def _pipeline(content: dict[str, Any] | None, shapes: Mapping[str, tuple[int, ..
     if content is None:
         return None
     stages = {layer: content["stages"][layer] for layer in shapes if layer.startswith("matrix_")}
-    found = list(stages.values())
-    if found != sorted(found) or set(found) != {0, 1} or len(found) != len(content["stages"]):
+    stage_order = list(stages.values())
+    if stage_order != sorted(stage_order) or set(stage_order) != {0, 1} or len(stage_order) != len(content["stages"]):
         raise KeyError(f"stages {content['stages']}")
     pairs = tuple((first, last) for first, last in content["pairs"])
     return PipelineRecord(content["micro_batches"], stages, pairs)

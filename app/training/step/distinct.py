@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 CAPACITY_STEP = 256  # rows
 # Room for a larger batch than the one for which a graph is compiled; the last graph is for any batch.
-ROOM = 1.08, 1.5
+MARGINS = 1.08, 1.5
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class ByDistinctRow(ByPosition):
         if fitting:
             return min(fitting)
         most = self.batch_size * len(self._spec.fields)
-        with_room = num_rows * ROOM[len(self._capacities)] if len(self._capacities) < len(ROOM) else most
+        with_room = num_rows * MARGINS[len(self._capacities)] if len(self._capacities) < len(MARGINS) else most
         capacity = min(most, -(-int(with_room) // CAPACITY_STEP) * CAPACITY_STEP)
         self._capacities.append(capacity)
         log.info("the graph of a batch with up to %d distinct rows is compiled: one has %d", capacity, num_rows)

@@ -1,8 +1,8 @@
 """The choice of `model.first_layer`: which way the tower's first layer is multiplied, for data, batch size and widths.
 
 Distinct rows save products and cost two sums over all positions. With a share s of a field's positions distinct, the
-products fall from 1 to s, and the sums cost as much as the products of SUMS_COST / D would. So a field gains below the
-share 1 - SUMS_COST / D.
+products fall from 1 to s, and the sums cost as much as the products of SUM_COST / D would. So a field gains below the
+share 1 - SUM_COST / D.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from data_prep.prepared.schema import VOCABULARY_FILE, Schema
 
 # Columns of products that take as long as both sums. Measured: 6 to 16 and 18 (Zen 4, 2 cores;
 # benchmarks/results/training.md); more here, so that a field near the limit does not lose on another machine.
-SUMS_COST: dict[Precision, float] = {"float32": 20.0, "bfloat16": 24.0}
+SUM_COST: dict[Precision, float] = {"float32": 20.0, "bfloat16": 24.0}
 LEAST_SAVING = 0.25  # of the first layer's products; less is not worth other sums' rounding
 LEAST_BATCH = 1000  # below, the products by field are too small to run as fast as whole ones
 
 
 def most_distinct(config: Config) -> float:
     """Return the share of distinct rows up to which a field gains, 0 or less if none does."""
-    return 1 - SUMS_COST[config.device.precision] / config.model.embedding_dim
+    return 1 - SUM_COST[config.device.precision] / config.model.embedding_dim
 
 
 def choose(

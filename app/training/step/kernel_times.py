@@ -79,11 +79,11 @@ class KernelProfile:
 
 def sum_by_op(graph: list[tuple[str, float]], host: list[tuple[str, float]]) -> list[dict[str, Any]]:
     """Return runs and milliseconds of each operator over the profiled steps, the slowest first."""
-    found: dict[tuple[str, str], list[float]] = {}
+    times: dict[tuple[str, str], list[float]] = {}
     for where, runs in (("graph", graph), ("host", host)):
         for op, micros in runs:
-            found.setdefault((op, where), []).append(micros / 1000)
-    sums = [{"op": op, "where": where, "runs": len(ms), "ms": round(sum(ms), 3)} for (op, where), ms in found.items()]
+            times.setdefault((op, where), []).append(micros / 1000)
+    sums = [{"op": op, "where": where, "runs": len(ms), "ms": round(sum(ms), 3)} for (op, where), ms in times.items()]
     return sorted(sums, key=lambda each: -each["ms"])
 
 

@@ -34,7 +34,7 @@ from app.tables.fields import fields_of_model
 from common.native_library import output_address
 from data_prep.prepared.schema import Schema
 
-CHOSEN = "WIDE_DEEP_PRECISION"  # environment variable: the choice of the process that started these ranks
+CHOICE_VARIABLE = "WIDE_DEEP_PRECISION"  # environment variable: the choice of the process that started these ranks
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 MOST_ROWS = 1024  # of the batch that is timed; more only take longer
 SECONDS, LEAST_STEPS = 1.0, 5  # of both precisions, of each
@@ -55,7 +55,7 @@ def choose(config: Config, schema: Schema, num_ranks: int) -> tuple[Precision, s
     if not cpu_flags() & BFLOAT16_FLAGS or not LIBRARY.is_available():
         return "float32", ""
     if started_by_mpi():
-        return ("bfloat16" if os.environ.get(CHOSEN) == "bfloat16" else "float32"), ""
+        return ("bfloat16" if os.environ.get(CHOICE_VARIABLE) == "bfloat16" else "float32"), ""
     inputs = config.model.embedding_dim * sum(field.deep for field in fields_of_model(schema, config.model))
     rows = min(-(-config.train.batch_size // num_ranks), MOST_ROWS)
     seconds = _seconds_of(rows, inputs, config.model.hidden_widths, config.device.num_threads)

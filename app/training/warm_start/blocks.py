@@ -19,11 +19,11 @@ Layout = Sequence[tuple[Key, int]]  # key and rows of each block, in their order
 Arrays = Mapping[str, np.ndarray]
 
 NUMERIC, FIELD = "numeric", "field"
-LAID_OUT = ("wide.numeric_weight", "tower.numeric_rows", "tower.numeric_matrix", "tower.matrix_0")
+FIELD_PARAMETERS = ("wide.numeric_weight", "tower.numeric_rows", "tower.numeric_matrix", "tower.matrix_0")
 
 
 def dense_layouts(schema: Schema, fields: Sequence[TableField], model: ModelOptions) -> dict[str, Layout]:
-    """Return the layout of each parameter of `LAID_OUT`, of a model with these looked-up `fields`.
+    """Return the layout of each parameter of `FIELD_PARAMETERS`, of a model with these looked-up `fields`.
 
     Numeric fields that are not folded are looked up before the others. A deep part without fields has one input of 0.
     """
@@ -32,7 +32,7 @@ def dense_layouts(schema: Schema, fields: Sequence[TableField], model: ModelOpti
     folded = [(key, 1) for key in numeric if model.fold_numeric]
     if not model.fold_numeric:
         inputs = [*numeric, *inputs]
-    layouts: dict[str, Layout] = dict.fromkeys(LAID_OUT, folded)
+    layouts: dict[str, Layout] = dict.fromkeys(FIELD_PARAMETERS, folded)
     return layouts | {"tower.matrix_0": [(key, model.embedding_dim) for key in inputs]}
 
 
@@ -78,4 +78,4 @@ def _slices(layout: Layout) -> dict[Key, slice]:
 
 def _parameter(name: str) -> str | None:
     """Return the parameter that an array is, or is optimizer state of, if that is laid out by fields."""
-    return next((parameter for parameter in LAID_OUT if f".{name}".endswith(f".{parameter}")), None)
+    return next((parameter for parameter in FIELD_PARAMETERS if f".{name}".endswith(f".{parameter}")), None)

@@ -102,7 +102,7 @@ def test_a_processor_without_bfloat16_is_not_measured(tiny_schema, started, monk
 @pytest.mark.parametrize("choice", ["bfloat16", "float32", None])
 def test_ranks_take_the_choice_of_who_started_them(tiny_schema, started, monkeypatch, choice):
     monkeypatch.setattr(precision, "started_by_mpi", lambda: True)
-    monkeypatch.setenv(precision.CHOSEN, choice or "")
+    monkeypatch.setenv(precision.CHOICE_VARIABLE, choice or "")
     assert chosen(tiny_schema, num_ranks=2)[0] == (choice or "float32")
     assert not started
 
