@@ -1,4 +1,4 @@
-"""What a prepared folder holds, for comparisons."""
+"""The contents of a prepared folder, for comparisons."""
 
 import pyarrow.parquet as pq
 

@@ -172,7 +172,7 @@ def prepared(request, tiny_dataset, tiny_log, tmp_path_factory):
 
 
 def outcome(copy, whole, name):
-    """Whether a damaged copy has the same rows, or "named" for an error that names the damaged file."""
+    """Return whether a damaged copy has the same rows, or "named" if an error names the damaged file."""
     try:
         return all_rows(copy) == whole
     except (ValueError, FileNotFoundError) as error:

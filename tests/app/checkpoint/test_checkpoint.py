@@ -186,7 +186,7 @@ def test_the_newest_and_the_best_are_kept(tmp_path, keep_last, keep_best, kept):
 
 
 def test_values_of_another_basis_are_not_the_best(tmp_path):
-    """Of a run that was resumed with another split valid: 0.9 there says nothing of the models since."""
+    """After a resume with another split valid, an earlier 0.9 cannot be compared with the models since."""
     for step, (auc, rows) in enumerate([(0.9, "old"), (0.7, "new"), (0.8, "new"), (0.75, "new")], start=1):
         manifest = dataclasses.replace(scored_manifest(step, auc), selection={"basis": [rows]})
         write_checkpoint(tmp_path, make_state(), manifest)

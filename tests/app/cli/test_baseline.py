@@ -59,7 +59,7 @@ def test_the_table_has_the_metrics_of_scikit_learn(tiny_dataset, tiny_schema, ca
 
 
 def made_rows(num_rows, effect, rng):
-    """One-hot values of which a few are frequent and most are rare, with effects on the label of this size."""
+    """Return features and labels: one-hot values, mostly rare, whose effects on the label have this size."""
     ids = np.minimum(rng.zipf(1.3, (num_rows, 3)), 300) - 1 + 300 * np.arange(3)
     starts = np.arange(0, 3 * num_rows + 1, 3)
     features = sparse.csr_matrix((np.ones(ids.size, np.float32), ids.reshape(-1), starts), shape=(num_rows, 900))

@@ -1,4 +1,4 @@
-"""What ends a measurement. Whole evaluations are in tests/app/trained/test_evaluate_split.py."""
+"""Tests of what ends a measurement. Whole evaluations are in tests/app/trained/test_evaluate_split.py."""
 
 import numpy as np
 import pytest

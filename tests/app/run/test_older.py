@@ -1,4 +1,4 @@
-"""The upgrade of older runs, by settings that this program is told to have added or removed."""
+"""The upgrade of older runs, with settings patched in as added or removed."""
 
 import json
 

@@ -71,9 +71,9 @@ class World:
         self.parsed = numpy_kernels.parse_chunk(chunk, self.log_format).rows
 
     def _role(self, name):
-        """What the texts of a column stand for: words for booleans, numbers, or nothing else.
+        """Return what a column's texts stand for: words for booleans, numbers, or nothing else.
 
-        Of a column of kind boolean, the type that has its values in Python and in tables.
+        If the column is of kind boolean, return the type of its values in Python and in tables.
         """
         kind, shares = self.log_format.columns[name], {*self.log_format.shares, *self.log_format.shares.values()}
         if kind == "boolean":
@@ -180,7 +180,7 @@ def other_types(world):
 
 
 def typed_frame(world):
-    """As pandas makes it of typed rows: whole numbers beside missing ones are floats."""
+    """Return typed rows as a data frame of pandas. Whole numbers beside missing ones become floats."""
     return typed_table(world).to_pandas()
 
 
@@ -234,7 +234,7 @@ def write_lines(world):
 
 
 def forms(world, folder):
-    """Each form by its name: a function that scores it."""
+    """Return a function that scores each form, by its name."""
     predictor = world.predictor
     columns, label = list(world.log_format.columns), world.log_format.label_column
 

@@ -32,7 +32,7 @@ class Copy:
 
 @dataclass
 class Model:
-    """What is there, and what it says must be served."""
+    """Model of the folder: which versions and copies exist, and which of them must be served."""
 
     versions: dict[str, Version] = field(default_factory=dict)
     copies: dict[str, Copy] = field(default_factory=dict)  # by name of folder
@@ -205,7 +205,7 @@ class Life:
         self.damage(draw, "unreadable")
 
     def repair(self, draw):
-        """What is missing or damaged comes; the manifest is not touched, unless it was that."""
+        """Restore what is missing or damaged, and touch the manifest only if it was that."""
         bad = sorted(name for name, copy in self.model.copies.items() if copy.bad)
         if bad:
             name = draw.choice(bad)

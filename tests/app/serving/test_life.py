@@ -121,7 +121,7 @@ class Service(Life):
         return {self.model.must_serve(version) for version in self.serving}
 
     def statuses(self):
-        """Of many connections at once, so that each worker answers some."""
+        """Ask for the status on many connections at once, so that each worker answers some."""
 
         def ask(_):
             with contextlib.suppress(httpx.TransportError):

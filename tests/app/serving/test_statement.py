@@ -1,4 +1,4 @@
-"""What must serve: by the rule, by the file, and by a model of it while random things happen to the folder."""
+"""The version that must serve, by the rule, by the file, and by a model while the folder changes at random."""
 
 import contextlib
 import errno
@@ -128,7 +128,7 @@ class OpenBundle:
 
 
 class Folding:
-    """In place of the process that folds: ends when it is told to."""
+    """Stand-in for the process that folds. It ends on command."""
 
     def __init__(self, command, **_):
         self.delta, self.output = map(Path, command[-2:])
@@ -196,7 +196,7 @@ class Machine(Life):
         assert self.serving[place] == expected
 
     def look(self, is_settled=0):
-        """Each worker looks at the folder; then the model must agree, as far as no pause explains the difference."""
+        """Let each worker look at the folder. The model must agree then, unless a pause explains the difference."""
         for place, worker in enumerate(self.workers):
             if worker is None:
                 continue

@@ -39,7 +39,7 @@ TOWER = ("tower.numeric_rows", "tower.numeric_matrix", "tower.matrix_0", "tower.
 
 @dataclass(frozen=True)
 class Side:
-    """How one of the two reads the log; what does not fit its columns is left out (`options`)."""
+    """Settings by which one of the two reads the log. `options` leaves out those that do not fit its columns."""
 
     columns: tuple[str, ...]
     separator: str = ","

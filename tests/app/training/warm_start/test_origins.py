@@ -49,7 +49,7 @@ def test_rows_by_hash_start_fresh_where_their_number_is_no_multiple(origins_of, 
 
 
 def test_rows_by_hash_start_fresh_where_the_hash_is_another(origins_of):
-    """Of eight hex digits, or of their text."""
+    """The hash of eight hex digits is not that of their text."""
     _, new, origins, log = origins_of(
         Side(("s1", "h1"), oov_buckets=3), Side(("s1", "h1"), oov_buckets=3, texts=("h1",))
     )

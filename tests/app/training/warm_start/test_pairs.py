@@ -137,7 +137,7 @@ def test_rows_and_blocks_follow_names_and_values(tmp_path_factory, caplog, pair,
 
 
 def blocks_of(folder: Prepared, arrays) -> dict:
-    """Each field's weights, by array and name."""
+    """Return each field's weights, by array and name."""
     numeric = [column.name for column in folder.schema.numeric]
     inputs = [f"deep {field.name}" for field in folder.fields.values() if field.deep]
     if not folder.side.fold_numeric:
@@ -218,7 +218,7 @@ def rows_with_one_value(seed):
 
 
 def is_taken(start, table, name):
-    """Whether a field of the group sees this part here, and did so there unless it is new."""
+    """Return whether a field of the group sees this part now, and did so before unless it is new."""
     there, here = start.before.fields, start.after.fields
     group = vocabulary_group(start.after, name)
     return any(getattr(here[g], table) and getattr(there.get(g, here[g]), table) for g in group)
@@ -270,7 +270,7 @@ def check_words(start, text):
 @DRAWN
 @given(pairs(), seeds)
 def test_data_that_is_not_refused_has_the_ids_and_numbers_of_training(tmp_path_factory, pair, seed):
-    """What evaluate, export and a resumed run go by."""
+    """Evaluate, export and a resumed run rely on it."""
     before, after, _ = pair
     folder, rows = tmp_path_factory.mktemp("inputs"), make_rows(seed)
     start = begin(folder, before, after, rows, np.random.default_rng(seed))
