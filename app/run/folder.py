@@ -34,11 +34,8 @@ from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
 
-FIRST_RANK = "device_0"  # its folder
 CONFIG_FILE = "config.yaml"
 TENSORBOARD = "tensorboard"
-REFUSED = ".refused"
-SAVES_TO = "(a training, or a checkpoint command) saves to"
 
 
 class RunFolder:

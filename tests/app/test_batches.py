@@ -217,7 +217,7 @@ def test_one_bit_of_a_row_is_enough(prepared, tmp_path, column):
     assert outcome(tmp_path / "copy", whole, name) == "named"
 
 
-def test_a_file_that_cannot_be_read_is_told_with_what_to_do(tiny_dataset, tiny_schema, tmp_path):
+def test_a_file_that_cannot_be_read_is_reported_with_advice(tiny_dataset, tiny_schema, tmp_path):
     """Same size, other bytes: found while reading, as checksums of all files would take as long as an epoch."""
     folder = tmp_path / "copy"
     shutil.copytree(tiny_dataset, folder)

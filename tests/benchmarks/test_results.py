@@ -28,7 +28,7 @@ def test_a_target_is_reached_at_its_bound(sign, measured, reached):
     assert Target("x", sign, 2, lambda _: measured).row({})[3] == reached
 
 
-def test_what_was_not_measured_is_said_to_be_so():
+def test_what_was_not_measured_is_named_as_such():
     table = summary({}).splitlines()
     assert len(table) == 2 + len(TARGETS)
     assert all("| not measured |" in line for line in table[2:])
@@ -87,7 +87,7 @@ def test_a_run_of_one_benchmark_leaves_the_figures_of_the_others(tmp_path, monke
     assert results.read_results(tmp_path / "results.json") == {"kernels": kernels, "growth": growth}
 
 
-def test_a_section_says_what_its_figures_depend_on():
+def test_a_section_names_what_its_figures_depend_on():
     text = section("python -m x", "line 1\n", {"machine": MACHINE}, datetime.date(2026, 1, 2))
     for part in ("`python -m x`", "2026-01-02", "abc123", "Some CPU, 2 cores", "numpy ", "```text\nline 1\n```"):
         assert part in text

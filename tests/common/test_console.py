@@ -48,14 +48,14 @@ def test_where_there_is_no_terminal_each_state_is_a_plain_line(capsys, monkeypat
     assert all(line != after for line, after in itertools.pairwise(lines))
 
 
-def test_a_line_without_a_total_says_how_much_was_done(capsys, monkeypatch):
+def test_a_line_without_a_total_shows_how_much_was_done(capsys, monkeypatch):
     monkeypatch.setattr(console, "SECONDS_PER_LINE", 0)
     with console.progress_bar(total=None, desc="download", unit="B", unit_scale=True) as bar:
         bar.update(5_000)
     assert re.search(r"^download: 5.00kB \[", capsys.readouterr().err, re.MULTILINE)
 
 
-def test_what_is_short_is_not_said(capsys):
+def test_short_work_is_not_reported(capsys):
     with console.progress_bar(total=1, desc="short") as bar:
         bar.update()
     assert capsys.readouterr().err == ""

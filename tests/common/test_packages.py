@@ -8,7 +8,7 @@ from data_prep.__main__ import main
 
 
 @pytest.mark.parametrize("package", ["app", "data_prep"])
-def test_a_python_without_the_packages_says_what_to_do(project, package):
+def test_a_python_without_the_packages_gives_advice(project, package):
     """The system's Python has none of them."""
     command = [sys.executable, "-I", "-S", "-c", "import runpy, sys; sys.path.insert(0, sys.argv.pop(1));"]
     command[-1] += f" sys.argv[0] = {package!r}; runpy.run_module({package!r}, run_name='__main__')"
@@ -19,7 +19,7 @@ def test_a_python_without_the_packages_says_what_to_do(project, package):
     assert "numpy" in done.stderr and done.stderr.endswith("; run make setup, then use .venv/bin/python\n")
 
 
-def test_an_older_python_is_told(monkeypatch, capsys):
+def test_an_older_python_is_reported(monkeypatch, capsys):
     require("sys", "json")
     monkeypatch.setattr("common.packages._PYTHON", (4, 0))
     with pytest.raises(SystemExit, match="2"):

@@ -56,7 +56,7 @@ def test_an_empty_yaml_file_changes_nothing(tmp_path):
         ("tower.widths=[1]", "tower", Tower(widths=(1,))),
     ],
 )
-def test_values_become_what_the_field_says(word, name, value):
+def test_values_get_the_type_of_the_field(word, name, value):
     assert getattr(settings.resolve(Run, overrides=[word]), name) == value
 
 

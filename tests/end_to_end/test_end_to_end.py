@@ -32,7 +32,7 @@ def test_from_a_raw_log_to_an_evaluated_model(command, project, tmp_path):
     assert [re.search(r"split: (\w+)", line)[1] for line in evaluations] == ["valid", "valid", "test"]
 
 
-def test_the_next_day_s_log_goes_on_with_the_model(run_here, project, tmp_path):
+def test_training_continues_on_the_next_day_s_log(run_here, project, tmp_path):
     """Its new values have ids after the old ones, so the rows that were trained stay where they are."""
     config = project / "configs" / "tiny.yaml"
     for day in (1, 2):

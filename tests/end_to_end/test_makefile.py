@@ -39,7 +39,7 @@ RUN_TARGETS = {"eval": "device_0", "report": "device_0", "export": "device_0", "
 
 @pytest.mark.parametrize("target", RUN_TARGETS)
 def test_the_demo_s_run_is_taken_where_there_is_no_other(project, tmp_path, target):
-    """It never replaces a run in this folder, nor one that is named, even if that does not exist."""
+    """The demo's run never stands in for one in this folder, nor for one that is named, even if that is missing."""
     name, variables = RUN_TARGETS[target], ("RUN",) if target != "baseline" else ("DATASET", "OUTPUT")
 
     def words(*arguments):

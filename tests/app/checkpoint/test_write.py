@@ -5,7 +5,7 @@ import pytest
 pytestmark = pytest.mark.ranks
 
 
-def test_an_error_of_one_rank_is_told_to_both(run_ranks, tmp_path):
+def test_an_error_of_one_rank_is_raised_on_both(run_ranks, tmp_path):
     status, output = run_ranks(2, "failing_save.py", tmp_path, "MemoryError", timeout=60)
     assert status == 0, output
     for rank in (0, 1):

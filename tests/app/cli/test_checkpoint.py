@@ -113,7 +113,7 @@ def test_a_reader_that_has_had_enough_is_no_error(saved, command_environment):
     assert process.returncode == 128 + signal.SIGPIPE
 
 
-def test_show_tells_position_tables_metrics_and_files(saved, capsys):
+def test_show_prints_position_tables_metrics_and_files(saved, capsys):
     assert main(["checkpoint", "show", str(saved)]) == 0
     out = capsys.readouterr().out
     for part in (
@@ -151,7 +151,7 @@ def test_what_reshard_refuses(saved, caplog, words, message):
     assert before == {path: path.read_bytes() for path in saved.iterdir()}
 
 
-def test_an_error_of_the_system_is_said_without_its_number(saved, tmp_path, caplog):
+def test_an_error_of_the_system_is_reported_without_its_number(saved, tmp_path, caplog):
     folder = tmp_path / "file" / "folder"
     folder.parent.write_text("")
     assert main(["checkpoint", "reshard", "--shards", "1", str(saved), str(folder)]) == 2

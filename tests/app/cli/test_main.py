@@ -62,7 +62,7 @@ def trained(one_epoch, tmp_path):
     return shutil.copytree(one_epoch, tmp_path / "device_0")
 
 
-def test_dry_run_says_where_each_table_op_runs_and_leaves_nothing(command, capsys, tmp_path):
+def test_dry_run_prints_where_each_table_op_runs_and_leaves_nothing(command, capsys, tmp_path):
     assert command("train", "--dry-run", "tables.backend=stock")[0] == 0
     assert capsys.readouterr().out.splitlines() == [
         "tower: on CPU",
@@ -79,7 +79,7 @@ def test_dry_run_of_host_tables(command, capsys):
     assert capsys.readouterr().out.splitlines()[1] == "tables: reference, on the host, outside the graph"
 
 
-def test_dry_run_of_a_pipeline_says_who_holds_what(command, capsys, tmp_path):
+def test_dry_run_of_a_pipeline_prints_what_each_rank_holds(command, capsys, tmp_path):
     assert command("train", "--ranks", "4", "--dry-run", "parallel.pipeline_stages=2")[0] == 0
     held = capsys.readouterr().out.splitlines()[2:]
     first = (

@@ -96,7 +96,7 @@ def test_few_rows_see_no_buckets(resolved):
 @pytest.mark.parametrize("num_rows", [1, 7, 500, 3_000, 10**6])
 @pytest.mark.parametrize("batch_size", [1, 20, 500, 16_000])
 @pytest.mark.parametrize("epochs", [1, 9, 200])
-def test_a_training_of_few_steps_is_told_what_to_set(num_rows, batch_size, epochs):
+def test_a_training_of_few_steps_is_advised_what_to_set(num_rows, batch_size, epochs):
     def of(batch_size, epochs):
         train = dataclasses.replace(Config().train, batch_size=batch_size, epochs=epochs)
         return describe_few_steps(dataclasses.replace(Config(), train=train), num_rows)

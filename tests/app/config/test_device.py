@@ -15,7 +15,7 @@ def test_the_cpu_can_be_selected_by_name_and_by_auto(cpu):
 
 
 @pytest.mark.parametrize("target", ["GPU", "Ascend"])
-def test_a_target_that_cannot_be_loaded_is_said_in_one_line(target, project, command_environment):
+def test_a_target_that_cannot_be_loaded_is_reported_in_one_line(target, project, command_environment):
     program = f"""
 from app.config.device import DeviceOptions, select_device
 try:

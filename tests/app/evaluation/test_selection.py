@@ -63,7 +63,7 @@ def test_small_gains_add_up_to_an_improvement_but_each_is_the_best():
     )
 
 
-def test_a_restored_selection_goes_on_as_if_never_stopped():
+def test_a_restored_selection_continues_as_if_never_stopped():
     options, values = EvalOptions(patience=3, min_improvement=0.005), (0.7, 0.71, 0.712, 0.7, 0.713, 0.6)
     for cut in range(len(values)):
         first, _ = judged(options, values[:cut])

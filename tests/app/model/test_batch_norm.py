@@ -99,7 +99,7 @@ def test_a_refused_step_leaves_the_statistics(ready, changed, assert_same_bits):
     assert_same_bits(parts.state(), before)
 
 
-def test_a_state_goes_on_as_if_nothing_had_happened(ready, make_parts, make_schema, assert_same_bits):
+def test_training_from_a_saved_state_is_as_without_a_stop(ready, make_parts, make_schema, assert_same_bits):
     parts, batch = ready
     resumed = make_parts("reference", make_schema(), *SIZES)
     resumed.load_state(parts.state(), 2)

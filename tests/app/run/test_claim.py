@@ -72,7 +72,7 @@ def test_what_changes_no_step_may_differ(start, free):
         ("tables.backend=reference", "tables.backend was 'auto', is 'reference'"),
     ],
 )
-def test_a_different_run_is_put_aside_and_says_what_differs(start, tmp_path, changed, reason):
+def test_a_different_run_is_put_aside_and_the_difference_logged(start, tmp_path, changed, reason):
     start(steps=(2,))
     run = start(changed)
     assert run.plan.kind == "new"
@@ -81,7 +81,7 @@ def test_a_different_run_is_put_aside_and_says_what_differs(start, tmp_path, cha
     assert not whole_checkpoints(run.path / "checkpoints")
 
 
-def test_an_automatic_run_of_other_epochs_is_new_and_the_reason_is_said(start):
+def test_an_automatic_run_of_other_epochs_is_new_and_the_reason_is_logged(start):
     of_epochs = {number: f"tower_optimizer.schedule={{name: cosine, decay_steps: {number}000}}" for number in (2, 3)}
     start("train.auto=true", "train.epochs=2", of_epochs[2], steps=(2,))
     found = "the run there differs: tower_optimizer.schedule.decay_steps was 2000, is 3000"
@@ -152,7 +152,7 @@ def test_a_damaged_run_json_is_made_up_for_by_the_checkpoints(start, tmp_path, c
     assert [path.name for path in tmp_path.iterdir()] == ["device_0"]
 
 
-def test_a_lost_run_json_does_not_make_another_run_s_checkpoints_ours(start):
+def test_without_run_json_another_run_s_checkpoints_stay_its_own(start):
     run = start(steps=(2,))
     (run.path / "run.json").unlink()
     plan = start("train.seed=2").plan
@@ -199,7 +199,7 @@ def test_a_run_is_put_aside_under_the_next_free_number(start, tmp_path):
 
 
 @pytest.mark.parametrize("words", [(), ("train.resume=require",), ("checkpoint.keep_last=1",)])
-def test_a_finished_run_says_so_and_is_left_as_it_is(start, tmp_path, tiny_config, tiny_schema, words):
+def test_a_finished_run_is_reported_and_left_as_it_is(start, tmp_path, tiny_config, tiny_schema, words):
     start(steps=(2,), status="finished", epochs_done=1)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     said = "the run in .*device_0 is finished: all 1 epochs are done; .* train.resume=never starts a new run"

@@ -93,7 +93,7 @@ def with_removed_setting(run, value):
         write_manifest(path, manifest)
 
 
-def test_a_run_with_a_setting_that_was_removed_goes_on_where_that_changed_nothing(start, monkeypatch):
+def test_a_run_with_a_removed_setting_resumes_if_that_changed_nothing(start, monkeypatch):
     monkeypatch.setitem(older_runs.REMOVED, 3, {"loss.halve": 1})
     run = start(steps=(7,), status="stopped").path
     with_removed_setting(run, 1)
@@ -102,7 +102,7 @@ def test_a_run_with_a_setting_that_was_removed_goes_on_where_that_changed_nothin
     assert start().plan.kind == "resume"
 
 
-def test_a_run_that_made_use_of_a_setting_that_was_removed_cannot_go_on(start, monkeypatch):
+def test_a_run_that_used_a_removed_setting_cannot_resume(start, monkeypatch):
     monkeypatch.setitem(older_runs.REMOVED, 3, {"loss.halve": 1})
     run = start(steps=(7,), status="stopped").path
     with_removed_setting(run, 2)

@@ -31,7 +31,7 @@ def test_the_loss_of_predicting_the_click_rate():
     assert click_rate_loss(RATE, 1 - 1e-12) == pytest.approx(math.log(2))
 
 
-def test_a_loss_above_the_click_rate_s_is_of_no_use(judge):
+def test_a_loss_above_that_of_the_click_rate_is_of_no_use(judge):
     assert judge([0.32] * 300) == ""
     said = "its last epoch's mean loss is 0.35, predicting the click rate for every row has 0.3251"
     assert judge([0.35] * 300) == said
@@ -94,6 +94,6 @@ def test_smoothed_labels_have_a_higher_loss(judge):
     assert judge([0.48] * 300, label_smoothing=0.2) == ""
 
 
-def test_a_run_without_a_step_is_not_judged(judge, tmp_path):
+def test_a_run_without_a_step_gets_no_verdict(judge, tmp_path):
     assert judge() == ""
     assert why_useless(tmp_path / "none.log", RATE, 0.0) == ""

@@ -281,7 +281,7 @@ def test_a_signal_while_standard_input_is_read_leaves_nothing(tiny_bundle, log, 
     assert [path.name for path in tmp_path.iterdir()] == [log.name]
 
 
-def test_files_of_one_name_are_told_apart(tiny_bundle, tmp_path, lines):
+def test_files_of_one_name_are_distinguished(tiny_bundle, tmp_path, lines):
     for day in "ab":
         (tmp_path / day).mkdir()
         (tmp_path / day / "log.txt").write_text("".join(f"{line}\n" for line in lines[:90]))
@@ -334,7 +334,7 @@ def test_several_processes_write_the_same_bytes(tiny_bundle, log, tmp_path):
         (["log.txt", "in_the_way.csv"], "in_the_way.csv.partial is in the way"),
     ],
 )
-def test_a_command_that_cannot_be_done_ends_with_2_and_says_why(
+def test_a_command_that_fails_ends_with_2_and_the_reason(
     tiny_bundle, log, tmp_path, monkeypatch, caplog, words, message
 ):
     monkeypatch.chdir(tmp_path)

@@ -217,7 +217,7 @@ def test_a_delta_of_lists_and_shared_columns(make_bundle, make_state, tiny_confi
 
 
 @pytest.mark.parametrize(("share", "is_told"), [(0.4, False), (0.6, True)])
-def test_a_delta_that_is_no_smaller_is_told(
+def test_a_delta_that_is_no_smaller_is_reported(
     make_bundle, tiny_dataset, tiny_config, tiny_state, predictor, tmp_path, caplog, share, is_told
 ):
     tables = {}

@@ -95,7 +95,7 @@ def test_a_run_that_has_finished_is_not_waited_for(run, follow):
     assert follow() == ([5], 0)
 
 
-def test_a_run_that_has_not_begun_is_waited_for_and_said_once(run, follow, caplog):
+def test_a_run_that_has_not_begun_is_awaited_and_reported_once(run, follow, caplog):
     def launch_and_end():
         run.save(1)
         run.end("finished")

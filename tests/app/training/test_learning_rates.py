@@ -45,7 +45,7 @@ def test_a_plateau_stops_at_its_least_rate():
     assert [rate(step) for step in (2, 3, 4, 9)] == pytest.approx([1e-3, 1e-4, 5e-5, 5e-5])
 
 
-def test_a_plateau_goes_on_exactly_from_its_state():
+def test_a_plateau_resumes_exactly_from_its_state():
     def make():
         return LearningRates(
             {
@@ -70,7 +70,7 @@ def test_a_plateau_goes_on_exactly_from_its_state():
     assert [resumed.at(step) for step in range(1, 9)] == [whole.at(step) for step in range(1, 9)]
 
 
-def test_falls_are_said_in_words():
+def test_falls_are_described_in_words():
     both = LearningRates({"deep": LearningRate(1e-3, PlateauSchedule()), "wide": LearningRate(1.0, ConstantSchedule())})
     assert both.after_evaluation("auc", 0.7, 5) == []
     assert both.after_evaluation("auc", 0.7, 9) == ["deep learning rate 0.001 -> 0.0001 (auc has not improved)"]

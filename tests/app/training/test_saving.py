@@ -150,7 +150,7 @@ def test_full_ones_and_deltas_take_turns(make_manager, tmp_path):
 
 
 @pytest.mark.parametrize(("resumed", "saved", "parent"), [(5, 6, 5), (5, 5, None), (6, 7, None)])
-def test_a_resumed_run_goes_on_with_the_turns(make_manager, tmp_path, resumed, saved, parent):
+def test_a_resumed_run_keeps_the_turns_of_full_and_delta(make_manager, tmp_path, resumed, saved, parent):
     """A checkpoint cannot hold changes since the one that it replaces."""
     tables = reference_tables(SPEC)
     manager, _ = make_manager(tables, full_every=3)

@@ -84,7 +84,7 @@ def test_parquet_files_have_the_findings_of_the_same_lines(log, lines, tmp_path,
     assert printed[0].splitlines()[1:] == printed[1].splitlines()[1:]
 
 
-def test_what_is_wrong_with_parquet_files_is_said(lines, project, make_avazu, tmp_path, capsys):
+def test_wrong_parquet_files_are_reported(lines, project, make_avazu, tmp_path, capsys):
     upper = changed(lines, lambda _, row: [*row[:14], *(cell.upper() for cell in row[14:])])
     as_parquet(upper.splitlines(), tmp_path / "a.pq")
     assert "upper-case digits" in pre_check(tmp_path / "a.pq").wrong[1]
@@ -185,7 +185,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_said_with_what_to_do(lines, tmp_path, name, capsys):
+def test_what_is_wrong_is_reported_with_advice(lines, tmp_path, name, capsys):
     change, message = WRONG[name]
     path = tmp_path / "log.txt"
     path.write_bytes(change(lines))
@@ -243,7 +243,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_what_is_odd_is_said_and_passes(lines, tmp_path, name):
+def test_what_is_odd_is_reported_and_passes(lines, tmp_path, name):
     change, message = ODD[name]
     path = tmp_path / "log.txt"
     path.write_bytes(change(lines))

@@ -184,7 +184,7 @@ def test_extending_text_fields(tmp_path, buckets):
     }
 
 
-def test_other_limits_for_new_values_are_said(prepared, small_options, caplog):
+def test_other_limits_for_new_values_are_reported(prepared, small_options, caplog):
     """Another min_count, as if the --config of the first preparation were left out."""
     read_base_vocabulary(prepared, small_options, extend=True)
     other = dataclasses.replace(small_options, min_count=10, field_max_size={"C3": 7})

@@ -82,7 +82,7 @@ def test_a_parquet_file_of_booleans_has_the_ids_of_the_text_log(tmp_path, words)
 
 
 @pytest.mark.parametrize("settings", [{}, {"vocabulary": "hash"}, {"min_count": 100}])
-def test_a_new_vocabulary_has_1_and_0_and_says_so(tmp_path, settings):
+def test_a_new_vocabulary_has_1_and_0_and_logs_it(tmp_path, settings):
     write(tmp_path, ("yes", "no"), draw())
     options = options_of(("yes", "no"), **settings)
     prepare(tmp_path / "log.parquet", tmp_path / "table", options)

@@ -45,7 +45,7 @@ def test_the_zoos_layout_needs_mindspore_besides():
         memory_limit.check_limit(options)
 
 
-def test_a_limit_that_is_too_low_is_an_error_that_says_why():
+def test_a_limit_that_is_too_low_is_an_error_with_the_reason():
     with pytest.raises(
         MemoryError, match=r"memory_limit=500 MiB is too low: writing takes 560 MiB, 200 .* and 100 for"
     ):

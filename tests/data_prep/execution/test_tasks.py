@@ -201,13 +201,13 @@ def test_an_error_in_a_task_reaches_the_caller(tmp_path, num_workers):
         list(run(fail_at_3, range(1000), num_workers, tmp_path))
 
 
-def test_a_worker_that_dies_is_an_error_that_says_what_to_do(tmp_path):
+def test_a_worker_that_dies_is_an_error_with_advice(tmp_path):
     with pytest.raises(MemoryError, match=r"a worker was killed .*prepare.workers=1"):
         list(run(end_process, range(10), 2, tmp_path))
 
 
 @pytest.mark.parametrize("seen", [None, "another job"])
-def test_a_worker_that_does_not_see_the_folder_says_so(tmp_path, seen):
+def test_a_worker_that_does_not_see_the_folder_is_reported(tmp_path, seen):
     pieces = Pieces(tmp_path)
     pieces.write(job_name(TITLE), seen)
     with (

@@ -89,7 +89,7 @@ def test_a_bad_row_of_a_stratified_split_is_rejected_too(tmp_path, lines, small_
 
 
 @pytest.mark.parametrize("label", [b"0", b"1"])
-def test_a_log_of_one_class_is_told(tmp_path, lines, small_options, caplog, label):
+def test_a_log_of_one_class_is_reported(tmp_path, lines, small_options, caplog, label):
     prepare(write(tmp_path, b"".join(label + line[1:] for line in lines)), tmp_path / "out", small_options)
     assert "training rows are clicks: a model learns nothing from them" in caplog.text
 

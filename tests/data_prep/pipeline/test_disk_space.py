@@ -185,7 +185,7 @@ def errors_of_small_disks(tmp_path, log_path, prepared, environment, kind, alone
     return done.stdout.splitlines()
 
 
-def test_a_small_disk_that_grows_is_gone_on_with(tmp_path, log_path, prepared, command_environment):
+def test_a_full_disk_that_gets_room_is_resumed(tmp_path, log_path, prepared, command_environment):
     """In a name space of its own, where anybody may mount a file system in memory."""
     alone = ["unshare", "--user", "--map-root-user", "--mount"]
     if subprocess.run([*alone, "mount", "-t", "tmpfs", "none", tmp_path], capture_output=True, check=False).returncode:
@@ -197,7 +197,7 @@ def test_a_small_disk_that_grows_is_gone_on_with(tmp_path, log_path, prepared, c
         assert "Make room and run the same command again" in error
 
 
-def test_a_limit_of_file_sizes_that_grows_is_gone_on_with(tmp_path, log_path, prepared, command_environment):
+def test_a_limit_of_file_sizes_that_is_raised_is_resumed(tmp_path, log_path, prepared, command_environment):
     errors = errors_of_small_disks(tmp_path, log_path, prepared, command_environment, "limit")
     assert len(errors) == 2
     for error in errors:

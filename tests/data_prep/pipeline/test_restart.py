@@ -151,7 +151,7 @@ def test_lost_rejects_are_found_again(tmp_path, make_log, small_options, monkeyp
     assert (tmp_path / "out" / "rejects.tsv").read_bytes() == b"301\tcolumns\tbad\n"
 
 
-def test_a_log_of_texts_goes_on_with_what_is_finished(tmp_path, make_avazu, project, monkeypatch):
+def test_a_log_of_texts_resumes_with_what_is_finished(tmp_path, make_avazu, project, monkeypatch):
     log_path = tmp_path / "train.csv"
     log_path.write_text(make_avazu(1_000))
     avazu = read_options(

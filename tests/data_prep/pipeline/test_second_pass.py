@@ -68,7 +68,7 @@ def test_known_missing_and_unknown_values(make_line, lookup, cell, place):
     assert ids[0].tolist() == (100 + fields if place is None else 1000 * fields + place).tolist()
 
 
-def test_a_chunk_s_parts_say_what_its_rows_are(make_line, tmp_path):
+def test_a_chunk_s_parts_describe_its_rows(make_line, tmp_path):
     """Ids as `prepare` gives them: those of numeric columns, of unknown values, then of each field's own."""
     values, counts = np.array([0xABCDEF01, MISSING]), np.array([3, 2])
     fields = (

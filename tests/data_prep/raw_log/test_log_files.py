@@ -76,7 +76,7 @@ def test_files_of_a_folder_that_are_skipped_are_named(tmp_path, caplog, taken):
     assert caplog.messages == []
 
 
-def test_files_of_the_same_name_are_told_apart_by_their_folder(tmp_path):
+def test_files_of_the_same_name_are_distinguished_by_their_folder(tmp_path):
     for folder in "ab":
         (tmp_path / folder).mkdir()
         touch(tmp_path / folder, "part-0")
@@ -95,7 +95,7 @@ def test_what_would_count_rows_twice_is_an_error(tmp_path):
             find_log([tmp_path / "day_0", same])
 
 
-def test_nothing_found_says_what_was_looked_for(tmp_path):
+def test_nothing_found_names_the_pattern(tmp_path):
     touch(tmp_path, "picture.jpg")
     with pytest.raises(FileNotFoundError, match=r"no file matches .*day_\*\.gz \(quote the pattern"):
         find_log(str(tmp_path / "day_*.gz"))

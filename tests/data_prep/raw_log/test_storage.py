@@ -182,7 +182,7 @@ def test_a_password_in_a_uri_is_refused_and_not_shown():
     assert "hunter2" not in str(error.value)
 
 
-def test_a_file_that_took_another_s_place_is_another_one(tmp_path):
+def test_a_file_that_replaces_another_is_a_different_one(tmp_path):
     """The new file has the same size and time, as after `cp -p`."""
     for name, content in (("log", "one"), ("other", "two")):
         (tmp_path / name).write_text(content)

@@ -146,7 +146,9 @@ def test_other_preparations_have_a_report(dirty_log, tmp_path, options):
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
 
 
-def test_a_given_vocabulary_s_report_says_that_values_were_not_counted(dirty_log, folder, tmp_path, small_options):
+def test_the_report_of_a_given_vocabulary_notes_that_values_were_not_counted(
+    dirty_log, folder, tmp_path, small_options
+):
     prepare(dirty_log, tmp_path / "first", small_options)
     prepare(dirty_log, tmp_path / "next", small_options, vocabulary_of=tmp_path / "first", report=True)
     report = (tmp_path / "next" / "report.html").read_text(encoding="utf-8")

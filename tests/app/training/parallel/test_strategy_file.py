@@ -39,7 +39,7 @@ def test_stages_that_are_not_the_layers_are_refused(tmp_path, stages):
         read_strategy(path)
 
 
-def test_a_missing_file_is_said(tmp_path):
+def test_a_missing_file_is_reported(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no strategy file .*strategy\.json"):
         read_strategy(tmp_path / STRATEGY_FILE)
 

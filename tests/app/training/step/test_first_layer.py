@@ -77,7 +77,7 @@ def test_auto_chooses_direct_elsewhere(data, words):
     ],
     ids=str,
 )
-def test_what_keeps_the_layer_direct_is_said_with_what_it_costs(data, words, given, why):
+def test_the_reason_for_a_direct_layer_is_logged_with_its_cost(data, words, given, why):
     chosen, line = resolved(data, "model.embedding_dim=80", *words, **given)
     assert chosen == "direct"
     assert f"as {why}; distinct rows once should save 46% of its work (" in line

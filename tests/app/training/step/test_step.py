@@ -138,7 +138,7 @@ def test_every_bad_parameter_changes_nothing(trained, assert_refused, value):
         assert_refused(parts, batch, rf"the parameter {name}\[.*\] is {value}")
 
 
-def test_after_a_refused_step_training_goes_on_as_if_it_had_not_been(ready, changed, assert_same_bits, trained):
+def test_a_refused_step_changes_nothing_in_later_training(ready, changed, assert_same_bits, trained):
     parts, batch = ready
     expected = take_step(parts, batch)
     after = parts.state()
@@ -295,7 +295,7 @@ def test_stock_s_losses_are_the_reference_s_for_20_steps(make_parts, make_schema
         assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
-def test_a_checkpoint_s_state_goes_on_as_if_nothing_had_happened(ready, shared_parts, assert_same_bits):
+def test_training_from_a_checkpoint_is_as_without_a_stop(ready, shared_parts, assert_same_bits):
     parts, batch = ready
     overrides = () if parts.model.wide.num_numeric else ("model.fold_numeric=false",)
     overrides += ("model.first_layer=distinct",) if parts.model.tower.distinct_layer is not None else ()

@@ -68,7 +68,7 @@ def test_fields_that_shared_a_vocabulary_each_take_its_rows(origins_of):
 
 
 @pytest.mark.parametrize(("owner", "other"), [("s1", "s2"), ("s2", "s1")])
-def test_of_fields_that_share_one_now_the_vocabulary_s_own_wins(origins_of, owner, other):
+def test_of_fields_that_now_share_a_vocabulary_its_owner_wins(origins_of, owner, other):
     old, new, origins, log = origins_of(Side(("s1", "s2")), Side(("s1", "s2"), shares={other: owner}))
     assert origins[new["s1"].oov_ids[0]] == old[owner].oov_ids[0]
     found = origins[slice(*new["s1"].id_ranges[0])]

@@ -39,7 +39,7 @@ def test_the_work_is_halved():
     assert balanced({"matrix_0": (4, 4), "matrix_1": (4, 4), "matrix_2": (4, 16)}, 3) == 2
 
 
-def test_a_line_a_rank_says_who_holds_what():
+def test_a_line_per_rank_shows_what_it_holds():
     options = ParallelOptions(pipeline_stages=2, second_stage="matrix_2", micro_batches=3)
     first, last = describe_pipeline(plan_pipeline(options, SHAPES, 2), SHAPES)
     assert first.startswith("rank 0: stage 0, with rank 1, 3 micro-batches: wide head, matrix_0 [32, 16], ")
