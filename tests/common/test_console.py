@@ -61,7 +61,7 @@ def test_short_work_is_not_reported(capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_a_reader_of_the_lines_that_has_gone_does_not_end_the_work(monkeypatch):
+def test_a_closed_reader_of_the_lines_does_not_end_the_work(monkeypatch):
     monkeypatch.setattr(console, "SECONDS_PER_LINE", 0)
     source, sink = os.pipe()
     os.close(source)

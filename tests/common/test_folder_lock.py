@@ -22,7 +22,7 @@ def test_the_lock_ends_with_its_process(tmp_path, command_environment):
     lock_folder(tmp_path).close()
 
 
-def test_a_lock_in_a_folder_that_is_gone_is_none(tmp_path, monkeypatch):
+def test_a_lock_in_a_removed_folder_does_not_count(tmp_path, monkeypatch):
     """Between opening the file and locking it, the holder may have finished and renamed the folder."""
     folder, flock = tmp_path / "out", __import__("fcntl").flock
 

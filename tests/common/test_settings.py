@@ -150,5 +150,5 @@ def test_a_number_out_of_bounds_is_named_with_its_section(word, message):
         settings.resolve(Run, overrides=[word])
 
 
-def test_a_scalar_where_a_list_is_meant_is_a_list_of_one():
+def test_a_scalar_in_place_of_a_list_is_a_list_of_one():
     assert settings.resolve(Run, overrides=["tower.widths=3"]).tower.widths == (3,)

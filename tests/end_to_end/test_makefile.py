@@ -38,7 +38,7 @@ RUN_TARGETS = {"eval": "device_0", "report": "device_0", "export": "device_0", "
 
 
 @pytest.mark.parametrize("target", RUN_TARGETS)
-def test_the_demo_s_run_is_taken_where_there_is_no_other(project, tmp_path, target):
+def test_the_demo_s_run_is_the_default_if_there_is_no_other(project, tmp_path, target):
     """The demo's run never stands in for one in this folder, nor for one that is named, even if that is missing."""
     name, variables = RUN_TARGETS[target], ("RUN",) if target != "baseline" else ("DATASET", "OUTPUT")
 
@@ -71,12 +71,12 @@ def test_the_python_that_makes_the_environment_is_not_the_one_that_trains(comman
     assert f"PYTHON={project}/.venv/bin/python" in commands(target, "PYTHON=python3.11")
 
 
-def test_the_environment_may_lie_anywhere(commands, project):
+def test_the_environment_may_be_anywhere(commands, project):
     assert commands("pre-check", "VENV=/some/where")[0] == "/some/where/bin/python"
     assert commands("pre-check", "VENV=here")[0] == f"{project}/here/bin/python"
 
 
-def test_no_target_stands_twice(project):
+def test_no_target_occurs_twice(project):
     """make would take the later one, and only warn."""
     done = subprocess.run(["make", "--dry-run", "help"], cwd=project, capture_output=True, text=True, check=True)
     assert "overriding" not in done.stderr

@@ -141,7 +141,7 @@ def test_a_chain_that_nothing_needs_is_removed(run):
     assert steps_in(run.folder) == [5]
 
 
-def test_a_delta_is_made_full_in_its_place_and_those_after_it_stand(run, assert_same_bits):
+def test_a_delta_is_made_full_in_place_and_later_ones_stay_valid(run, assert_same_bits):
     options = CheckpointOptions(keep_last=2, keep_best=0, delta=True, compact=True, full_every=2)
     assert delta_to_compact(run.folder, options, "auc").path == path_of(run, 3)
     compact(Checkpoint.open(path_of(run, 3)), 2)

@@ -85,7 +85,7 @@ def test_a_training_that_cannot_begin_leaves_nothing(command, tmp_path, words, m
 
 
 @pytest.mark.parametrize("words", [(), ("--ranks", "2")])
-def test_a_source_whose_prepared_folder_is_gone(command, checkpoint_of, tmp_path, tiny_schema, words):
+def test_a_source_whose_prepared_folder_was_removed(command, checkpoint_of, tmp_path, tiny_schema, words):
     path = checkpoint_of(data={**data_identity(tiny_schema), "vocabulary_size": 7})
     status, log = command("train", *words, f"train.init_from={path}", "train.init_dataset=moved")
     assert status == 2

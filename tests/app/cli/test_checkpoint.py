@@ -76,7 +76,7 @@ def saved(tmp_path):
     return write_checkpoint(tmp_path / "kept", make_state(range(40)), make_manifest(9, metrics=metrics), num_shards=2)
 
 
-def test_list_gives_a_line_each_and_the_reason_where_one_is_not_whole(saved, capsys):
+def test_list_prints_a_line_each_and_the_reason_if_one_is_not_whole(saved, capsys):
     (saved.parent / "step-00000010").mkdir()
     (saved.parent / "step-00000011.partial").mkdir()
     assert main(["checkpoint", "list", "--folder", str(saved.parent)]) == 0

@@ -130,7 +130,7 @@ def renamed(path):
 
 
 @pytest.mark.parametrize("checkpoint_dir", ["", "kept"])
-def test_a_command_is_refused_where_a_training_saves(
+def test_a_command_is_refused_while_a_training_saves_there(
     tmp_path, tiny_config, tiny_schema, foreign, caplog, checkpoint_dir
 ):
     words = (f"checkpoint.dir='{checkpoint_dir}'", "checkpoint.delta=true")
@@ -157,7 +157,7 @@ def test_a_command_is_refused_where_a_training_saves(
     assert read_manifest(folder / "step-00000002").parent is None
 
 
-def test_a_training_is_refused_where_a_command_writes(training, tmp_path, tiny_config, tiny_schema):
+def test_a_training_is_refused_while_a_command_writes_there(training, tmp_path, tiny_config, tiny_schema):
     training.locks.close()
     with (
         lock_folder(training.run.checkpoints),

@@ -31,7 +31,7 @@ def test_criteo_has_the_model_zoo_s_settings(project):
         assert (adam.learning_rate, adam.epsilon) == (3.5e-4, 1e-8)
 
 
-def test_the_command_line_goes_over_the_file(project):
+def test_the_command_line_overrides_the_file(project):
     config = settings.resolve(Config, project / "configs" / "tiny.yaml", ["train.batch_size=64", "train.epochs=3"])
     assert (config.train.batch_size, config.train.epochs, config.train.pool_blocks) == (64, 3, 16)
 

@@ -82,7 +82,7 @@ def test_a_host_that_cannot_be_reached_has_its_whole_name():
     assert line.startswith("error: host 192.0.2.1 of the host file")
 
 
-def test_a_reader_that_has_gone_does_not_hold_up_the_ranks(tmp_path):
+def test_a_closed_reader_does_not_hold_up_the_ranks(tmp_path):
     """Otherwise the pipe of their output fills, and they wait for ever."""
     source, sink = os.pipe()
     os.close(source)

@@ -26,7 +26,7 @@ def test_rows_are_dealt_out_in_order_and_evenly(rows, size):
     assert max(lengths) == max_rank_rows(rows, size)
 
 
-def test_one_process_has_nobody_to_ask():
+def test_one_process_asks_no_other():
     group = SingleProcess()
     assert group.all_reduce_max(7) == 7
     assert group.on_rank0(lambda: "decided") == "decided"

@@ -136,7 +136,7 @@ def test_a_run_without_a_checkpoint_starts_anew(start, tmp_path):
 
 @pytest.mark.parametrize("content", ["", "[]", '{"status": "run', '{"status": "stopped"}'])
 @pytest.mark.parametrize("epochs_done", [0, 1])
-def test_a_damaged_run_json_is_made_up_for_by_the_checkpoints(start, tmp_path, content, epochs_done):
+def test_checkpoints_make_up_for_a_damaged_run_json(start, tmp_path, content, epochs_done):
     """A power cut leaves it empty; one that is there in parts knows nothing of the run."""
     run = start(steps=(2, 10), epochs_done=epochs_done)
     (run.path / "run.json").write_text(content)
@@ -238,7 +238,7 @@ def test_resume_never_starts_anew_and_says_why(start):
     assert (plan.kind, plan.reason) == ("new", "train.resume=never")
 
 
-def test_resume_require_is_refused_where_nothing_can_be_resumed(start, tmp_path):
+def test_resume_require_is_refused_if_nothing_can_be_resumed(start, tmp_path):
     with pytest.raises(ValueError, match=r"require, but .*device_0 cannot be resumed: there is no run yet"):
         start("train.resume=require")
     assert list(tmp_path.iterdir()) == []

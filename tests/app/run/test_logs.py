@@ -37,7 +37,7 @@ def disk(monkeypatch):
     return FullDisk
 
 
-def test_lines_that_found_no_room_come_later_and_whole(tmp_path, disk, caplog):
+def test_lines_without_room_are_written_later_and_whole(tmp_path, disk, caplog):
     caplog.set_level(logging.INFO)
     log = LogFile(tmp_path / "loss.log")
     disk.room = 9

@@ -36,7 +36,7 @@ def as_if_added(monkeypatch, start):
     return make
 
 
-def test_a_setting_that_came_later_has_its_default_where_that_is_what_runs_did(as_if_added, start, tiny_config):
+def test_a_later_setting_has_its_default_if_older_runs_behaved_so(as_if_added, start, tiny_config):
     as_if_added("loss.label_smoothing", 0.0, "loss", "label_smoothing")
     opened = start()
     assert (opened.plan.kind, opened.plan.refused) == ("resume", {})

@@ -31,7 +31,7 @@ def test_the_loss_of_predicting_the_click_rate():
     assert click_rate_loss(RATE, 1 - 1e-12) == pytest.approx(math.log(2))
 
 
-def test_a_loss_above_that_of_the_click_rate_is_of_no_use(judge):
+def test_a_loss_above_that_of_the_click_rate_is_useless(judge):
     assert judge([0.32] * 300) == ""
     said = "its last epoch's mean loss is 0.35, predicting the click rate for every row has 0.3251"
     assert judge([0.35] * 300) == said
@@ -79,7 +79,7 @@ def test_the_first_steps_of_a_run_do_not_count(judge):
 
 
 @pytest.mark.parametrize("epochs", [([0.69, 0.6, 0.5],), ([0.6] * 150,), ([0.69] * 5, [0.6] * 5)])
-def test_a_run_that_has_hardly_begun_is_of_no_use_only_where_it_diverges(judge, epochs):
+def test_a_run_that_has_hardly_begun_is_useless_only_if_it_diverges(judge, epochs):
     assert judge(*epochs) == ""
     assert judge(*([*losses[:-1], 3648.0] for losses in epochs))
 

@@ -45,7 +45,7 @@ def test_pairs_share_what_they_do_together_from_the_first_order_on():
     }
 
 
-def test_more_orders_come_close_where_three_columns_act_together():
+def test_more_orders_come_close_if_three_columns_act_together():
     logits = logits_by(lambda x: 12 * x[0] * x[1] * x[2])
     far = parts_of_logits(rows_of("abc"), FOUR, logits, 1)["a"]
     near = parts_of_logits(rows_of("abc"), FOUR, logits, 300)["a"]

@@ -355,7 +355,7 @@ def test_a_fold_that_failed_is_tried_again_after_pauses(watched, monkeypatch):
     assert {Path(path).name for _, path in commands} == {f"3{FOLDED}", f"3-{version}{FOLDED}"}
 
 
-def test_drift_has_its_held_out_rows_when_the_folder_is_gone(watched, make_generations, predictor):
+def test_drift_has_its_held_out_rows_after_the_folder_was_removed(watched, make_generations, predictor):
     folder, put = watched
     Distribution(predictor.schema).write(put("1"))
     generations = make_generations(folder)

@@ -32,7 +32,7 @@ def test_the_machine_s_memory_is_a_limit(fake_system):
     assert memory_limits() == [MemoryLimit("the machine's memory", 8 * 2**30, 2 * 2**30)]
 
 
-def test_the_address_space_is_a_limit_where_it_is_set(fake_system, monkeypatch):
+def test_the_address_space_is_a_limit_if_it_is_set(fake_system, monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (2**30, 2**30))
     used = 1024 * resource.getpagesize()
     assert memory_limits()[1] == MemoryLimit("the address space (RLIMIT_AS)", 2**30, used, counts_reserved=True)
@@ -99,9 +99,7 @@ def test_pages_that_are_reserved_and_not_written_to_count_until_they_are(native_
     assert reserved - tables._handle.call("uncommitted_bytes") > 35 * 2**20
 
 
-def test_rows_that_are_loaded_array_by_array_are_refused_before_the_memory_is_gone(
-    native_library, make_spec, free_memory
-):
+def test_rows_loaded_array_by_array_are_refused_before_memory_runs_out(native_library, make_spec, free_memory):
     """The narrow table's rows come first: each takes a slot, and little of it is written to."""
     free_memory(200 * 2**20)
     tables = native_tables(make_spec(vocabulary_size=10**6, embedding_dim=64), 1)

@@ -59,7 +59,7 @@ def one_saved(make_parts, tiny_config, tiny_dataset, tiny_schema, tmp_path_facto
     return write_checkpoint(tmp_path_factory.mktemp("one"), state, manifest)
 
 
-def test_the_best_possible_stands_beside(one_saved, tiny_dataset, tiny_log):
+def test_the_best_possible_is_shown_beside(one_saved, tiny_dataset, tiny_log):
     evaluation = evaluate_on(one_saved, "valid")
     truth = tiny_log.with_name("log.txt.truth.parquet")
     best = best_possible(truth, np.load(tiny_dataset / "row_numbers-valid.npy"))
@@ -112,7 +112,7 @@ def folder_with(tiny_dataset, tiny_schema, tmp_path):
     return make
 
 
-def test_a_folder_that_was_moved_is_taken(one_saved, folder_with):
+def test_a_moved_folder_is_accepted(one_saved, folder_with):
     assert evaluate_on(one_saved, "valid", dataset=folder_with()).metrics.rows > 0
 
 

@@ -250,7 +250,7 @@ def test_a_signal_while_a_checkpoint_is_on_its_way(whole_run, run_in, tmp_path):
     assert kept_files(run) == kept_files(whole_run)
 
 
-def test_more_epochs_resume_where_the_run_ended(whole_run, run_in, tmp_path):
+def test_more_epochs_resume_at_the_end_of_the_run(whole_run, run_in, tmp_path):
     one_epoch = ("train.epochs=1", *SETTINGS[1:])
     assert run_in(tmp_path, settings=one_epoch)[0] == 0
     status, errors, run = run_in(tmp_path)

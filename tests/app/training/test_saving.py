@@ -279,7 +279,7 @@ def test_an_untrained_run_has_no_rows():
     assert saving.table_statistics(empty, 8) == {"touched_rows": 0, "touched_share": 0.0, "wide_row_norm": 0.0}
 
 
-def test_of_many_rows_a_sample_over_all_of_them_is_taken():
+def test_a_large_table_is_sampled_evenly():
     count = 3 * saving.SAMPLED_ROWS
     values = np.where(np.arange(count) < count // 2, 1, 3).astype(np.float32)[:, None]
     found = saving.table_statistics({"wide": TableState(np.arange(count), {"rows": values})}, count)

@@ -101,7 +101,7 @@ def test_a_broken_rule_is_one_line(check, words, others, message):
 
 
 @pytest.mark.parametrize("word", ["parallel.optimizer_shards=true", "parallel.search_mode=sharding_propagation"])
-def test_dropout_where_mindspore_splits_the_tower_is_refused(tiny_config, word):
+def test_dropout_is_refused_if_mindspore_splits_the_tower(tiny_config, word):
     validate_target(tiny_config("model.dropout=0.1", word), "CPU")
     validate_target(tiny_config("model.dropout=0.1", "parallel.pipeline_stages=2"), "Ascend")
     validate_target(tiny_config("model.dropout=0", word), "Ascend")

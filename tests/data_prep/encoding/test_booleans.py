@@ -36,7 +36,7 @@ PAIRS = list(zip(BOOLEAN_TEXTS[::2], BOOLEAN_TEXTS[1::2], strict=True))
         (set(), ()),
     ],
 )
-def test_the_texts_of_a_vocabulary_are_found_where_there_is_no_doubt(values, expected):
+def test_the_texts_of_a_vocabulary_are_found_if_there_is_no_doubt(values, expected):
     assert texts_among(values & set(BOOLEAN_TEXTS), len(values)) == expected
 
 

@@ -159,7 +159,7 @@ class OneResult:
         return self.futures[-1]
 
 
-def test_tasks_that_wait_for_a_worker_are_taken_back_where_a_reading_ends(tmp_path):
+def test_waiting_tasks_are_cancelled_when_a_reading_ends(tmp_path):
     executor, pieces = OneResult(), Pieces(tmp_path)
     pieces.write(job_name(TITLE), tmp_path.name)
     results = map_in_order(

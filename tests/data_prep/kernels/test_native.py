@@ -105,7 +105,7 @@ def test_no_kernel_reads_arrays_of_different_lengths():
         native.count_strings(Strings(texts.data, texts.starts, texts.lengths[:1]))
 
 
-def test_the_native_kernels_are_chosen_where_they_are_built():
+def test_the_native_kernels_are_chosen_if_they_are_built():
     assert choose_kernels("auto") is choose_kernels("native") is native
     assert choose_kernels("numpy") is numpy_kernels
 

@@ -31,7 +31,7 @@ def prepared(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FIELD_KINDS if KINDS[kind].role == "categorical"])
-def test_a_made_up_cell_is_a_good_one(kind):
+def test_a_generated_cell_is_good(kind):
     cells = [KINDS[kind].made_up(number) for number in (0, 1, 2**31 - 1, 2**32 - 1)]
     assert {*check([f"1\t{cell}".encode() for cell in cells], LogFormat({"label": "label", "x": kind}))} == {""}
 

@@ -126,7 +126,7 @@ def test_quantiles_are_ranks_of_the_training_rows(tmp_path):
 
 
 @pytest.mark.parametrize("kernels", ["native", "numpy"])
-def test_a_chronological_split_goes_by_time_where_the_log_does_not(tmp_path, kernels):
+def test_a_chronological_split_is_by_time_even_if_the_log_is_not(tmp_path, kernels):
     order = np.random.default_rng(3).permutation(1000)
     text = "".join(f"0,1,2024-02-{1 + n // 40:02} {n % 40 // 2:02}:00,a\n" for n in order)  # two rows of each time
     options = all_train(

@@ -50,7 +50,7 @@ def oracle_row(cells, ids):
     return [ids.get((field, cell), 26 + field) for field, cell in enumerate(cells[14:])], numeric + indicators
 
 
-def test_every_row_is_as_a_plain_python_oracle_says(prepared, log_path, small_options):
+def test_every_row_is_that_of_a_plain_python_oracle(prepared, log_path, small_options):
     lines = [line.split("\t") for line in log_path.read_text().splitlines()]
     split = make_split(small_options, lambda: len(lines), None).assign(RowsToSplit(np.arange(len(lines))))
     ids, vocabulary_size = oracle_ids(lines, np.flatnonzero(split == 0), small_options.min_count)
@@ -193,7 +193,7 @@ ALL_TEST = {"train_fraction": 0, "valid_fraction": 0, "test_fraction": 1}
         (5, "", ALL_TEST, "none of 5 lines is a training row"),
     ],
 )
-def test_a_log_that_is_of_no_use_is_an_error_and_leaves_nothing(tmp_path, make_log, num_good, bad, settings, message):
+def test_a_useless_log_is_an_error_and_leaves_nothing(tmp_path, make_log, num_good, bad, settings, message):
     (tmp_path / "train.txt").write_text(make_log(num_good) + bad.format(*range(7)))
     with pytest.raises(ValueError, match=message) as error:
         prepare(tmp_path, tmp_path / "out", PrepareOptions(workers=1, **settings))

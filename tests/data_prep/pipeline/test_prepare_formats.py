@@ -71,7 +71,7 @@ def ids_of(folder, schema, split="test"):
     return np.concatenate([block.ids for block in read_blocks(folder, schema, split)])
 
 
-def test_ids_are_as_plain_python_says(tmp_path, some_log, options):
+def test_ids_are_those_of_plain_python(tmp_path, some_log, options):
     log_path, cells = some_log
     folder = tmp_path / "prepared"
     schema = prepare(log_path, folder, options, chunk_bytes=20_000)

@@ -313,7 +313,7 @@ def test_a_partial_folder_of_another_user_is_not_trusted(ended, small_options, m
     assert tree(partial) == before
 
 
-def test_nobody_else_looks_into_a_folder_that_is_made(ended, small_options):
+def test_no_other_user_can_read_an_unfinished_folder(ended, small_options):
     partial = partial_folder(ended[1])
     assert partial.stat().st_mode & 0o777 == 0o700
     partial.chmod(0o777)

@@ -95,7 +95,7 @@ def test_what_would_count_rows_twice_is_an_error(tmp_path):
             find_log([tmp_path / "day_0", same])
 
 
-def test_nothing_found_names_the_pattern(tmp_path):
+def test_nothing_found_names_what_was_expected(tmp_path):
     touch(tmp_path, "picture.jpg")
     with pytest.raises(FileNotFoundError, match=r"no file matches .*day_\*\.gz \(quote the pattern"):
         find_log(str(tmp_path / "day_*.gz"))

@@ -98,7 +98,7 @@ def names(folder):
         (["dead", "good"], SIZE, [0, *[100_000] * 6]),
     ],
 )
-def test_the_file_comes_whole(tmp_path, server, words, size, asked):
+def test_the_file_arrives_whole(tmp_path, server, words, size, asked):
     path = download(options_of(server, *words, size=size), tmp_path)
     assert path == tmp_path / "log.gz"
     assert path.read_bytes() == CONTENT

@@ -47,7 +47,7 @@ def test_the_expected_shares_are_those_of_drawn_batches(data):
     assert len(shares) == len(schema.categorical)
 
 
-def test_auto_chooses_distinct_rows_where_they_save_work(data):
+def test_auto_chooses_distinct_rows_if_they_save_work(data):
     chosen, reason = resolved(data, "model.embedding_dim=80")
     assert chosen == "distinct"
     assert "position by position: hashed" in reason
@@ -102,7 +102,7 @@ def test_rows_that_hardly_repeat_stay_direct(data):
     assert resolved((hashed, folder), "model.embedding_dim=80") == ("direct", "")
 
 
-def test_distinct_where_it_cannot_be_is_refused(data):
+def test_distinct_is_refused_if_it_is_impossible(data):
     config = settings.resolve(Config, None, ["model.first_layer=distinct"])
     assert obstacle(config, data[0], "native", 1) is None
     with pytest.raises(ValueError, match=r"model\.first_layer=distinct: several ranks .*; choose auto or direct"):

@@ -40,7 +40,7 @@ def chosen(tiny_schema, *words, num_ranks=1):
     return precision.choose(config, tiny_schema, num_ranks)
 
 
-def test_the_faster_is_taken_and_remembered(tiny_schema, started):
+def test_the_faster_precision_is_chosen_and_remembered(tiny_schema, started):
     for _ in range(2):
         assert chosen(tiny_schema) == (
             "bfloat16",

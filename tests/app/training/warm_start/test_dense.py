@@ -119,7 +119,7 @@ def test_one_of_the_two(start, trained, make_parts, tiny_schema, tiny_dataset, t
     assert not any(array.any() for name, array in found.dense.items() if "first_moment" in name)
 
 
-def test_the_statistics_of_batch_normalization_come_along(
+def test_the_statistics_of_batch_normalization_are_taken(
     make_parts, start, tiny_config, tiny_schema, tiny_dataset, random_batch, tmp_path
 ):
     words = ("model.batch_norm=true",)

@@ -36,7 +36,7 @@ def test_rows_by_hash_follow_to_a_multiple(origins_of, vocabulary):
 
 
 @pytest.mark.parametrize("wanted", [2, 6, 13])
-def test_rows_by_hash_start_fresh_where_their_number_is_no_multiple(origins_of, wanted):
+def test_rows_by_hash_start_fresh_if_their_number_is_no_multiple(origins_of, wanted):
     _, new, origins, log = origins_of(
         Side(("s1", "h1"), hash_size={"s1": 4}), Side(("s1", "h1"), hash_size={"s1": wanted})
     )
@@ -48,7 +48,7 @@ def test_rows_by_hash_start_fresh_where_their_number_is_no_multiple(origins_of, 
     assert " has 4 (of text)" in line
 
 
-def test_rows_by_hash_start_fresh_where_the_hash_is_another(origins_of):
+def test_rows_by_hash_start_fresh_if_the_hash_differs(origins_of):
     """The hash of eight hex digits is not that of their text."""
     _, new, origins, log = origins_of(
         Side(("s1", "h1"), oov_buckets=3), Side(("s1", "h1"), oov_buckets=3, texts=("h1",))

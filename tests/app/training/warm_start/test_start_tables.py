@@ -140,7 +140,7 @@ def test_rows_of_adam_come_as_they_are_after_the_last_step(tmp_path, init_optimi
 
 
 @pytest.mark.parametrize("most", [3, 2])
-def test_rows_that_no_step_touched_come_along_up_to_a_size(monkeypatch, caplog, most):
+def test_untouched_rows_are_taken_up_to_a_size(monkeypatch, caplog, most):
     """Here of another seed, and beside two rows that were touched."""
     monkeypatch.setattr(warm_start_tables, "UNTOUCHED_BYTES", most * 4 * D)
     ids, spec, widths = np.arange(2), make_spec(FTRL, SgdOptions()), {WIDE: 1, DEEP: D}
