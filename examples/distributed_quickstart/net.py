@@ -88,9 +88,10 @@ def train_on_cpu() -> None:
     from mpi4py import MPI
 
     from app.training.parallel.tensor.collectives import SumInTurn, SumOver, split
+    from app.training.parallel.tensor.layout_plan import TowerPlan
     from app.training.parallel.tensor.split_tower import ShardedMatMul
     from app.training.parallel.tensor.strategy import BATCH as BATCH_AXIS
-    from app.training.parallel.tensor.strategy import batch_slices, check, parse, shard
+    from app.training.parallel.tensor.strategy import check, parse, shard
 
     world = MPI.COMM_WORLD
     rank, num_ranks = world.Get_rank(), world.Get_size()
@@ -104,15 +105,12 @@ def train_on_cpu() -> None:
         check(name, strategy, BATCH, *weight.shape, group_size=num_ranks)
         products[name] = shard(strategy, data_parallel=1, group_size=num_ranks)
         blocks[name] = np.ascontiguousarray(weight[products[name].weight.block(rank, weight.shape)])
-    slices, first, second = batch_slices(num_ranks), products["fc1"], products["fc2"]
-    net = Net(
-        ShardedMatMul(world, slices, first, BATCH, WIDTH_IN),
-        ShardedMatMul(world, first.output, second, BATCH, HIDDEN),
-        blocks,
-    )
+    widths = (WIDTH_IN, *(weight.shape[1] for weight in weights.values()))
+    plan = TowerPlan(BATCH, num_ranks, tuple(products.values()), widths, parameters={})
+    net = Net(ShardedMatMul(world, plan, 0), ShardedMatMul(world, plan, 1), blocks)
     groups = [split(world, product.weight.mesh.group(rank, [BATCH_AXIS])) for product in products.values()]
     step = TrainStep(net, SumInTurn([SumOver(group) for group in groups]), SumOver(world))
-    shapes = {"input": first.input.block_shape((BATCH, WIDTH_IN)), "weight": blocks["fc1"].shape}
+    shapes = {"input": products["fc1"].input.block_shape((BATCH, WIDTH_IN)), "weight": blocks["fc1"].shape}
     print(f"rank {rank} of {num_ranks}: slices of the first product: {shapes}", flush=True)
     # Every rank keeps its rows of the logits, as the second product leaves them.
     run(step, slice(rank * BATCH // num_ranks, (rank + 1) * BATCH // num_ranks), rank)
