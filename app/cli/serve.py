@@ -48,10 +48,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=lambda text: tuple(host_name(host) for host in text.split(",")),
         default=(),
         metavar="HOST[,HOST]",
-        help="Host headers to accept, * for any (those of this machine, if --host is of it)",
+        help="Host headers to accept, * for any (this machine's names, if --host is its own)",
     )
     parser.add_argument(
-        "--drain-seconds", type=float, default=0.0, metavar="S", help="time after SIGTERM to answer on, not ready (0)"
+        "--drain-seconds",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="time to keep answering after SIGTERM while reporting not ready (0)",
     )
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (1)")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads per process for the tower (1)")
