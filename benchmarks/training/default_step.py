@@ -102,7 +102,8 @@ def take_steps(name: str, workload: Workload, folder: Path, schema: Schema, conf
     step: Any
     schedules: list[Any] = []
     if name.startswith("native"):
-        chosen = precision.choose(config, schema, num_ranks=1)[0] if name == "native_auto" else "float32"
+        asked = replace(config, device=replace(config.device, precision="auto" if name == "native_auto" else "float32"))
+        chosen, _ = precision.choose(asked, schema, num_ranks=1)
         config = replace(config, device=replace(config.device, precision=chosen))
         device.prepare_environment(config.device)
         device.select_device(config.device)
