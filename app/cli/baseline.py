@@ -179,11 +179,10 @@ class Solver:
         return Fitted(solution[:-1], float(solution[-1]), inverse_penalty, len(self._labels))
 
     def _loss(self, weights: NDArray[np.float64], penalties: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        from scipy.special import expit
-
         logits = self._features @ np.float32(weights[:-1]) + weights[-1]
-        losses = np.logaddexp(0, logits) - self._labels * logits
-        residuals = self._rows * (expit(logits) - self._labels)
+        log_sums = np.logaddexp(0, logits)  # log(1 + e^logit)
+        losses = log_sums - self._labels * logits
+        residuals = self._rows * (np.exp(logits - log_sums) - self._labels)
         gradient = np.append(self._features.T @ np.float32(residuals), residuals.sum())
         loss = float(self._rows @ losses + penalties @ np.square(weights) / 2)
         return loss, gradient + penalties * weights

@@ -10,13 +10,12 @@ from typing import Any
 from app.cli import rank
 from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
-from app.distributed.mpirun import check_rank_table, launch
+from app.distributed.mpirun import CHOSEN_PRECISION, check_rank_table, launch
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup, max_rank_rows, started_by_mpi
 from app.run.claim import RunIsFinishedError
 from app.training.parallel.pipeline.stage_plan import describe_pipeline, plan_pipeline
 from app.training.parallel.tensor.layout_plan import describe_plan, plan_run, run_shapes
 from app.training.start import plan_launch, report_finished
-from app.training.step.precision import CHOICE_VARIABLE
 from common import settings
 from data_prep.prepared.schema import Schema, read_schema
 
@@ -56,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         except RunIsFinishedError as finished:
             return report_finished(finished)
     if num_processes > 1 and not started_by_mpi() and not arguments.dry_run:
-        os.environ[CHOICE_VARIABLE] = plan.config.device.precision
+        os.environ[CHOSEN_PRECISION] = plan.config.device.precision
         return launch(num_processes, arguments.hostfile, arguments.words)
     group: ProcessGroup = ONE_PROCESS
     if started_by_mpi():

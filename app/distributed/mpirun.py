@@ -28,7 +28,8 @@ from common.signals import handled
 
 FORWARDED = {signal.SIGINT: signal.SIGUSR1, signal.SIGTERM: signal.SIGUSR2}
 
-EXPORTED = ("PATH", "LD_LIBRARY_PATH", "OMP_WAIT_POLICY", "WIDE_DEEP_PRECISION")  # to other hosts
+CHOSEN_PRECISION = "WIDE_DEEP_PRECISION"  # environment variable: what device.precision=auto chose for all ranks
+EXPORTED = ("PATH", "LD_LIBRARY_PATH", "OMP_WAIT_POLICY", CHOSEN_PRECISION)  # to other hosts
 
 
 PR_SET_PDEATHSIG = 1

@@ -49,3 +49,9 @@ def distinct_rows(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     if LIBRARY.load().distinct_rows(address(ids, np.int64, *ids.shape), *ids.shape, *outputs):
         raise MemoryError(f"no memory to find the distinct ones of {ids.size} ids")
     return rows[: starts[-1]], index, starts
+
+
+def check_status(status: int) -> None:
+    """Raise RuntimeError unless a function of the library returned 0."""
+    if status:
+        raise RuntimeError(f"oneDNN refused the tower's products with status {status}; is there memory left?")

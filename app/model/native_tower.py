@@ -17,7 +17,7 @@ from mindspore import Parameter
 from app.config.config import LossOptions
 from app.config.schedules import ConstantSchedule
 from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, HostGraph, OnDevice
-from app.model.layer_library import LIBRARY, TowerBatch, TowerPointers, TowerShape
+from app.model.layer_library import LIBRARY, TowerBatch, TowerPointers, TowerShape, check_status
 from app.model.native_layer import NativeLayer
 from app.model.tower_optimizers import CLIP_EPSILON, Adam, DenseOptimizers, Ftrl
 from app.model.wide_deep import WideDeep
@@ -72,7 +72,7 @@ class NativeTower:
         logits = np.empty(len(wide), np.float32)
         self._shape.num_rows = len(wide)
         batch = TowerBatch(*self._addresses(deep, wide, numeric))
-        _check(
+        check_status(
             LIBRARY.load().tower_logits(
                 self._pointer(), self._arrays.pointer, ctypes.byref(batch), output_address(logits)
             )
@@ -143,7 +143,9 @@ class NativeStep(NativeTower, HostGraph):
             address(example_weights, np.float32, shape.num_rows),
         )
         inputs = self._pointer(), self._arrays.pointer, ctypes.byref(batch), self._gradient_arrays.pointer
-        _check(LIBRARY.load().tower_gradients(*inputs, *map(output_address, (deep_gradient, wide_gradient, result))))
+        check_status(
+            LIBRARY.load().tower_gradients(*inputs, *map(output_address, (deep_gradient, wide_gradient, result)))
+        )
         result[NUM_BAD] = 1 - result[NUM_BAD]  # the kernels return a flag: 1 if all values are finite
         if self.sum is not None:
             # Each rank's values may be finite and their sum not.
@@ -201,9 +203,4 @@ class _AdamCall:
 
     def __call__(self) -> None:
         lists = self._values, self._dims, self._shapes
-        _check(LIBRARY.load().dense_adam(len(self._arrays), *lists, None, None, None))
-
-
-def _check(status: int) -> None:
-    if status:
-        raise RuntimeError(f"oneDNN refused the tower's products with status {status}; is there memory left?")
+        check_status(LIBRARY.load().dense_adam(len(self._arrays), *lists, None, None, None))

@@ -27,19 +27,20 @@ from numpy.typing import NDArray
 from app.config.config import Config
 from app.config.device import BFLOAT16_FLAGS, CPU_INFO, cpu_flags
 from app.config.run_settings import Precision
+from app.distributed.mpirun import CHOSEN_PRECISION
 from app.distributed.process_group import started_by_mpi
-from app.model.layer_library import LIBRARY, TowerBatch, TowerPointers, TowerShape
+from app.model.layer_library import LIBRARY, TowerBatch, TowerPointers, TowerShape, check_status
 from app.tables.checks import LARGEST_GRADIENT
-from app.tables.fields import fields_of_model
+from app.tables.fields import fields_of_model, num_deep_inputs
+from common.files import write_whole
 from common.native_library import output_address
+from common.packages import PROJECT
 from data_prep.prepared.schema import Schema
 
-CHOICE_VARIABLE = "WIDE_DEEP_PRECISION"  # environment variable: the choice of the process that started these ranks
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 MOST_ROWS = 1024  # of the batch that is timed; more only take longer
 SECONDS, LEAST_STEPS = 1.0, 5  # of both precisions, of each
 LEAST_GAIN = 1.05  # of bfloat16: less is not worth its rounding
-PROJECT = Path(__file__).parents[3]
 
 
 def choose(config: Config, schema: Schema, num_ranks: int) -> tuple[Precision, str]:
@@ -55,8 +56,8 @@ def choose(config: Config, schema: Schema, num_ranks: int) -> tuple[Precision, s
     if not cpu_flags() & BFLOAT16_FLAGS or not LIBRARY.is_available():
         return "float32", ""
     if started_by_mpi():
-        return ("bfloat16" if os.environ.get(CHOICE_VARIABLE) == "bfloat16" else "float32"), ""
-    inputs = config.model.embedding_dim * sum(field.deep for field in fields_of_model(schema, config.model))
+        return ("bfloat16" if os.environ.get(CHOSEN_PRECISION) == "bfloat16" else "float32"), ""
+    inputs = config.model.embedding_dim * num_deep_inputs(fields_of_model(schema, config.model))
     rows = min(-(-config.train.batch_size // num_ranks), MOST_ROWS)
     seconds = _seconds_of(rows, inputs, config.model.hidden_widths, config.device.num_threads)
     if not seconds:
@@ -84,9 +85,7 @@ def _seconds_of(rows: int, inputs: int, widths: tuple[int, ...], num_threads: in
         known[key] = json.loads(done.stdout)
         with suppress(OSError):
             file.parent.mkdir(parents=True, exist_ok=True)
-            new = file.with_name(f"{file.name}.{os.getpid()}")
-            new.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
-            new.replace(file)
+            write_whole(file, json.dumps(known, indent=1) + "\n")
     return known[key]
 
 
@@ -139,8 +138,7 @@ def _step_of(rows: int, inputs: int, widths: tuple[int, ...], precision: Precisi
         shape = TowerShape(rows, inputs, 0, 0, len(widths), output_address(num_units), *options)
         batch = TowerBatch(*map(output_address, (deep, wide)), None, None, *map(output_address, (labels, shares)))
         pointers = ctypes.byref(shape), parameters.pointer, ctypes.byref(batch), of_parameters.pointer
-        if status := LIBRARY.load().tower_gradients(*pointers, *map(output_address, outputs)):
-            raise RuntimeError(f"oneDNN refused the tower's products with status {status}")
+        check_status(LIBRARY.load().tower_gradients(*pointers, *map(output_address, outputs)))
 
     return step
 

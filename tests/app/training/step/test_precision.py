@@ -53,6 +53,11 @@ def test_the_faster_precision_is_chosen_and_remembered(tiny_schema, started):
     assert len(started) == 4
 
 
+def test_a_tower_without_a_deep_field_has_one_input_of_zeros(tiny_schema, started):
+    chosen(tiny_schema, "model.deep_fields=[]", "model.embedding_dim=8")
+    assert [command[5] for command in started] == ["8"]
+
+
 @pytest.mark.parametrize("gain", [0.5, 1.04, 1.06])
 def test_a_small_gain_is_not_worth_the_rounding(tiny_schema, monkeypatch, gain):
     monkeypatch.setattr(precision, "_seconds_of", lambda *_: {"float32": gain, "bfloat16": 1.0})
@@ -102,7 +107,7 @@ def test_a_processor_without_bfloat16_is_not_measured(tiny_schema, started, monk
 @pytest.mark.parametrize("choice", ["bfloat16", "float32", None])
 def test_ranks_take_the_choice_of_who_started_them(tiny_schema, started, monkeypatch, choice):
     monkeypatch.setattr(precision, "started_by_mpi", lambda: True)
-    monkeypatch.setenv(precision.CHOICE_VARIABLE, choice or "")
+    monkeypatch.setenv(precision.CHOSEN_PRECISION, choice or "")
     assert chosen(tiny_schema, num_ranks=2)[0] == (choice or "float32")
     assert not started
 
