@@ -122,6 +122,8 @@ class _Supervisor:
         # Held back until the worker has its own handlers: this process's would run in it, and the signal be lost.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
+            if self._stopping:  # by a signal after the last seat's start: nobody would end this worker
+                return
             process.start()
             seat.process, seat.started = process, time.monotonic()
         finally:

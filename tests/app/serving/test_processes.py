@@ -16,6 +16,7 @@ import psutil
 import pytest
 import tritonclient.http as triton
 
+from app.serving import processes
 from tests.app.serving.test_generations import models, watched  # noqa: F401
 from tests.app.serving.test_service import ARROW, arrow_of, lines_of
 
@@ -141,6 +142,26 @@ def test_sigterm_while_the_model_is_opened_ends_the_service(project, tiny_bundle
             assert " serves " in process.stderr.readline()
             process.terminate()
             assert process.wait(30) == 0
+
+
+def test_sigterm_between_the_starts_of_two_workers_ends_the_service(tiny_bundle):
+    code = """if True:
+        import os, signal, sys
+        from pathlib import Path
+        from app.serving import processes
+        from app.serving.options import ServerOptions
+
+        start = processes._Supervisor._start
+
+        def start_and_end(supervisor, seat):
+            start(supervisor, seat)
+            if seat.number == 0:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        processes._Supervisor._start = start_and_end
+        sys.exit(processes.serve(ServerOptions(Path(sys.argv[1]), "clicks", port=0, workers=3)))
+    """
+    subprocess.run([sys.executable, "-c", code, tiny_bundle], timeout=processes.END_SECONDS - 5, check=True)
 
 
 def test_a_service_outlives_the_shell_that_started_it(project, tiny_bundle, tmp_path, eventually):
