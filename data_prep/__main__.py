@@ -125,7 +125,9 @@ def _parser() -> argparse.ArgumentParser:
     suggest.add_argument("--top", type=int, default=10, metavar="N", help="pairs to show (%(default)s)")
 
     synthesize = _add_command(commands, _synthesize, "log.txt --rows 1000000")
-    synthesize.add_argument("output", type=Path, help="the log to write, compressed if it ends in .gz")
+    synthesize.add_argument(
+        "output", type=Path, help="the log to write, compressed if it ends in .gz; with --part-rows a folder"
+    )
     synthesize.add_argument("--rows", type=int, required=True, metavar="N", help="rows to write")
     synthesize.add_argument(
         "--seed",
@@ -134,6 +136,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="seed of the rows; the same seed writes the same bytes (%(default)s)",
     )
+    synthesize.add_argument(
+        "--drift",
+        type=int,
+        metavar="N",
+        help="let clicks change over time, at N rows a day. The log has a column time: --data configs/data/drift.yaml",
+    )
+    synthesize.add_argument("--part-rows", type=int, metavar="N", help="write files of N rows")
     synthesize.add_argument("--workers", type=int, metavar="N", help="processes (one per core)")
     return parser
 
@@ -269,11 +278,17 @@ def _suggest_crosses(command: argparse.Namespace, _: list[str]) -> None:
 
 def _synthesize(command: argparse.Namespace, _: list[str]) -> None:
     """Write a synthetic log in Criteo's form."""
+    from data_prep.sources.drift import Drift
     from data_prep.sources.synthetic import synthesize
 
-    made = synthesize(command.output, command.rows, command.seed, command.workers, show_progress=True)
+    drift = None if command.drift is None else Drift(command.seed, command.drift)
+    made = synthesize(
+        command.output, command.rows, command.seed, command.workers, True, drift=drift, part_rows=command.part_rows
+    )
     print(f"{made.log_path}: {made.rows:,} rows, {made.clicks / made.rows:.2%} clicks")
-    print(f"{made.truth_path}: the true click probability of each row")
+    print(
+        f"{made.truth_path}: the true click probability of each row{' of the first part' if command.part_rows else ''}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Sources of logs: download, and synthetic with its shape and clicks."""
+"""Sources of logs: download, and synthetic with its shape, drift and clicks."""

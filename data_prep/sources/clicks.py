@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from common.hashing import GOLDEN, mix64
+from data_prep.sources.drift import UNIT_UNIFORM, Drift, hash_values, hashed_uniform
 from data_prep.sources.shape import CATEGORICAL_NAMES, NUM_NUMERIC, NUMERIC_NAMES, LogShape
 
 # The parts of the log odds and their shares of its variance, chosen so that the log is as hard as the real one
@@ -35,10 +36,18 @@ LARGEST_NUMBER = 2.5  # bound of standardized numbers, so that no outlier decide
 HALF_FREQUENT = 2e-2
 HALF_RARE = 2e-5
 WAVE = 0.4  # weight of a number's non-linear effect; the linear one has 1
-UNIT_UNIFORM = np.sqrt(3.0)  # uniform numbers of [-√3, √3] have variance 1
 
 # Purposes of a hash, beside (seed, field).
 _EFFECT, _LATENT, _SLOPE, _WAVE, _MISSING = range(5)
+
+
+@dataclass(frozen=True)
+class Now:
+    """The time of rows [n] of a log that drifts, in days, and the values [C, n] that they then have."""
+
+    drift: Drift
+    days: np.ndarray
+    values: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -55,13 +64,18 @@ class PlantedClicks:
     weights: np.ndarray
     bias: float
 
-    def logit_parts(self, numbers: np.ndarray, ranks: np.ndarray, number_missing: np.ndarray) -> np.ndarray:
+    def logit_parts(
+        self, numbers: np.ndarray, ranks: np.ndarray, number_missing: np.ndarray, now: Now | None = None
+    ) -> np.ndarray:
         """Return the parts [4, n] of the log odds, in the order of `PART_SHARES`, without the bias."""
         scaled = self.standardized(numbers, number_missing)
         shares = self.shape.value_shares(ranks)
-        effects = np.stack([self.value_effects(field, ranks[field], shares[field]) for field in range(len(ranks))])
+        values = ranks if now is None else now.values
+        effects = np.stack(
+            [self.value_effects(field, values[field], shares[field], now) for field in range(len(ranks))]
+        )
         is_rare = shares < RARE_SHARE
-        latents = self.latents(scaled, ranks, shares) - self.latent_means[:, None, :]
+        latents = self.latents(scaled, values, shares) - self.latent_means[:, None, :]
         # Σ over pairs a < b of <latent a, latent b>, as half of (sum)² - sum of squares.
         sum_of_pairs = ((latents.sum(axis=0) ** 2).sum(axis=1) - (latents**2).sum(axis=(0, 2))) / 2
         return np.stack(
@@ -73,16 +87,19 @@ class PlantedClicks:
             ]
         )
 
-    def value_effects(self, field: int, ranks: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    def value_effects(self, field: int, values: np.ndarray, shares: np.ndarray, now: Now | None = None) -> np.ndarray:
         """Return what values [n] of a categorical field, with these shares of the rows [n], add to the log odds [n]."""
         strength = np.where(
             shares < RARE_SHARE,
             self.weights[1] * shares / (shares + HALF_RARE),
             self.weights[0] * shares / (shares + HALF_FREQUENT),
         )
-        return strength * _hashed_uniform(_key(self.seed, NUM_NUMERIC + field, _EFFECT), ranks)
+        key = _key(self.seed, NUM_NUMERIC + field, _EFFECT)
+        if now is None:
+            return strength * hashed_uniform(key, values)
+        return strength * now.drift.effects(field, key, values, now.days)
 
-    def latents(self, scaled: np.ndarray, ranks: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    def latents(self, scaled: np.ndarray, values: np.ndarray, shares: np.ndarray) -> np.ndarray:
         """Return the latent vectors [m, n, L] of the interacting fields. A rare value has 0."""
         of_rows = []
         for name in INTERACTING_NUMBERS:
@@ -91,7 +108,7 @@ class PlantedClicks:
             of_rows.append(scaled[field][:, None] * direction)
         for name in INTERACTING_FIELDS:
             field = CATEGORICAL_NAMES.index(name)
-            vectors = _hashed_vector(_key(self.seed, NUM_NUMERIC + field, _LATENT), ranks[field])
+            vectors = _hashed_vector(_key(self.seed, NUM_NUMERIC + field, _LATENT), values[field])
             of_rows.append(vectors * (shares[field] >= RARE_SHARE)[:, None])
         return np.stack(of_rows)
 
@@ -99,7 +116,7 @@ class PlantedClicks:
         total = np.zeros(scaled.shape[1])
         for field in range(len(scaled)):
             slope, wave, constant = (
-                _hashed_uniform(_key(self.seed, field, purpose), np.zeros(1, dtype=np.int64))
+                hashed_uniform(_key(self.seed, field, purpose), np.zeros(1, dtype=np.int64))
                 for purpose in (_SLOPE, _WAVE, _MISSING)
             )
             effect = slope * scaled[field] + WAVE * wave * np.cos(2 * scaled[field])
@@ -175,18 +192,8 @@ def _key(seed: int, field: int, purpose: int) -> np.ndarray:
     return mix64(key + np.uint64(field * 16 + purpose) + GOLDEN)
 
 
-def _hash_ranks(key: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-    return mix64(ranks.astype(np.uint64) * np.uint64(0xD1342543DE82EF95) + key + GOLDEN)
-
-
-def _hashed_uniform(key: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-    """Return numbers [n] of mean 0 and variance 1, the same for the same (key, rank)."""
-    bits = _hash_ranks(key, ranks)
-    return ((bits >> np.uint64(11)) * 2.0**-52 - 1) * UNIT_UNIFORM
-
-
-def _hashed_vector(key: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+def _hashed_vector(key: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Return vectors [n, L] of such numbers, from 16 bits of one hash each."""
-    bits = _hash_ranks(key, ranks)
+    bits = hash_values(key, values)
     columns = [(bits >> np.uint64(16 * column)) & np.uint64(0xFFFF) for column in range(LATENT_WIDTH)]
     return (np.stack(columns, axis=1) * 2.0**-15 - 1) * UNIT_UNIFORM

@@ -1,6 +1,6 @@
 """A synthetic click log in the Criteo form, with the true click probability of each row in a side file.
 
-    draw the fields (shape.py) -> log odds (clicks.py) -> label -> text
+    draw the fields (shape.py) -> their values now (drift.py) -> log odds (clicks.py) -> label -> text
 
 Rows are made in blocks of `BLOCK_ROWS`, each from its own counter-based random stream of (seed, block). So the bytes
 depend on the seed alone, not on the number of workers, and a longer log starts with the rows of a shorter one.
@@ -16,9 +16,10 @@ import multiprocessing
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +29,8 @@ from pyarrow import csv
 from common.console import progress_bar
 from common.memory import num_cores
 from data_prep.prepared.truth import TRUTH_SCHEMA, truth_path
-from data_prep.sources.clicks import PlantedClicks, plant, sigmoid
+from data_prep.sources.clicks import Now, PlantedClicks, plant, sigmoid
+from data_prep.sources.drift import MAX_DAYS, START, Drift
 from data_prep.sources.shape import (
     CATEGORICAL_NAMES,
     MISSING_RANK,
@@ -45,10 +47,13 @@ GZIP_LEVEL = 1  # level 6 takes four times as long for a file a tenth smaller
 _TEXT_FORM = csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
 _HEX_DIGITS = np.frombuffer("".join(f"{number:04x}" for number in range(1 << 16)).encode(), dtype="S4")
 
+Piece: TypeAlias = tuple[int, int]  # first row and end of rows that lie in one block
+Made: TypeAlias = tuple[bytes, np.ndarray, np.ndarray]  # text, probabilities and labels of a piece
+
 
 @dataclass(frozen=True)
 class SyntheticSummary:
-    """Files and counts of a written log."""
+    """Files and counts of a written log. `log_path` is that of its parts' folder, if it has several."""
 
     log_path: Path
     truth_path: Path
@@ -63,6 +68,7 @@ class SyntheticLog:
     seed: int
     shape: LogShape
     planted: PlantedClicks
+    drift: Drift | None = None
 
 
 @dataclass(frozen=True)
@@ -71,136 +77,171 @@ class Block:
 
     numbers: np.ndarray  # [N, n] int64
     number_missing: np.ndarray  # [N, n] bool
-    ranks: np.ndarray  # [C, n] int64, MISSING_RANK if missing
+    values: np.ndarray  # [C, n] int64, MISSING_RANK if missing. Without drift they are the ranks
     logit_parts: np.ndarray  # [4, n] float64, see clicks.PART_SHARES
     probability: np.ndarray  # [n] float64, of a click
     label: np.ndarray  # [n] int8, drawn from it
+    times: np.ndarray | None  # [n] seconds since 1970, if the log drifts
 
 
-def synthetic_log(seed: int) -> SyntheticLog:
+def synthetic_log(seed: int, drift: Drift | None = None) -> SyntheticLog:
     """Return the log of `seed`. Solving its planted model takes about a second."""
     shape = load_shape()
     fields = [draw_fields(shape, _uniforms(seed, block, shape.num_uniforms)) for block in SOLVING_BLOCKS]
     numbers, ranks, number_missing = (np.concatenate(parts, axis=1) for parts in zip(*fields, strict=True))
-    return SyntheticLog(seed, shape, plant(seed, shape, numbers, ranks, number_missing))
+    return SyntheticLog(seed, shape, plant(seed, shape, numbers, ranks, number_missing), drift)
 
 
 def draw_block(log: SyntheticLog, block: int) -> Block:
     """Return the log's rows from `block` · BLOCK_ROWS."""
     uniforms = _uniforms(log.seed, block, log.shape.num_uniforms + 1)
     numbers, ranks, number_missing = draw_fields(log.shape, uniforms[:-1])
-    parts = log.planted.logit_parts(numbers, ranks, number_missing)
-    probability = sigmoid(parts.sum(axis=0) + log.planted.bias)
+    now, times, bias = None, None, np.array(log.planted.bias)
+    if log.drift is not None:
+        days = log.drift.days(np.arange(block * BLOCK_ROWS, (block + 1) * BLOCK_ROWS))
+        now = Now(log.drift, days, log.drift.values(log.shape, ranks, days))
+        times, bias = START.astype(np.int64) + (days * 86400).astype(np.int64), bias + log.drift.logits(days)
+    parts = log.planted.logit_parts(numbers, ranks, number_missing, now)
+    probability = sigmoid(parts.sum(axis=0) + bias)
     label = (uniforms[-1] < probability).astype(np.int8)
-    return Block(numbers, number_missing, ranks, parts, probability, label)
+    return Block(numbers, number_missing, ranks if now is None else now.values, parts, probability, label, times)
 
 
-def block_text(block: Block, rows: int) -> bytes:
-    """Return the first `rows` rows as text: label, I1-I13, C1-C26, separated by tabs."""
-    columns = [pa.array(block.label[:rows])]
-    for number, missing in zip(block.numbers, block.number_missing, strict=True):
-        columns.append(pa.array(number[:rows], mask=missing[:rows]))
+def block_text(block: Block, rows: slice) -> bytes:
+    """Return rows as text: label, I1-I13, C1-C26 and, if the log drifts, time, separated by tabs."""
+    columns = {"label": pa.array(block.label[rows])}
+    for name, number, missing in zip(NUMERIC_NAMES, block.numbers, block.number_missing, strict=True):
+        columns[name] = pa.array(number[rows], mask=missing[rows])
     # Hex digits in pyarrow's own layout (end to end, an offset every eight bytes), without a Python string per cell.
-    offsets = pa.py_buffer(np.arange(0, 8 * rows + 1, 8, dtype=np.int32))
-    for field, ranks in enumerate(block.ranks):
-        codes, digits = value_codes(field, ranks[:rows]), np.empty((rows, 2), dtype="S4")
+    num_rows = len(block.label[rows])
+    offsets = pa.py_buffer(np.arange(0, 8 * num_rows + 1, 8, dtype=np.int32))
+    for field, (name, values) in enumerate(zip(CATEGORICAL_NAMES, block.values[:, rows], strict=True)):
+        codes, digits = value_codes(field, values), np.empty((num_rows, 2), dtype="S4")
         digits[:, 0], digits[:, 1] = _HEX_DIGITS[codes >> 16], _HEX_DIGITS[codes & 0xFFFF]
-        valid = pa.py_buffer(np.packbits(ranks[:rows] != MISSING_RANK, bitorder="little"))
-        columns.append(pa.StringArray.from_buffers(rows, offsets, pa.py_buffer(digits), valid))
+        valid = pa.py_buffer(np.packbits(values != MISSING_RANK, bitorder="little"))
+        columns[name] = pa.StringArray.from_buffers(num_rows, offsets, pa.py_buffer(digits), valid)
+    if block.times is not None:
+        columns["time"] = pa.array(block.times[rows])
     text = io.BytesIO()
-    csv.write_csv(pa.table(columns, names=["label", *NUMERIC_NAMES, *CATEGORICAL_NAMES]), text, _TEXT_FORM)
+    csv.write_csv(pa.table(columns), text, _TEXT_FORM)
     return text.getvalue()
 
 
-def value_codes(field: int, ranks: np.ndarray) -> np.ndarray:
+def value_codes(field: int, values: np.ndarray) -> np.ndarray:
     """Return the 32-bit codes [n] that stand for a field's values in the log, all different.
 
     The finalizer of MurmurHash3 (Appleby, fmix32), whose steps are all invertible.
     """
-    code = ranks.astype(np.uint32) ^ np.uint32((field + 1) * 0x01000193)
+    code = values.astype(np.uint32) ^ np.uint32((field + 1) * 0x01000193)
     code = (code ^ (code >> np.uint32(16))) * np.uint32(0x85EBCA6B)
     code = (code ^ (code >> np.uint32(13))) * np.uint32(0xC2B2AE35)
     return code ^ (code >> np.uint32(16))
 
 
 def synthesize(
-    output: Path, rows: int, seed: int = 0, workers: int | None = None, show_progress: bool = False
+    output: Path,
+    rows: int,
+    seed: int = 0,
+    workers: int | None = None,
+    show_progress: bool = False,
+    drift: Drift | None = None,
+    part_rows: int | None = None,
 ) -> SyntheticSummary:
     """Write a log of `rows` rows to `output` (compressed if it ends in .gz) and its truth beside it.
 
-    `workers` processes make it, by default one per core. Both files appear whole or not at all. Raises ValueError for
-    rows, seed or workers out of range, FileNotFoundError if the folder of `output` is missing, OSError if it cannot be
-    written.
+    With `part_rows`, `output` is a folder, for files of so many rows that are named in their order. `workers` processes
+    make the rows, by default one per core. Each file appears whole or not at all. Raises ValueError for numbers out of
+    range, FileNotFoundError if the folder of `output` is missing, OSError if it cannot be written.
     """
     workers = num_cores() if workers is None else workers
-    _check(output, rows, seed, workers)
-    log = synthetic_log(seed)
-    truth = truth_path(output)
-    temporary = [path.with_name(path.name + ".tmp") for path in (output, truth)]
-    sizes = [min(BLOCK_ROWS, rows - first) for first in range(0, rows, BLOCK_ROWS)]
+    _check(output, rows, seed, workers, drift, part_rows)
+    log, paths = synthetic_log(seed, drift), [output]
+    if part_rows is not None:
+        output.mkdir(exist_ok=True)
+        paths = [output / f"part-{number:05d}.txt" for number in range(-(-rows // part_rows))]
+    pieces = [_pieces(first, min(first + (part_rows or rows), rows)) for first in range(0, rows, part_rows or rows)]
     clicks = 0
-    try:
-        with ExitStack() as stack:
-            text_file = stack.enter_context(temporary[0].open("wb"))
-            truth_file = stack.enter_context(pq.ParquetWriter(temporary[1], TRUTH_SCHEMA))
-            progress = stack.enter_context(
-                progress_bar(total=rows, desc="synthesize", unit=" rows", unit_scale=True, disable=not show_progress)
-            )
-            for text, truth_rows in _made_in_order(log, sizes, output.suffix == ".gz", workers):
-                text_file.write(text)
-                truth_file.write_table(truth_rows)
+    made = _made_in_order(log, list(chain.from_iterable(pieces)), output.suffix == ".gz", workers)
+    with progress_bar(
+        total=rows, desc="synthesize", unit=" rows", unit_scale=True, disable=not show_progress
+    ) as progress:
+        for path, of_part in zip(paths, pieces, strict=True):
+            for truth_rows in _write(path, made, of_part):
                 clicks += truth_rows["label"].to_numpy().sum()
                 progress.update(len(truth_rows))
-        # The truth first, so that a finished log always has it.
-        temporary[1].replace(truth)
-        temporary[0].replace(output)
-    finally:
-        for path in temporary:
-            path.unlink(missing_ok=True)
-    return SyntheticSummary(output, truth, rows, int(clicks))
+    return SyntheticSummary(output, truth_path(paths[0]), rows, int(clicks))
 
 
-def _check(output: Path, rows: int, seed: int, workers: int) -> None:
-    if rows <= 0:
-        raise ValueError(f"a log needs at least 1 row, asked for {rows:,}")
+def _check(output: Path, rows: int, seed: int, workers: int, drift: Drift | None, part_rows: int | None) -> None:
+    rows_per_day = None if drift is None else drift.rows_per_day
+    for name, number in (("rows", rows), ("rows a part", part_rows), ("rows a day", rows_per_day)):
+        if number is not None and number <= 0:
+            raise ValueError(f"{name}: expected 1 or more, found {number:,}")
+    if drift is not None and rows > MAX_DAYS * drift.rows_per_day:
+        raise ValueError(f"{rows:,} rows are more than {MAX_DAYS} days of {drift.rows_per_day:,}; give more rows a day")
     if not 0 <= seed < 1 << 62:
         raise ValueError(f"the seed must be from 0 to 2**62 - 1, found {seed}")
     if workers <= 0:
         raise ValueError(f"at least 1 worker is needed, asked for {workers}")
     if not output.parent.is_dir():
         raise FileNotFoundError(f"cannot write {output}: there is no folder {output.parent}; make it first")
-    if output.is_dir():
+    if part_rows is None and output.is_dir():
         raise IsADirectoryError(f"cannot write {output}: it is a folder; name a file, such as {output / 'train.txt'}")
+    if part_rows is not None and output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise FileExistsError(f"cannot write parts to {output}: it is there and no empty folder; name another one")
 
 
-def _made_in_order(
-    log: SyntheticLog, sizes: list[int], compress: bool, workers: int
-) -> Iterator[tuple[bytes, pa.Table]]:
-    """Yield text and truth of each block. At most two blocks a worker are in memory."""
-    if workers == 1 or len(sizes) == 1:
-        for block, rows in enumerate(sizes):
-            yield _make(log, block, rows, compress)
+def _pieces(first: int, end: int) -> list[Piece]:
+    """Return the rows from `first` to `end` as (first, end) of pieces that lie in one block each."""
+    cuts = [first, *range(first // BLOCK_ROWS * BLOCK_ROWS + BLOCK_ROWS, end, BLOCK_ROWS), end]
+    return list(pairwise(cuts))
+
+
+def _write(path: Path, made: Iterator[Made], pieces: list[Piece]) -> Iterator[pa.Table]:
+    """Write a file of the next pieces, and its truth. Yield the truth of each."""
+    truth, first_row = truth_path(path), pieces[0][0]
+    temporary = [path.with_name(path.name + ".tmp") for path in (path, truth)]
+    try:
+        with temporary[0].open("wb") as text_file, pq.ParquetWriter(temporary[1], TRUTH_SCHEMA) as truth_file:
+            for start, end in pieces:
+                text, probability, label = next(made)
+                text_file.write(text)
+                row_numbers = np.arange(start - first_row, end - first_row)
+                truth_rows = pa.table([row_numbers, probability, label], schema=TRUTH_SCHEMA)
+                truth_file.write_table(truth_rows)
+                yield truth_rows
+        # The truth first, so that a finished log always has it.
+        temporary[1].replace(truth)
+        temporary[0].replace(path)
+    finally:
+        for unfinished in temporary:
+            unfinished.unlink(missing_ok=True)
+
+
+def _made_in_order(log: SyntheticLog, pieces: list[Piece], compress: bool, workers: int) -> Iterator[Made]:
+    """Yield text, probabilities and labels of each piece. At most two pieces a worker are in memory."""
+    if workers == 1 or len(pieces) == 1:
+        yield from (_make(log, piece, compress) for piece in pieces)
         return
     # "spawn", as a forked copy of a process with pyarrow's threads running may hang.
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        pending: deque[Future[tuple[bytes, pa.Table]]] = deque()
-        for block, rows in enumerate(sizes):
-            pending.append(pool.submit(_make, log, block, rows, compress))
+        pending: deque[Future[Made]] = deque()
+        for piece in pieces:
+            pending.append(pool.submit(_make, log, piece, compress))
             if len(pending) == 2 * workers:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
 
 
-def _make(log: SyntheticLog, block: int, rows: int, compress: bool) -> tuple[bytes, pa.Table]:
-    made = draw_block(log, block)
+def _make(log: SyntheticLog, piece: Piece, compress: bool) -> Made:
+    block, start = divmod(piece[0], BLOCK_ROWS)
+    made, rows = draw_block(log, block), slice(start, start + piece[1] - piece[0])
     text = block_text(made, rows)
     if compress:
         # Each block is a gzip member of its own; a reader sees them as one stream (RFC 1952, 2.2).
         text = gzip.compress(text, GZIP_LEVEL, mtime=0)
-    first_row = block * BLOCK_ROWS
-    row_numbers = np.arange(first_row, first_row + rows)
-    return text, pa.table([row_numbers, made.probability[:rows], made.label[:rows]], schema=TRUTH_SCHEMA)
+    return text, made.probability[rows], made.label[rows]
 
 
 def _uniforms(seed: int, block: int, streams: int) -> np.ndarray:

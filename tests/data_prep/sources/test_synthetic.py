@@ -10,9 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
+from data_prep.checks.pre_check import pre_check
+from data_prep.options.prepare_options import read_options
 from data_prep.prepared.truth import area_under_curve, best_possible, read_truth, truth_path
 from data_prep.sources import clicks, synthetic
 from data_prep.sources.clicks import expected_auc, sigmoid, solve_scale_and_bias
+from data_prep.sources.drift import SHOCK_DAY, Drift
 from data_prep.sources.shape import CATEGORICAL_NAMES, FACTS_FILE, load_shape
 from data_prep.sources.synthetic import BLOCK_ROWS, block_text, draw_block, synthesize, synthetic_log, value_codes
 
@@ -29,7 +32,7 @@ def log():
 def sample(log):
     """Numbers, their missing mask, ranks and labels of as many rows as the published sample has."""
     blocks = [draw_block(log, index) for index in range(-(-SAMPLE_ROWS // BLOCK_ROWS))]
-    names = ("numbers", "number_missing", "ranks", "label", "probability")
+    names = ("numbers", "number_missing", "values", "label", "probability")
     return {
         name: np.concatenate([np.atleast_2d(getattr(block, name)) for block in blocks], axis=1)[:, :SAMPLE_ROWS]
         for name in names
@@ -56,10 +59,10 @@ def test_lines_have_the_raw_form(small_log):
 
 def test_text_says_what_was_drawn(log):
     block = draw_block(log, 0)
-    rows = [line.split("\t") for line in block_text(block, 200).decode().splitlines()]
+    rows = [line.split("\t") for line in block_text(block, slice(200)).decode().splitlines()]
     for row in range(200):
-        missing = np.concatenate([block.number_missing[:, row], block.ranks[:, row] < 0])
-        codes = [f"{value_codes(field, block.ranks[field, row : row + 1])[0]:08x}" for field in range(26)]
+        missing = np.concatenate([block.number_missing[:, row], block.values[:, row] < 0])
+        codes = [f"{value_codes(field, block.values[field, row : row + 1])[0]:08x}" for field in range(26)]
         cells = [*map(str, block.numbers[:, row]), *codes]
         expected = ["" if gone else cell for cell, gone in zip(cells, missing, strict=True)]
         assert rows[row] == [str(block.label[row]), *expected]
@@ -152,7 +155,7 @@ def test_values_are_unique_codes():
 
 
 def test_missing_shares_and_fields_missing_together(sample):
-    missing = np.concatenate([sample["number_missing"], sample["ranks"] < 0])
+    missing = np.concatenate([sample["number_missing"], sample["values"] < 0])
     published = np.array(FACTS["integer"]["missing_percent"] + FACTS["categorical"]["missing_percent"])
     assert missing.mean(axis=1) * 100 == pytest.approx(published, abs=0.6)  # four standard errors at 44 %
     names = [f"I{i}" for i in range(1, 14)] + CATEGORICAL_NAMES
@@ -163,7 +166,7 @@ def test_missing_shares_and_fields_missing_together(sample):
 
 def test_distinct_values_and_top_shares(sample):
     for field, name in enumerate(CATEGORICAL_NAMES):
-        ranks = sample["ranks"][field]
+        ranks = sample["values"][field]
         values, counts = np.unique(ranks[ranks >= 0], return_counts=True)
         published = FACTS["categorical"]["distinct_in_137139_rows"][field]
         # The curve through all published counts is within 11 % of this one; a few values matter in small fields.
@@ -175,7 +178,7 @@ def test_distinct_values_and_top_shares(sample):
 def test_new_values_arrive_late_as_in_the_real_log(sample):
     first = SAMPLE_ROWS * 6 // 7
     for name, published in FACTS["unseen_in_last_seventh_given_first_six_percent"].items():
-        ranks = sample["ranks"][CATEGORICAL_NAMES.index(name)]
+        ranks = sample["values"][CATEGORICAL_NAMES.index(name)]
         late = ranks[first:][ranks[first:] >= 0]
         unseen = 100 * (~np.isin(late, ranks[:first])).mean()
         assert unseen == pytest.approx(published, abs=2.5), name
@@ -227,9 +230,16 @@ def test_effects_belong_to_values_not_to_rows(log):
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"rows": 0}, ValueError, "a log needs at least 1 row, asked for 0"),
-        ({"rows": -3}, ValueError, "a log needs at least 1 row, asked for -3"),
+        ({"rows": 0}, ValueError, "rows: expected 1 or more, found 0"),
+        ({"rows": -3}, ValueError, "rows: expected 1 or more, found -3"),
         ({"seed": -1}, ValueError, "the seed must be from 0 to 2**62 - 1, found -1"),
+        ({"part_rows": 0}, ValueError, "rows a part: expected 1 or more, found 0"),
+        ({"drift": Drift(0, 0)}, ValueError, "rows a day: expected 1 or more, found 0"),
+        (
+            {"rows": 1801, "drift": Drift(0, 10)},
+            ValueError,
+            "1,801 rows are more than 180 days of 10; give more rows a day",
+        ),
         ({"workers": 0}, ValueError, "at least 1 worker is needed, asked for 0"),
         (
             {"output": "none/a.txt"},
@@ -255,3 +265,91 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         synthesize(tmp_path / "train.txt", rows=10, workers=1)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def drifting():
+    """A log of a block a day."""
+    return synthetic_log(7, Drift(7, BLOCK_ROWS))
+
+
+@pytest.fixture(scope="module")
+def days(drifting):
+    return {day: draw_block(drifting, day) for day in (0, 1, 8, SHOCK_DAY - 1, SHOCK_DAY)}
+
+
+def test_parts_are_the_log_in_pieces(tmp_path):
+    drift, rows = Drift(3, 20_000), BLOCK_ROWS + 12_000
+    whole = synthesize(tmp_path / "log.txt", rows, seed=3, workers=1, drift=drift)
+    parts = synthesize(tmp_path / "parts", rows, seed=3, workers=2, drift=drift, part_rows=15_000)
+    paths = sorted(parts.log_path.glob("*.txt"))
+    assert [path.name for path in paths] == ["part-00000.txt", "part-00001.txt", "part-00002.txt"]
+    assert b"".join(path.read_bytes() for path in paths) == whole.log_path.read_bytes()
+    truths = [pq.read_table(truth_path(path)) for path in paths]
+    assert [truth["row_number"].to_pylist() for truth in truths] == [list(range(len(truth))) for truth in truths]
+    probability = np.concatenate([truth["probability"].to_numpy() for truth in truths])
+    assert probability.tolist() == pq.read_table(whole.truth_path)["probability"].to_pylist()
+    assert parts.clicks == whole.clicks
+
+
+def test_parts_are_not_written_beside_other_files(tmp_path):
+    (tmp_path / "old.txt").touch()
+    with pytest.raises(FileExistsError, match="it is there and no empty folder; name another one"):
+        synthesize(tmp_path, 10, part_rows=5)
+
+
+def test_a_drifting_log_has_times_that_follow_the_sun(days):
+    for day, block in days.items():
+        seconds = block.times - block.times[0] // 86400 * 86400
+        assert block.times[0] == 1388534400 + 86400 * day and (np.diff(block.times) >= 0).all()
+        by_quarter = np.bincount(seconds // 21600, minlength=4) / BLOCK_ROWS
+        assert by_quarter[1:3].min() > 0.3 > 0.2 > by_quarter[[0, 3]].max()
+        text = block_text(block, slice(5, 7)).decode().splitlines()
+        assert [line.split("\t")[-1] for line in text] == [str(time) for time in block.times[5:7]]
+
+
+def test_values_are_born_and_die_and_share_no_code(drifting, days):
+    for field in range(26):
+        values = [block.values[field][block.values[field] >= 0] for block in days.values()]
+        num_ranks = int(drifting.shape.values[field].edges[-1])
+        distinct = np.unique(np.concatenate(values))
+        assert len(np.unique(value_codes(field, distinct))) == len(distinct)
+        for of_day in values:  # a life is longer than a day, so a rank has two values in it at most
+            assert np.unique(np.unique(of_day) % num_ranks, return_counts=True)[1].max() <= 2
+    first_numbers = np.array([[of_field.edges[-1]] for of_field in drifting.shape.values])
+    is_new = [(block.values >= first_numbers).mean() for block in days.values()]
+    assert is_new == sorted(is_new) and is_new[0] < 0.05 < 0.1 < is_new[-1] < 0.3
+
+
+def test_effects_walk_slowly_and_two_fields_are_shocked(drifting):
+    field, shocked = 2, 8
+    values = np.arange(20_000)
+    key = np.array([5], np.uint64)
+
+    def at(day, of_field=field):
+        return drifting.drift.effects(of_field, key, values, np.full(len(values), float(day)))
+
+    def likeness(first, second):
+        return np.corrcoef(first, second)[0, 1]
+
+    for day in (0, 3.7, 100):
+        assert at(day).mean() == pytest.approx(0, abs=0.03) and at(day).std() == pytest.approx(1, abs=0.02)
+    assert likeness(at(0), at(0.1)) > 0.999
+    fading = [likeness(at(0), at(day)) for day in (0.5, 2, 6, 40)]
+    assert fading == sorted(fading, reverse=True) and fading[-1] == pytest.approx(0.7, abs=0.03)
+    just_before = np.nextafter(SHOCK_DAY, 0)
+    assert likeness(at(just_before), at(SHOCK_DAY)) > 0.999
+    assert likeness(at(just_before, shocked), at(SHOCK_DAY, shocked)) == pytest.approx(0, abs=0.03)
+
+
+def test_a_drifting_log_is_as_hard_as_one_that_does_not(days):
+    for block in days.values():
+        assert 0.1 < block.label.mean() < 0.4
+        assert 0.79 < area_under_curve(block.probability, block.label) < 0.84
+
+
+def test_the_description_of_a_drifting_log_goes_with_it(tmp_path):
+    log = synthesize(tmp_path / "log.txt", 3000, seed=3, workers=1, drift=Drift(3, 1000)).log_path
+    options = read_options(None, [], Path("configs/data/drift.yaml"))
+    findings = pre_check([str(log)], 3000, options.data, options)
+    assert not findings.wrong
