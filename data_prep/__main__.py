@@ -219,7 +219,7 @@ def _pre_check(command: argparse.Namespace, settings: list[str]) -> None:
     from data_prep.checks.pre_check import pre_check, print_findings
 
     options = read_options(overrides=settings, data_path=command.data)
-    findings = pre_check(command.input, command.rows, options.data, options)
+    findings = pre_check(command.input, command.rows, options.data, options.categorical_columns)
     print_findings(findings)
     if findings.wrong:
         raise ValueError(

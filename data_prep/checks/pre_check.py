@@ -26,8 +26,8 @@ from data_prep.checks.rejects import Findings, check_rejects
 from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.crosses import text_columns
 from data_prep.kernels.parsed import Chunk, ParsedRows
+from data_prep.options.columns import CategoricalColumn
 from data_prep.options.log_format import LogFormat
-from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.truth import area_under_curve
 from data_prep.raw_log.log_files import find_log
 from data_prep.raw_log.sample import FileSample, sample_log
@@ -82,9 +82,9 @@ def pre_check(
     inputs: str | Path | Sequence[str | Path],
     num_rows: int = DEFAULT_ROWS,
     log_format: LogFormat | None = None,
-    options: PrepareOptions | None = None,
+    categorical: Sequence[CategoricalColumn] = (),
 ) -> Findings:
-    """Print the figures of the first rows, those of the options' crosses too, and return what is wrong and odd.
+    """Print figures of the first rows and of the crosses among `categorical`. Return what is wrong and odd.
 
     Raises FileNotFoundError and ValueError as `find_log` and `open_log`, ValueError if num_rows is below 1.
     """
@@ -107,8 +107,7 @@ def pre_check(
     if len(labels):
         facts = json.loads(FACTS_PATH.read_text("utf-8")) if log_format.columns == LogFormat().columns else None
         columns = columns_of(rows, log_format, facts)
-        crosses = cross_columns(rows, options) if options else []
-        _print_columns([*columns, *crosses], facts is not None)
+        _print_columns([*columns, *cross_columns(rows, categorical)], facts is not None)
         print(log_format.label_in_words)
         _check_labels(labels, facts, findings)
         _check_columns(columns, len(labels), findings)
@@ -145,12 +144,12 @@ def columns_of(rows: Sequence[ParsedRows], log_format: LogFormat, facts: dict[st
     return list(_columns(rows, log_format, facts))
 
 
-def cross_columns(rows: Sequence[ParsedRows], options: PrepareOptions) -> list[Column]:
+def cross_columns(rows: Sequence[ParsedRows], categorical: Sequence[CategoricalColumn]) -> list[Column]:
     """Return the crosses of parsed rows as columns."""
-    known: dict[str, dict[bytes, int]] = {column.name: {} for column in options.categorical_columns if column.cross}
+    known: dict[str, dict[bytes, int]] = {column.name: {} for column in categorical if column.cross}
     codes: dict[str, list[NDArray[np.int64]]] = {name: [] for name in known}
     for part in rows:
-        texts = text_columns(part, options.categorical_columns, choose_kernels("auto"))
+        texts = text_columns(part, categorical, choose_kernels("auto"))
         for column, of_rows, present in texts:
             if column.cross:
                 of_cross = known[column.name]

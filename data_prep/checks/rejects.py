@@ -117,22 +117,21 @@ def _most_common(numbers: Iterable[int]) -> int:
 
 
 def check_statistics(
-    statistics: LogStatistics, options: PrepareOptions, log_name: str, folder: Path, is_fitted: bool
+    statistics: LogStatistics, max_reject_fraction: float, log_name: str, folder: Path, is_fitted: bool
 ) -> None:
     """Raise ValueError if the log is empty, has too many bad lines, or no training row to fit anything to."""
     if statistics.num_lines == 0:
-        raise ValueError(f"{log_name} is empty; expected lines of {options.data.description}")
-    limit = options.max_reject_fraction * statistics.num_lines
-    if statistics.num_rejects > limit:
+        raise ValueError(f"{log_name} is empty; expected lines of {statistics.log_format.description}")
+    if statistics.num_rejects > max_reject_fraction * statistics.num_lines:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(statistics.rejects_by_reason.items()))
         lines = [printable(line[:_REJECT_BYTES_SHOWN]) for line in _first_rejects(folder, _REJECTS_SHOWN)]
         raise ValueError(
             f"{statistics.num_rejects:,} of {statistics.num_lines:,} lines of {log_name} are bad ({reasons}), more "
-            f"than prepare.max_reject_fraction={options.max_reject_fraction:g} allows. The first ones "
+            f"than prepare.max_reject_fraction={max_reject_fraction:g} allows. The first ones "
             "(line number, reason, line):\n"
             + "\n".join(lines)
-            + _other_form(statistics, options, folder)
-            + _other_labels(statistics, options, folder)
+            + _other_form(statistics, folder)
+            + _other_labels(statistics, folder)
         )
     if statistics.num_training_rows == 0 and is_fitted:
         raise ValueError(
@@ -141,7 +140,7 @@ def check_statistics(
         )
 
 
-def _other_form(statistics: LogStatistics, options: PrepareOptions, folder: Path) -> str:
+def _other_form(statistics: LogStatistics, folder: Path) -> str:
     """Return advice if most bad lines have other columns than the log should, else ""."""
     rejects = statistics.rejects_by_reason
     if 2 * (rejects["columns"] + rejects["too long"]) < statistics.num_lines:
@@ -154,15 +153,15 @@ def _other_form(statistics: LogStatistics, options: PrepareOptions, folder: Path
     separator = max(_TEXT_SEPARATORS, key=line.count)
     return (
         f"\nThe first one has {line.count(separator) + 1} columns between {separator!r}; the preparation expects "
-        f"{options.data.description}. Another log is described by a file as in configs/data/: --data FILE"
+        f"{statistics.log_format.description}. Another log is described by a file as in configs/data/: --data FILE"
     )
 
 
-def _other_labels(statistics: LogStatistics, options: PrepareOptions, folder: Path) -> str:
+def _other_labels(statistics: LogStatistics, folder: Path) -> str:
     """Return the values of the label where most lines are rejected for it, and the setting, else ""."""
     if 2 * statistics.rejects_by_reason["label"] < statistics.num_lines:
         return ""
-    log_format, column = options.data, options.data.label_column
+    log_format, column = statistics.log_format, statistics.log_format.label_column
     rows = [line.split(b"\t", 2)[2] + b"\n" for line in _first_rejects(folder, _LABELS_READ)]
     names = list(log_format.columns)
     if log_format.others == "ignored":  # the file's own order, which its header has, is not known here

@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from data_prep.options.log_format import BOOLEANS
-from data_prep.options.prepare_options import PrepareOptions
+from data_prep.options.log_format import BOOLEANS, LogFormat
 from data_prep.raw_log.log_files import LogFile, is_parquet
 
 if TYPE_CHECKING:
@@ -32,13 +31,12 @@ def texts_among(known: Collection[str], num_values: int) -> tuple[str, ...]:
     return pair if is_clear else ()
 
 
-def with_booleans(files: Sequence[LogFile], options: PrepareOptions, given: BaseVocabulary | None) -> PrepareOptions:
-    """Return the options of a preparation with the texts of the booleans in its Parquet files.
+def with_booleans(files: Sequence[LogFile], log_format: LogFormat, given: BaseVocabulary | None) -> LogFormat:
+    """Return the format of a log with the texts of the booleans in its Parquet files.
 
-    A new vocabulary has 1 and 0 for them, unless the options name others. Raises ValueError for a column that is
+    A new vocabulary has 1 and 0 for them, unless the format names others. Raises ValueError for a column that is
     boolean in some files only, or whose texts are not clear from the vocabulary that is extended.
     """
-    log_format = options.data
     names = {name for name in log_format.text_fields if name not in log_format.booleans}
     found = {file.location: _boolean_columns(file, names) for file in files}
     booleans = dict(log_format.booleans)
@@ -57,7 +55,7 @@ def with_booleans(files: Sequence[LogFile], options: PrepareOptions, given: Base
             raise ValueError(f"{where}, and in {other} it does not; {advice}")
         else:
             booleans[name] = ("1", "0")
-    return dataclasses.replace(options, data=dataclasses.replace(log_format, booleans=booleans))
+    return dataclasses.replace(log_format, booleans=booleans)
 
 
 def _boolean_columns(file: LogFile, names: set[str]) -> set[str]:

@@ -64,13 +64,13 @@ class RowEncoder:
         self._dtype = dtype
         self._options = options
         columns = options.categorical_columns
-        lengths = [column.max_length for column in columns]
-        firsts = dict(zip((column.name for column in columns), np.cumsum(lengths) - lengths, strict=True))
+        self.lengths = np.array([column.max_length for column in columns])  # [C] each column's positions
+        firsts = dict(zip((column.name for column in columns), np.cumsum(self.lengths) - self.lengths, strict=True))
         self._first_positions = firsts
         self._number_positions = [firsts[column.name] for column in columns if not column.is_text]
         names = [column.name for column in options.vocabularies]
         of_columns = [names.index(column.shares or column.name) for column in columns]
-        self._vocabularies = np.repeat(of_columns, lengths)  # the vocabulary of each position
+        self._vocabularies = np.repeat(of_columns, self.lengths)  # the vocabulary of each position
 
     @functools.cached_property
     def log_format(self) -> LogFormat:

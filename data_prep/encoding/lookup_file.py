@@ -34,6 +34,10 @@ class TableLayout:
     arrays: tuple[tuple[str, int], ...]  # dtype and length of each, in the file's order
     numbers: tuple[int, ...]  # the other attributes of FieldLookup or StringLookup
 
+    @property
+    def num_oov_ids(self) -> int:
+        return self.numbers[-1]
+
 
 @dataclass(frozen=True)
 class LookupTables:

@@ -2,7 +2,7 @@
 
 Workers import this file, so it imports neither pyarrow nor tqdm: they cost each worker memory and start-up time.
 
-Letters: n rows, C categorical columns.
+Letters: n rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.crosses import presence, text_columns
 from data_prep.kernels.numpy_kernels import NOTHING, CountedStrings, count_float_bins, merge
 from data_prep.kernels.parsed import Chunk, ParsedChunk, ParsedRows
-from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.split import TRAIN, SplitRule, assign_rows, splitmix64
 from data_prep.statistics.profile import ChunkSpans
@@ -64,14 +63,37 @@ class ChunkCounter:
         parsed: ParsedChunk = kernels.parse_chunk(chunk, self.options.data)
         parsed = dataclasses.replace(parsed, rows=parsed.rows.with_lists(self.options.data, kernels))
         rows = parsed.rows
-        training = assign_rows(self.split, rows, self.options, chunk.file.place) == TRAIN
-        missing = count_missing(rows, training, self.options)
+        training = assign_rows(self.split, rows, chunk.file.place) == TRAIN
         return dataclasses.replace(
-            count_lines(self.options.data, kernels, chunk, parsed, training, missing),
+            self.count_lines(chunk, parsed, training),
             numeric=[self._numeric(rows, name, training) for name in self.options.data.numeric_fields],
             sample=self._sample(rows, training) if self.options.numeric_transform == "quantile" else None,
             values=self._count_numbers(rows, training, kernels),
             texts=self._count_texts(rows, training, kernels),
+        )
+
+    def count_lines(self, chunk: Chunk, parsed: ParsedChunk, training: NDArray[np.bool_]) -> ChunkCounts:
+        """Return the counts that need no pass of their own: lines, rejects, training rows and their missing values."""
+        rows, log_format = parsed.rows, self.options.data
+        count_bins = choose_kernels(self.options.kernels).count_bins
+        return ChunkCounts(
+            num_lines=chunk.num_lines,
+            rejects_by_reason=parsed.rejects_by_reason,
+            rejects_tsv=parsed.rejects_tsv,
+            num_training_rows=int(training.sum()),
+            numeric=[],
+            missing=[
+                int(np.count_nonzero(training > present))
+                for present in presence(rows, self.options.categorical_columns)
+            ],
+            cut={name: int(np.count_nonzero(lists.cut & training)) for name, lists in rows.lists.items()},
+            values=[],
+            texts=[],
+            bins=[
+                (count_float_bins if name in log_format.float_fields else count_bins)(*rows.columns[name], training)
+                for name in log_format.sized_fields
+            ],
+            spans=ChunkSpans.of(rows.row_numbers, rows.labels),
         )
 
     def _count_numbers(
@@ -116,36 +138,3 @@ class ChunkCounter:
             cells, present = rows.columns[name]
             numbers[place] = np.where(present, cells, np.nan)[training]
         return RowSample.of(splitmix64(self.options.seed, rows.row_numbers[training]), numbers)
-
-
-def count_lines(
-    log_format: LogFormat,
-    kernels: ModuleType,
-    chunk: Chunk,
-    parsed: ParsedChunk,
-    training: NDArray[np.bool_],
-    missing: list[int],
-) -> ChunkCounts:
-    """Return the counts that need no pass of their own: lines, rejects, training rows and their missing values [C]."""
-    rows = parsed.rows
-    return ChunkCounts(
-        num_lines=chunk.num_lines,
-        rejects_by_reason=parsed.rejects_by_reason,
-        rejects_tsv=parsed.rejects_tsv,
-        num_training_rows=int(training.sum()),
-        numeric=[],
-        missing=missing,
-        cut={name: int(np.count_nonzero(lists.cut & training)) for name, lists in rows.lists.items()},
-        values=[],
-        texts=[],
-        bins=[
-            (count_float_bins if name in log_format.float_fields else kernels.count_bins)(*rows.columns[name], training)
-            for name in log_format.sized_fields
-        ],
-        spans=ChunkSpans.of(rows.row_numbers, rows.labels),
-    )
-
-
-def count_missing(rows: ParsedRows, training: NDArray[np.bool_], options: PrepareOptions) -> list[int]:
-    """Return the number of training rows in which each categorical column [C] is missing."""
-    return [int(np.count_nonzero(training > present)) for present in presence(rows, options.categorical_columns)]

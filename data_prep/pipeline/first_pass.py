@@ -64,7 +64,7 @@ def fit(
     (folder / REJECTS_FILE).write_bytes(b"")
     if needs_counting(options, base):
         count_log(reading, split, options, statistics, folder)
-        check_statistics(statistics, options, reading.name, folder, is_fitted=True)
+        check_statistics(statistics, options.max_reject_fraction, reading.name, folder, is_fitted=True)
     if base is not None and base.extends:
         extended = extend_base_vocabulary(base, statistics, options, folder)
         fitted = Fitted(statistics, base.schema.numeric, extended)

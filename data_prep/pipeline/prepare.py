@@ -82,7 +82,7 @@ def prepare(
     if extend and vocabulary_of is None:
         raise ValueError("--extend adds to the vocabulary of a prepared folder; name it: --vocabulary DIR")
     base = read_base_vocabulary(vocabulary_of, options, extend) if vocabulary_of else None
-    options = with_booleans(files, options, base)
+    options = replace(options, data=with_booleans(files, options.data, base))
     identity = run_fingerprint(files, options, base, file_rows)
     chunk_bytes = chunk_bytes or memory_limit.chunk_bytes(options)
     needed = whole_bytes(guess_rows(files), *_row_bytes(options))
@@ -160,7 +160,7 @@ def _make_files(
         splits = lay_out_for_zoo(splits, blocks_folder, work_dir.folder)
 
     if is_only_pass:
-        check_statistics(statistics, options, reading.name, work_dir.folder, is_fitted=base is None)
+        check_statistics(statistics, options.max_reject_fraction, reading.name, work_dir.folder, base is None)
         if not base:  # write vocabulary.parquet again, now with counts
             vocabulary = fit_vocabulary(statistics, options, len(numeric), work_dir.folder)
     write_statistics(statistics, work_dir.folder)

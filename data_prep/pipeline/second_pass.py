@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from data_prep.encoding.encoder import RowEncoder
 from data_prep.encoding.lookup_file import LookupTables
 from data_prep.execution.pieces import storable
-from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.parsed import Chunk
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.pipeline.count import count_lines, count_missing
+from data_prep.pipeline.count import ChunkCounter
 from data_prep.pipeline.split import TRAIN, SplitRule, assign_rows
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import NO_ID, SPLITS, NumericField
@@ -56,33 +55,27 @@ class Encoder:
     ) -> None:
         self._rows = RowEncoder(numeric, lookup, dtype, options)
         self._split = split
-        self._options = options
+        self._counter = ChunkCounter(split, options)
         self.counts = counts
         # Smaller ids are those of numeric columns, which no row has, or out of vocabulary.
-        self._first_own_id = len(numeric) + sum(options.num_oov_ids(column.name) for column in options.vocabularies)
+        self._first_own_id = len(numeric) + sum(layout.num_oov_ids for layout in lookup.layouts)
 
     def encode(self, chunk: Chunk) -> dict[str, Examples | EncodedRest]:
         """Parse a chunk and encode its good lines: the rows of each split, and last the rest, under REST."""
         parsed, encoded = self._rows.encode(chunk)
         rows = parsed.rows
-        splits = assign_rows(self._split, rows, self._options, chunk.file.place)
+        splits = assign_rows(self._split, rows, chunk.file.place)
         chosen = {name: np.flatnonzero(splits == index) for index, name in enumerate(SPLITS)}
         by_split = {name: encoded.take(of_split) for name, of_split in chosen.items()}
-        counts = None
-        if self.counts:
-            training = splits == TRAIN
-            missing = count_missing(rows, training, self._options)
-            kernels = choose_kernels(self._options.kernels)
-            counts = count_lines(self._options.data, kernels, chunk, parsed, training, missing)
         ids = by_split["train"].ids
         is_unknown = (ids < self._first_own_id) & (ids != NO_ID)
-        lengths = np.array([column.max_length for column in self._options.categorical_columns])
+        lengths = self._rows.lengths
         if ids.shape[1] > len(lengths):  # lists; reduceat would take two thirds of the counting's time without them
             is_unknown = np.logical_or.reduceat(is_unknown, np.cumsum(lengths) - lengths, axis=1)
         rest = EncodedRest(
             {name: rows.row_numbers[of_split] for name, of_split in chosen.items()},
             {name: int(part.labels.sum()) for name, part in by_split.items()},
             is_unknown.sum(axis=0),
-            counts,
+            self._counter.count_lines(chunk, parsed, splits == TRAIN) if self.counts else None,
         )
         return {**by_split, REST: rest}

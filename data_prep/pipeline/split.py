@@ -80,6 +80,7 @@ class TimeSplit:
     A bound is the time and the line of the first row after it. Rows without a time are the oldest.
     """
 
+    column: str
     train_end: tuple[int, int]
     valid_end: tuple[int, int]
 
@@ -120,15 +121,15 @@ class FileSplit:
 SplitRule = HashSplit | ChronologicalSplit | TimeSplit | StratifiedSplit | FileSplit
 
 
-def assign_rows(split: SplitRule, rows: ParsedRows, options: PrepareOptions, file: int) -> NDArray[np.int8]:
+def assign_rows(split: SplitRule, rows: ParsedRows, file: int) -> NDArray[np.int8]:
     """Return TRAIN, VALID or TEST for each row [n] of the log's file number `file`."""
-    to_split = RowsToSplit(rows.row_numbers, rows.labels, file)
-    return split.assign(to_split._replace(times=times_of(rows, options)) if options.split_time else to_split)
+    times = times_of(rows, split.column) if isinstance(split, TimeSplit) else np.empty(0, np.int64)
+    return split.assign(RowsToSplit(rows.row_numbers, rows.labels, file, times))
 
 
-def times_of(rows: ParsedRows, options: PrepareOptions) -> Times:
+def times_of(rows: ParsedRows, column: str) -> Times:
     """Return the times [n] that decide a chronological split, those that are missing below all others."""
-    times, present = rows.columns[options.split_time]
+    times, present = rows.columns[column]
     return np.where(present, times, NO_TIME)
 
 
@@ -144,14 +145,14 @@ class TimeCounter:
         and lines of their rows.
         """
         rows = choose_kernels(self.options.kernels).parse_chunk(chunk, self.options.data).rows
-        times = times_of(rows, self.options)
+        times = times_of(rows, self.options.split_time)
         if not self.spans:
             return np.unique(times >> _SPAN_BITS, return_counts=True)
         chosen = np.isin(times >> _SPAN_BITS, self.spans)
         return times[chosen], rows.row_numbers[chosen]
 
 
-def split_by_time(fractions: tuple[float, float], read_times: ReadTimes, folder: Path) -> TimeSplit:
+def split_by_time(column: str, fractions: tuple[float, float], read_times: ReadTimes, folder: Path) -> TimeSplit:
     """Return the rule by which the oldest rows are train, the next valid. `read_times` passes over the log.
 
     Memory is that of the log's spans of time, 7,500 a year. The rows of the bounds' spans wait in a file in `folder`.
@@ -172,7 +173,7 @@ def split_by_time(fractions: tuple[float, float], read_times: ReadTimes, folder:
         for rank, place in zip(ranks, within, strict=True)
     ]
     path.unlink()
-    return TimeSplit(bounds[0], bounds[1])
+    return TimeSplit(column, bounds[0], bounds[1])
 
 
 def _row_of_span(path: Path, span: int, rank: int) -> tuple[int, int]:
@@ -263,7 +264,8 @@ def find_split(reading: LogReading, options: PrepareOptions, pieces: Pieces) -> 
         names = [file.name for file in reading.files]
         if options.split_time:
             fractions = (options.train_fraction, options.train_fraction + options.valid_fraction)
-            split = split_by_time(fractions, functools.partial(_read_times, reading, options), pieces.folder)
+            read_times = functools.partial(_read_times, reading, options)
+            split = split_by_time(options.split_time, fractions, read_times, pieces.folder)
         else:
             split = make_split(options, reading.count_lines, functools.partial(_read_labels, reading), names)
         pieces.write("split", split)

@@ -67,7 +67,7 @@ TIMES = {
 def test_a_split_by_time_is_that_of_all_rows_in_order(tmp_path, monkeypatch, kind, fractions):
     monkeypatch.setattr(split, "_BLOCK_ROWS", 1_000)
     times, lines = TIMES[kind](np.random.default_rng(1)), np.arange(0, 15_000, 3)
-    rule = split_by_time(fractions, functools.partial(read_times, times, lines), tmp_path)
+    rule = split_by_time("time", fractions, functools.partial(read_times, times, lines), tmp_path)
     rank = np.argsort(np.lexsort((lines, times)))
     expected = sum((rank >= round(fraction * len(times))).astype(int) for fraction in fractions)
     assert rule.assign(RowsToSplit(lines, times=times)).tolist() == expected.tolist()
@@ -80,7 +80,7 @@ def test_a_split_by_time_keeps_no_rows_in_memory(tmp_path, monkeypatch):
     times = np.random.default_rng(1).integers(0, 1 << 10, 300_000)
     read = functools.partial(read_times, times, np.arange(len(times)))
     tracemalloc.start()
-    split_by_time((0.5, 0.7), read, tmp_path)
+    split_by_time("time", (0.5, 0.7), read, tmp_path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < times.nbytes / 2
