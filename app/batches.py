@@ -19,9 +19,10 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from data_prep.prepared.data_files import damaged_files
 from data_prep.prepared.examples import Examples, concatenate
 from data_prep.prepared.reader import read_blocks
-from data_prep.prepared.schema import ADVICE, VOCABULARY_FILE, Schema, damaged_files
+from data_prep.prepared.schema import ADVICE, VOCABULARY_FILE, Schema
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ require("bokeh", "isal", "jinja2", "numpy", "pyarrow", "tqdm", "xxhash", "yaml")
 
 from data_prep.execution.pools import KINDS, ExecutorChoice
 from data_prep.execution.stopping import Stopped, stop_by_signals
-from data_prep.options.prepare_options import PREPARE_SECTION, PrepareOptions, read_options
+from data_prep.options.options_file import PREPARE_SECTION, read_options
+from data_prep.options.prepare_options import PrepareOptions
 
 CRITEO_DATA = Path(__file__).parents[1] / "configs" / "data" / "criteo.yaml"
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"

@@ -18,7 +18,7 @@ from app.config.config import Config
 from app.config.run_settings import DeviceOptions
 from app.tables.native import library
 from common import settings
-from data_prep.options.prepare_options import read_options
+from data_prep.options.options_file import read_options
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
 from data_prep.sources.synthetic import synthesize

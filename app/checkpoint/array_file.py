@@ -16,16 +16,7 @@ from reprlib import repr as short_repr
 
 import numpy as np
 
-from app.checkpoint.disk import (
-    DamagedFileError,
-    FileReader,
-    FileRecord,
-    Part,
-    Progress,
-    no_progress,
-    read_checked,
-    write_file,
-)
+from app.checkpoint.disk import FileRecord, Part, Progress, no_progress, write_file
 
 DTYPE_NAMES = {"float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64"}
 DTYPE_NAMES |= {"float16": "F16", "int8": "I8", "uint8": "U8", "uint64": "U64"}  # of a bundle's tables
@@ -100,11 +91,11 @@ def read_entries(path: Path) -> dict[str, ArrayEntry]:
     """
     size = path.stat().st_size
     with path.open("rb") as file:
-        length = _header_bytes(path, file.read(LENGTH_BYTES), size)
-        return _entries(path, file.read(length), size)
+        length = header_length(path, file.read(LENGTH_BYTES), size)
+        return entries_of(path, file.read(length), size)
 
 
-def _header_bytes(path: Path, first: bytes, size: int) -> int:
+def header_length(path: Path, first: bytes, size: int) -> int:
     """Return the length of the header of a file of `size` bytes that begins with `first`."""
     length = int.from_bytes(first, "little")
     if len(first) < LENGTH_BYTES or length > min(MOST_HEADER_BYTES, size - LENGTH_BYTES):
@@ -114,7 +105,8 @@ def _header_bytes(path: Path, first: bytes, size: int) -> int:
     return length
 
 
-def _entries(path: Path, header: bytes, size: int) -> dict[str, ArrayEntry]:
+def entries_of(path: Path, header: bytes, size: int) -> dict[str, ArrayEntry]:
+    """Return the entries of a header of a file of `size` bytes. Raises as `read_entries`."""
     try:
         described = json.loads(header.decode(), object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:
@@ -163,45 +155,3 @@ def _entry(entry: object, begin: int, start: int, size: int) -> ArrayEntry:
     if begin + start + num_bytes > size:
         raise ValueError(f"ends at {begin + start + num_bytes:,}, and the file has {size:,} bytes")
     return ArrayEntry(DTYPES[dtype], tuple(shape), begin + start, num_bytes)
-
-
-class ArrayReader:
-    """Reads a file's arrays once, in the order of the file. `read_arrays_once` makes it."""
-
-    def __init__(self, path: Path, reader: FileReader, entries: dict[str, ArrayEntry]) -> None:
-        self.path = path
-        self.entries = entries
-        self._reader = reader
-
-    def next_array(self, entry: ArrayEntry) -> np.ndarray:
-        """Return a copy of the next array."""
-        array = np.empty(entry.shape, entry.dtype)
-        self._check_all_came(self._reader.take_into(array.reshape(-1).view(np.uint8)), entry.num_bytes)
-        return array
-
-    def next_rows(self, entry: ArrayEntry, most_bytes: int) -> Iterator[np.ndarray]:
-        """Yield the next array in pieces of rows that are contiguous in memory, each valid until the next."""
-        start, end = 0, entry.shape[0]
-        row_bytes = entry.num_bytes // max(end, 1)
-        while start < end:
-            ready = min(self._reader.available(), most_bytes) // row_bytes
-            count = min(max(ready, 1), end - start)
-            block = self._reader.take(count * row_bytes)
-            self._check_all_came(len(block), count * row_bytes)
-            yield np.frombuffer(block, entry.dtype).reshape(count, *entry.shape[1:])
-            start += count
-
-    def _check_all_came(self, num_bytes: int, expected: int) -> None:
-        if num_bytes < expected:
-            raise DamagedFileError(f"{self.path} ends early")
-
-
-def read_arrays_once(path: Path, expected: FileRecord, use: Callable[[ArrayReader], None]) -> None:
-    """Let `use` read the arrays, reading each byte of the file once, then compare the checksum.
-
-    Raises DamagedFileError for another size or checksum than expected: what `use` has read is then invalid.
-    """
-    size = expected["size_bytes"]
-    with read_checked(path, expected) as reader:
-        length = _header_bytes(path, bytes(reader.take(LENGTH_BYTES)), size)
-        use(ArrayReader(path, reader, _entries(path, bytes(reader.take(length)), size)))

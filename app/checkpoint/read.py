@@ -14,9 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from app.checkpoint.array_file import ArrayEntry, ArrayReader, read_arrays_once, read_entries
-from app.checkpoint.disk import DamagedFileError, FileRecord, Progress, check_size, no_progress, read_checked
+from app.checkpoint.array_file import ArrayEntry, read_entries
+from app.checkpoint.disk import DamagedFileError, FileRecord, Progress, check_size, no_progress
 from app.checkpoint.manifest import Manifest, ParentRecord, read_manifest, use_an_older
+from app.checkpoint.read_once import ArrayReader, read_arrays_once, read_checked
 from app.checkpoint.tower_slices import dense_files, join
 from app.checkpoint.write import ROW_IDS, ModelState, shard_name, step_name
 from app.tables.checks import check_bounds, check_row_ids, check_table

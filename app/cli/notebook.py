@@ -41,7 +41,8 @@ from common import settings
 from common.console import log_shown
 from common.frames import data_frame
 from data_prep.encoding.from_table import arrow_table
-from data_prep.options.prepare_options import PREPARE_SECTION, PrepareOptions, read_data
+from data_prep.options.options_file import PREPARE_SECTION, read_data
+from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import Schema, read_schema
 
 if TYPE_CHECKING:

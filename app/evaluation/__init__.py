@@ -1,3 +1,3 @@
 """Evaluation of a model: measure, score_bins, metrics, grouped_auc, slices (of the rows), calibration, selection (of
-the best), results, metric_text.
+the best), results and their curves, metric_text.
 """

@@ -18,7 +18,8 @@ from app.evaluation.results import TOP_VALUES, Groups, Measurement, first_column
 from app.evaluation.slices import Slice, SliceStream
 from common.console import progress_bar
 from common.frames import data_frame
-from data_prep.prepared.schema import Schema, row_numbers_file
+from data_prep.prepared.data_files import row_numbers_file
+from data_prep.prepared.schema import Schema
 from data_prep.prepared.truth import Best, best_possible
 
 if TYPE_CHECKING:

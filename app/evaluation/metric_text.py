@@ -7,10 +7,10 @@ import itertools
 
 import numpy as np
 
+from app.evaluation.curves import calibration_deciles
 from app.evaluation.measure import Evaluation
 from app.evaluation.metrics import MEASURED, METRICS, Metrics
 from app.evaluation.results import Groups
-from app.evaluation.score_bins import calibration_deciles
 from app.evaluation.slices import Slice
 from data_prep.prepared.truth import Best
 

@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from app.evaluation.curves import calibration_deciles, precision_recall_curve, roc_curve, score_histogram
 from app.evaluation.grouped_auc import GroupedAuc
 from app.evaluation.metrics import Metrics
-from app.evaluation.score_bins import Bins, calibration_deciles, precision_recall_curve, roc_curve, score_histogram
+from app.evaluation.score_bins import Bins
 from common.files import write_whole
 from data_prep.prepared.schema import VOCABULARY_FILE, CategoricalField, Schema
 from data_prep.prepared.truth import Best

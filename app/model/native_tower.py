@@ -23,8 +23,8 @@ from app.model.tower_optimizers import CLIP_EPSILON, Adam, DenseOptimizers, Ftrl
 from app.model.wide_deep import WideDeep
 from app.tables.checks import LARGEST_GRADIENT
 from app.tables.optimizers import ftrl_step
-from common.memory import HugeBuffer
 from common.native_library import address, output_address
+from common.pages import HugeBuffer
 
 Arrays = dict[str, np.ndarray]  # by names of the model's parameters
 # Sums arrays over ranks: the sums, valid until the next call, and True if all values are finite.

@@ -22,8 +22,8 @@ from app.model.dense_layer import MatMul
 from app.model.distinct_layer import NativeSumRows, distinct_layer
 from app.model.native_layer import dense_layer
 from app.model.recompute import Recomputed, recompute_layers
-from app.tables.fields import fields_of_model, num_deep_inputs
 from app.tables.initial import initial_rows
+from app.tables.model_fields import fields_of_model, num_deep_inputs
 from data_prep.prepared.schema import Schema
 
 

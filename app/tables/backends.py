@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 def pick_backend(wanted: Backend, fold_numeric: bool, num_ranks: int = 1, plain: bool = True) -> str:
     """Return the backend to use: `wanted`, or for auto the fastest that is available.
 
-    Without `plain` fields (`app.tables.fields.is_plain`), that is never stock.
+    Without `plain` fields (`app.tables.model_fields.is_plain`), that is never stock.
 
     Raises OSError where the wanted backend's library is missing. `app.training.validate` has the rules for settings.
     """

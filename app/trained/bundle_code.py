@@ -37,7 +37,7 @@ def write_code(folder: Path) -> None:
 def code_files(roots: Iterable[str]) -> list[Path]:
     """Return the files of the project that the modules `roots` import when they run, inside functions too.
 
-    A package's __init__.py is left out if it holds a docstring alone: Python does without.
+    A package's __init__.py is left out if nothing in it is imported: Python does without.
     """
     trees: dict[Path, ast.Module] = {}
     waiting = list(roots)
@@ -47,7 +47,6 @@ def code_files(roots: Iterable[str]) -> list[Path]:
         if path is None or path in trees:
             continue
         trees[path] = _WithoutTypes().visit(ast.parse(path.read_text(encoding="utf-8")))
-        waiting.append(module.rpartition(".")[0] or module)
         for node in ast.walk(trees[path]):
             if isinstance(node, ast.Import):
                 waiting += [alias.name for alias in node.names]

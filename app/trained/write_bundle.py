@@ -37,9 +37,9 @@ from app.scoring.bundle_tables import (
     write_rows,
 )
 from app.scoring.predictor import Predictor, probabilities
-from app.tables.fields import fields_of_model, is_plain
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, TableSnapshot, TableState, scored_table
+from app.tables.model_fields import fields_of_model, is_plain
 from app.tables.optimizers import ROWS, RunningMean, StepHistory
 from app.trained.bundle_code import CODE, write_code
 from app.trained.made_rows import make_rows
@@ -47,7 +47,8 @@ from app.trained.write_tower import rounding_bound, write_tower
 from data_prep.encoding.base import BaseVocabulary
 from data_prep.encoding.from_table import table_to_chunk
 from data_prep.encoding.prepared_vocabulary import open_vocabulary, write_lookup
-from data_prep.prepared.schema import Schema, write_schema
+from data_prep.prepared.data_files import write_schema
+from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
 

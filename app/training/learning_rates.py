@@ -15,8 +15,9 @@ from app.config.config import Config
 from app.config.optimizer_settings import DeepOptimizer
 from app.config.schedules import PlateauSchedule, Schedule
 from app.run.older import read_config
-from app.tables.fields import TableField, fields_of_model
+from app.tables.fields import TableField
 from app.tables.interface import DEEP, WIDE, TableRates, TablesSpec
+from app.tables.model_fields import fields_of_model
 from app.tables.optimizers import RunningMean, StepHistory, history_of_steps
 from data_prep.prepared.schema import Schema
 

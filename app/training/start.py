@@ -23,7 +23,7 @@ from app.run.decision import describe_kept, read_state, settings_of_run
 from app.run.report import leave_report
 from app.run.training_loss import trained_click_rate, why_useless
 from app.tables.backends import pick_backend
-from app.tables.fields import fields_of_model, is_plain
+from app.tables.model_fields import fields_of_model, is_plain
 from app.training.context import LOGS, Callback, RunContext
 from app.training.parallel.strategy_file import STRATEGY_FILE, read_strategies, strategy_record, write_strategy
 from app.training.step import first_layer, precision

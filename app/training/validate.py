@@ -12,7 +12,7 @@ from app.config.schedules import ConstantSchedule
 from app.distributed.process_group import max_rank_rows
 from app.evaluation.metrics import METRICS
 from app.tables.backends import check_supported
-from app.tables.fields import fields_of_model, is_plain
+from app.tables.model_fields import fields_of_model, is_plain
 from app.training.parallel.pipeline.stage_plan import plan_pipeline
 from app.training.parallel.tensor.layout_plan import plan_run, run_shapes
 from common.text import did_you_mean

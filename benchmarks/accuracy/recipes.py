@@ -35,7 +35,8 @@ from benchmarks.harness.prepared_rows import read_rows
 from benchmarks.harness.timing import machine
 from benchmarks.peers import logistic_regression
 from common import settings
-from data_prep.prepared.schema import VOCABULARY_FILE, Schema, read_schema, row_numbers_file
+from data_prep.prepared.data_files import row_numbers_file
+from data_prep.prepared.schema import VOCABULARY_FILE, Schema, read_schema
 from data_prep.prepared.truth import read_truth
 
 RECIPES = ("criteo", "bars_x4_001", "auto", "many_rows", "few_rows")

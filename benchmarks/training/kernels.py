@@ -40,7 +40,7 @@ from app.tables.fields import TableField
 from app.tables.interface import DEEP, WIDE, RowGradients, TableRates, TablesSpec
 from app.tables.native.tables import NativeTables
 from benchmarks.harness.timing import Timing, machine, seconds_of, side_by_side
-from common.memory import huge_pages
+from common.pages import huge_pages
 
 NUM_FIELDS = 26
 FLOAT_BYTES = 4

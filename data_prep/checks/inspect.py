@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from data_prep.prepared.data_files import damaged_files
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.reader import read_blocks
-from data_prep.prepared.schema import ADVICE, INDICATOR, SPLITS, VOCABULARY_FILE, Schema, damaged_files, read_schema
+from data_prep.prepared.schema import ADVICE, INDICATOR, SPLITS, VOCABULARY_FILE, Schema, read_schema
 from data_prep.statistics.statistics_file import cut_lists, read_statistics
 
 QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)

@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from data_prep.options.log_format import BOOLEANS, LogFormat
+from data_prep.encoding.encoder import BOOLEAN_TEXTS, texts_among
+from data_prep.options.log_format import LogFormat
 from data_prep.raw_log.log_files import LogFile, is_parquet
 
 if TYPE_CHECKING:
     from data_prep.encoding.base import BaseVocabulary
-
-BOOLEAN_TEXTS = tuple(text for pair in BOOLEANS for text in pair)
-
-
-def texts_among(known: Collection[str], num_values: int) -> tuple[str, ...]:
-    """Return the texts for true and false in a vocabulary of so many values, or () if they are not clear.
-
-    `known` are those of BOOLEAN_TEXTS that the vocabulary has. One of the words true and false is enough, whatever else
-    it has. Of yes and no it takes both. Other texts must be all that it has, since 1 and 0 may be numbers among others,
-    t and f letters, and no a country.
-    """
-    found = [pair for pair in BOOLEANS if set(pair) & set(known)]
-    if len(found) != 1:
-        return ()
-    (pair,) = found
-    word = pair[0].lower()
-    is_clear = word == "true" or (word in ("yes", "on") and len(known) == 2) or len(known) == num_values
-    return pair if is_clear else ()
 
 
 def with_booleans(files: Sequence[LogFile], log_format: LogFormat, given: BaseVocabulary | None) -> LogFormat:

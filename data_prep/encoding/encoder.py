@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common import settings
-from data_prep.encoding.booleans import BOOLEAN_TEXTS, texts_among
 from data_prep.encoding.lookup_file import (
     LOOKUP_FILE,
     LookupTables,
@@ -31,7 +30,7 @@ from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.crosses import text_columns
 from data_prep.kernels.parsed import Chunk, ParsedChunk, ParsedRows
 from data_prep.kernels.strings import Strings
-from data_prep.options.log_format import LogFormat
+from data_prep.options.log_format import BOOLEANS, LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import (
@@ -208,3 +207,22 @@ def _tables(folder: Path, description: dict[str, Any]) -> LookupTables:
     lookup = LookupTables(folder / LOOKUP_FILE, layouts)
     _ = lookup.opened
     return lookup
+
+
+BOOLEAN_TEXTS = tuple(text for pair in BOOLEANS for text in pair)
+
+
+def texts_among(known: Collection[str], num_values: int) -> tuple[str, ...]:
+    """Return the texts for true and false in a vocabulary of so many values, or () if they are not clear.
+
+    `known` are those of BOOLEAN_TEXTS that the vocabulary has. One of the words true and false is enough, whatever else
+    it has. Of yes and no it takes both. Other texts must be all that it has, since 1 and 0 may be numbers among others,
+    t and f letters, and no a country.
+    """
+    found = [pair for pair in BOOLEANS if set(pair) & set(known)]
+    if len(found) != 1:
+        return ()
+    (pair,) = found
+    word = pair[0].lower()
+    is_clear = word == "true" or (word in ("yes", "on") and len(known) == 2) or len(known) == num_values
+    return pair if is_clear else ()

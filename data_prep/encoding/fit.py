@@ -14,10 +14,17 @@ from pathlib import Path
 
 import numpy as np
 
-from common.memory import give_back_freed_memory
+from common.pages import give_back_freed_memory
 from data_prep.encoding.base import BaseVocabulary
-from data_prep.encoding.lookup_file import LOOKUP_FILE, LookupTables, write_lookup_tables
-from data_prep.encoding.vocabulary import FieldVocabulary, OrderedValues, ids_dtype, make_vocabulary, order_values
+from data_prep.encoding.lookup_file import LOOKUP_FILE, LookupTables
+from data_prep.encoding.vocabulary import (
+    FieldVocabulary,
+    OrderedValues,
+    ids_dtype,
+    make_vocabulary,
+    order_values,
+    write_lookup_tables,
+)
 from data_prep.encoding.vocabulary_file import VocabularyWriter, order_strings
 from data_prep.execution.prepared_folder import WORK_FOLDER
 from data_prep.execution.stopping import check_stop

@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.execution.pieces import storable
-from data_prep.kernels.numpy_kernels import ID_BITS, ID_MASK, FieldLookup, StringLookup
-from data_prep.kernels.parsed import MISSING
+from data_prep.kernels.numpy_kernels import FieldLookup, StringLookup
 from data_prep.kernels.strings import Strings, concatenate_strings, group_equal
 
 if TYPE_CHECKING:
-    from data_prep.encoding.vocabulary import FieldVocabulary
+    pass
 
 LOOKUP_FILE = "lookup.bin"
 _ALIGNMENT = 8  # of each array in the file
@@ -76,11 +75,6 @@ class LookupTables:
 storable(LookupTables, TableLayout)
 
 
-def write_lookup_tables(fields: Iterable[FieldVocabulary], path: Path) -> LookupTables:
-    """Write the tables of all columns, in their order."""
-    return _write((make_lookup(field) if field.texts is None else _make_text_lookup(field) for field in fields), path)
-
-
 def merge_lookup_tables(chain: Sequence[LookupTables], path: Path) -> LookupTables:
     """Write one table a column for all the values that the tables in `chain` have, the oldest first."""
 
@@ -94,17 +88,18 @@ def merge_lookup_tables(chain: Sequence[LookupTables], path: Path) -> LookupTabl
                 first = tables[0]
                 keys, ids = (np.concatenate([getattr(table, name) for table in tables]) for name in ("keys", "ids"))
                 texts = concatenate_strings([table.texts for table in tables])
-                yield _text_lookup(keys, ids, texts, first.missing_id, first.first_oov_id, first.num_oov_ids)
+                yield text_lookup(keys, ids, texts, first.missing_id, first.first_oov_id, first.num_oov_ids)
             else:
                 base, *later = of_numbers.pop(0)
                 added = [table.words + np.uint64(table.base_id - base.base_id) for table in later]
                 words = np.concatenate([base.words, *added])
-                yield _number_lookup(words, base.base_id, base.missing_id, base.first_oov_id, base.num_oov_ids)
+                yield number_lookup(words, base.base_id, base.missing_id, base.first_oov_id, base.num_oov_ids)
 
-    return _write(merged(), path)
+    return write_tables(merged(), path)
 
 
-def _write(tables: Iterable[FieldLookup | StringLookup], path: Path) -> LookupTables:
+def write_tables(tables: Iterable[FieldLookup | StringLookup], path: Path) -> LookupTables:
+    """Write the tables of all columns, in their order."""
     layouts = []
     with path.open("wb") as file:
         for table in tables:
@@ -124,18 +119,7 @@ def _write(tables: Iterable[FieldLookup | StringLookup], path: Path) -> LookupTa
     return LookupTables(path, tuple(layouts))
 
 
-def make_lookup(field: FieldVocabulary) -> FieldLookup:
-    """Return the table of a field whose values are numbers."""
-    base_id = field.id_ranges[0][0]
-    words = field.values.astype(np.uint64) << ID_BITS | (field.value_ids - base_id).astype(np.uint64)
-    missing_index = int(np.flatnonzero(field.values == MISSING)[0])  # every field has it
-    missing_id = base_id + int(words[missing_index] & ID_MASK)
-    words[missing_index] = words[-1]
-    num_oov_ids = field.oov_ids[1] - field.oov_ids[0]
-    return _number_lookup(words[:-1], base_id, missing_id, field.oov_ids[0], num_oov_ids)
-
-
-def _number_lookup(
+def number_lookup(
     words: NDArray[np.uint64], base_id: int, missing_id: int, first_oov_id: int, num_oov_ids: int
 ) -> FieldLookup:
     """Sort `words`, and return their table."""
@@ -147,17 +131,7 @@ def _number_lookup(
     return FieldLookup(words, starts, 32 - directory_bits, base_id, missing_id, first_oov_id, num_oov_ids)
 
 
-def _make_text_lookup(field: FieldVocabulary) -> StringLookup:
-    assert field.texts is not None
-    is_missing = field.values == MISSING
-    known = np.flatnonzero(~is_missing)
-    missing_id = int(field.value_ids[is_missing][0])  # every field has it
-    num_oov_ids = field.oov_ids[1] - field.oov_ids[0]
-    keys, ids, texts = field.texts.keys()[known], field.value_ids[known], field.texts.take(known)
-    return _text_lookup(keys, ids, texts, missing_id, field.oov_ids[0], num_oov_ids)
-
-
-def _text_lookup(
+def text_lookup(
     keys: NDArray[np.uint64],
     ids: NDArray[np.int64],
     texts: Strings,
@@ -165,5 +139,6 @@ def _text_lookup(
     first_oov_id: int,
     num_oov_ids: int,
 ) -> StringLookup:
+    """Sort strings by key, and return their table."""
     order, _ = group_equal(keys, texts)
     return StringLookup(keys[order], ids[order], texts.take(order).compact(), missing_id, first_oov_id, num_oov_ids)

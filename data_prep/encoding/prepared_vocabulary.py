@@ -11,8 +11,8 @@ import xxhash
 
 from data_prep.encoding.base import BaseVocabulary, read_base_vocabulary
 from data_prep.encoding.encoder import RowEncoder, description_of, options_of, without_label
-from data_prep.encoding.lookup_file import LOOKUP_FILE, write_lookup_tables
-from data_prep.encoding.vocabulary import FieldVocabulary, added_values, update_checksum
+from data_prep.encoding.lookup_file import LOOKUP_FILE
+from data_prep.encoding.vocabulary import FieldVocabulary, added_values, update_checksum, write_lookup_tables
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import CategoricalField, Schema, read_schema
 

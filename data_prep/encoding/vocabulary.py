@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from data_prep.kernels.numpy_kernels import COUNT_BITS, COUNT_MASK
+from data_prep.encoding.lookup_file import LookupTables, number_lookup, text_lookup, write_tables
+from data_prep.kernels.numpy_kernels import COUNT_BITS, COUNT_MASK, ID_BITS, ID_MASK, FieldLookup, StringLookup
 from data_prep.kernels.parsed import MISSING
 from data_prep.kernels.strings import Strings
 from data_prep.prepared.schema import CategoricalField
@@ -104,3 +106,31 @@ def make_vocabulary(
 def ids_dtype(vocabulary_size: int) -> str:
     """Return the smallest of int32 and int64 that holds all ids."""
     return "int32" if vocabulary_size < 2**31 else "int64"
+
+
+def write_lookup_tables(fields: Iterable[FieldVocabulary], path: Path) -> LookupTables:
+    """Write the tables of all columns, in their order."""
+    return write_tables(
+        (make_lookup(field) if field.texts is None else _make_text_lookup(field) for field in fields), path
+    )
+
+
+def make_lookup(field: FieldVocabulary) -> FieldLookup:
+    """Return the table of a field whose values are numbers."""
+    base_id = field.id_ranges[0][0]
+    words = field.values.astype(np.uint64) << ID_BITS | (field.value_ids - base_id).astype(np.uint64)
+    missing_index = int(np.flatnonzero(field.values == MISSING)[0])  # every field has it
+    missing_id = base_id + int(words[missing_index] & ID_MASK)
+    words[missing_index] = words[-1]
+    num_oov_ids = field.oov_ids[1] - field.oov_ids[0]
+    return number_lookup(words[:-1], base_id, missing_id, field.oov_ids[0], num_oov_ids)
+
+
+def _make_text_lookup(field: FieldVocabulary) -> StringLookup:
+    assert field.texts is not None
+    is_missing = field.values == MISSING
+    known = np.flatnonzero(~is_missing)
+    missing_id = int(field.value_ids[is_missing][0])  # every field has it
+    num_oov_ids = field.oov_ids[1] - field.oov_ids[0]
+    keys, ids, texts = field.texts.keys()[known], field.value_ids[known], field.texts.take(known)
+    return text_lookup(keys, ids, texts, missing_id, field.oov_ids[0], num_oov_ids)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from common.memory import keep_freed_memory
+from common.pages import keep_freed_memory
 from data_prep.execution.pieces import Pieces, numbered
 from data_prep.execution.pools import Pool
 from data_prep.execution.stopping import check_stop, children_without_interrupt

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from common import settings
@@ -15,9 +13,6 @@ from common.text import did_you_mean
 from data_prep.options.columns import CategoricalColumn, categorical_columns, cross_name
 from data_prep.options.log_format import LogFormat
 
-# `app` checks the other sections of the file.
-PREPARE_SECTION = "prepare"
-DOWNLOAD_SECTION = "download"
 INDECISIVE = ("workers", "memory_limit", "kernels")  # options that change no byte of the result
 ZOO_BLOCK_ROWS = 1000  # of layout: zoo
 MAX_CROSSED = 4  # fields of a cross
@@ -225,38 +220,3 @@ def parse_bytes(text: str) -> int:
     if match is None:
         raise ValueError(f"memory_limit must be a size such as '4 GiB' or '512 MiB'; found {text!r}")
     return int(float(match[1]) * 1024 ** ("B", "KiB", "MiB", "GiB", "TiB").index(match[2] or "B"))
-
-
-def read_data(path: Path) -> dict[str, Any]:
-    """Read the log format from a data set's YAML file, without its section `download`.
-
-    Raises ValueError if there is none, as it would silently be Criteo's.
-    """
-    data = {key: value for key, value in settings.read_yaml(path).items() if key != DOWNLOAD_SECTION}
-    if not data:
-        raise ValueError(
-            f"{path} does not describe a log's format; expected columns: and what else differs from Criteo's, as in "
-            "configs/data/avazu.yaml. For a log in Criteo's format leave --data out"
-        )
-    return data
-
-
-@dataclass(frozen=True)
-class _Run:
-    prepare: PrepareOptions = field(default_factory=PrepareOptions)
-
-
-def read_options(
-    yaml_path: Path | None = None, overrides: Iterable[str] = (), data_path: Path | None = None
-) -> PrepareOptions:
-    """Read the section `prepare` of a run's YAML file, the log format of `data_path`, then `prepare.key=value`.
-
-    Raises ValueError and FileNotFoundError as `settings.resolve`.
-    """
-    run = _Run()
-    if yaml_path is not None:
-        section: Any = settings.read_yaml(yaml_path).get(PREPARE_SECTION, {})
-        run = settings.merge(run, {PREPARE_SECTION: section}, where=str(yaml_path))
-    if data_path is not None:
-        run = settings.merge(run, {PREPARE_SECTION: {"data": read_data(data_path)}}, where=str(data_path))
-    return settings.override(run, overrides).prepare

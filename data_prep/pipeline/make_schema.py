@@ -13,10 +13,12 @@ from typing import Any
 from common.files import checksum, checksum_of_sources
 from data_prep.encoding.base import BaseVocabulary
 from data_prep.execution.prepared_folder import OWN_NAMES
-from data_prep.options.prepare_options import PREPARE_SECTION, PrepareOptions
+from data_prep.options.options_file import PREPARE_SECTION
+from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.first_pass import Fitted
 from data_prep.prepared import schema
-from data_prep.prepared.schema import SCHEMA_FILE, data_file
+from data_prep.prepared.data_files import data_file
+from data_prep.prepared.schema import SCHEMA_FILE
 from data_prep.prepared.truth import truth_path
 from data_prep.raw_log.log_files import LogFile
 from data_prep.raw_log.reading import LogReading

@@ -40,6 +40,7 @@ from data_prep.pipeline.split import find_split
 from data_prep.pipeline.split_files import write_splits
 from data_prep.pipeline.zoo_layout import check_ids_fit, lay_out_for_zoo, zoo_row_bytes
 from data_prep.prepared import schema
+from data_prep.prepared.data_files import write_schema
 from data_prep.prepared.writer import FILE_ROWS
 from data_prep.raw_log.log_files import LogFile, absolute, find_log
 from data_prep.raw_log.reading import LogReading
@@ -97,7 +98,7 @@ def prepare(
             with closing(Pools(executor)) as pools:
                 result = _make_files(files, options, base, work_dir, pools, clock, file_rows)
             sync_files(work_dir.folder)  # schema.json means that all files are there
-            schema.write_schema(result, work_dir.folder)
+            write_schema(result, work_dir.folder)
         timing = clock.stop()
         if report:  # before the folder has its name, so that every finished folder has a report
             if timing.stages:  # else an interrupted run had done everything but this

@@ -20,15 +20,16 @@ import xxhash
 from numpy.typing import NDArray
 
 from common.files import format_checksum
-from common.memory import keep_freed_memory
+from common.pages import keep_freed_memory
 from data_prep.execution.pieces import Pieces, leading, numbered, storable
 from data_prep.execution.prepared_folder import REJECTS_FILE, WorkDir
 from data_prep.execution.stopping import check_stop
 from data_prep.execution.tasks import ReadPart, Results, TasksBeside
 from data_prep.pipeline.second_pass import REST, EncodedRest, Encoder
 from data_prep.pipeline.shuffle import Windows, WindowShuffle
+from data_prep.prepared.data_files import data_file, row_numbers_file
 from data_prep.prepared.examples import Examples
-from data_prep.prepared.schema import SPLITS, DataFile, Split, data_file, row_numbers_file
+from data_prep.prepared.schema import SPLITS, DataFile, Split
 from data_prep.prepared.writer import INDEX_ENDING, ArrayWriter, MindRecordWriter, mindrecord_file
 from data_prep.raw_log.reading import LogReading
 from data_prep.statistics.statistics import LogStatistics

@@ -25,9 +25,10 @@ from typing import Any
 import numpy as np
 
 from data_prep.options.prepare_options import ZOO_BLOCK_ROWS
+from data_prep.prepared.data_files import block_checksum, data_file
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.reader import read_files
-from data_prep.prepared.schema import Split, block_checksum, data_file
+from data_prep.prepared.schema import Split
 from data_prep.prepared.writer import as_os_error, require_room
 
 # The zoo's reader appends "00" for train and "0" for test, so these shard numbers need two digits or one.

@@ -1,1 +1,2 @@
-"""The prepared folder, the contract with app: schema, examples, writer, reader, features, truth (of synthetic logs)."""
+"""The prepared folder, the contract with app: schema, data_files (their entries in it), examples, writer,
+reader, features, truth (of synthetic logs)."""

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from data_prep.prepared.data_files import block_checksum, damaged_files
 from data_prep.prepared.examples import KEY_PREFIX, Examples
-from data_prep.prepared.schema import ADVICE, Schema, block_checksum, damaged_files
+from data_prep.prepared.schema import ADVICE, Schema
 
 _COLUMNS = {"blocks": ["ids", "numeric", "label"], "zoo": ["feat_ids", "feat_vals", "label"]}
 

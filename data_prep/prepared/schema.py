@@ -23,9 +23,8 @@ a block.
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -35,7 +34,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from common import settings
-from common.files import check_format_version, checksum, format_checksum, write_whole
+from common.files import check_format_version, format_checksum
 from data_prep.options.kinds import TEXT_KINDS
 from data_prep.options.log_format import LogFormat
 
@@ -196,19 +195,8 @@ class Schema:
         yield from self.other_files
 
 
-def row_numbers_file(split: str) -> str:
-    """Return the name of the file with the line number, from 0, of each row of valid or test: int64 [rows]."""
-    return f"row_numbers-{split}.npy"
-
-
-def write_schema(schema: Schema, folder: Path) -> None:
-    """Write `folder`/schema.json, which appears whole or not at all."""
-    content = dataclasses.asdict(schema)
-    content[CHECKSUM] = _checksum_of(content)
-    write_whole(folder / SCHEMA_FILE, json.dumps(content, indent=1) + "\n")
-
-
-def _checksum_of(content: dict[str, Any]) -> str:
+def checksum_of(content: dict[str, Any]) -> str:
+    """Return the checksum of schema.json's content."""
     return format_checksum(xxhash.xxh3_64(json.dumps(content).encode()))
 
 
@@ -236,7 +224,7 @@ def read_schema(folder: Path) -> Schema:
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); prepare the data again") from error
     check_format_version(path, version, FORMAT_VERSION, "prepare the data again")
-    if (found := _checksum_of(content)) != expected:
+    if (found := checksum_of(content)) != expected:
         raise ValueError(f"{path} is damaged: its checksum is {found}, it names {expected}; {ADVICE}")
     try:
         return settings.from_dict(content, Schema)
@@ -249,38 +237,6 @@ def _instead_of(file: Path) -> str:
     if (file.parent / SCHEMA_FILE).is_file():
         return f"give the folder that it is in: {file.parent}"
     return f"if it is a log, prepare it: make preprocess INPUT={file} OUTPUT=prepared, and give prepared"
-
-
-def data_file(folder: Path, name: str, rows: int = 0, blocks: str = "") -> DataFile:
-    """Return schema.json's entry of a finished file."""
-    path = folder / name
-    return DataFile(name, rows, path.stat().st_size, checksum(path), blocks)
-
-
-def block_checksum(columns: Iterable[NDArray[Any]]) -> str:
-    """Return the checksum of a block's stored arrays, in `BLOCK_CHECKSUM` hex digits."""
-    digest = xxhash.xxh3_64()
-    for column in columns:
-        if column.ndim:  # MindRecord returns an empty one as a scalar
-            digest.update(np.ascontiguousarray(column).data)
-    return digest.hexdigest()[:BLOCK_CHECKSUM]
-
-
-def damaged_files(folder: Path, schema: Schema, names: str = "") -> Iterator[str]:
-    """Yield a sentence for each file that is not as schema.json says. Only files whose names begin with `names` are
-    read.
-    """
-    for file in schema.all_files():
-        path = folder / file.name
-        if file.name.startswith(names) and not path.is_file():
-            yield f"{path} is missing, though schema.json names it"
-        elif file.name.startswith(names):
-            found = data_file(folder, file.name)
-            if (found.size_bytes, found.checksum) != (file.size_bytes, file.checksum):
-                yield (
-                    f"{path} is damaged: {found.size_bytes:,} bytes, checksum {found.checksum}; schema.json expects "
-                    f"{file.size_bytes:,} bytes, {file.checksum}"
-                )
 
 
 INDICATOR = "missing"

@@ -26,8 +26,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data_prep.prepared.data_files import block_checksum, data_file
 from data_prep.prepared.examples import KEY_PREFIX, Examples, concatenate
-from data_prep.prepared.schema import DataFile, block_checksum, data_file
+from data_prep.prepared.schema import DataFile
 
 FILE_ROWS = 2_000_000  # about 430 MB; until a file is finished, its rows are in pieces as well
 INDEX_ENDING = ".db"  # of the file that MindRecord writes beside each

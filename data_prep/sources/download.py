@@ -19,7 +19,7 @@ from typing import Any
 
 from common import settings
 from common.files import make_folder, sync_folder
-from data_prep.options.prepare_options import DOWNLOAD_SECTION
+from data_prep.options.options_file import DOWNLOAD_SECTION
 
 _ATTEMPTS = 5  # at an address, in a row, without a new byte
 _PAUSE_SECONDS = 1.0  # before the second attempt; doubled each time

@@ -16,7 +16,7 @@ from app.batches import (
     training_order,
     written_order,
 )
-from data_prep.options.prepare_options import read_options
+from data_prep.options.options_file import read_options
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.reader import read_blocks, read_files
 from data_prep.prepared.schema import SCHEMA_FILE, VOCABULARY_FILE, read_schema

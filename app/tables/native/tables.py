@@ -29,8 +29,9 @@ from app.tables.native.library import History, Means, NativeHandle, NativeUnique
 from app.tables.native.rows import NativeRows, NativeSnapshot
 from app.tables.optimizers import MOST_EXACT_STEPS, RunningMean, history_of_steps
 from app.tables.reference import step_rows
-from common.memory import HugeBuffer, num_cores
+from common.memory import num_cores
 from common.native_library import address, output_address
+from common.pages import HugeBuffer
 
 
 class NativeTables(HostTables):

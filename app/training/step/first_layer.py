@@ -15,7 +15,7 @@ from app.config.config import Config, FirstLayer
 from app.config.parallel import recomputed_runs
 from app.config.run_settings import Precision
 from app.model.layer_library import LIBRARY
-from app.tables.fields import fields_of_model, is_plain
+from app.tables.model_fields import fields_of_model, is_plain
 from data_prep.prepared.schema import VOCABULARY_FILE, Schema
 
 # Columns of products that take as long as both sums. Measured: 6 to 16 and 18 (Zen 4, 2 cores;

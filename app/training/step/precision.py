@@ -31,7 +31,7 @@ from app.distributed.mpirun import CHOSEN_PRECISION
 from app.distributed.process_group import started_by_mpi
 from app.model.layer_library import LIBRARY, TowerBatch, TowerPointers, TowerShape, check_status
 from app.tables.checks import LARGEST_GRADIENT
-from app.tables.fields import fields_of_model, num_deep_inputs
+from app.tables.model_fields import fields_of_model, num_deep_inputs
 from common.files import write_whole
 from common.native_library import output_address
 from common.packages import PROJECT

@@ -9,8 +9,8 @@ import numpy as np
 
 from app.config.config import Config
 from app.distributed.process_group import ProcessGroup
-from app.tables.fields import fields_of_model
 from app.tables.interface import DEEP, WIDE
+from app.tables.model_fields import fields_of_model
 from app.tables.optimizers import MEAN
 from app.training.assemble import TrainingState, fold_numeric
 from app.training.warm_start.blocks import NUMERIC, dense_layouts, move_dense

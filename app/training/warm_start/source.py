@@ -15,9 +15,10 @@ from app.config.config import Config
 from app.run.folder import CONFIG_FILE, best_of_run
 from app.run.identity import data_identity
 from app.run.older import read_config
-from app.tables.fields import TableField, fields_of_model
+from app.tables.fields import TableField
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, Indices, RowArray, TableSnapshot, scored_table
+from app.tables.model_fields import fields_of_model
 from app.tables.optimizers import ROWS, StepHistory, TableOptimizer, state_arrays
 from app.training.learning_rates import STEPS_BEFORE, running_mean, step_history
 from app.training.warm_start.origins import row_origins

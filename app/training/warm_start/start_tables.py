@@ -11,8 +11,8 @@ import numpy as np
 from app.checkpoint.read import PIECE_BYTES
 from app.config.config import Config
 from app.config.optimizer_settings import FtrlOptions
-from app.tables.fields import are_seen, fields_of_model
 from app.tables.interface import DEEP, WIDE, RowArray, TableSnapshot, TablesSpec, WriteRows
+from app.tables.model_fields import are_seen, fields_of_model
 from app.tables.optimizers import LAST_RATE, LAST_STEP, MEAN, MEAN_STEP, ROWS, TableOptimizer, ftrl_arrays
 from app.training.learning_rates import LearningRates
 from app.training.warm_start.origins import NONE

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.checkpoint.array_file import DTYPES, column_of, read_arrays_once, read_entries, write_arrays
+from app.checkpoint.array_file import DTYPES, column_of, read_entries, write_arrays
 from app.checkpoint.disk import DamagedFileError, write_file
 from app.checkpoint.manifest import MANIFEST, read_manifest, write_manifest
 from app.checkpoint.read import Checkpoint, DamagedCheckpointError, FileTable
+from app.checkpoint.read_once import read_arrays_once
 from app.checkpoint.write import ModelState, write_checkpoint
 from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
 from app.tables.fields import TableField

@@ -11,7 +11,7 @@ import yaml
 from app.__main__ import main as app
 from app.scoring.bundle_tables import BundleTables
 from app.scoring.predictor import Predictor
-from data_prep.options.prepare_options import read_options
+from data_prep.options.options_file import read_options
 from data_prep.pipeline.prepare import prepare
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from app import train
 from data_prep.checks.propose import describe
-from data_prep.options.prepare_options import read_options
+from data_prep.options.options_file import read_options
 from data_prep.pipeline.prepare import prepare
 from tests.data_prep.checks.test_propose import SHIPPED, make_movielens
 

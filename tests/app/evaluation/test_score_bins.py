@@ -11,16 +11,8 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from sklearn.metrics import precision_recall_curve as their_precision_recall_curve
 from sklearn.metrics import roc_curve as their_roc_curve
 
-from app.evaluation.score_bins import (
-    Bins,
-    binned,
-    calibration_deciles,
-    entropy,
-    precision_recall_curve,
-    roc_curve,
-    score_histogram,
-    sigmoid,
-)
+from app.evaluation.curves import calibration_deciles, precision_recall_curve, roc_curve, score_histogram
+from app.evaluation.score_bins import Bins, binned, entropy, sigmoid
 
 
 @pytest.fixture(scope="module")

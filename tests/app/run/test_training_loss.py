@@ -3,7 +3,7 @@ import math
 import pytest
 
 from app.run.training_loss import click_rate_loss, trained_click_rate, why_useless
-from data_prep.options.prepare_options import read_options
+from data_prep.options.options_file import read_options
 from data_prep.pipeline.prepare import prepare
 
 RATE = 0.1  # the loss of predicting a tenth for every row is 0.325

@@ -9,10 +9,11 @@ import pytest
 
 from app.checkpoint.write import ModelState
 from app.scoring.predictor import Predictor
-from app.tables.fields import fields_of_model, num_deep_inputs
 from app.tables.interface import TableState
+from app.tables.model_fields import fields_of_model, num_deep_inputs
 from app.trained.write_bundle import PACKAGES, ExportedModel, finish, write_model
-from data_prep.options.prepare_options import PrepareOptions, read_options
+from data_prep.options.options_file import read_options
+from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
 

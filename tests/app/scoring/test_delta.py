@@ -14,7 +14,8 @@ from app.scoring.delta import fold
 from app.scoring.predictor import Predictor
 from app.tables.interface import TableState
 from data_prep.options.log_format import ListForm, LogFormat
-from data_prep.options.prepare_options import PrepareOptions, read_options
+from data_prep.options.options_file import read_options
+from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
 

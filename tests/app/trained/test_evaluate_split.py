@@ -17,7 +17,7 @@ from app.run.identity import data_identity
 from app.trained.evaluate_split import evaluate
 from app.trained.trained_model import open_trained
 from common import settings
-from data_prep.prepared.schema import write_schema
+from data_prep.prepared.data_files import write_schema
 from data_prep.prepared.truth import best_possible
 
 

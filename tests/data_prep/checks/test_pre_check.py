@@ -13,7 +13,7 @@ import pytest
 from data_prep.__main__ import main
 from data_prep.checks.pre_check import pre_check
 from data_prep.options.log_format import LogFormat
-from data_prep.options.prepare_options import read_options
+from data_prep.options.options_file import read_options
 from data_prep.prepared.truth import area_under_curve
 from data_prep.raw_log.log_files import find_log
 from data_prep.raw_log.sample import sample_log

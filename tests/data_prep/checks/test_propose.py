@@ -12,7 +12,7 @@ import yaml
 
 from data_prep.__main__ import main
 from data_prep.checks.propose import describe
-from data_prep.options.prepare_options import read_options
+from data_prep.options.options_file import read_options
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_prep.encoding.booleans import BOOLEAN_TEXTS, texts_among
+from data_prep.encoding.encoder import BOOLEAN_TEXTS, texts_among
 from data_prep.encoding.prepared_vocabulary import open_encoder
 from data_prep.kernels.parsed import Chunk
 from data_prep.options.log_format import LogFormat

@@ -8,7 +8,7 @@ import pytest
 
 from data_prep.encoding.encoder import Chunk
 from data_prep.encoding.prepared_vocabulary import open_encoder
-from data_prep.options.prepare_options import read_options
+from data_prep.options.options_file import read_options
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import SPLITS, read_schema

@@ -2,8 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.encoding.lookup_file import make_lookup, write_lookup_tables
-from data_prep.encoding.vocabulary import FieldVocabulary
+from data_prep.encoding.vocabulary import FieldVocabulary, make_lookup, write_lookup_tables
 from data_prep.kernels.numpy_kernels import bucket, encode_values
 from data_prep.kernels.parsed import MISSING
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.encoding import lookup_file
-from data_prep.encoding.vocabulary import FieldVocabulary
+from data_prep.encoding.vocabulary import FieldVocabulary, make_lookup, write_lookup_tables
 from data_prep.kernels import native, numpy_kernels
 from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.numpy_kernels import count_bins, count_strings, count_values, encode_values, find_strings
@@ -48,9 +47,7 @@ def test_values_are_encoded_alike(known, rows, dtype, num_oov):
         half = len(of_field) // 2
         ids = ((base, base + half), (base + 40, base + 40 + len(of_field) - half))  # as after --extend
         fields.append(
-            lookup_file.make_lookup(
-                FieldVocabulary("C", (3, 3 + num_oov), ids, of_field, np.ones(len(of_field), np.int64))
-            )
+            make_lookup(FieldVocabulary("C", (3, 3 + num_oov), ids, of_field, np.ones(len(of_field), np.int64)))
         )
     column = np.array([value for value, _ in rows] + [value for of_field in known for value in of_field], np.uint32)
     present = np.array([is_present for _, is_present in rows] + [True] * (len(column) - len(rows)))
@@ -83,7 +80,7 @@ def test_no_kernel_reads_an_array_of_another_layout(layout):
     columns = np.arange(12, dtype=np.uint32).reshape(3, 4)
     present = np.ones((3, 4), np.bool_)
     known = FieldVocabulary("C", (3, 4), ((4, 6),), np.array([MISSING, 1]), np.array([1, 1]))
-    fields = [lookup_file.make_lookup(known)] * 3
+    fields = [make_lookup(known)] * 3
     changed = layout(columns)
     assert not (changed.flags.c_contiguous and changed.dtype == columns.dtype)
     with pytest.raises(TypeError, match=r"needs uint32 \[3, \d\] in C order, found .*uint32|found >u4"):
@@ -167,7 +164,7 @@ def test_strings_are_found_alike(known, asked, num_oov):
     ids = ((2**33, 2**33 + len(texts)),)
     field = FieldVocabulary("C", (3, 3 + num_oov), ids, numbers, np.ones_like(numbers), texts)
     with tempfile.TemporaryDirectory() as folder:
-        looked_up = lookup_file.write_lookup_tables([field], Path(folder) / "lookup.bin").opened[1][0]
+        looked_up = write_lookup_tables([field], Path(folder) / "lookup.bin").opened[1][0]
         cells = Strings.of([*(cell for cell, _ in asked), *known])
         present = np.array([is_present for _, is_present in asked] + [True] * len(known))
         ours, theirs = (find(looked_up, cells, present) for find in (native.find_strings, find_strings))

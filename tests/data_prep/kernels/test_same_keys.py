@@ -6,8 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from data_prep.encoding import lookup_file
-from data_prep.encoding.vocabulary import FieldVocabulary
+from data_prep.encoding.vocabulary import FieldVocabulary, write_lookup_tables
 from data_prep.kernels import native, numpy_kernels
 from data_prep.kernels.parsed import MISSING
 from data_prep.kernels.strings import Strings
@@ -52,7 +51,7 @@ def lookup_of(folder, known):
     field = FieldVocabulary(
         "C", (3, 4), ((4, 5 + len(known)),), numbers, np.ones_like(numbers), Strings.of([b"", *known])
     )
-    return lookup_file.write_lookup_tables([field], folder / "lookup.bin").opened[1][0]
+    return write_lookup_tables([field], folder / "lookup.bin").opened[1][0]
 
 
 def seconds(function, *arguments):

@@ -3,8 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.encoding.lookup_file import write_lookup_tables
-from data_prep.encoding.vocabulary import FieldVocabulary
+from data_prep.encoding.vocabulary import FieldVocabulary, write_lookup_tables
 from data_prep.kernels.numpy_kernels import count_strings, find_strings
 from data_prep.kernels.parsed import MISSING
 from data_prep.kernels.strings import Strings, concatenate_strings, group_equal

@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 from data_prep.kernels import native
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
+from data_prep.prepared.data_files import row_numbers_file
 from data_prep.prepared.reader import read_blocks
-from data_prep.prepared.schema import SPLITS, row_numbers_file
+from data_prep.prepared.schema import SPLITS
 from tests.data_prep.kernels.generated_logs import generate_log
 from tests.data_prep.kernels.slow_reader import read_log
 from tests.prepared_folders import contents

@@ -3,7 +3,8 @@ import dataclasses
 import pytest
 
 from data_prep.options.log_format import LogFormat
-from data_prep.options.prepare_options import PrepareOptions, read_options
+from data_prep.options.options_file import read_options
+from data_prep.options.prepare_options import PrepareOptions
 
 
 def test_criteos_file_holds_the_defaults(pytestconfig):

@@ -1,6 +1,7 @@
 import pytest
 
-from data_prep.options.prepare_options import PrepareOptions, read_options
+from data_prep.options.options_file import read_options
+from data_prep.options.prepare_options import PrepareOptions
 
 
 def test_defaults_then_yaml_then_arguments(tmp_path):

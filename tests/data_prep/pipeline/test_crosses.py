@@ -12,7 +12,8 @@ from data_prep.kernels import native, numpy_kernels
 from data_prep.kernels.parsed import Chunk
 from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import LogFormat
-from data_prep.options.prepare_options import PrepareOptions, read_options
+from data_prep.options.options_file import read_options
+from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.count import ChunkCounter
 from data_prep.pipeline.prepare import prepare
 from data_prep.pipeline.split import make_split

@@ -12,8 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from data_prep.encoding.lookup_file import write_lookup_tables
-from data_prep.encoding.vocabulary import FieldVocabulary
+from data_prep.encoding.vocabulary import FieldVocabulary, write_lookup_tables
 from data_prep.execution.pieces import Pieces
 from data_prep.kernels.numpy_kernels import CountedStrings
 from data_prep.kernels.strings import Strings

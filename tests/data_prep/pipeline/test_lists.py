@@ -11,7 +11,8 @@ from data_prep.encoding.from_values import mappings_to_chunk
 from data_prep.encoding.prepared_vocabulary import open_encoder
 from data_prep.kernels.parsed import Chunk
 from data_prep.options.log_format import ListForm, LogFormat
-from data_prep.options.prepare_options import PrepareOptions, read_options
+from data_prep.options.options_file import read_options
+from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import read_schema

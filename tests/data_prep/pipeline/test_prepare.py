@@ -17,8 +17,9 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.count import ChunkCounter
 from data_prep.pipeline.prepare import prepare
 from data_prep.pipeline.split import RowsToSplit, make_split
+from data_prep.prepared.data_files import row_numbers_file
 from data_prep.prepared.reader import read_files
-from data_prep.prepared.schema import SPLITS, read_schema, row_numbers_file
+from data_prep.prepared.schema import SPLITS, read_schema
 from tests.prepared_folders import contents
 
 

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from data_prep.options.log_format import LogFormat
-from data_prep.options.prepare_options import PrepareOptions, read_options
+from data_prep.options.options_file import read_options
+from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.pipeline.split import RowsToSplit, make_split
+from data_prep.prepared.data_files import row_numbers_file
 from data_prep.prepared.reader import read_blocks
-from data_prep.prepared.schema import read_schema, row_numbers_file
+from data_prep.prepared.schema import read_schema
 from tests.prepared_folders import contents, vocabulary_of
 
 NUM_ROWS = 2_000

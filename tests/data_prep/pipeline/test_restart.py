@@ -19,7 +19,8 @@ import pytest
 
 from common.files import lock_folder
 from data_prep.execution.prepared_folder import OtherRun, partial_folder
-from data_prep.options.prepare_options import PrepareOptions, read_options
+from data_prep.options.options_file import read_options
+from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import SCHEMA_FILE
 from tests.kills import num_kills

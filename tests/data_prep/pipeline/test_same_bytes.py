@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from data_prep.execution.pieces import Pieces
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
-from data_prep.prepared.schema import SPLITS, row_numbers_file
+from data_prep.prepared.data_files import row_numbers_file
+from data_prep.prepared.schema import SPLITS
 from data_prep.raw_log.compression import MAGIC
 from tests.prepared_folders import contents
 

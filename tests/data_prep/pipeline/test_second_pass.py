@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from data_prep.encoding.lookup_file import write_lookup_tables
-from data_prep.encoding.vocabulary import FieldVocabulary
+from data_prep.encoding.vocabulary import FieldVocabulary, write_lookup_tables
 from data_prep.kernels.parsed import MISSING, Chunk
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.first_pass import numeric_fields

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from data_prep.prepared.data_files import write_schema
 from data_prep.prepared.schema import (
     FORMAT_VERSION,
     SCHEMA_FILE,
@@ -11,7 +12,6 @@ from data_prep.prepared.schema import (
     Schema,
     Split,
     read_schema,
-    write_schema,
 )
 
 SCHEMA = Schema(

@@ -10,7 +10,7 @@ import pytest
 from data_prep.kernels.parse import parse_chunk
 from data_prep.kernels.parsed import ONLY_FILE
 from data_prep.options.log_format import LogFormat, time_text
-from data_prep.options.prepare_options import read_options
+from data_prep.options.options_file import read_options
 from data_prep.pipeline.prepare import prepare
 from data_prep.raw_log.log_files import find_log
 from data_prep.raw_log.parquet import TableChunk, open_table

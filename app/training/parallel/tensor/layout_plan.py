@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from app.config.config import Config
 from app.config.parallel import ParallelOptions
-from app.tables.fields import fields_of_model, num_deep_inputs
+from app.tables.model_fields import fields_of_model, num_deep_inputs
 from app.training.parallel.tensor import strategy
 from app.training.parallel.tensor.layout import Layout
 from app.training.parallel.tensor.strategy import BATCH, DATA, OUTER, Strategy

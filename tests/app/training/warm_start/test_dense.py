@@ -20,7 +20,7 @@ from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE
 from app.training.warm_start.origins import NONE, _values, row_origins
 from app.training.warm_start.source import check_source, open_source
-from data_prep.options.prepare_options import read_options
+from data_prep.options.options_file import read_options
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import VOCABULARY_FILE, read_schema

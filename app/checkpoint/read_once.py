@@ -1,0 +1,166 @@
+"""Files that are read once, in order, by threads that read ahead, with the checksum computed on the way."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from app.checkpoint import disk
+from app.checkpoint.array_file import LENGTH_BYTES, ArrayEntry, entries_of, header_length
+from app.checkpoint.disk import (
+    DamagedFileError,
+    FileRecord,
+    Progress,
+    check_size,
+    lend_buffers,
+    no_progress,
+    open_direct,
+)
+from common.files import format_checksum
+
+READS_AHEAD = 4
+
+
+class FileReader:
+    """Reads a file once, sequentially. `read_file` makes it."""
+
+    def __init__(self, descriptor: int, buffers: list[np.ndarray], threads: ThreadPoolExecutor) -> None:
+        self._descriptor = descriptor
+        self._threads = threads
+        self._digest = xxhash.xxh3_64()
+        self._size = os.fstat(descriptor).st_size
+        self._next_start = 0
+        self._coming: deque[tuple[memoryview, Future[int]]] = deque()
+        self._block = memoryview(b"")  # the rest of the buffer at hand
+        *ahead, self._at_hand = (buffer.data for buffer in buffers)
+        for view in ahead:
+            self._fetch(view)
+
+    def available(self) -> int:
+        """Return the number of next bytes that are contiguous in memory, 0 at the file's end."""
+        if not self._block:
+            self._receive()
+        return len(self._block)
+
+    def take(self, num_bytes: int) -> memoryview:
+        """Return the next bytes, fewer at the file's end, valid until the next call. Copy more than are `available`."""
+        if num_bytes > self.available():
+            joined = np.empty(min(num_bytes, self._size), np.uint8)
+            return joined.data[: self.take_into(joined)]
+        block, self._block = self._block[:num_bytes], self._block[num_bytes:]
+        self._digest.update(block)
+        return block
+
+    def take_into(self, target: np.ndarray) -> int:
+        """Copy the next bytes into `target` [n] uint8 and return their number, less than n at the file's end."""
+        filled = 0
+        while filled < target.size and (ready := self.available()):
+            part = self.take(min(ready, target.size - filled, disk.BLOCK_BYTES))
+            target[filled : filled + len(part)] = part
+            filled += len(part)
+        return filled
+
+    def _receive(self) -> None:
+        self._fetch(self._at_hand)
+        if self._coming:
+            self._at_hand, read = self._coming.popleft()
+            self._block = self._at_hand[: read.result()]
+
+    def _fetch(self, view: memoryview) -> None:
+        start, self._next_start = self._next_start, self._next_start + disk.BUFFER_BYTES
+
+        def read_all() -> int:
+            filled = 0
+            while filled < len(view) and (count := os.preadv(self._descriptor, [view[filled:]], start + filled)):
+                filled += count
+            return filled
+
+        if start < self._size:
+            self._coming.append((view, self._threads.submit(read_all)))
+
+    def checksum_of_all(self, progress: Progress = no_progress) -> str:
+        """Return the checksum of the whole file, after reading the bytes that were not taken."""
+        while ready := self.available():
+            progress(len(self.take(min(ready, disk.BLOCK_BYTES))))
+        return format_checksum(self._digest)
+
+
+@contextmanager
+def read_file(path: Path) -> Iterator[FileReader]:
+    """Open the file at `path` for one sequential read."""
+    descriptor = open_direct(path, os.O_RDONLY)
+    try:
+        with lend_buffers(READS_AHEAD + 1) as buffers, ThreadPoolExecutor(READS_AHEAD, "disk") as threads:
+            yield FileReader(descriptor, buffers, threads)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def read_checked(path: Path, expected: FileRecord, progress: Progress = no_progress) -> Iterator[FileReader]:
+    """Open a file for one read, of which the block may leave the rest.
+
+    Raises DamagedFileError, in place of a ValueError or LookupError of the block, if the file is missing or has another
+    size or checksum than expected: damaged bytes may mean anything.
+    """
+    check_size(path, expected)
+    with read_file(path) as reader:
+        failed: Exception | None = None
+        try:
+            yield reader
+        except (ValueError, LookupError) as error:
+            failed = error
+        checksum = reader.checksum_of_all(progress)
+    if checksum != expected["checksum"]:
+        raise DamagedFileError(f"is damaged: checksum {checksum}, expected {expected['checksum']}")
+    if failed is not None:
+        raise failed
+
+
+class ArrayReader:
+    """Reads a file's arrays once, in the order of the file. `read_arrays_once` makes it."""
+
+    def __init__(self, path: Path, reader: FileReader, entries: dict[str, ArrayEntry]) -> None:
+        self.path = path
+        self.entries = entries
+        self._reader = reader
+
+    def next_array(self, entry: ArrayEntry) -> np.ndarray:
+        """Return a copy of the next array."""
+        array = np.empty(entry.shape, entry.dtype)
+        self._check_all_came(self._reader.take_into(array.reshape(-1).view(np.uint8)), entry.num_bytes)
+        return array
+
+    def next_rows(self, entry: ArrayEntry, most_bytes: int) -> Iterator[np.ndarray]:
+        """Yield the next array in pieces of rows that are contiguous in memory, each valid until the next."""
+        start, end = 0, entry.shape[0]
+        row_bytes = entry.num_bytes // max(end, 1)
+        while start < end:
+            ready = min(self._reader.available(), most_bytes) // row_bytes
+            count = min(max(ready, 1), end - start)
+            block = self._reader.take(count * row_bytes)
+            self._check_all_came(len(block), count * row_bytes)
+            yield np.frombuffer(block, entry.dtype).reshape(count, *entry.shape[1:])
+            start += count
+
+    def _check_all_came(self, num_bytes: int, expected: int) -> None:
+        if num_bytes < expected:
+            raise DamagedFileError(f"{self.path} ends early")
+
+
+def read_arrays_once(path: Path, expected: FileRecord, use: Callable[[ArrayReader], None]) -> None:
+    """Let `use` read the arrays, reading each byte of the file once, then compare the checksum.
+
+    Raises DamagedFileError for another size or checksum than expected: what `use` has read is then invalid.
+    """
+    size = expected["size_bytes"]
+    with read_checked(path, expected) as reader:
+        length = header_length(path, bytes(reader.take(LENGTH_BYTES)), size)
+        use(ArrayReader(path, reader, entries_of(path, bytes(reader.take(length)), size)))

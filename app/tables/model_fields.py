@@ -1,0 +1,52 @@
+"""Fields of the data that a model looks up, and the parts that see them, by its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from app.config.config import ModelOptions
+from app.tables.fields import TableField
+from common.text import did_you_mean
+from data_prep.prepared.schema import Schema
+
+
+def fields_of_model(schema: Schema, model: ModelOptions) -> tuple[TableField, ...]:
+    """Return the categorical fields of the data with the parts that see them, in their order.
+
+    By default both parts see every field, but for crosses, which the wide part alone sees.
+    Raises ValueError for a field that the data does not have, naming the nearest.
+    """
+    names = [field.name for field in schema.categorical]
+    for setting in ("wide_fields", "deep_fields"):
+        for name in getattr(model, setting) or ():
+            if name not in names:
+                raise ValueError(
+                    f"model.{setting}: {name} is no categorical field of the data; {did_you_mean(name, names)}"
+                )
+    wide = names if model.wide_fields is None else model.wide_fields
+    deep = [f.name for f in schema.categorical if not f.cross] if model.deep_fields is None else model.deep_fields
+    return tuple(
+        TableField(field.name, field.name in wide, field.name in deep, field.max_length, field.pool == "mean")
+        for field in schema.categorical
+    )
+
+
+def is_plain(fields: tuple[TableField, ...]) -> bool:
+    """Return True if both parts see every field, and none is a list, as `tables.backend=stock` needs."""
+    return all(field.wide and field.deep and field.length == 1 for field in fields)
+
+
+def are_seen(ids: np.ndarray, schema: Schema, seen: Sequence[bool]) -> np.ndarray:
+    """Return a mask of the `ids` that are of a `seen` categorical field (one bool a field), or of a numeric one."""
+    mask: np.ndarray = ids < schema.num_numeric
+    for field, is_seen in zip(schema.categorical, seen, strict=True):
+        for first, end in (field.oov_ids, *field.id_ranges) if is_seen else ():
+            mask |= (ids >= first) & (ids < end)
+    return mask
+
+
+def num_deep_inputs(fields: tuple[TableField, ...]) -> int:
+    """Return the number of rows that the tower takes of each example: one of zeros if no field is deep."""
+    return max(1, sum(field.deep for field in fields))

@@ -1,0 +1,52 @@
+"""Options of `prepare` from files and the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common import settings
+from data_prep.options.prepare_options import PrepareOptions
+
+# `app` checks the other sections of the file.
+PREPARE_SECTION = "prepare"
+
+
+DOWNLOAD_SECTION = "download"
+
+
+def read_data(path: Path) -> dict[str, Any]:
+    """Read the log format from a data set's YAML file, without its section `download`.
+
+    Raises ValueError if there is none, as it would silently be Criteo's.
+    """
+    data = {key: value for key, value in settings.read_yaml(path).items() if key != DOWNLOAD_SECTION}
+    if not data:
+        raise ValueError(
+            f"{path} does not describe a log's format; expected columns: and what else differs from Criteo's, as in "
+            "configs/data/avazu.yaml. For a log in Criteo's format leave --data out"
+        )
+    return data
+
+
+@dataclass(frozen=True)
+class _Run:
+    prepare: PrepareOptions = field(default_factory=PrepareOptions)
+
+
+def read_options(
+    yaml_path: Path | None = None, overrides: Iterable[str] = (), data_path: Path | None = None
+) -> PrepareOptions:
+    """Read the section `prepare` of a run's YAML file, the log format of `data_path`, then `prepare.key=value`.
+
+    Raises ValueError and FileNotFoundError as `settings.resolve`.
+    """
+    run = _Run()
+    if yaml_path is not None:
+        section: Any = settings.read_yaml(yaml_path).get(PREPARE_SECTION, {})
+        run = settings.merge(run, {PREPARE_SECTION: section}, where=str(yaml_path))
+    if data_path is not None:
+        run = settings.merge(run, {PREPARE_SECTION: {"data": read_data(data_path)}}, where=str(data_path))
+    return settings.override(run, overrides).prepare

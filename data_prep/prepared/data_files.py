@@ -1,0 +1,60 @@
+"""Files of a prepared folder: their entries in schema.json, and what is damaged."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from common.files import checksum, write_whole
+from data_prep.prepared.schema import BLOCK_CHECKSUM, CHECKSUM, SCHEMA_FILE, DataFile, Schema, checksum_of
+
+
+def row_numbers_file(split: str) -> str:
+    """Return the name of the file with the line number, from 0, of each row of valid or test: int64 [rows]."""
+    return f"row_numbers-{split}.npy"
+
+
+def write_schema(schema: Schema, folder: Path) -> None:
+    """Write `folder`/schema.json, which appears whole or not at all."""
+    content = dataclasses.asdict(schema)
+    content[CHECKSUM] = checksum_of(content)
+    write_whole(folder / SCHEMA_FILE, json.dumps(content, indent=1) + "\n")
+
+
+def data_file(folder: Path, name: str, rows: int = 0, blocks: str = "") -> DataFile:
+    """Return schema.json's entry of a finished file."""
+    path = folder / name
+    return DataFile(name, rows, path.stat().st_size, checksum(path), blocks)
+
+
+def block_checksum(columns: Iterable[NDArray[Any]]) -> str:
+    """Return the checksum of a block's stored arrays, in `BLOCK_CHECKSUM` hex digits."""
+    digest = xxhash.xxh3_64()
+    for column in columns:
+        if column.ndim:  # MindRecord returns an empty one as a scalar
+            digest.update(np.ascontiguousarray(column).data)
+    return digest.hexdigest()[:BLOCK_CHECKSUM]
+
+
+def damaged_files(folder: Path, schema: Schema, names: str = "") -> Iterator[str]:
+    """Yield a sentence for each file that is not as schema.json says. Only files whose names begin with `names` are
+    read.
+    """
+    for file in schema.all_files():
+        path = folder / file.name
+        if file.name.startswith(names) and not path.is_file():
+            yield f"{path} is missing, though schema.json names it"
+        elif file.name.startswith(names):
+            found = data_file(folder, file.name)
+            if (found.size_bytes, found.checksum) != (file.size_bytes, file.checksum):
+                yield (
+                    f"{path} is damaged: {found.size_bytes:,} bytes, checksum {found.checksum}; schema.json expects "
+                    f"{file.size_bytes:,} bytes, {file.checksum}"
+                )
