@@ -10,8 +10,6 @@ import numpy as np
 from common.native_library import address
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-
-
 HUGE_PAGE = 2 << 20
 
 

@@ -9,8 +9,6 @@ import numpy as np
 from app.evaluation.score_bins import Bins
 
 CURVE_POINTS = 400
-
-
 HISTOGRAM_BINS = 50
 
 

@@ -28,7 +28,7 @@ from data_prep.encoding.vocabulary import (
 from data_prep.encoding.vocabulary_file import VocabularyWriter, order_strings
 from data_prep.execution.prepared_folder import WORK_FOLDER
 from data_prep.execution.stopping import check_stop
-from data_prep.kernels.numpy_kernels import COUNT_BITS, NOTHING
+from data_prep.kernels.counting import COUNT_BITS, NOTHING
 from data_prep.kernels.parsed import MISSING
 from data_prep.kernels.strings import concatenate_strings, group_equal
 from data_prep.options.columns import CategoricalColumn

@@ -18,7 +18,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from data_prep.encoding.lookup_file import LookupTables, number_lookup, text_lookup, write_tables
-from data_prep.kernels.numpy_kernels import COUNT_BITS, COUNT_MASK, ID_BITS, ID_MASK, FieldLookup, StringLookup
+from data_prep.kernels.counting import COUNT_BITS, COUNT_MASK
+from data_prep.kernels.numpy_kernels import ID_BITS, ID_MASK, FieldLookup, StringLookup
 from data_prep.kernels.parsed import MISSING
 from data_prep.kernels.strings import Strings
 from data_prep.prepared.schema import CategoricalField

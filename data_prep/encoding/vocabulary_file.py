@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from data_prep.encoding.vocabulary import FieldVocabulary, OrderedValues
 from data_prep.kernels.arrow import from_arrow, hex_text, to_arrow
-from data_prep.kernels.numpy_kernels import CountedStrings
+from data_prep.kernels.counting import CountedStrings
 from data_prep.kernels.parsed import MISSING, SMALLEST_BUCKET
 from data_prep.kernels.strings import Strings, concatenate_strings
 from data_prep.options.columns import CategoricalColumn

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
-import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from common.native_library import NativeLibrary, address, output_address
 from data_prep.kernels.lists import Lists
-from data_prep.kernels.numpy_kernels import NUM_BINS, CountedStrings, FieldLookup, StringLookup, add_up, ids_room
+from data_prep.kernels.numpy_kernels import FieldLookup, StringLookup, ids_room
 from data_prep.kernels.parsed import (
     BARE_SEPARATOR,
     MAX_LINE_BYTES,
@@ -47,7 +46,6 @@ load, is_available = LIBRARY.load, LIBRARY.is_available
 _Texts, _Format, _Rows, _Rejects, _Vocabulary = (
     LIBRARY.interface.structures[f"LogKernels{name}"] for name in ("Strings", "Format", "Rows", "Rejects", "Vocabulary")
 )
-_ALL_BITS = 2**64 - 1
 _UNLABELLED = 2  # LOG_KERNELS_UNLABELLED
 _NUMBERS: dict[str, type[np.generic]] = {
     "integers": np.int64,
@@ -160,14 +158,14 @@ class _FormatInC:
             address(self._kinds, np.uint8, num_columns),
             address(self._slots, np.int64, num_columns),
             address(self._alike, np.int64, num_columns),
-            *map(_texts, self._cells),
+            *map(texts_in_c, self._cells),
             RELATIONS.index(relation) + 1 if relation else 0,
             log_format.label == "optional",
             ("", "not_clicked", "clicked").index(rest),
             log_format.trim,
             log_format.decimal == ",",
             bound,
-            _texts(self._time_forms),
+            texts_in_c(self._time_forms),
         )
 
 
@@ -185,69 +183,13 @@ def _filled(columns: NDArray[Any], num_rows: int) -> NDArray[Any]:
     return together
 
 
-def count_values(
-    values: NDArray[np.uint32], present: NDArray[np.bool_], chosen: NDArray[np.bool_]
-) -> tuple[NDArray[np.uint64], int]:
-    """Native `numpy_kernels.count_values`."""
-    words, scratch = np.empty(len(values), np.uint64), np.empty(2 * len(values), np.uint32)
-    num_missing = ctypes.c_int64()
-    num_words = load().log_kernels_count(
-        address(values, np.uint32, len(values)),
-        address(present, np.bool_, len(values)),
-        address(chosen, np.bool_, len(values)),
-        len(values),
-        output_address(scratch),
-        output_address(words),
-        ctypes.byref(num_missing),
-    )
-    return words[:num_words].copy(), num_missing.value
-
-
-def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Native `numpy_kernels.count_bins`."""
-    counts = np.empty(NUM_BINS, np.int64)
-    load().log_kernels_bins(
-        address(integers, np.int64, len(integers)),
-        address(present, np.bool_, len(integers)),
-        address(chosen, np.bool_, len(integers)),
-        len(integers),
-        output_address(counts),
-    )
-    return counts
-
-
-def count_strings(texts: Strings, key_mask: int = _ALL_BITS) -> CountedStrings:
-    """Native `numpy_kernels.count_strings`. With fewer bits in `key_mask`, more strings share a key."""
-    num_rows = len(texts)
-    table = np.empty(1 << (2 * num_rows).bit_length(), np.int32)  # at most half of it is filled
-    keys, counts, firsts = np.empty(num_rows, np.uint64), np.empty(num_rows, np.int64), np.empty(num_rows, np.int64)
-    num_distinct = load().log_kernels_count_strings(
-        _texts(texts),
-        address(_secret(), np.uint64, 2),
-        key_mask,
-        output_address(table),
-        len(table),
-        output_address(keys),
-        output_address(counts),
-        output_address(firsts),
-    )
-    distinct = slice(num_distinct)
-    return add_up(keys[distinct], counts[distinct], texts.take(firsts[distinct]))
-
-
-@functools.cache
-def _secret() -> NDArray[np.uint64]:
-    """Random numbers of this process, so that no log can be written whose strings all have the same slot of a table."""
-    return np.frombuffer(os.urandom(16), np.uint64)
-
-
 def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = False) -> Lists:
     """Native `lists.split_lists`. The values are in the cells' memory."""
     num_rows, most = len(cells), int(np.minimum((cells.lengths + 1) // 2, max_length).sum())
     starts, value_lengths = np.empty(most, np.int64), np.empty(most, np.int64)
     lengths, cut = np.empty(num_rows, np.int64), np.empty(num_rows, np.bool_)
     num_values = load().log_kernels_split_lists(
-        _texts(cells),
+        texts_in_c(cells),
         ord(separator),
         max_length,
         trim,
@@ -267,7 +209,7 @@ def join_strings(parts: Sequence[Strings], present: NDArray[np.bool_]) -> String
     data = np.empty(most + PADDING_BYTES, np.uint8)
     starts, lengths = np.empty(num_rows, np.int64), np.empty(num_rows, np.int64)
     num_bytes = load().log_kernels_join_strings(
-        (_Texts * len(parts))(*map(_texts, parts)),
+        (_Texts * len(parts))(*map(texts_in_c, parts)),
         len(parts),
         address(present, np.bool_, num_rows),
         output_address(data),
@@ -282,9 +224,9 @@ def find_strings(field: StringLookup, texts: Strings, present: NDArray[np.bool_]
     """Native `numpy_kernels.find_strings`."""
     ids = np.empty(len(texts), np.int64)
     load().log_kernels_find_strings(
-        _texts(texts),
+        texts_in_c(texts),
         address(present, np.bool_, len(texts)),
-        _texts(field.texts),
+        texts_in_c(field.texts),
         address(field.keys, np.uint64, len(field.texts)),
         address(field.ids, np.int64, len(field.texts)),
         field.missing_id,
@@ -295,7 +237,8 @@ def find_strings(field: StringLookup, texts: Strings, present: NDArray[np.bool_]
     return ids
 
 
-def _texts(texts: Strings) -> Any:
+def texts_in_c(texts: Strings) -> Any:
+    """Return strings as the kernels take them, in the same memory."""
     starts, lengths = (address(array, np.int64, len(texts)) for array in (texts.starts, texts.lengths))
     return _Texts(address(texts.data, np.uint8, len(texts.data)), starts, lengths, len(texts))
 

@@ -12,8 +12,6 @@ from data_prep.options.prepare_options import PrepareOptions
 
 # `app` checks the other sections of the file.
 PREPARE_SECTION = "prepare"
-
-
 DOWNLOAD_SECTION = "download"
 
 

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from data_prep.execution import memory_limit
 from data_prep.execution.prepared_folder import REJECTS_FILE, WorkDir
 from data_prep.kernels.choose import choose_kernels
+from data_prep.kernels.counting import NOTHING, CountedStrings, count_float_bins, merge
 from data_prep.kernels.crosses import presence, text_columns
-from data_prep.kernels.numpy_kernels import NOTHING, CountedStrings, count_float_bins, merge
+from data_prep.kernels.native_counting import choose_counting
 from data_prep.kernels.parsed import Chunk, ParsedChunk, ParsedRows
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.split import TRAIN, SplitRule, assign_rows, splitmix64
@@ -68,14 +69,14 @@ class ChunkCounter:
             self.count_lines(chunk, parsed, training),
             numeric=[self._numeric(rows, name, training) for name in self.options.data.numeric_fields],
             sample=self._sample(rows, training) if self.options.numeric_transform == "quantile" else None,
-            values=self._count_numbers(rows, training, kernels),
+            values=self._count_numbers(rows, training),
             texts=self._count_texts(rows, training, kernels),
         )
 
     def count_lines(self, chunk: Chunk, parsed: ParsedChunk, training: NDArray[np.bool_]) -> ChunkCounts:
         """Return the counts that need no pass of their own: lines, rejects, training rows and their missing values."""
         rows, log_format = parsed.rows, self.options.data
-        count_bins = choose_kernels(self.options.kernels).count_bins
+        count_bins = choose_counting(self.options.kernels).count_bins
         return ChunkCounts(
             num_lines=chunk.num_lines,
             rejects_by_reason=parsed.rejects_by_reason,
@@ -96,23 +97,20 @@ class ChunkCounter:
             spans=ChunkSpans.of(rows.row_numbers, rows.labels),
         )
 
-    def _count_numbers(
-        self, rows: ParsedRows, training: NDArray[np.bool_], kernels: ModuleType
-    ) -> list[NDArray[np.uint64]]:
+    def _count_numbers(self, rows: ParsedRows, training: NDArray[np.bool_]) -> list[NDArray[np.uint64]]:
         """Return the counted training values of each column of numbers."""
         all_columns = self.options.categorical_columns
         names = [column.name for column in all_columns if not column.is_text]
         columns = zip(names, *rows.number_columns(all_columns), strict=True)
+        count_values = choose_counting(self.options.kernels).count_values
         return [
-            np.empty(0, np.uint64)
-            if self.options.is_hashed(name)
-            else kernels.count_values(values, present, training)[0]
+            np.empty(0, np.uint64) if self.options.is_hashed(name) else count_values(values, present, training)[0]
             for name, values, present in columns
         ]
 
     def _count_texts(self, rows: ParsedRows, training: NDArray[np.bool_], kernels: ModuleType) -> list[CountedStrings]:
         """Return the counted training values of each vocabulary of text."""
-        is_hashed = self.options.is_hashed
+        is_hashed, count_strings = self.options.is_hashed, choose_counting(self.options.kernels).count_strings
         columns = [c for c in self.options.categorical_columns if not (c.cross and is_hashed(c.name))]
         counted: list[list[CountedStrings]] = [[] for column in self.options.vocabularies if column.is_text]
         for column, texts, present in text_columns(rows, columns, kernels):
@@ -123,7 +121,7 @@ class ChunkCounter:
                 chosen = lists.values.take(training[lists.rows])
             else:
                 chosen = texts.take(present & training)
-            counted[column.place].append(kernels.count_strings(chosen))
+            counted[column.place].append(count_strings(chosen))
         return [parts[0] if len(parts) == 1 else merge([NOTHING, *parts]) for parts in counted]
 
     def _numeric(self, rows: ParsedRows, name: str, training: NDArray[np.bool_]) -> NumericStatistics:

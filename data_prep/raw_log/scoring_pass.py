@@ -14,12 +14,12 @@ from data_prep.options.kinds import FIELD_KINDS, Kind
 from data_prep.options.log_format import FormatToScore, LogFormat
 from data_prep.raw_log.line_cells import has_label
 from data_prep.raw_log.log_files import LogFile, is_parquet
-from data_prep.raw_log.reading import LogReading, column_names
-from data_prep.raw_log.sample import sample_log
+from data_prep.raw_log.reading import LogReading, column_names, file_of_log, open_reader
 
 Result = TypeVar("Result")
 
 _SAMPLED_LINES = 100
+_CHUNK_BYTES = 1 << 20
 
 
 def format_to_score(files: Sequence[LogFile], log_format: LogFormat, keep: Sequence[str]) -> LogFormat:
@@ -50,11 +50,15 @@ def format_to_score(files: Sequence[LogFile], log_format: LogFormat, keep: Seque
 
 
 def _has_labels(files: Sequence[LogFile], log_format: LogFormat) -> bool:
-    sample = next(sample_log(files[:1], log_format, _SAMPLED_LINES), None)
-    if sample is None or sample.chunk is None:
-        return True
-    lines = sample.chunk.lines.split(b"\n")[:-1]  # of which some may be bad
-    return 2 * sum(has_label(line, log_format, sample.chunk.is_bare) for line in lines) >= len(lines)
+    file, found = files[0], list[bool]()
+    with open_reader(file, log_format) as reader:
+        for task, _ in reader.chunks(_CHUNK_BYTES, file_of_log(0, "", 0, file, log_format)):
+            chunk = task.load()
+            lines = chunk.lines.split(b"\n")[: min(chunk.num_lines, _SAMPLED_LINES - len(found))]
+            found += [has_label(line, log_format, chunk.is_bare) for line in lines]
+            if len(found) == _SAMPLED_LINES:
+                break
+    return 2 * sum(found) >= len(found)  # some lines may be bad
 
 
 def read_log(

@@ -9,7 +9,7 @@ import numpy as np
 
 from common.html.charts import Axis, Bars, Chart, Density, bar_chart, histogram
 from common.html.page import Part, Section
-from data_prep.kernels.numpy_kernels import FLOAT_BINS, bin_bounds
+from data_prep.kernels.counting import FLOAT_BINS, bin_bounds
 from data_prep.prepared.schema import INDICATOR, NumericField, Schema, transform_numbers
 from data_prep.statistics.statistics_file import NumericProfile, Profile
 

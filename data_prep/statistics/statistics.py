@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.execution.pieces import storable
-from data_prep.kernels.numpy_kernels import FLOAT_BINS, INTEGER_BINS, CountedStrings
+from data_prep.kernels.counting import FLOAT_BINS, INTEGER_BINS, CountedStrings
 from data_prep.kernels.strings import Strings
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.statistics.profile import ChunkSpans, Coverage, Timeline
@@ -152,11 +152,9 @@ class ChunkCounts:
     numeric: list[NumericStatistics]  # by numeric field
     missing: list[int]  # by categorical column
     cut: dict[str, int]  # by column of kind list: rows with more values than are kept
-    values: list[
-        NDArray[np.uint64]
-    ]  # by column of numbers: packed (value, count) pairs, see numpy_kernels.count_values
+    values: list[NDArray[np.uint64]]  # by column of numbers: packed (value, count) pairs, see counting.count_values
     texts: list[CountedStrings]  # by vocabulary of text
-    bins: list[NDArray[np.int64]]  # by integer or float field, see numpy_kernels.count_bins
+    bins: list[NDArray[np.int64]]  # by integer or float field, see counting.count_bins
     spans: ChunkSpans  # of all kept rows
     sample: RowSample | None = None  # for quantiles
 

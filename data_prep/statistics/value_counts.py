@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.kernels.numpy_kernels import COUNT_BITS, COUNT_MASK, NOTHING, CountedStrings, merge
+from data_prep.kernels.counting import COUNT_BITS, COUNT_MASK, NOTHING, CountedStrings, merge
 from data_prep.kernels.strings import Strings
 from data_prep.statistics.profile import Coverage
 

@@ -14,7 +14,7 @@ import pytest
 
 from data_prep.encoding.vocabulary import FieldVocabulary, write_lookup_tables
 from data_prep.execution.pieces import Pieces
-from data_prep.kernels.numpy_kernels import CountedStrings
+from data_prep.kernels.counting import CountedStrings
 from data_prep.kernels.strings import Strings
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline import disk_space

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from data_prep.__main__ import main
-from data_prep.kernels.numpy_kernels import NUM_BINS, count_bins
+from data_prep.kernels.counting import NUM_BINS, count_bins
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.first_pass import numeric_fields

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep.kernels.numpy_kernels import INTEGER_BINS, bin_bounds, count_bins
+from data_prep.kernels.counting import INTEGER_BINS, bin_bounds, count_bins
 from data_prep.statistics import profile
 from data_prep.statistics.profile import MIN_COUNTS, MOST_SPANS, ChunkSpans, Coverage, Timeline
 

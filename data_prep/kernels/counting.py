@@ -1,0 +1,127 @@
+"""Count values, strings and numbers by size: the kernels in NumPy, which define those in native_counting.py.
+
+Letters: n rows, K values of a field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.kernels.strings import Strings, concatenate_strings, group_equal
+
+# A value and its count are packed into 64 bits, value above count: sorting plain numbers is several times faster than
+# sorting by an index.
+COUNT_BITS = np.uint64(32)
+COUNT_MASK = np.uint64(2**32 - 1)
+
+
+def count_values(
+    values: NDArray[np.uint32], present: NDArray[np.bool_], chosen: NDArray[np.bool_]
+) -> tuple[NDArray[np.uint64], int]:
+    """Return packed (value, count) pairs of the `chosen` values [n], ascending, and the number of missing ones."""
+    unique, counts = np.unique(values[chosen & present], return_counts=True)
+    return unique.astype(np.uint64) << COUNT_BITS | counts.astype(np.uint64), int(np.sum(chosen & ~present))
+
+
+# Numbers are binned by the upper bits of their float64: sign, exponent, three bits of the mantissa. So bins are
+# an eighth of an octave wide, and each integer up to 16 has a bin of its own.
+class Bins(NamedTuple):
+    """The exponent of the smallest number that is not binned with 0, and the number of the bin of 0."""
+
+    smallest: int
+    zero: int
+
+
+INTEGER_BINS = Bins(0, 8 * 63 + 1)  # the largest magnitude is 2**63
+FLOAT_BINS = Bins(-64, 8 * (64 + 128))  # 2**128, which is no float32
+_DROPPED_BITS = 49
+_EXPONENT_OF_ONE = 1023
+NUM_BINS = 2 * INTEGER_BINS.zero + 1
+
+
+def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the number of integers [n] in each bin, [NUM_BINS], of those that are `present` and `chosen` [n]."""
+    return _count_sizes(integers[present & chosen].astype(np.float64), INTEGER_BINS)
+
+
+def count_float_bins(
+    floats: NDArray[np.float64], present: NDArray[np.bool_], chosen: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Return the number of floats [n] in each of FLOAT_BINS, as `count_bins`."""
+    return _count_sizes(floats[present & chosen], FLOAT_BINS)
+
+
+def _count_sizes(numbers: NDArray[np.float64], bins: Bins) -> NDArray[np.int64]:
+    first = (_EXPONENT_OF_ONE + bins.smallest << 3) - 1
+    sizes = (np.abs(numbers).view(np.uint64) >> np.uint64(_DROPPED_BITS)).astype(np.int64) - first
+    sizes = np.maximum(sizes, 0)
+    return np.bincount(bins.zero + np.where(numbers < 0, -sizes, sizes), minlength=2 * bins.zero + 1)
+
+
+def bin_bounds(number: int, bins: Bins = INTEGER_BINS) -> tuple[float, float]:
+    """Return the bounds of a bin, half-open away from 0: those of the one after 0's are 1 and 1.125 for integers."""
+    size = abs(number - bins.zero)
+    low, high = (_lower_end(size, bins), _lower_end(size + 1, bins)) if size else (0.0, 0.0)
+    return (low, high) if number >= bins.zero else (-high, -low)
+
+
+def _lower_end(size: int, bins: Bins) -> float:
+    exponent, eighths = divmod(size - 1, 8)
+    return (1 + eighths / 8) * 2.0 ** (exponent + bins.smallest)
+
+
+@dataclass(frozen=True)
+class CountedStrings:
+    """Distinct strings by rising key, with their counts."""
+
+    keys: NDArray[np.uint64]  # [K]
+    counts: NDArray[np.int64]  # [K]
+    texts: Strings  # [K]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def nbytes(self) -> int:
+        return self.keys.nbytes + self.counts.nbytes + self.texts.nbytes
+
+    def take(self, chosen: NDArray[np.generic] | slice) -> CountedStrings:
+        """Return some of them, in memory of their own."""
+        return CountedStrings(self.keys[chosen], self.counts[chosen], self.texts.take(chosen).compact())
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[CountedStrings]) -> CountedStrings:
+        """Return those of all parts one after the other, which need not be distinct any more."""
+        return cls(
+            np.concatenate([part.keys for part in parts]),
+            np.concatenate([part.counts for part in parts]),
+            concatenate_strings([part.texts for part in parts]),
+        )
+
+
+NOTHING = CountedStrings(np.empty(0, np.uint64), np.empty(0, np.int64), Strings.of([]))
+
+
+def count_strings(texts: Strings) -> CountedStrings:
+    """Return the distinct strings among strings [n]."""
+    return add_up(texts.keys(), np.ones(len(texts), np.int64), texts)
+
+
+def merge(parts: Sequence[CountedStrings]) -> CountedStrings:
+    """Return the distinct strings of all parts, with the sums of their counts."""
+    all_parts = CountedStrings.concatenate(parts)
+    return add_up(all_parts.keys, all_parts.counts, all_parts.texts)
+
+
+def add_up(keys: NDArray[np.uint64], counts: NDArray[np.int64], texts: Strings) -> CountedStrings:
+    """Return the distinct strings among strings [n] with these keys and counts, with the sums of their counts."""
+    if len(keys) == 0:
+        return NOTHING
+    order, firsts = group_equal(keys, texts)
+    chosen = order[firsts]
+    return CountedStrings(keys[chosen], np.add.reduceat(counts[order], firsts), texts.take(chosen).compact())
