@@ -11,7 +11,10 @@ import argparse
 import json
 import logging
 import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from app.evaluation.measure import best_on, check_split
 from app.evaluation.metrics import METRICS, Metrics, MetricStream, defined
 from app.run.record import read_runs
 from common.console import progress_bar
+from common.memory import num_cores
 from data_prep.prepared.examples import Examples, concatenate
 from data_prep.prepared.features import one_hot, read_spread
 from data_prep.prepared.reader import read_blocks
@@ -34,7 +38,10 @@ MAX_ROWS = 1_000_000
 # The inverse penalty C: the first that is tried, the factor between one and the next, and how far it may go.
 FIRST_C, STEP_OF_C, SMALLEST_C, LARGEST_C = 10**-1.5, 10**0.5, 1e-4, 1e2
 MAX_PASSES = 1000  # of a fit over the training rows
-CLOSE_ENOUGH = 0.1  # standard errors of a weight between it and the solution
+# Standard errors of a weight between it and the solution. On the demo's rows 0.1 takes twice the passes, and log loss
+# on valid rows is 0.0002 lower.
+CLOSE_ENOUGH = 0.2
+PARTS = 8  # of the rows. Their sums are added in order, so the number of threads changes no bit.
 SHOWN = ("auc", "log_loss", "normalized_entropy")
 
 
@@ -153,39 +160,80 @@ class Solver:
 
     def __init__(self, features: Any, labels: NDArray[np.float32], weights: NDArray[np.float32] | None) -> None:
         """Take features [n, N + V], a sparse matrix of float32, labels [n] and, if rows have them, weights [n]."""
-        self._features, self._labels = features, labels.astype(np.float64)
-        self._rows = np.ones(len(labels)) if weights is None else weights.astype(np.float64)
-        rate = float(np.average(self._labels, weights=self._rows))
+        weights = np.ones_like(labels) if weights is None else weights
+        self._parts, self._num_rows = list(_parts_of(features, labels, weights)), len(labels)
+        rate = float(np.average(labels.astype(np.float64), weights=weights))
         self._start = np.append(np.zeros(features.shape[1]), math.log(rate / (1 - rate)))
-        squares = np.append(features.multiply(features).T @ self._rows, self._rows.sum())
-        self._curvatures = rate * (1 - rate) * squares
+        squares = sum(part.squares() for part in self._parts)
+        self._curvatures = rate * (1 - rate) * np.append(squares, weights.sum(dtype=np.float64))
 
     def fit(self, inverse_penalty: float, start: Fitted | None = None) -> Fitted:
         """Fit with one penalty. If the solution with another is given, begin there."""
         from scipy.optimize import minimize
 
-        penalties = np.append(np.full(self._features.shape[1], 1 / inverse_penalty), 0)
+        penalties = np.append(np.full(len(self._start) - 1, 1 / inverse_penalty), 0)
         scales = 1 / np.sqrt(self._curvatures + penalties)
         weights = self._start if start is None else np.append(start.weights, start.intercept)
-        options = {"maxiter": MAX_PASSES, "maxfun": MAX_PASSES, "maxcor": 20, "ftol": 0.0, "gtol": CLOSE_ENOUGH}
-        with progress_bar(desc=f"regression C {inverse_penalty:.2g}", unit=" passes", leave=False) as bar:
+        options = {"maxiter": MAX_PASSES, "maxfun": MAX_PASSES, "maxcor": 10, "ftol": 0.0, "gtol": CLOSE_ENOUGH}
+        with (
+            progress_bar(desc=f"regression C {inverse_penalty:.2g}", unit=" passes", leave=False) as bar,
+            ThreadPoolExecutor(num_cores()) as threads,
+        ):
 
             def scaled(values: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
                 bar.update()
-                loss, gradient = self._loss(values * scales, penalties)
+                loss, gradient = self._loss(values * scales, penalties, threads)
                 return loss, gradient * scales
 
             solution = minimize(scaled, weights / scales, jac=True, method="L-BFGS-B", options=options).x * scales
-        return Fitted(solution[:-1], float(solution[-1]), inverse_penalty, len(self._labels))
+        return Fitted(solution[:-1], float(solution[-1]), inverse_penalty, self._num_rows)
 
-    def _loss(self, weights: NDArray[np.float64], penalties: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        logits = self._features @ np.float32(weights[:-1]) + weights[-1]
-        log_sums = np.logaddexp(0, logits)  # log(1 + e^logit)
-        losses = log_sums - self._labels * logits
-        residuals = self._rows * (np.exp(logits - log_sums) - self._labels)
-        gradient = np.append(self._features.T @ np.float32(residuals), residuals.sum())
-        loss = float(self._rows @ losses + penalties @ np.square(weights) / 2)
-        return loss, gradient + penalties * weights
+    def _loss(
+        self, weights: NDArray[np.float64], penalties: NDArray[np.float64], threads: ThreadPoolExecutor
+    ) -> tuple[float, NDArray[np.float64]]:
+        loss, gradient = float(penalties @ np.square(weights)) / 2, penalties * weights
+        rounded = weights.astype(np.float32)
+        for of_part, (of_features, of_intercept) in threads.map(lambda part: part.loss(rounded), self._parts):
+            loss += of_part
+            gradient[:-1] += of_features
+            gradient[-1] += of_intercept
+        return loss, gradient
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Rows that one thread takes at a time: features [n, N + V], labels [n] and weights [n], float32."""
+
+    features: Any
+    labels: NDArray[np.float32]
+    weights: NDArray[np.float32]
+
+    def squares(self) -> NDArray[np.float32]:
+        """Return Σ weight · feature² [N + V]."""
+        from scipy import sparse
+
+        of = self.features
+        squared: NDArray[np.float32] = sparse.csr_matrix((of.data**2, of.indices, of.indptr), of.shape).T @ self.weights
+        return squared
+
+    def loss(self, weights: NDArray[np.float32]) -> tuple[float, tuple[NDArray[np.float32], float]]:
+        """Return Σ weight · loss for weights [N + V] and an intercept after them, and its gradients to both."""
+        logits = self.features @ weights[:-1] + weights[-1]
+        log_sums = np.logaddexp(np.float32(0), logits)  # log(1 + e^logit)
+        residuals = self.weights * (np.exp(logits - log_sums) - self.labels)
+        loss = (self.weights * (log_sums - self.labels * logits)).sum(dtype=np.float64)
+        return float(loss), (self.features.T @ residuals, float(residuals.sum(dtype=np.float64)))
+
+
+def _parts_of(features: Any, labels: NDArray[np.float32], weights: NDArray[np.float32]) -> Iterator[_Part]:
+    from scipy import sparse
+
+    for begin, end in pairwise(np.linspace(0, len(labels), PARTS + 1).astype(int)):
+        starts, rows = features.indptr[begin : end + 1], slice(begin, end)
+        cells = slice(starts[0], starts[-1])  # views: slicing the matrix would copy it
+        matrix = (features.data[cells], features.indices[cells], starts - starts[0])
+        part = sparse.csr_matrix(matrix, (end - begin, features.shape[1]))
+        yield _Part(part, labels[rows], weights[rows])
 
 
 def evaluate(fitted: Fitted, folder: Path, schema: Schema, split: str) -> Metrics:

@@ -9,20 +9,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from app.tables.fields import NO_ROW, TableField, field_of_position
+from app.tables.fields import TableField, field_of_position
+from data_prep.prepared import features
 
 
 def position_weights(ids: np.ndarray, fields: Sequence[TableField]) -> np.ndarray:
     """Return the weight [B, P] float32 of each position in its field's row: 0 where there is no row, 1 / present values
     in a mean, else 1."""
-    weights: np.ndarray = (ids != NO_ROW).astype(np.float32)
-    start = 0
-    for field in fields:
-        if field.mean and field.length > 1:
-            of_field = weights[:, start : start + field.length]
-            of_field /= np.maximum(of_field.sum(axis=1, keepdims=True), np.float32(1))
-        start += field.length
-    return weights
+    return features.position_weights(ids, ((field.length, field.mean) for field in fields))
 
 
 def pool(rows: np.ndarray, weights: np.ndarray, fields: Sequence[TableField]) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,10 @@ def read_spread(folder: Path, schema: Schema, split: str, max_rows: int | None =
 
 
 def one_hot(rows: Examples, schema: Schema) -> Any:
-    """Return features, sparse [rows, N + V]: N numeric columns, scaled to the size of the one-hot columns, and ids."""
+    """Return features, sparse [rows, N + V]: N numeric columns, scaled to the size of the one-hot columns, and ids.
+
+    The values of a list count as in its pool: each 1 in a sum, 1 / their number in a mean.
+    """
     from scipy import sparse
 
     (num_rows, num_numeric), num_positions = rows.numeric.shape, rows.ids.shape[1]
@@ -37,6 +40,22 @@ def one_hot(rows: Examples, schema: Schema) -> Any:
     columns[:, num_numeric:] = np.maximum(rows.ids, 0) + num_numeric
     values = np.ones((num_rows, width), np.float32)
     values[:, :num_numeric] = rows.numeric * np.float32(NUMERIC_SCALE)
-    values[:, num_numeric:] = rows.ids != NO_ID
+    lists = ((field.max_length, field.pool == "mean") for field in schema.categorical)
+    values[:, num_numeric:] = position_weights(rows.ids, lists)
     starts = np.arange(0, num_rows * width + 1, width)
     return sparse.csr_matrix((values.reshape(-1), columns.reshape(-1), starts), shape=(num_rows, num_columns))
+
+
+def position_weights(ids: np.ndarray, fields: Iterable[tuple[int, bool]]) -> np.ndarray:
+    """Return the weight [n, P] float32 of each position of ids [n, P] in its field: 0 where there is none, else 1.
+
+    `fields` are the length of each and whether it is a mean. There it is 1 / present values.
+    """
+    weights: np.ndarray = (ids != NO_ID).astype(np.float32)
+    start = 0
+    for length, is_mean in fields:
+        if is_mean and length > 1:
+            of_field = weights[:, start : start + length]
+            of_field /= np.maximum(of_field.sum(axis=1, keepdims=True), np.float32(1))
+        start += length
+    return weights

@@ -1,5 +1,6 @@
 """Logistic regression as a command, on a synthetic log of a few thousand rows."""
 
+import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -12,9 +13,10 @@ from sklearn.metrics import log_loss, roc_auc_score
 from app.__main__ import main
 from app.cli import baseline
 from app.evaluation.score_bins import sigmoid
-from data_prep.prepared.examples import concatenate
-from data_prep.prepared.features import NUMERIC_SCALE
+from data_prep.prepared.examples import Examples, concatenate
+from data_prep.prepared.features import NUMERIC_SCALE, one_hot
 from data_prep.prepared.reader import read_blocks
+from data_prep.prepared.schema import CategoricalField
 
 
 def rows_of(folder, schema, split):
@@ -58,6 +60,16 @@ def test_the_table_has_the_metrics_of_scikit_learn(tiny_dataset, tiny_schema, ca
     assert best.startswith("  best possible") and best.endswith("–")
 
 
+@pytest.mark.parametrize(("pool", "weight"), [("mean", 1 / 3), ("sum", 1.0)])
+def test_the_values_of_a_list_count_as_the_model_pools_them(tiny_schema, pool, weight):
+    fields = (CategoricalField("C1", (0, 1), ((1, 5),)), CategoricalField("g", (5, 6), ((6, 9),), (), 4, pool))
+    schema = dataclasses.replace(tiny_schema, numeric=(), categorical=fields, vocabulary_size=9)
+    ids = np.array([[1, 6, 8, 6, -1], [4, 7, -1, -1, -1]], np.int32)
+    dense = one_hot(Examples(ids, np.empty((2, 0), np.float32), np.zeros(2, np.float32)), schema).toarray()
+    assert dense[0, [1, 6, 8]] == pytest.approx([1, 2 * weight, weight])
+    assert np.flatnonzero(dense[1]).tolist() == [4, 7] and dense[1, 7] == 1
+
+
 def made_rows(num_rows, effect, rng):
     """Return features and labels: one-hot values, mostly rare, whose effects on the label have this size."""
     ids = np.minimum(rng.zipf(1.3, (num_rows, 3)), 300) - 1 + 300 * np.arange(3)
@@ -87,9 +99,20 @@ def test_a_fit_is_that_of_scikit_learn(inverse_penalty, weighted):
     assert least - 1e-6 < objective(fitted.logits(features), fitted.weights) < least + allowed
 
 
+def test_the_number_of_threads_changes_no_bit(monkeypatch):
+    features, labels = made_rows(3000, 1.0, np.random.default_rng(3))
+
+    def weights(num_threads):
+        monkeypatch.setattr(baseline, "num_cores", lambda: num_threads)
+        return baseline.Solver(features, labels, None).fit(1.0).weights
+
+    assert np.array_equal(weights(1), weights(4))
+
+
 @pytest.mark.parametrize(("effect", "least", "most"), [(0.02, 1e-4, 1e-2), (3.0, 0.3, 1e2)])
 def test_the_penalty_is_sought_until_it_gets_worse(effect, least, most, tiny_schema, monkeypatch):
     rng = np.random.default_rng(2)
+    monkeypatch.setattr(baseline, "CLOSE_ENOUGH", 0.02)  # the losses of neighbors differ little
     features, labels = made_rows(12_000, effect, rng)
     monkeypatch.setattr(baseline, "read_features", lambda *_: (features[:8000], labels[:8000], None))
 
