@@ -57,6 +57,17 @@ class Predictor(BundleModel):
         check_files(*link, every_byte=True)
         return Predictor([*self.chain, link], self._num_threads, self.tables)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the places of the bundle and its deltas alone. Another process maps the same files."""
+        links = [(folder.absolute(), manifest.id) for folder, manifest in self.chain]
+        return _reopen, (links, self._num_threads)
+
+    def __copy__(self) -> Predictor:
+        return self  # it never changes
+
+    def __deepcopy__(self, _: dict[int, Any]) -> Predictor:
+        return self
+
     def __repr__(self) -> str:
         return f"<Predictor {self.folder}: {len(self.log_format.fields)} columns, version {self.version}>"
 
@@ -182,6 +193,24 @@ class Predictor(BundleModel):
     def check_golden(self) -> int:
         """Score the golden rows and return their number. Raises ValueError naming the first that scores otherwise."""
         return check_golden(self)
+
+
+def _reopen(links: Sequence[tuple[Path, str]], num_threads: int) -> Predictor:
+    """Open a pickled predictor's bundle and its deltas again. Raises ValueError if one is gone, another or damaged."""
+    chain = []
+    for folder, expected in links:
+        try:
+            manifest = read_manifest(folder)
+            if manifest.id != expected:
+                raise ValueError(f"it has the id {manifest.id} now")
+            check_files(folder, manifest, every_byte=manifest.parent is not None)
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"a pickled Predictor opens its bundle again and needs {folder} with the id {expected}: {error}; copy "
+                "it there, or pickle a Predictor of a bundle that this process can read"
+            ) from error
+        chain.append((folder, manifest))
+    return Predictor(chain, num_threads)
 
 
 def probabilities(logits: np.ndarray) -> np.ndarray:

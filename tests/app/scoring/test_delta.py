@@ -1,8 +1,12 @@
 """Deltas: a chain scores the bits of a whole bundle, and what does not follow what is open is refused by name."""
 
+import copy
 import dataclasses
 import json
+import pickle
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -141,6 +145,44 @@ def test_a_parent_is_found_by_its_id(copies, chain):
     (copies / "0").rename(copies / "renamed")
     (copies / "0").mkdir()
     assert Predictor.open(copies / "1").version == Predictor.open(chain[1] / "1").version
+
+
+UNPICKLE = """
+import pickle, sys
+predictor, lines = pickle.load(sys.stdin.buffer)
+sys.stdout.buffer.write(predictor.logits(lines).tobytes())
+"""
+
+
+def test_a_pickled_predictor_scores_the_same_bits_in_another_process(chain, project, monkeypatch):
+    lines, folder, _ = chain
+    monkeypatch.chdir(folder)
+    predictor = Predictor.open("1").with_delta("2")
+    pickled = pickle.dumps((predictor, lines))
+    assert len(pickled) < len(pickle.dumps(lines)) + 1000  # no table is in it
+    command = [sys.executable, "-c", UNPICKLE]
+    found = subprocess.run(command, input=pickled, capture_output=True, check=True, cwd=project).stdout
+    assert found == predictor.logits(lines).tobytes()
+
+
+def test_a_copied_predictor_is_the_same_one(chain):
+    predictor = Predictor.open(chain[1] / "2")
+    assert copy.copy(predictor) is predictor
+    assert copy.deepcopy({"model": predictor})["model"] is predictor
+
+
+@pytest.mark.parametrize("change", ["gone", "another", "damaged"])
+def test_a_pickled_predictor_names_the_bundle_that_it_lacks(copies, change):
+    pickled = pickle.dumps(Predictor.open(copies / "2"))
+    expected = bundle_folder.read_manifest(copies / "1").id
+    if change == "damaged":
+        (copies / "1" / "tower.onnx").write_bytes(b"")
+    else:
+        shutil.rmtree(copies / "1")
+    if change == "another":
+        shutil.copytree(copies / "0", copies / "1")
+    with pytest.raises(ValueError, match=rf"needs {copies}/1 with the id {expected}: .*copy it there"):
+        pickle.loads(pickled)
 
 
 def test_every_byte_of_a_delta_is_checked_when_it_is_applied(copies):
