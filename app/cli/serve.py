@@ -65,7 +65,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--version", help="pin this version of the folder; newest removes the pin (what was pinned)")
     parser.add_argument("--state", type=Path, metavar="DIR", help="folder to keep current.json in (BUNDLE)")
     parser.add_argument(
-        "--log-requests", type=float, default=0.0, metavar="SHARE", help="share of the requests to log (0)"
+        "--access-log", choices=["json"], help="write a line of JSON to standard output for each request (none)"
+    )
+    parser.add_argument(
+        "--log-requests",
+        type=float,
+        metavar="SHARE",
+        help="share of the requests in the access log (1 with it, else 0)",
     )
     for limit in fields(Limits):
         kind, default = type(limit.default), limit.default
@@ -81,8 +87,9 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("workers", "threads", "max_batch", "max_queue", "max_rows", "max_body_mib", "watch_seconds"):
         if getattr(arguments, name) <= 0:
             raise ValueError(f"--{name.replace('_', '-')} must be above 0, found {getattr(arguments, name)}")
-    if not 0 <= arguments.log_requests <= 1:
-        raise ValueError(f"--log-requests must be a share, 0 … 1; found {arguments.log_requests}")
+    share = float(arguments.access_log is not None) if arguments.log_requests is None else arguments.log_requests
+    if not 0 <= share <= 1:
+        raise ValueError(f"--log-requests must be a share, 0 … 1; found {share}")
     for name, port in (("--port", arguments.port), ("--admin-port", arguments.admin_port or 0)):
         if not 0 <= port < 65536:
             raise ValueError(f"{name} must be 0 … 65535, found {port}")
@@ -98,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
         threads=arguments.threads,
         watch_seconds=arguments.watch_seconds,
         state=arguments.state,
-        logged_share=arguments.log_requests,
+        logged_share=share,
         limits=limits,
         drain_seconds=arguments.drain_seconds,
         admin_port=arguments.admin_port,

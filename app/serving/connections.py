@@ -144,5 +144,5 @@ class BoundedHeaders(HttpToolsProtocol):
         if service is None or not is_next or is_last or self.parser.get_method() != b"POST":
             return None
         length = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
-        answer: bytes | None = service.refusal(self.url, length)
+        answer: bytes | None = service.refusal(self.url, self.headers, length)
         return answer

@@ -34,7 +34,7 @@ class ServerOptions:
     threads: int = 1  # of onnxruntime, a worker
     watch_seconds: float = 0.5
     state: Path | None = None  # folder of the statement of what serves, in place of `path`
-    logged_share: float = 0.0  # of the requests, in the log
+    logged_share: float = 0.0  # of the requests, in the access log
     limits: Limits = field(default_factory=Limits)
     drain_seconds: float = 0.0  # from SIGTERM on, in which the service is not ready and answers all the same
     admin_port: int | None = None  # of administration, which the public port then does not have

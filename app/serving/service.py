@@ -24,6 +24,7 @@ from app.scoring.bundle_folder import short
 from app.scoring.bundle_model import Scored
 from app.scoring.predictor import Predictor
 from app.serving import openapi
+from app.serving.access_log import ID_HEADER, log_request, request_id
 from app.serving.batching import LOOP_BYTES, Batcher
 from app.serving.forms import FORMS, json_rows, tensors
 from app.serving.forms.form import RequestError, RowsToScore, decode_json
@@ -105,7 +106,7 @@ class Service:
         self.generations.refresh_safely()
         self.observed.model(self.generations, not self.is_draining)
 
-    def refusal(self, url: bytes, num_bytes: int) -> bytes | None:
+    def refusal(self, url: bytes, headers: list[tuple[bytes, bytes]], num_bytes: int) -> bytes | None:
         """Return the whole answer to a request whose rows would wait too long, None for others.
 
         In overload nearly all requests are refused: what that takes is taken from those that are scored.
@@ -116,17 +117,19 @@ class Service:
         try:
             self.batcher.check_room(num_bytes)
         except RequestError as error:
-            self._note("POST", path, 429, 0.0)
+            number = request_id(headers)
+            self._note(number, "POST", path, 429, None, 0.0)
             body = msgspec.json.encode({"error": str(error)})
-            headers = {**_HEADERS_OF[429], **_headers(self.generations.current), "content-type": "application/json"}
-            lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
+            more = {ID_HEADER: number, "content-type": "application/json"}
+            answered = {**_HEADERS_OF[429], **_headers(self.generations.current), **more}
+            lines = [f"{name}: {value}\r\n" for name, value in answered.items()]
             head = f"HTTP/1.1 429 Too Many Requests\r\n{''.join(lines)}content-length: {len(body)}\r\n\r\n"
             return head.encode() + body
         return None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, with an error if it is wrong. Add the model's version, and count."""
-        start = time.perf_counter()
+        """Answer a request, with an error if it is wrong. Add its id and the model's version, and count."""
+        start, number = time.perf_counter(), request_id(scope["headers"])
         request = Request(scope, receive)
         path, methods, scope["path_params"] = self._route(scope["path"])
         try:
@@ -137,23 +140,24 @@ class Service:
         except ClientDisconnect:
             response = Response(status_code=400)
         except Exception as error:  # a damaged block of the bundle, memory: the client may try another server
-            log.exception("%s: %s", path, type(error).__name__)
+            log.exception("%s, request %s: %s", path, number, type(error).__name__)
             message = "the model cannot score this now; see the server's log"
             response = JSONResponse({"error": message}, 503, _HEADERS_OF[503])
         for name, value in _headers(self.generations.current).items():
             response.headers.setdefault(name, value)
+        response.headers[ID_HEADER] = number
         if self.is_draining:
             response.headers["connection"] = "close"
         if response.status_code == 405:
             response.headers["allow"] = ", ".join(methods)
         seconds = time.perf_counter() - start
-        self._note(request.method, path, response.status_code, seconds)
+        self._note(number, request.method, path, response.status_code, scope.get("num_rows"), seconds)
         await response(scope, receive, send)
 
-    def _note(self, method: str, path: str, status: int, seconds: float) -> None:
+    def _note(self, number: str, method: str, path: str, status: int, num_rows: int | None, seconds: float) -> None:
         self.observed.request(path, status, seconds, self.batcher.num_waiting)
         if random.random() < self.options.logged_share:  # noqa: S311
-            log.info("%s %s %d %.1f ms", method, path, status, seconds * 1e3)
+            log_request(number, method, path, status, num_rows, seconds)
 
     def _check_host(self, request: Request, path: str) -> None:
         """Refuse a request for another host, and one for administration by the public port. Health is for all."""
@@ -229,6 +233,7 @@ class Service:
                 scores = await self.batcher.score(predictor, lambda: decode(body, predictor, limits), size, deadline)
             except RequestError as error:
                 raise error.with_row_as(partial(name_row, body)) if name_row else error from None
+            request.scope["num_rows"] = len(scores)
             return predictor, scores
 
     def _deadline_ms(self, request: Request) -> float:

@@ -54,11 +54,11 @@ class Client:
 
 
 @contextmanager
-def running(command, folder, python=sys.executable, is_open=True, **environment):
+def running(command, folder, python=sys.executable, is_open=True, output=None, **environment):
     """Run a service of Python's; give the process and the port, when the model is open."""
     environment = {**os.environ, **environment}
     with subprocess.Popen(
-        [python, *command], cwd=folder, stderr=subprocess.PIPE, text=True, env=environment
+        [python, *command], cwd=folder, stdout=output, stderr=subprocess.PIPE, text=True, env=environment
     ) as process:
         try:
             line = process.stderr.readline()

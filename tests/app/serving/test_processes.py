@@ -206,9 +206,11 @@ def test_a_refusal_needs_no_body_and_leaves_the_connection_open(serve, tiny_bund
             waiting.sendall(b"POST /v1/score HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}")
             time.sleep(0.3)
             for path in ("/v1/score", "/v2/models/clicks/infer?a=b"):
-                connection.sendall(f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 6\r\n\r\n".encode())
+                head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nX-Request-Id: mine\r\ncontent-length: 6\r\n\r\n"
+                connection.sendall(head.encode())
                 head, _, body = connection.recv(65536).partition(b"\r\n\r\n")
                 assert head.startswith(b"HTTP/1.1 429") and b"retry-after: 1" in head and b"x-model-version" in head
+                assert b"x-request-id: mine" in head
                 assert "wait already" in json.loads(body)["error"]
                 connection.sendall(b"{}")
                 connection.sendall(b"    ")
@@ -232,6 +234,24 @@ def test_wrong_bundles_and_ports_end_with_status_2(project, tmp_path, port, tiny
     status, printed = run(tiny_bundle, "--port", port)
     assert status == 2 and f"--port {port} cannot be listened on" in printed
     assert run(tiny_bundle, "--workers", 0)[0] == 2
+
+
+def test_lines_of_the_access_log_are_whole_and_nothing_else_is_there(serve, tiny_bundle, tmp_path):
+    path = tmp_path / "access.log"
+    with (
+        path.open("w") as output,
+        serve(tiny_bundle, "--workers", "2", "--access-log", "json", output=output) as (
+            process,
+            port,
+        ),
+    ):
+        with ThreadPoolExecutor(8) as senders:
+            asked = senders.map(lambda _: httpx.post(f"http://127.0.0.1:{port}/v1/score").headers, range(200))
+            ids = {headers["x-request-id"] for headers in asked}
+        process.terminate()
+        assert process.wait(30) == 0
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {line["request_id"] for line in lines if line["status"] == 400} == ids and len(ids) == 200
 
 
 @pytest.mark.kills

@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import json
 import logging
+import re
 import resource
 import struct
 import time
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
@@ -472,16 +474,74 @@ def test_a_model_that_fails_is_no_wrong_score(make_service, tiny_bundle, golden,
     assert "retry-after" in response.headers
 
 
-def test_the_log_has_no_word_of_a_request(client, golden, caplog, monkeypatch, service):
+@pytest.fixture
+def access_log(service, capfd):
+    """Reads the lines that the service has written since."""
     object.__setattr__(service.options, "logged_share", 1.0)
-    with caplog.at_level(logging.DEBUG, "app.serving"):
-        client.post("/v1/score", json={"rows": [{"C1": "secret\nline"}]}, headers={"authorization": "secret"})
-        client.get("/v2/models/secret%0aline")
+    yield lambda: list(map(json.loads, capfd.readouterr().out.splitlines()))
     object.__setattr__(service.options, "logged_share", 0.0)
-    assert [record.getMessage().split()[:3] for record in caplog.records] == [
-        ["POST", "/v1/score", "400"],
-        ["GET", "/v2/models/{model}", "404"],
+
+
+def test_the_access_log_has_a_line_for_each_request(client, golden, access_log):
+    before = datetime.now(UTC)
+    answers = [score(client, golden.to_pylist()[:3]), client.get("/v2/health/live"), score(client, [{}])]
+    lines = access_log()
+    assert [line["request_id"] for line in lines] == [answer.headers["x-request-id"] for answer in answers]
+    assert [[line[name] for name in ("method", "route", "status", "rows")] for line in lines] == [
+        ["POST", "/v1/score", 200, 3],
+        ["GET", "/v2/health/live", 200, None],
+        ["POST", "/v1/score", 400, None],
     ]
+    for line in lines:
+        assert before - timedelta(seconds=1) < datetime.fromisoformat(line["time"]) < datetime.now(UTC)
+        assert 0 < line["milliseconds"] < 10_000
+
+
+def test_the_access_log_has_no_word_of_a_request(client, golden, caplog, access_log):
+    (row,) = golden.slice(0, 1).to_pylist()
+    secret = {"authorization": "secret", "user-agent": "secret", "x-request-id": "secret\tid"}
+    with caplog.at_level(logging.DEBUG, "app.serving"):
+        client.post("/v1/score?secret", json={"rows": [{"C1": "secret\nline"}]}, headers=secret)
+        client.get("/v2/models/secret%0aline", headers=secret)
+        client.post("/v1/explain", json={"rows": [row]}, headers=secret)
+        client.get("/secret", headers=secret)
+    lines = access_log()
+    assert [line["route"] for line in lines] == ["/v1/score", "/v2/models/{model}", "/v1/explain", "other"]
+    assert "secret" not in str(lines) + caplog.text
+    assert not any(str(value) in str(lines) for value in row.values() if len(str(value)) > 6)
+
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({"x-request-id": "a-1_b.c:d/e+f=@~"}, "a-1_b.c:d/e+f=@~"),
+        ({"x-request-id": "a" * 128}, "a" * 128),
+        ({"x-request-id": "a", "traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}, "a"),
+        ({"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}, TRACE),
+        ({"traceparent": f"01-{TRACE}-00f067aa0ba902b7-01-more"}, TRACE),
+        ({"x-request-id": "no id", "traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}, TRACE),
+        ({}, None),
+        ({"x-request-id": ""}, None),
+        ({"x-request-id": "a" * 129}, None),
+        ({"x-request-id": "a\tb"}, None),
+        ({"x-request-id": "é".encode()}, None),
+        ({"x-request-id": '"a"'}, None),
+        ({"traceparent": f"ff-{TRACE}-00f067aa0ba902b7-01"}, None),
+        ({"traceparent": f"00-{'0' * 32}-00f067aa0ba902b7-01"}, None),
+        ({"traceparent": f"00-{TRACE}-{'0' * 16}-01"}, None),
+        ({"traceparent": f"00-{TRACE.upper()}-00f067aa0ba902b7-01"}, None),
+    ],
+)
+def test_every_answer_has_the_id_of_its_request(client, headers, expected):
+    answers = [client.get("/v2/health/live", headers=headers), client.post("/v1/score", content=b"", headers=headers)]
+    ids = [answer.headers["x-request-id"] for answer in answers]
+    if expected is None:
+        assert all(re.fullmatch("[0-9a-f]{32}", found) for found in ids) and ids[0] != ids[1]
+    else:
+        assert ids == [expected] * 2
 
 
 @pytest.mark.parametrize(
