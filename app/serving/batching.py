@@ -16,7 +16,7 @@ from itertools import groupby
 import numpy as np
 
 from app.scoring.bundle_model import Scored
-from app.scoring.predictor import Predictor, probabilities
+from app.scoring.predictor import Predictor
 from app.serving.forms.form import RequestError, RowsToScore
 from app.serving.options import Limits
 from data_prep.encoding.encoder import Chunk
@@ -67,10 +67,10 @@ class Batcher:
         """Raise RequestError 429 if a request with a body of so many bytes would wait too long."""
         self._queue(num_bytes).check_room()
 
-    async def score(self, predictor: Predictor, decode: Decode, num_bytes: int, deadline: float) -> np.ndarray:
-        """Return the scores [n] float32 of what `decode` makes of a body of so many bytes. Raises RequestError."""
+    async def logits(self, predictor: Predictor, decode: Decode, num_bytes: int, deadline: float) -> np.ndarray:
+        """Return the logits [n] float32 of what `decode` makes of a body of so many bytes. Raises RequestError."""
         future = asyncio.get_running_loop().create_future()
-        return await self._queue(num_bytes).score(Work(predictor, decode, num_bytes, deadline, future))
+        return await self._queue(num_bytes).logits(Work(predictor, decode, num_bytes, deadline, future))
 
     def _queue(self, num_bytes: int) -> _Queue:
         return self.large if num_bytes > LARGE_BODY else self.small
@@ -103,8 +103,8 @@ class _Queue:
         if is_slow or waiting >= self.limits.max_queue:
             raise RequestError(429, f"{waiting} requests wait already; try again in a second")
 
-    async def score(self, work: Work) -> np.ndarray:
-        """Return the scores of a request. Raises RequestError."""
+    async def logits(self, work: Work) -> np.ndarray:
+        """Return the logits of a request. Raises RequestError."""
         self.check_room()  # again: others have come while its body arrived
         self._waiting.append(work)
         self.num_waiting += 1
@@ -201,7 +201,7 @@ def join(chunks: Sequence[RowsToScore]) -> RowsToScore:
 
 
 def score_together(predictor: Predictor, chunks: Sequence[RowsToScore]) -> tuple[list[Result], list[Seen]]:
-    """Return each request's scores or error, and what was scored. If all fail together, each is scored alone."""
+    """Return each request's logits or error, and what was scored. If all fail together, each is scored alone."""
     joined = join(chunks)
     try:
         scored = predictor.score_chunk(joined)
@@ -210,15 +210,15 @@ def score_together(predictor: Predictor, chunks: Sequence[RowsToScore]) -> tuple
             return [error], []
         alone = [score_together(predictor, [chunk]) for chunk in chunks]
         return [result for results, _ in alone for result in results], [each for _, seen in alone for each in seen]
-    scores = np.full(joined.num_lines, np.nan, np.float32)
-    scores[scored.places] = probabilities(scored.logits)
+    logits = np.full(joined.num_lines, np.nan, np.float32)
+    logits[scored.places] = scored.logits
     results: list[Result] = []
     start = 0
     for chunk in chunks:
         end = start + chunk.num_lines
         bad = next((place for place in sorted(scored.rejected) if start <= place < end), None)
         if bad is None or not isinstance(chunk, Chunk):
-            results.append(scores[start:end])
+            results.append(logits[start:end])
         else:
             what = predictor.bad_cell(chunk, bad - start)
             results.append(RequestError(400, f"row {bad - start}: rejected as {scored.rejected[bad]!r}: {what}"))

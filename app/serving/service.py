@@ -22,13 +22,13 @@ from starlette.types import Receive, Scope, Send
 
 from app.scoring.bundle_folder import short
 from app.scoring.bundle_model import Scored
-from app.scoring.predictor import Predictor
+from app.scoring.predictor import Predictor, probabilities
 from app.serving import openapi
 from app.serving.access_log import ID_HEADER, log_request, request_id
 from app.serving.batching import LOOP_BYTES, Batcher
 from app.serving.forms import FORMS, json_rows, tensors
 from app.serving.forms.form import RequestError, RowsToScore, decode_json
-from app.serving.forms.tensors import HEADER_LENGTH, OUTPUT
+from app.serving.forms.tensors import HEADER_LENGTH
 from app.serving.generations import Generations
 from app.serving.observed import Observed
 from app.serving.options import Limits, ServerOptions
@@ -192,8 +192,11 @@ class Service:
         form = FORMS.get(content_type.replace("application/x-www-form-urlencoded", "application/json"))
         if form is None:
             raise RequestError(415, f"content-type must be one of {', '.join(FORMS)}")
-        predictor, scores = await self._scores(request, form.to_chunk, form.has_small_rows, form.name_row)
-        answer = {**self._described(predictor), "scores": scores.tolist()}
+        is_logit_wanted = _is_true(request, "logits")
+        predictor, logits = await self._logits(request, form.to_chunk, form.has_small_rows, form.name_row)
+        answer = {**self._described(predictor), "scores": probabilities(logits).tolist()}
+        if is_logit_wanted:
+            answer["logits"] = logits.tolist()
         return Response(msgspec.json.encode(answer), headers=_headers(predictor), media_type="application/json")
 
     async def _infer(self, request: Request) -> Response:
@@ -206,35 +209,35 @@ class Service:
             infer, binary = tensors.split_body(body, header_length)
             return tensors.to_chunk(infer, binary, predictor, limits)
 
-        predictor, scores = await self._scores(request, decode, header_length is not None)
+        predictor, logits = await self._logits(request, decode, header_length is not None)
         assert infer is not None
         model = (self.options.name, version_of(predictor), predictor.generation)
-        body, length = tensors.answer(infer, *model, scores)
+        body, length = tensors.answer(infer, *model, {"score": probabilities(logits), "logit": logits})
         headers = _headers(predictor)
         if length is None:
             return Response(body, headers=headers, media_type="application/json")
         headers[HEADER_LENGTH] = str(length)
         return Response(body, headers=headers, media_type="application/octet-stream")
 
-    async def _scores(
+    async def _logits(
         self,
         request: Request,
         decode: Callable[[bytes, Predictor, Limits], RowsToScore],
         has_small_rows: bool,
         name_row: Callable[[bytes, int], str] | None = None,
     ) -> tuple[Predictor, np.ndarray]:
-        """Return the scores of a request's rows, and the model that made them."""
+        """Return the logits of a request's rows, and the model that made them."""
         limits = self.options.limits
         deadline = time.monotonic() + self._deadline_ms(request) / 1000
         async with self._body(request) as body:
             predictor = self.generations.current
             size = max(len(body), LOOP_BYTES + 1) if has_small_rows else len(body)
             try:
-                scores = await self.batcher.score(predictor, lambda: decode(body, predictor, limits), size, deadline)
+                logits = await self.batcher.logits(predictor, lambda: decode(body, predictor, limits), size, deadline)
             except RequestError as error:
                 raise error.with_row_as(partial(name_row, body)) if name_row else error from None
-            request.scope["num_rows"] = len(scores)
-            return predictor, scores
+            request.scope["num_rows"] = len(logits)
+            return predictor, logits
 
     def _deadline_ms(self, request: Request) -> float:
         most = self.options.limits.deadline_ms
@@ -285,10 +288,10 @@ class Service:
             return json_rows.to_chunk(body, predictor, limits)
 
         async with self._explaining:
-            predictor, scores = await self._scores(request, decode, has_small_rows=False)
+            predictor, logits = await self._logits(request, decode, has_small_rows=False)
             effects = await asyncio.to_thread(predictor.explain, rows[0])
         fields = [asdict(effect) for effect in effects]
-        answer = {**self._described(predictor), "score": float(scores[0]), "fields": fields}
+        answer = {**self._described(predictor), "score": float(probabilities(logits)[0]), "fields": fields}
         return JSONResponse(answer, headers=_headers(predictor))
 
     async def _roll_back(self, request: Request) -> Response:
@@ -347,7 +350,7 @@ class Service:
                 "versions": [version_of(predictor)],
                 "platform": "onnxruntime_onnx",
                 "inputs": tensors.inputs_of(predictor.log_format),
-                "outputs": [{"name": OUTPUT, "datatype": "FP32", "shape": [-1]}],
+                "outputs": tensors.outputs_of_model(),
             }
         )
 
@@ -384,6 +387,14 @@ class Service:
         self.generations.keep_recent(predictor.log_format, chunk)
         if self.observed.batch(predictor, scored):
             asyncio.get_running_loop().call_later(COUNTED_SECONDS, self.observed.count)
+
+
+def _is_true(request: Request, name: str) -> bool:
+    """Return a query's parameter, by default false. Raises RequestError for what is no truth value."""
+    value = request.query_params.get(name, "false") if request["query_string"] else "false"
+    if value not in ("true", "false"):
+        raise RequestError(400, f"the address has {name}={value!r}, expected true or false")
+    return value == "true"
 
 
 def version_of(predictor: Predictor) -> str:

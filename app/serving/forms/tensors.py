@@ -18,7 +18,7 @@ from app.serving.options import Limits
 from data_prep.options.kinds import KINDS, Kind
 from data_prep.options.log_format import LogFormat
 
-OUTPUT = "score"  # the only one of the model
+OUTPUTS = "score", "logit"
 HEADER_LENGTH = "inference-header-content-length"  # of V2's binary extension: bytes of JSON before the binary data
 _TYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
@@ -55,10 +55,11 @@ class InferRequest(msgspec.Struct):
     parameters: dict[str, Any] = {}
 
     @property
-    def is_binary_wanted(self) -> bool:
-        """True if the scores shall follow the answer's JSON as binary data."""
-        by_default = bool(self.parameters.get("binary_data_output"))
-        return bool((self.outputs or [WantedOutput(OUTPUT)])[0].parameters.get("binary_data", by_default))
+    def wanted(self) -> dict[str, bool]:
+        """The outputs' names, and whether each shall follow the answer's JSON as binary data."""
+        by_default = self.parameters.get("binary_data_output", False)
+        outputs = self.outputs or [WantedOutput(OUTPUTS[0])]
+        return {output.name: bool(output.parameters.get("binary_data", by_default)) for output in outputs}
 
 
 _decode = msgspec.json.Decoder(InferRequest).decode
@@ -75,8 +76,8 @@ def split_body(body: bytes, header_length: str | None) -> tuple[InferRequest, me
             raise RequestError(400, f"{HEADER_LENGTH} is {size}, and the body has {len(body)} bytes")
     request: InferRequest = decode_json(_decode, body[:size])
     outputs = [output.name for output in request.outputs or ()]
-    if outputs not in ([], [OUTPUT]):
-        raise RequestError(400, f"outputs: found {outputs!r}, expected [{OUTPUT!r}]")
+    if any(outputs.count(name) > (name in OUTPUTS) for name in outputs):
+        raise RequestError(400, f"outputs: found {outputs!r}, expected some of {', '.join(OUTPUTS)}, each once")
     return request, memoryview(body)[size:]
 
 
@@ -210,26 +211,38 @@ def _binary_array(sizes: np.ndarray, texts: np.ndarray) -> pa.Array:
 
 
 def answer(
-    request: InferRequest, model: str, version: str, generation: int, scores: np.ndarray
+    request: InferRequest, model: str, version: str, generation: int, values: dict[str, np.ndarray]
 ) -> tuple[bytes, int | None]:
-    """Return the body that answers a V2 request, and the length of its JSON if binary data follow."""
-    output: dict[str, Any] = {"name": OUTPUT, "datatype": "FP32", "shape": [len(scores)]}
-    binary = scores.astype("<f4").tobytes() if request.is_binary_wanted else b""
-    if request.is_binary_wanted:
-        output["parameters"] = {"binary_data_size": len(binary)}
-    else:
-        output["data"] = scores.tolist()
+    """Return the body that answers a V2 request, and the length of its JSON if binary data follow.
+
+    `values` has each output [n].
+    """
+    outputs, binary = [], b""
+    for name, is_binary in request.wanted.items():
+        output: dict[str, Any] = {"name": name, "datatype": "FP32", "shape": [len(values[name])]}
+        if is_binary:
+            data = values[name].astype("<f4").tobytes()
+            output["parameters"] = {"binary_data_size": len(data)}
+            binary += data
+        else:
+            output["data"] = values[name].tolist()
+        outputs.append(output)
     answer: dict[str, Any] = {"model_name": model, "model_version": version, "parameters": {"generation": generation}}
-    answer["outputs"] = [output]
+    answer["outputs"] = outputs
     if request.id is not None:
         answer["id"] = request.id
     head = msgspec.json.encode(answer)
-    return head + binary, len(head) if request.is_binary_wanted else None
+    return head + binary, len(head) if any(request.wanted.values()) else None
 
 
 def inputs_of(log_format: LogFormat) -> list[dict[str, Any]]:
     """Return name, type and shape of each input, as the model's description has them."""
     return [{"name": name, "datatype": KINDS[kind].datatype, "shape": [-1]} for name, kind in log_format.fields]
+
+
+def outputs_of_model() -> list[dict[str, Any]]:
+    """Return name, type and shape of each output."""
+    return [{"name": name, "datatype": "FP32", "shape": [-1]} for name in OUTPUTS]
 
 
 def schema(log_format: LogFormat) -> dict[str, Any]:

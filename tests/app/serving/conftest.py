@@ -83,6 +83,11 @@ def golden_scores(predictor, golden):  # noqa: F811
     return predictor.score(golden).tolist()
 
 
+@pytest.fixture(scope="session")
+def golden_logits(predictor, golden):  # noqa: F811
+    return predictor.logits(golden).tolist()
+
+
 @pytest.fixture
 def make_service():
     """Opens services."""

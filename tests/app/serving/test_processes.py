@@ -44,7 +44,7 @@ def inputs_of(table, binary):
 
 
 @pytest.mark.parametrize("binary", [True, False])
-def test_tritonclient(port, golden, golden_scores, binary):
+def test_tritonclient(port, golden, golden_scores, golden_logits, binary):
     with triton.InferenceServerClient(f"127.0.0.1:{port}") as client:
         assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("clicks")
         version = client.get_model_metadata("clicks")["versions"][0]
@@ -53,7 +53,12 @@ def test_tritonclient(port, golden, golden_scores, binary):
         for model_version in ("", version):
             found = client.infer("clicks", inputs_of(golden, binary), model_version, wanted, request_id="a")
             assert found.as_numpy("score").tolist() == golden_scores
+            assert found.as_numpy("logit") is None
             assert (found.get_response()["model_version"], found.get_response()["id"]) == (version, "a")
+        both = [*wanted, triton.InferRequestedOutput("logit", binary_data=not binary)]
+        found = client.infer("clicks", inputs_of(golden, binary), outputs=both)
+        assert found.as_numpy("score").tolist() == golden_scores
+        assert found.as_numpy("logit").tolist() == golden_logits
         with pytest.raises(triton.InferenceServerException, match="no such model"):
             client.infer("other", inputs_of(golden, binary))
 

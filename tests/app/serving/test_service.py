@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
 import re
@@ -102,6 +103,38 @@ def test_every_form_of_rows_scores_as_the_predictor_does(client, golden, golden_
         assert json.loads(answer.content[: int(answer.headers[HEADER_LENGTH])])["id"] == "7"
 
 
+def test_logits_are_those_of_the_predictor_in_every_form_of_rows(client, golden, golden_scores, golden_logits):
+    for body, form in (
+        (json.dumps({"rows": golden.to_pylist()}), "application/json"),
+        (lines_of(golden), "text/plain"),
+        (arrow_of(golden), ARROW),
+    ):
+        answer = client.post("/v1/score?logits=true", content=body, headers={"content-type": form}).json()
+        assert (answer["logits"], answer["scores"]) == (golden_logits, golden_scores)
+        assert "logits" not in client.post("/v1/score", content=body, headers={"content-type": form}).json()
+    assert "logits='yes'" in error_of(client.post("/v1/score?logits=yes", json={"rows": golden.to_pylist()}))
+
+
+@pytest.mark.parametrize("names", [["score"], ["logit"], ["score", "logit"], ["logit", "score"]])
+@pytest.mark.parametrize("binary", list(itertools.product([False, True], repeat=2)))
+def test_outputs_are_as_a_v2_request_asks(client, golden, golden_scores, golden_logits, names, binary):
+    """Each as numbers of JSON or as binary data, in the order of the request."""
+    of_model = {"score": golden_scores, "logit": golden_logits}
+    wanted = [{"name": n, "parameters": {"binary_data": b}} for n, b in zip(names, binary, strict=False)]
+    answer = client.post("/v2/models/clicks/infer", json={**infer_of(golden), "outputs": wanted})
+    length = int(answer.headers.get(HEADER_LENGTH, len(answer.content)))
+    place = length
+    outputs = json.loads(answer.content[:length])["outputs"]
+    assert [output["name"] for output in outputs] == names
+    for output, is_binary in zip(outputs, binary, strict=False):
+        found = output.get("data")
+        if is_binary:
+            end = place + output["parameters"]["binary_data_size"]
+            found, place = np.frombuffer(answer.content[place:end], "<f4").tolist(), end
+        assert found == of_model[output["name"]]
+    assert place == len(answer.content)
+
+
 def test_rows_of_text_and_quotes_score_as_the_predictor_does(make_service, text_bundle):
     service = make_service(text_bundle)
     client, predictor, row = Client(service), service.generations.current, service.generations.current.example
@@ -124,7 +157,7 @@ def test_the_model_is_described(client, golden):
     found = client.get("/v2/models/clicks").json()
     assert [tensor["name"] for tensor in found["inputs"]] == golden.schema.names
     assert {tensor["datatype"] for tensor in found["inputs"]} == {"FP64", "BYTES"}
-    assert found["outputs"] == [{"name": "score", "datatype": "FP32", "shape": [-1]}]
+    assert found["outputs"] == [{"name": name, "datatype": "FP32", "shape": [-1]} for name in ("score", "logit")]
     for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/clicks/ready", "/v2", "/docs", "/openapi.json"):
         assert client.get(path).status_code == 200
     for path in ("/v2/models/other", "/v2/models/other/infer", "/v2/models/clicks/versions/0/ready", "/nothing"):
@@ -214,6 +247,7 @@ def test_a_wrong_row_is_named(client, golden, body, named):
         (lambda r: r["inputs"][1].update(parameters={"binary_data_size": 16}), ("I2", "binary_data_size")),
         (lambda r: r["inputs"][-1].update(data=["zz", None]), ("row 0", "C")),
         (lambda r: r.update(outputs=[{"name": "other"}]), ("other",)),
+        (lambda r: r.update(outputs=[{"name": "logit"}, {"name": "logit"}]), ("logit", "once")),
     ],
 )  # fmt: skip
 def test_a_wrong_tensor_is_named(client, golden, change, named):
