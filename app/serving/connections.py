@@ -1,4 +1,4 @@
-"""The HTTP server of a worker: uvicorn's, with bounds on headers, a drain, and answers before a model is open."""
+"""The HTTP server of a worker: uvicorn's, with bounds on a request, a drain, and answers before a model is open."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from types import FrameType, SimpleNamespace
 from typing import Any
 
+import httptools
 import uvicorn
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
@@ -18,7 +19,8 @@ from app.serving.options import ServerOptions
 from app.serving.service import LIVE, READY, Service
 
 HEADER_SECONDS = 10.0  # for the headers of a request to arrive, and for the first one of a connection
-MOST_HEADER_BYTES = 1 << 16
+MOST_HEADER_BYTES = 1 << 16  # also of trailers, and of anything else between two bytes of a body
+MOST_DISCARDED_BYTES = 1 << 26  # of a body whose request was answered before it arrived
 IDLE_SECONDS = 75  # between two requests of a connection
 FINISH_SECONDS = 30  # for requests to be answered after the port was closed
 POLL_SECONDS = 0.02  # of requests that wait for the model to be open
@@ -66,7 +68,7 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 self.application,
                 loop="uvloop",
-                http=BoundedHeaders,
+                http=BoundedRequests,
                 lifespan="off",
                 access_log=False,
                 log_config=None,
@@ -93,33 +95,74 @@ class Server(uvicorn.Server):
         return self.application.is_ending
 
 
-class BoundedHeaders(HttpToolsProtocol):
-    """Closes a connection whose headers do not arrive in time, or do not end. Refuses by the headers alone."""
+class BoundedRequests(HttpToolsProtocol):
+    """Bounds every part of a request in time and bytes. Refuses by the headers alone. Stays with HTTP/1.1."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._header_bytes: int | None = 0
+        self._bytes_without_body = 0  # since the last byte of a body: headers, trailers, extensions of chunks
+        self._discarded_bytes = 0  # of a body that came after the answer
+        self._has_headers = False
         self._headers_until = self.loop.call_later(HEADER_SECONDS, transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._headers_until.cancel()
         super().connection_lost(exc)
 
+    def eof_received(self) -> bool:  # type: ignore[override]  # as asyncio has it
+        """Return True, which keeps the connection, if a client that sends no more waits for its answer."""
+        if self.cycle is None or self.cycle.response_complete or self.cycle.more_body:
+            return False
+        self.cycle.keep_alive = False
+        return True
+
     def data_received(self, data: bytes) -> None:
-        if self._header_bytes is not None:
-            self._header_bytes += len(data)
-        super().data_received(data)
-        if self._header_bytes is not None and self._header_bytes > MOST_HEADER_BYTES:
+        self._unset_keepalive_if_required()
+        self._bytes_without_body += len(data)
+        try:
+            self._parse(data)
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+            return
+        if self._bytes_without_body > MOST_HEADER_BYTES or self._discarded_bytes > MOST_DISCARDED_BYTES:
             self.transport.close()
+
+    def _parse(self, data: bytes) -> None:
+        """Parse what has arrived. Who offers another protocol, as `curl --http2` does, is answered by this one.
+
+        The parser stops behind the headers of such a request. Another one gets them without the offer.
+        """
+        rest = memoryview(data)
+        while len(rest):
+            try:
+                self.parser.feed_data(rest)
+                return
+            except httptools.HttpParserUpgrade as offer:
+                if self.parser.get_method() == b"CONNECT":
+                    raise httptools.HttpParserError("this is no proxy") from None
+                rest = rest[offer.args[0] :]
+                first = b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.scope["http_version"].encode())
+                lines = [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+                self.parser.feed_data(b"\r\n".join([first, *lines, b"\r\n"]))
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._header_bytes = 0
+        self._bytes_without_body = self._discarded_bytes = 0
+        self._has_headers = False
         self._headers_until.cancel()
         self._headers_until = self.loop.call_later(HEADER_SECONDS, self.transport.close)
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._has_headers:  # else it is a trailer, which nobody reads
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
-        self._header_bytes = None
+        self.scope["http_version"] = self.parser.get_http_version()
+        if self.parser.should_upgrade():
+            return
+        self._has_headers = True
         answer = self._refusal()
         if answer is None:
             self._headers_until.cancel()
@@ -128,7 +171,15 @@ class BoundedHeaders(HttpToolsProtocol):
             self.cycle = _refused
             self.transport.write(answer)
 
+    def on_body(self, body: bytes) -> None:
+        self._bytes_without_body = 0
+        if self.cycle.response_complete:
+            self._discarded_bytes += len(body)
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         super().on_message_complete()
         if self.cycle is _refused:
             self._headers_until.cancel()

@@ -122,9 +122,14 @@ def serve(project):
 
 
 @pytest.fixture(scope="module")
-def port(serve, tiny_bundle):  # noqa: F811
-    with serve(tiny_bundle) as (_, port):
-        yield port
+def served(serve, tiny_bundle):  # noqa: F811
+    with serve(tiny_bundle) as (process, port):
+        yield process, port
+
+
+@pytest.fixture(scope="module")
+def port(served):
+    return served[1]
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import http.client
 import json
 import signal
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from app.serving.options import ServerOptions
@@ -173,3 +175,62 @@ def test_hosts_that_are_allowed(options, host, is_allowed, is_allowed_to_adminis
     assert ServerOptions(Path(), "clicks", admin_port=1, **options).allows("evil.example", True, True) == (
         "*" in options.get("allowed_hosts", ())
     )
+
+
+SCORE = b"POST /v1/score HTTP/1.1\r\nhost: localhost\r\n"
+
+
+def test_an_offer_of_another_protocol_is_answered_by_http_1(port, golden, golden_scores):
+    """As Java's client and `curl --http2` send it: the body in another packet, and a second request behind it."""
+    body = json.dumps({"rows": golden.to_pylist()}).encode()
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n"
+    head = SCORE + offer + b"content-length: %d\r\n\r\n" % len(body)
+    for cut in (len(head), len(head) + 100, 20):
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+            connection.sendall((head + body)[:cut])
+            time.sleep(0.05)
+            connection.sendall((head + body)[cut:] + head + body)
+            for _ in range(2):
+                answer = http.client.HTTPResponse(connection)
+                answer.begin()
+                assert (answer.status, json.load(answer)["scores"]) == (200, golden_scores)
+
+
+def test_a_client_that_offers_to_tunnel_is_refused(port):
+    assert raw(port, b"CONNECT localhost:1 HTTP/1.1\r\nhost: localhost:1\r\n\r\n").startswith(b"HTTP/1.1 400")
+
+
+def test_a_client_that_has_closed_its_side_gets_every_answer(serve, tiny_bundle, golden, golden_scores):
+    body = json.dumps({"rows": golden.to_pylist()}).encode()
+    with serve(tiny_bundle, "--max-delay-ms", "300") as (_, port):
+        sent = 2 * (SCORE + b"content-length: %d\r\n\r\n" % len(body) + body)
+        answers = raw(port, sent).split(b"HTTP/1.1 200 OK")[1:]
+        assert [json.loads(answer.partition(b"\r\n\r\n")[2])["scores"] for answer in answers] == [golden_scores] * 2
+        assert raw(port, sent[:-1]).count(b"HTTP/1.1") == 0  # nobody waits for what cannot come
+
+
+CHUNKED = SCORE + b"transfer-encoding: chunked\r\n\r\n"
+PARTS = {
+    "header": (SCORE, b"a: " + b"x" * 1000 + b"\r\n"),
+    "one header": (SCORE + b"a: ", b"x" * 1000),
+    "blank lines": (b"", b"\r\n" * 500),
+    "trailers": (CHUNKED + b"2\r\n{}\r\n0\r\n", b"a: " + b"x" * 1000 + b"\r\n"),
+    "one trailer": (CHUNKED + b"2\r\n{}\r\n0\r\na: ", b"x" * 1000),
+    "extension": (CHUNKED + b"2;", b"x" * 1000),
+    "body of a wrong address": (CHUNKED.replace(b"score", b"other"), b"3e8\r\n" + b"x" * 1000 + b"\r\n"),
+    "body": (CHUNKED, b"3e8\r\n" + b"x" * 1000 + b"\r\n"),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_part_of_a_request_ends(served, part):
+    """The connection is closed after less than 90 MiB, of which the service keeps no more than the largest body."""
+    (process, port), (begin, more) = served, PARTS[part]
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        before = psutil.Process(process.pid).memory_info().rss
+        connection.sendall(begin)
+        with pytest.raises(OSError):  # noqa: PT011
+            for _ in range(90):
+                connection.sendall(more * 1049)
+        assert psutil.Process(process.pid).memory_info().rss - before < 140 << 20
+        assert get(port, "/v2/health/ready") == 200
