@@ -229,7 +229,7 @@ def test_every_part_of_a_request_ends(served, part):
     with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
         before = psutil.Process(process.pid).memory_info().rss
         connection.sendall(begin)
-        with pytest.raises(OSError):  # noqa: PT011
+        with pytest.raises(OSError):
             for _ in range(90):
                 connection.sendall(more * 1049)
         assert psutil.Process(process.pid).memory_info().rss - before < 140 << 20
