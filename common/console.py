@@ -12,7 +12,6 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Iterator
 from typing import Any, TextIO
 
 from tqdm import tqdm
@@ -40,26 +39,7 @@ def progress_bar(**options: Any) -> tqdm:
 
 def log_to_console() -> None:
     """Write log messages to standard error, each on a line of its own."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[_AboveBars(sys.stderr)])
-
-
-@contextlib.contextmanager
-def log_shown(*names: str) -> Iterator[None]:
-    """Within the block, write the messages of these loggers to standard error, unless the program shows its log."""
-    loggers = [logging.getLogger(name) for name in names]
-    levels = [logger.level for logger in loggers]
-    handler = None if logging.getLogger().handlers else _AboveBars(sys.stderr)
-    for logger in loggers:
-        logger.setLevel(logging.INFO)  # a run's own log file has them too
-        if handler is not None:
-            logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-            if handler is not None:
-                logger.removeHandler(handler)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[AboveBars(sys.stderr)])
 
 
 def has_no_reader(error: BaseException) -> bool:
@@ -77,7 +57,7 @@ def has_no_reader(error: BaseException) -> bool:
     return True
 
 
-class _AboveBars(logging.StreamHandler[TextIO]):
+class AboveBars(logging.StreamHandler[TextIO]):
     """Writes a message on a line of its own above a bar that is drawn."""
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -51,18 +51,6 @@ def lock_folder(folder: Path, mode: int = 0o777) -> IO[str]:
         lock.close()  # the folder was renamed or removed in between: try again with the present one
 
 
-def is_locked(folder: Path) -> bool:
-    """Return True if a process holds the lock of `folder`. Change nothing there."""
-    try:
-        with (folder / LOCK_FILE).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
-
-
 def checksum(path: Path) -> str:
     """Return the checksum of a file's bytes."""
     with path.open("rb") as file:

@@ -17,7 +17,7 @@ from app.config import device
 from app.config.config import Config
 from app.config.run_settings import DeviceOptions
 from app.tables.native import library
-from common import settings
+from common import yaml_settings
 from data_prep.options.options_file import read_options
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
@@ -80,7 +80,7 @@ def tiny_config():
     """configs/tiny.yaml, changed by `section.key=value` words."""
 
     def make(*overrides: str) -> Config:
-        return settings.resolve(Config, TINY_CONFIG, overrides)
+        return yaml_settings.resolve(Config, TINY_CONFIG, overrides)
 
     return make
 

@@ -6,11 +6,13 @@ that are asked for first: it reads them once a process.
 
 from __future__ import annotations
 
+import contextlib
 import html
+import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +23,7 @@ from app.config import device
 from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
 from app.config.run_settings import DeviceOptions
-from app.evaluation.measure import Evaluation
+from app.evaluation.measure import Evaluation, data_frame
 from app.evaluation.metric_text import describe as describe_evaluation
 from app.run.claim import RunIsFinishedError
 from app.run.decision import read_state
@@ -37,9 +39,8 @@ from app.trained.export_bundle import export
 from app.trained.trained_model import open_trained
 from app.training.start import NOT_WRITTEN, plan_launch, report_finished
 from app.training.stop_signals import Stopped
-from common import settings
-from common.console import log_shown
-from common.frames import data_frame
+from common import settings, yaml_settings
+from common.console import AboveBars
 from data_prep.encoding.from_table import arrow_table
 from data_prep.options.options_file import PREPARE_SECTION, read_data
 from data_prep.options.prepare_options import PrepareOptions
@@ -307,7 +308,7 @@ def _described(data: Any) -> Mapping[str, Any]:
     """Return the settings of a log's description: a proposal, its text, its keys, or a file of it."""
     text = data.as_yaml() if hasattr(data, "as_yaml") else data
     if isinstance(text, str) and "\n" in text:
-        return settings.parse_yaml(text, where="data")
+        return yaml_settings.parse_yaml(text, where="data")
     return text if isinstance(text, Mapping) else read_data(Path(text))
 
 
@@ -316,7 +317,7 @@ def _config(config: Config | str | Path | None, sections: Mapping[str, Any], bas
         path = Path(config) if config else None
         if path and not path.is_file() and ((PROJECT / path).is_file() or not path.parent.is_dir()):
             path = PROJECT / path  # configs/auto.yaml, from any folder
-        config = settings.resolve(Config, path, base=base)
+        config = yaml_settings.resolve(Config, path, base=base)
     return settings.merge(config, sections, where="arguments")
 
 
@@ -338,3 +339,22 @@ def _run_command(*words: str) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603 (our own)
     if done.returncode:
         raise ValueError(done.stderr.strip().rpartition("\n")[2].removeprefix("error: "))
+
+
+@contextlib.contextmanager
+def log_shown(*names: str) -> Iterator[None]:
+    """Within the block, write the messages of these loggers to standard error, unless the program shows its log."""
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    handler = None if logging.getLogger().handlers else AboveBars(sys.stderr)
+    for logger in loggers:
+        logger.setLevel(logging.INFO)  # a run's own log file has them too
+        if handler is not None:
+            logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+            if handler is not None:
+                logger.removeHandler(handler)

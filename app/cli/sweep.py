@@ -35,7 +35,7 @@ from app.run.identity import data_identity
 from app.run.record import read_run
 from app.run.report import REPORT_FILE, write_report
 from app.training.stop_signals import Stopped, StopRequest
-from common import settings
+from common import settings, yaml_settings
 from common.files import write_whole
 from common.memory import num_cores
 from common.packages import PROJECT
@@ -96,15 +96,15 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train all runs, print the best ones first, and return the exit status."""
-    content = settings.read_yaml(arguments.sweep)
+    content = yaml_settings.read_yaml(arguments.sweep)
     values = content.pop("settings", None)
     options = settings.merge(SweepOptions(), content, where=str(arguments.sweep))
     output = (arguments.output or Path(arguments.sweep.stem)).absolute()
     points = find_points(values, options, str(arguments.sweep))
     trials = [Trial(words, output / folder_name(words) / "device_0") for words in points]
     config_path = Path(options.config) if options.config else None
-    configs = [settings.resolve(Config, config_path, trial.words) for trial in trials]
-    _begin(output, settings.resolve(Config, config_path), Path(options.dataset))
+    configs = [yaml_settings.resolve(Config, config_path, trial.words) for trial in trials]
+    _begin(output, yaml_settings.resolve(Config, config_path), Path(options.dataset))
     rungs = options.rungs or (max(config.train.epochs for config in configs),)
     metric, remaining = configs[0].eval.metric, trials
 

@@ -16,7 +16,7 @@ from app.run.claim import RunIsFinishedError
 from app.training.parallel.pipeline.stage_plan import describe_pipeline, plan_pipeline
 from app.training.parallel.tensor.layout_plan import describe_plan, plan_run, run_shapes
 from app.training.start import plan_launch, report_finished
-from common import settings
+from common import yaml_settings
 from data_prep.prepared.schema import Schema, read_schema
 
 
@@ -41,7 +41,7 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Train, and return the exit status."""
     config = resolve_by_rows(
-        lambda base: settings.resolve(Config, arguments.config, arguments.settings, base),
+        lambda base: yaml_settings.resolve(Config, arguments.config, arguments.settings, base),
         lambda: read_schema(arguments.dataset),
     )
     num_processes = arguments.ranks + arguments.servers

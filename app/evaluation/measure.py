@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from app.evaluation.metrics import Metrics, MetricStream, confidence_intervals
 from app.evaluation.results import TOP_VALUES, Groups, Measurement, first_column, interval_ends, names_of_ids
 from app.evaluation.slices import Slice, SliceStream
 from common.console import progress_bar
-from common.frames import data_frame
+from common.packages import load
 from data_prep.prepared.data_files import row_numbers_file
 from data_prep.prepared.schema import Schema
 from data_prep.prepared.truth import Best, best_possible
@@ -147,3 +148,13 @@ def best_on(folder: Path, schema: Schema, split: str) -> Best | None:
     if not truth or not Path(truth).is_file() or not rows.is_file():
         return None
     return best_possible(Path(truth), np.load(rows))
+
+
+def data_frame(lines: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> Any:
+    """Return lines as a pandas table that has at least `columns`, which come first. None is NaN.
+
+    Raises ModuleNotFoundError if pandas is not there.
+    """
+    cells = [{name: math.nan if value is None else value for name, value in line.items()} for line in lines]
+    names = dict.fromkeys([*columns, *(name for line in cells for name in line)])
+    return load("pandas").DataFrame(cells, columns=list(names))

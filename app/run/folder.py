@@ -28,7 +28,7 @@ from app.run.event_file import EventFile
 from app.run.identity import identity
 from app.run.logs import EVAL_LOG, LOSS_LOG, METRICS, LogFile
 from app.run.older import FORMAT_VERSION, read_config
-from common import settings
+from common import settings, yaml_settings
 from common.files import write_whole
 from data_prep.prepared.schema import Schema
 
@@ -149,7 +149,7 @@ def run_config(run_path: Path) -> Config:
     path = run_path / CONFIG_FILE
     if not path.is_file():
         raise FileNotFoundError(f"no run in {run_path}: it has no {CONFIG_FILE}; train first (make train) or give RUN=")
-    return read_config(settings.read_yaml(path), where=str(path))
+    return read_config(yaml_settings.read_yaml(path), where=str(path))
 
 
 def run_checkpoints(run_path: Path) -> Path:

@@ -36,7 +36,6 @@ INDEX, DELETED = "index", "deleted"
 # A checksum holds the interpreter's lock. Where many are computed, as for a new model, other threads get turns between.
 BLOCKS_OF_A_REQUEST, BLOCKS_AT_ONCE, PAUSE_SECONDS = 64, 4, 5e-5
 GROUPS_A_BLOCK = BLOCK_BYTES // 16
-_EVERY_ROW = 255.0
 NO_IDS = np.zeros(0, np.int64)
 
 RowType = Literal["float32", "float16", "int8"]
@@ -78,7 +77,6 @@ class BundleTablesSpec:
         return padded
 
 
-ReadRows = Callable[[str, np.ndarray], np.ndarray]  # "deep" or "wide", ids [n] -> [n, D] or [n], float32
 # Name of an array, ids [n] -> its values for their rows, as the file has them.
 ReadStored = Callable[[str, np.ndarray], np.ndarray]
 
@@ -122,35 +120,6 @@ def in_pieces(ids: np.ndarray, most: int = WRITTEN_ROWS) -> Iterator[np.ndarray]
     """Yield `ids` in parts of at most `most`."""
     for start in range(0, len(ids), most):
         yield ids[start : start + most]
-
-
-def stored_as(dtype: RowType, read: ReadRows) -> ReadStored:
-    """Return the rows that `read` gives as a file of `dtype` has them.
-
-    The function raises ValueError for a row that `dtype` cannot hold.
-    """
-    return lambda name, ids: read("wide", ids) if name == "wide" else _stored(name, ids, read("deep", ids), dtype)
-
-
-def _stored(name: str, ids: np.ndarray, deep: np.ndarray, dtype: RowType) -> np.ndarray:
-    """Return deep rows as `dtype` stores them: for int8 the array `name` of numbers, scales or offsets."""
-    if dtype == "float32":
-        return deep
-    if dtype == "float16":
-        with np.errstate(over="ignore"):
-            half = deep.astype(np.float16)
-        bad = np.flatnonzero(~np.isfinite(half).all(axis=1))
-        if bad.size:
-            raise ValueError(f"row {ids[bad[0]]} has a value beyond float16's 65,504; export with rows=float32")
-        return half
-    lowest = deep.min(axis=1, keepdims=True)
-    scale = (deep.max(axis=1, keepdims=True) - lowest) / np.float32(_EVERY_ROW)
-    if name == "scale":
-        return scale[:, 0]
-    if name == "offset":
-        return (lowest + np.float32(128) * scale)[:, 0]
-    steps = np.rint((deep - lowest) / np.where(scale > 0, scale, np.float32(1)))
-    return (np.clip(steps, 0, _EVERY_ROW) - 128).astype(np.int8)
 
 
 def _index(row_ids: np.ndarray, num_ids: int) -> np.ndarray:

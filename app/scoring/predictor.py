@@ -17,8 +17,8 @@ from app.scoring.bundle_folder import GOLDEN, check_files, check_parent, read_ch
 from app.scoring.bundle_model import BundleModel
 from app.scoring.distribution import Distribution, read_distribution
 from app.scoring.explain import ORDERS, FieldEffect, effects, parts_of_logits
+from app.scoring.frames import as_frame, as_series
 from app.scoring.golden_rows import check_golden
-from common.frames import as_frame, as_series
 from data_prep.encoding.encoder import Chunk, ParsedRows
 from data_prep.encoding.from_table import RawTable, arrow_table, table_to_chunk, table_to_rows
 from data_prep.encoding.from_values import cells_of_line, cells_to_chunk, lines_to_chunk, mappings_to_chunk, rejected

@@ -14,7 +14,7 @@ from app.config.config import Config
 from app.run.identity import check_same_inputs
 from app.run.older import read_config
 from app.training.validate import check_group_field
-from common import settings
+from common import yaml_settings
 from data_prep.prepared.schema import Schema, read_schema
 
 
@@ -44,7 +44,7 @@ def open_trained(checkpoint: Checkpoint, dataset: Path | None = None, overrides:
     whole, or the checkpoint's inputs mean something else there.
     """
     manifest = checkpoint.manifest
-    config = settings.override(read_config(manifest.config, where=str(checkpoint.path / MANIFEST)), overrides)
+    config = yaml_settings.override(read_config(manifest.config, where=str(checkpoint.path / MANIFEST)), overrides)
     folder = dataset or Path(manifest.dataset)
     schema = read_schema(folder)
     check_files(folder, schema)

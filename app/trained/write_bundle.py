@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
@@ -33,7 +33,6 @@ from app.scoring.bundle_tables import (
     chain_stored,
     in_pieces,
     lookup,
-    stored_as,
     write_rows,
 )
 from app.scoring.predictor import Predictor, probabilities
@@ -239,3 +238,38 @@ def finish(folder: Path, manifest: Manifest, texts: Mapping[str, str], beside: P
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     write_manifest(folder, numbered(manifest, beside))
+
+
+_EVERY_ROW = 255.0
+
+
+ReadRows = Callable[[str, np.ndarray], np.ndarray]  # "deep" or "wide", ids [n] -> [n, D] or [n], float32
+
+
+def stored_as(dtype: RowType, read: ReadRows) -> ReadStored:
+    """Return the rows that `read` gives as a file of `dtype` has them.
+
+    The function raises ValueError for a row that `dtype` cannot hold.
+    """
+    return lambda name, ids: read("wide", ids) if name == "wide" else _stored(name, ids, read("deep", ids), dtype)
+
+
+def _stored(name: str, ids: np.ndarray, deep: np.ndarray, dtype: RowType) -> np.ndarray:
+    """Return deep rows as `dtype` stores them: for int8 the array `name` of numbers, scales or offsets."""
+    if dtype == "float32":
+        return deep
+    if dtype == "float16":
+        with np.errstate(over="ignore"):
+            half = deep.astype(np.float16)
+        bad = np.flatnonzero(~np.isfinite(half).all(axis=1))
+        if bad.size:
+            raise ValueError(f"row {ids[bad[0]]} has a value beyond float16's 65,504; export with rows=float32")
+        return half
+    lowest = deep.min(axis=1, keepdims=True)
+    scale = (deep.max(axis=1, keepdims=True) - lowest) / np.float32(_EVERY_ROW)
+    if name == "scale":
+        return scale[:, 0]
+    if name == "offset":
+        return (lowest + np.float32(128) * scale)[:, 0]
+    steps = np.rint((deep - lowest) / np.where(scale > 0, scale, np.float32(1)))
+    return (np.clip(steps, 0, _EVERY_ROW) - 128).astype(np.int8)

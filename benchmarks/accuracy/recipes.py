@@ -34,7 +34,7 @@ from benchmarks.harness.commands import PROJECT, CommandServer, remembered, run_
 from benchmarks.harness.prepared_rows import read_rows
 from benchmarks.harness.timing import machine
 from benchmarks.peers import logistic_regression
-from common import settings
+from common import yaml_settings
 from data_prep.prepared.data_files import row_numbers_file
 from data_prep.prepared.schema import VOCABULARY_FILE, Schema, read_schema
 from data_prep.prepared.truth import read_truth
@@ -203,7 +203,7 @@ def epochs_of(recipe: str, prepared: Path) -> int:
     """Return the recipe's own number of epochs, which may follow from the rows of a prepared folder."""
 
     def resolve(defaults: Config) -> Config:
-        return settings.resolve(Config, recipe_file(recipe), base=defaults)
+        return yaml_settings.resolve(Config, recipe_file(recipe), base=defaults)
 
     return resolve_by_rows(resolve, lambda: read_schema(prepared)).train.epochs
 

@@ -33,7 +33,7 @@ from app.scoring.predictor import Predictor
 from app.tables.interface import TableState
 from app.trained.write_bundle import ExportedModel, finish, write_model
 from benchmarks.harness.timing import machine, seconds_of
-from common import settings
+from common import yaml_settings
 from data_prep.encoding.encoder import Chunk
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
@@ -88,7 +88,7 @@ def make_bundle(folder: Path, num_rows: int) -> None:
     with (folder / "log.txt").open("rb") as log, (folder / LOG).open("wb") as unlabelled:
         unlabelled.writelines(line.partition(b"\t")[2] for line in log)
     schema = read_schema(folder / "prepared")
-    config = settings.override(Config(), SETTINGS)
+    config = yaml_settings.override(Config(), SETTINGS)
     write_bundle(folder / "bundle", folder / "prepared", config, random_state(schema, config))
 
 

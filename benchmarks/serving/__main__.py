@@ -38,7 +38,7 @@ from app.scoring.predictor import Predictor
 from app.tables.interface import TableState
 from benchmarks.harness.timing import machine
 from benchmarks.scoring.__main__ import PROJECT, SETTINGS, kept, parse, random_state, write_bundle
-from common import settings
+from common import yaml_settings
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
@@ -223,7 +223,7 @@ def make_wide_bundle(folder: Path, num_ids: int) -> None:
         for numbers, row in zip(generator.geometric(0.05, (count, 13)).tolist(), values.tolist(), strict=True):
             log.write("\t".join([str(numbers[0] % 2), *map(str, numbers), *(f"{value:08x}" for value in row)]) + "\n")
     prepare(folder / "log.txt", folder / "prepared", PrepareOptions(min_count=1))
-    schema, config = read_schema(folder / "prepared"), settings.override(Config(), SETTINGS)
+    schema, config = read_schema(folder / "prepared"), yaml_settings.override(Config(), SETTINGS)
     write_bundle(folder / "bundle", folder / "prepared", config, random_state(schema, config))
 
 
@@ -231,7 +231,7 @@ def make_variants(folder: Path) -> None:
     """Write another whole bundle of the same shape, and a delta of it with 100,000 changed rows."""
     if (folder / "delta").exists():
         return
-    schema, config = read_schema(folder / "prepared"), settings.override(Config(), SETTINGS)
+    schema, config = read_schema(folder / "prepared"), yaml_settings.override(Config(), SETTINGS)
     state = random_state(schema, config)
     state.dense["wide.bias"][:] += 1
     write_bundle(folder / "other", folder / "prepared", config, state)

@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from data_prep.encoding.vocabulary import FieldVocabulary, OrderedValues
-from data_prep.kernels.arrow import from_arrow, hex_text, to_arrow
 from data_prep.kernels.counting import CountedStrings
 from data_prep.kernels.parsed import MISSING, SMALLEST_BUCKET
 from data_prep.kernels.strings import Strings, concatenate_strings
 from data_prep.options.columns import CategoricalColumn
 from data_prep.prepared.schema import CategoricalField
+from data_prep.raw_log.parquet import hex_text
 
 _GROUP_ROWS = 1 << 20  # of vocabulary.parquet
 _PARQUET_SCHEMA = pa.schema(
@@ -128,3 +128,18 @@ def _hex_values(texts: pa.StringArray) -> NDArray[np.int64]:
     digits = np.frombuffer(filled.buffers()[2], np.uint8, 8 * len(filled)).reshape(-1, 8)
     values = _VALUE_OF_DIGIT[digits] @ 16 ** np.arange(7, -1, -1)
     return np.where(is_missing.to_numpy(zero_copy_only=False), MISSING, values)
+
+
+def to_arrow(texts: Strings) -> pa.LargeStringArray:
+    """Return strings, which have to be UTF-8, as a pyarrow array."""
+    compact = texts.compact()
+    offsets = np.append(compact.starts, len(compact.data) - 8)
+    return pa.LargeStringArray.from_buffers(len(texts), pa.py_buffer(offsets), pa.py_buffer(compact.data))
+
+
+def from_arrow(strings: pa.StringArray) -> Strings:
+    """Return the strings of a pyarrow array."""
+    binary = strings.cast(pa.large_binary())
+    offsets = np.frombuffer(binary.buffers()[1], np.int64)[binary.offset : binary.offset + len(binary) + 1]
+    data = np.frombuffer(binary.buffers()[2] or b"", np.uint8)
+    return Strings(np.concatenate([data, np.zeros(8, np.uint8)]), offsets[:-1], np.diff(offsets)).compact()

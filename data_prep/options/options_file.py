@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common import settings
+from common import settings, yaml_settings
 from data_prep.options.prepare_options import PrepareOptions
 
 # `app` checks the other sections of the file.
@@ -20,7 +20,7 @@ def read_data(path: Path) -> dict[str, Any]:
 
     Raises ValueError if there is none, as it would silently be Criteo's.
     """
-    data = {key: value for key, value in settings.read_yaml(path).items() if key != DOWNLOAD_SECTION}
+    data = {key: value for key, value in yaml_settings.read_yaml(path).items() if key != DOWNLOAD_SECTION}
     if not data:
         raise ValueError(
             f"{path} does not describe a log's format; expected columns: and what else differs from Criteo's, as in "
@@ -39,12 +39,12 @@ def read_options(
 ) -> PrepareOptions:
     """Read the section `prepare` of a run's YAML file, the log format of `data_path`, then `prepare.key=value`.
 
-    Raises ValueError and FileNotFoundError as `settings.resolve`.
+    Raises ValueError and FileNotFoundError as `yaml_settings.resolve`.
     """
     run = _Run()
     if yaml_path is not None:
-        section: Any = settings.read_yaml(yaml_path).get(PREPARE_SECTION, {})
+        section: Any = yaml_settings.read_yaml(yaml_path).get(PREPARE_SECTION, {})
         run = settings.merge(run, {PREPARE_SECTION: section}, where=str(yaml_path))
     if data_path is not None:
         run = settings.merge(run, {PREPARE_SECTION: {"data": read_data(data_path)}}, where=str(data_path))
-    return settings.override(run, overrides).prepare
+    return yaml_settings.override(run, overrides).prepare

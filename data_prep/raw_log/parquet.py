@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from data_prep.kernels.arrow import hex_text
 from data_prep.kernels.parsed import BARE_SEPARATOR, MISSING, ONLY_FILE, Chunk, FileOfLog
 from data_prep.options.kinds import KINDS, Kind
 from data_prep.options.log_format import MILLISECONDS, NO_BOOLEANS, SECONDS, FormatToScore, LogFormat, time_text
@@ -292,3 +292,15 @@ def _number_hex(cells: pa.Array) -> pa.Array:
     whole = np.where(fits, numbers, MISSING).astype(np.int64)
     digits = hex_text(np.where(fits, whole & 0xFFFFFFFF, MISSING)).cast(pa.large_string())
     return pc.if_else(pa.array(fits), digits, decimal)
+
+
+_HEX_DIGITS = np.frombuffer("".join(f"{number:04x}" for number in range(1 << 16)).encode(), "S4")
+
+
+def hex_text(values: NDArray[np.int64]) -> pa.Array:
+    """Return each value as eight hex digits, "" for MISSING."""
+    # Built in pyarrow's own layout (digits end to end, and offsets), without a Python string for each value.
+    lengths = np.where(values == MISSING, 0, 8)
+    digits = np.stack([_HEX_DIGITS[values >> 16 & 0xFFFF], _HEX_DIGITS[values & 0xFFFF]], axis=1)[values != MISSING]
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return pa.StringArray.from_buffers(len(values), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(digits)))

@@ -83,6 +83,15 @@ def open_reader(file: LogFile, log_format: LogFormat) -> AbstractContextManager[
     return open_table(file, log_format)
 
 
+def first_chunks(
+    file: LogFile, log_format: LogFormat, of_log: FileOfLog, chunk_bytes: int
+) -> Generator[tuple[LogReader | TableReader, Task], None, None]:
+    """Yield the open file and each chunk. Close this to leave the rest of the file unread."""
+    with open_reader(file, log_format) as reader:
+        for task, _ in reader.chunks(chunk_bytes, of_log):
+            yield reader, task
+
+
 class LogReading:
     """Reads a log several times and checks that it stays the same."""
 

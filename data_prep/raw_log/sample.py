@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing
 from dataclasses import dataclass
 
 from data_prep.kernels.parsed import Chunk, FileOfLog
 from data_prep.options.log_format import LogFormat
 from data_prep.raw_log.log_files import LogFile
-from data_prep.raw_log.reading import file_of_log, open_reader
+from data_prep.raw_log.reading import file_of_log, first_chunks
 
 _CHUNK_BYTES = 1 << 20
 # Read to estimate the number of lines: a stream reads ahead, and the bytes that wait there must not weigh much.
@@ -43,16 +43,12 @@ def sample_log(files: Sequence[LogFile], log_format: LogFormat, num_rows: int) -
         yield _sample(file, of_log, log_format, each)
 
 
-class _Enough(Exception):
-    """Leaves a reader before the end of its file."""
-
-
 def _sample(file: LogFile, of_log: FileOfLog, log_format: LogFormat, num_rows: int) -> FileSample:
     parts: list[bytes] = []
     num_lines = bytes_read = 0
     is_whole, is_bare = True, False
-    with suppress(_Enough), open_reader(file, log_format) as reader:
-        for task, _ in reader.chunks(_CHUNK_BYTES, of_log):
+    with closing(first_chunks(file, log_format, of_log, _CHUNK_BYTES)) as chunks:
+        for reader, task in chunks:
             if num_lines < num_rows:
                 chunk = task.load()
                 parts.append(chunk.lines)
@@ -60,7 +56,7 @@ def _sample(file: LogFile, of_log: FileOfLog, log_format: LogFormat, num_rows: i
             num_lines, bytes_read = num_lines + task.num_lines, reader.stored_bytes_read
             if num_lines > num_rows and bytes_read >= _ESTIMATE_BYTES:
                 is_whole = False
-                raise _Enough
+                break
     if not num_lines:
         return FileSample(file, None, 0, bytes_read, is_whole)
     num_kept = min(num_rows, num_lines)  # every line of a chunk has its end

@@ -14,7 +14,7 @@ from data_prep.options.kinds import FIELD_KINDS, Kind
 from data_prep.options.log_format import FormatToScore, LogFormat
 from data_prep.raw_log.line_cells import has_label
 from data_prep.raw_log.log_files import LogFile, is_parquet
-from data_prep.raw_log.reading import LogReading, column_names, file_of_log, open_reader
+from data_prep.raw_log.reading import LogReading, column_names, file_of_log, first_chunks
 
 Result = TypeVar("Result")
 
@@ -51,8 +51,9 @@ def format_to_score(files: Sequence[LogFile], log_format: LogFormat, keep: Seque
 
 def _has_labels(files: Sequence[LogFile], log_format: LogFormat) -> bool:
     file, found = files[0], list[bool]()
-    with open_reader(file, log_format) as reader:
-        for task, _ in reader.chunks(_CHUNK_BYTES, file_of_log(0, "", 0, file, log_format)):
+    of_log = file_of_log(0, "", 0, file, log_format)
+    with closing(first_chunks(file, log_format, of_log, _CHUNK_BYTES)) as chunks:
+        for _, task in chunks:
             chunk = task.load()
             lines = chunk.lines.split(b"\n")[: min(chunk.num_lines, _SAMPLED_LINES - len(found))]
             found += [has_label(line, log_format, chunk.is_bare) for line in lines]

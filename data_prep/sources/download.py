@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common import settings
+from common import settings, yaml_settings
 from common.files import make_folder, sync_folder
 from data_prep.options.options_file import DOWNLOAD_SECTION
 
@@ -62,7 +62,7 @@ class Refused(Exception):
 
 def read_download_options(data_path: Path) -> DownloadOptions:
     """Read the section `download` of a data set's file. Raises ValueError if it names no addresses."""
-    section: Any = settings.read_yaml(data_path).get(DOWNLOAD_SECTION, {})
+    section: Any = yaml_settings.read_yaml(data_path).get(DOWNLOAD_SECTION, {})
     options = settings.merge(DownloadOptions(), section, where=f"{data_path}, {DOWNLOAD_SECTION}")
     if not options.sources or not options.file:
         raise ValueError(f"{data_path} does not name an address of its log (section {DOWNLOAD_SECTION})")

@@ -20,7 +20,7 @@ def logger():
     handlers = []
 
     def start():
-        handlers.append(console._AboveBars(console.sys.stderr))
+        handlers.append(console.AboveBars(console.sys.stderr))
         name.addHandler(handlers[-1])
         name.propagate = False
         return name

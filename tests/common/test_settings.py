@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from common import settings
+from common import settings, yaml_settings
 from common.settings import Bounds
 
 
@@ -27,18 +27,18 @@ class Run(settings.Checked):
 def test_a_yaml_file_changes_defaults_and_arguments_change_both(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("steps: 20\ntower:\n  dropout: 0.5\n")
-    run = settings.resolve(Run, path, ["tower.widths=[8, 4]", "steps=30"])
+    run = yaml_settings.resolve(Run, path, ["tower.widths=[8, 4]", "steps=30"])
     assert run == Run(steps=30, tower=Tower(widths=(8, 4), dropout=0.5))
 
 
 def test_the_later_of_two_arguments_counts():
-    assert settings.resolve(Run, overrides=["steps=30", "tower.widths=[8]", "steps=20"]).steps == 20
+    assert yaml_settings.resolve(Run, overrides=["steps=30", "tower.widths=[8]", "steps=20"]).steps == 20
 
 
 def test_an_empty_yaml_file_changes_nothing(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("# nothing yet\n")
-    assert settings.resolve(Run, path) == Run()
+    assert yaml_settings.resolve(Run, path) == Run()
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_an_empty_yaml_file_changes_nothing(tmp_path):
     ],
 )
 def test_values_get_the_type_of_the_field(word, name, value):
-    assert getattr(settings.resolve(Run, overrides=[word]), name) == value
+    assert getattr(yaml_settings.resolve(Run, overrides=[word]), name) == value
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_values_get_the_type_of_the_field(word, name, value):
 )
 def test_wrong_keys_and_values_are_errors_that_name_them(word, message):
     with pytest.raises(ValueError, match=message):
-        settings.resolve(Run, overrides=[word])
+        yaml_settings.resolve(Run, overrides=[word])
 
 
 @pytest.mark.parametrize(
@@ -101,13 +101,13 @@ def test_wrong_yaml_files_are_errors_that_name_them(tmp_path, content, message):
     path = tmp_path / "run.yaml"
     path.write_text(content)
     with pytest.raises(ValueError, match=message):
-        settings.resolve(Run, path)
+        yaml_settings.resolve(Run, path)
 
 
 def test_a_missing_yaml_file_lists_those_that_are_there(tmp_path):
     (tmp_path / "tiny.yaml").touch()
     with pytest.raises(FileNotFoundError, match=r"no config file .*small.yaml.*: tiny.yaml"):
-        settings.resolve(Run, tmp_path / "small.yaml")
+        yaml_settings.resolve(Run, tmp_path / "small.yaml")
 
 
 def test_as_dict_gives_what_a_yaml_file_can_hold():
@@ -147,8 +147,8 @@ def test_bounds(bounds, said, inside, outside):
 )
 def test_a_number_out_of_bounds_is_named_with_its_section(word, message):
     with pytest.raises(ValueError, match=message):
-        settings.resolve(Run, overrides=[word])
+        yaml_settings.resolve(Run, overrides=[word])
 
 
 def test_a_scalar_in_place_of_a_list_is_a_list_of_one():
-    assert settings.resolve(Run, overrides=["tower.widths=3"]).tower.widths == (3,)
+    assert yaml_settings.resolve(Run, overrides=["tower.widths=3"]).tower.widths == (3,)

@@ -26,7 +26,7 @@ from app.config.run_settings import CheckpointOptions
 from app.run.claim import RunIsFinishedError, open_run
 from app.run.decision import find_newest
 from app.run.logs import EVAL_LOG, LOSS_LOG, METRICS, forget_after
-from common import settings
+from common import yaml_settings
 from data_prep.checks.inspect import verify_files
 from data_prep.options.options_file import read_options
 from data_prep.options.prepare_options import PrepareOptions
@@ -269,7 +269,7 @@ class Train(Scene):
 
     def before(self, root: Path) -> None:
         schema = read_schema(self.dataset)
-        config = settings.resolve(Config, TINY_CONFIG, OLDER)
+        config = yaml_settings.resolve(Config, TINY_CONFIG, OLDER)
         run, locks = open_run(root, config, schema)
         with locks:
             manifest = run_manifest(4, config, schema, "", selection={"last_step": -1})
@@ -285,7 +285,7 @@ class Train(Scene):
         self.safe = [(end, int(name[-8:])) for end, name in synced_renames(recording.operations, r"step-\d+")]
         assert len(self.safe) == 5
         self.schema = read_schema(self.dataset)
-        self.config = settings.resolve(Config, TINY_CONFIG, SETTINGS)
+        self.config = yaml_settings.resolve(Config, TINY_CONFIG, SETTINGS)
         self.logs = {name: (recording.root / "device_0" / name).read_bytes() for name in (LOSS_LOG, EVAL_LOG, METRICS)}
 
     def promise(self, count: int) -> int:

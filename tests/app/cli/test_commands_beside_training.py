@@ -30,7 +30,7 @@ from app.tables.fields import TableField
 from app.tables.interface import RowGradients, TablesSpec
 from app.training.context import RunContext
 from app.training.saving import CheckpointManager
-from common import settings
+from common import yaml_settings
 from common.files import lock_folder
 from data_prep.prepared.schema import read_schema
 from tests.app.tables.tables_of_spec import reference_tables
@@ -244,7 +244,7 @@ def kill_at_random(folder, dataset, project, kills):
     """In a process of its own: kill the training and the commands beside it by turns."""
     random_ = random.Random(kills)
     schema = read_schema(Path(dataset))
-    config = settings.resolve(Config, Path(project) / "configs" / "tiny.yaml", DELTAS)
+    config = yaml_settings.resolve(Config, Path(project) / "configs" / "tiny.yaml", DELTAS)
     killed = 0
     for number in itertools.count():
         base, elsewhere = Path(folder) / str(number), Path(folder) / f"elsewhere-{number}"

@@ -7,7 +7,7 @@ import pytest
 
 from app.config.by_rows import describe_by_rows, describe_few_steps, resolve_by_rows, settings_by_rows
 from app.config.config import Config
-from common import settings
+from common import settings, yaml_settings
 from data_prep.prepared.schema import CategoricalField, Split
 
 
@@ -15,7 +15,7 @@ from data_prep.prepared.schema import CategoricalField, Split
 def resolved(project, tiny_schema):
     def resolve(num_rows, *words):
         path = project / "configs" / "auto.yaml"
-        return resolve_by_rows(lambda base: settings.resolve(Config, path, words, base), lambda: sized(num_rows))
+        return resolve_by_rows(lambda base: yaml_settings.resolve(Config, path, words, base), lambda: sized(num_rows))
 
     def sized(num_rows):
         return dataclasses.replace(tiny_schema, splits={"train": Split(num_rows, 0, ())})
@@ -64,7 +64,9 @@ def test_what_is_set_counts_and_the_rest_follows_it(resolved):
 
 def test_another_optimizer_keeps_its_own_defaults(resolved):
     config = resolved(94_000, "deep_optimizer.name=lazy_adam")
-    assert config.deep_optimizer == settings.resolve(Config, None, ["deep_optimizer.name=lazy_adam"]).deep_optimizer
+    assert (
+        config.deep_optimizer == yaml_settings.resolve(Config, None, ["deep_optimizer.name=lazy_adam"]).deep_optimizer
+    )
     assert settings_by_rows(resolved.schema(94_000))["deep_optimizer"]["name"] == "adam"
 
 

@@ -5,23 +5,23 @@ import pytest
 
 from app.config.config import Config
 from app.config.optimizer_settings import AdagradOptions, AdamOptions, AdamWOptions, FtrlOptions
-from common import settings
+from common import settings, yaml_settings
 
 
 def resolved(*overrides):
-    return settings.resolve(Config, None, overrides)
+    return yaml_settings.resolve(Config, None, overrides)
 
 
 def test_every_config_file_loads(project):
     paths = sorted((project / "configs").glob("*.yaml"))
     assert {"criteo.yaml", "demo.yaml", "tiny.yaml"} <= {path.name for path in paths}
     for path in paths:
-        settings.resolve(Config, path)
+        yaml_settings.resolve(Config, path)
 
 
 def test_criteo_has_the_model_zoo_s_settings(project):
     """They stand in the file, and are the defaults too."""
-    config = settings.resolve(Config, project / "configs" / "criteo.yaml")
+    config = yaml_settings.resolve(Config, project / "configs" / "criteo.yaml")
     assert config.prepare.min_count == 101
     assert (config.model.embedding_dim, config.model.hidden_widths) == (80, (1024, 512, 256, 128))
     assert (config.loss.l2_coef, config.loss.loss_scale, config.train.batch_size) == (8e-5, 1024, 16_000)
@@ -32,13 +32,13 @@ def test_criteo_has_the_model_zoo_s_settings(project):
 
 
 def test_the_command_line_overrides_the_file(project):
-    config = settings.resolve(Config, project / "configs" / "tiny.yaml", ["train.batch_size=64", "train.epochs=3"])
+    config = yaml_settings.resolve(Config, project / "configs" / "tiny.yaml", ["train.batch_size=64", "train.epochs=3"])
     assert (config.train.batch_size, config.train.epochs, config.train.pool_blocks) == (64, 3, 16)
 
 
 def test_settings_survive_being_written_and_read(project, tmp_path):
     """config.yaml in the run folder and the manifest's `config` are written so."""
-    config = settings.resolve(
+    config = yaml_settings.resolve(
         Config, project / "configs" / "tiny.yaml", ["model.hidden_widths=[7]", "deep_optimizer.name=adam"]
     )
     assert settings.merge(Config(), settings.as_dict(config), where="manifest") == config
@@ -124,13 +124,13 @@ def test_an_optimizer_is_chosen_by_name_and_starts_from_its_own_defaults():
 def test_the_command_line_changes_an_optimizer_that_a_file_has_chosen(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("deep_optimizer: {name: adagrad, learning_rate: 0.5}")
-    config = settings.resolve(Config, path, ["deep_optimizer.epsilon=0.25"])
+    config = yaml_settings.resolve(Config, path, ["deep_optimizer.epsilon=0.25"])
     assert config.deep_optimizer == AdagradOptions(learning_rate=0.5, epsilon=0.25)
 
 
 def test_a_missing_file_names_those_that_are_there(project):
     with pytest.raises(FileNotFoundError, match=r"no config file .*criteoo\.yaml; .*criteo\.yaml, demo\.yaml"):
-        settings.resolve(Config, project / "configs" / "criteoo.yaml")
+        yaml_settings.resolve(Config, project / "configs" / "criteoo.yaml")
 
 
 def test_settings_are_read_without_mindspore():

@@ -5,7 +5,7 @@ import pytest
 from app.__main__ import main
 from app.config.config import Config
 from app.config.flags import ZOO_FLAGS, advice_on_flag
-from common import settings
+from common import yaml_settings
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_what_is_advised_is_a_setting():
     for flag, meaning in ZOO_FLAGS.items():
         if re.search(r"^[a-z_]+\.[a-z_]+=", meaning):
             word = advice_on_flag(flag, [values.get(flag, "8")]).removeprefix("give ")
-            assert settings.override(Config(), [word]) is not None
+            assert yaml_settings.override(Config(), [word]) is not None
 
 
 def test_the_guide_has_every_flag_and_its_setting(project):

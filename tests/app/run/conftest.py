@@ -14,7 +14,7 @@ from app.evaluation.results import Groups, Measurement, content_of, write_evalua
 from app.run.claim import open_run
 from app.run.decision import settings_of_run
 from app.run.logs import OP_TIMES, PROFILE_FOLDER
-from common import settings
+from common import settings, yaml_settings
 from data_prep.prepared.truth import Best
 from tests.checkpoints import run_manifest
 
@@ -41,7 +41,7 @@ def make_run(tmp_path):
     ):
         path = tmp_path / name
         path.mkdir(parents=True)
-        config = settings.resolve(Config, None, overrides)
+        config = yaml_settings.resolve(Config, None, overrides)
         (path / "config.yaml").write_text(yaml.safe_dump(settings.as_dict(config)))
         state = {"status": status, "command": "python -m app train", "machine": "a <machine>", "python": "3.11"}
         state |= {"versions": {"mindspore": "2.10.0"}, "commit": "abc", "rows": {"train": 640_000}}

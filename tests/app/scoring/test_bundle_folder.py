@@ -15,10 +15,11 @@ import xxhash
 from app.checkpoint.array_file import read_entries
 from app.scoring import bundle_folder
 from app.scoring.bundle_folder import check_files
-from app.scoring.bundle_tables import CHECKSUMS, TABLES, BundleTables, BundleTablesSpec, lookup, stored_as, write_rows
+from app.scoring.bundle_tables import CHECKSUMS, TABLES, BundleTables, BundleTablesSpec, lookup, write_rows
 from app.scoring.predictor import Predictor
 from app.tables.initial import initial_rows
 from app.trained import write_tower
+from app.trained.write_bundle import stored_as
 from common.files import FolderInUse
 
 

@@ -15,7 +15,7 @@ from mpi4py import MPI
 from app.config import device
 from app.config.config import Config
 from app.config.run_settings import DeviceOptions
-from common import settings
+from common import yaml_settings
 from tests.ranks.programs.train_steps import (
     BATCH,
     CLOSE_STEPS,
@@ -54,9 +54,9 @@ def main(config_path, cases):
     for case in cases:
         words = list(filter(None, case.split(";")))
         of_model = [*SETTINGS, *(word for word in words if not word.startswith("parallel."))]
-        config = settings.resolve(Config, config_path, of_model)
+        config = yaml_settings.resolve(Config, config_path, of_model)
         alone = take_steps(assemble(config, schema, "reference"), CLOSE_STEPS)
-        spread = settings.resolve(Config, config_path, [*SETTINGS, *words])
+        spread = yaml_settings.resolve(Config, config_path, [*SETTINGS, *words])
         with MpiGroup(world) as group:
             parts = assemble(spread, schema, "reference", group)
             run = take_steps(parts, CLOSE_STEPS)

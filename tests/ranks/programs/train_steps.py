@@ -17,7 +17,7 @@ from app.batches import Batch
 from app.config import device
 from app.config.config import Config
 from app.config.run_settings import DeviceOptions
-from common import settings
+from common import yaml_settings
 from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
 
 BATCH = 96
@@ -109,7 +109,7 @@ def main(config_path):
     from app.training.parallel.server import ParameterServer
 
     world, schema = MPI.COMM_WORLD, make_schema()
-    config = settings.resolve(Config, config_path, SETTINGS)
+    config = yaml_settings.resolve(Config, config_path, SETTINGS)
     alone = take_steps(assemble(config, schema, "reference"), STEPS)
     control = assemble(config, schema, "reference")
     nudge(control)

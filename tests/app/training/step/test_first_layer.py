@@ -9,7 +9,7 @@ from pyarrow import parquet
 
 from app.config.config import Config
 from app.training.step.first_layer import choose, expected_shares, most_distinct, obstacle
-from common import settings
+from common import yaml_settings
 from data_prep.prepared.schema import VOCABULARY_FILE, CategoricalField, Split
 
 ROWS, BATCH_SIZE = 100_000, 2_000
@@ -31,7 +31,7 @@ def data(make_schema, tmp_path):
 
 
 def resolved(data, *words, asked=None, backend="native", num_processes=1):
-    config = settings.resolve(Config, None, [f"train.batch_size={BATCH_SIZE}", *words])
+    config = yaml_settings.resolve(Config, None, [f"train.batch_size={BATCH_SIZE}", *words])
     return choose(asked or config.model.first_layer, config, *data, backend, num_processes)
 
 
@@ -103,12 +103,12 @@ def test_rows_that_hardly_repeat_stay_direct(data):
 
 
 def test_distinct_is_refused_if_it_is_impossible(data):
-    config = settings.resolve(Config, None, ["model.first_layer=distinct"])
+    config = yaml_settings.resolve(Config, None, ["model.first_layer=distinct"])
     assert obstacle(config, data[0], "native", 1) is None
     with pytest.raises(ValueError, match=r"model\.first_layer=distinct: several ranks .*; choose auto or direct"):
         choose("distinct", config, *data, "native", 2)
 
 
 def test_narrow_rows_never_gain():
-    config = settings.resolve(Config, None, ["model.embedding_dim=16"])
+    config = yaml_settings.resolve(Config, None, ["model.embedding_dim=16"])
     assert most_distinct(config) <= 0

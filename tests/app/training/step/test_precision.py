@@ -9,7 +9,7 @@ from app.config.config import Config
 from app.config.device import BFLOAT16_FLAGS, cpu_flags
 from app.model.layer_library import LIBRARY
 from app.training.step import precision
-from common import settings
+from common import yaml_settings
 
 SECONDS = {"float32": 0.3, "bfloat16": 0.2}
 
@@ -36,7 +36,7 @@ def started(monkeypatch):
 
 
 def chosen(tiny_schema, *words, num_ranks=1):
-    config = settings.resolve(Config, None, ["device.precision=auto", "device.target=CPU", *words])
+    config = yaml_settings.resolve(Config, None, ["device.precision=auto", "device.target=CPU", *words])
     return precision.choose(config, tiny_schema, num_ranks)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -35,13 +34,3 @@ def as_frame(rows: Any, columns: Mapping[str, np.ndarray]) -> Any:
 
 def _is_of_polars(rows: Any) -> bool:
     return type(rows).__module__.partition(".")[0] == "polars"
-
-
-def data_frame(lines: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> Any:
-    """Return lines as a pandas table that has at least `columns`, which come first. None is NaN.
-
-    Raises ModuleNotFoundError if pandas is not there.
-    """
-    cells = [{name: math.nan if value is None else value for name, value in line.items()} for line in lines]
-    names = dict.fromkeys([*columns, *(name for line in cells for name in line)])
-    return load("pandas").DataFrame(cells, columns=list(names))

@@ -2,7 +2,7 @@ import math
 
 import pandas as pd
 
-from common.frames import data_frame
+from app.evaluation.measure import data_frame
 
 
 def test_lines_with_other_keys_become_one_table():

@@ -1,0 +1,97 @@
+"""Settings from YAML files and from the words `section.key=value` of a command line."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from common.settings import Settings, merge
+
+
+def resolve(
+    cls: type[Settings], yaml_path: Path | None = None, overrides: Iterable[str] = (), base: Settings | None = None
+) -> Settings:
+    """Return `base`, by default the defaults of `cls`, changed by a YAML file, then by `section.key=value`.
+
+    Raises ValueError for an unknown key, a wrong type or an override without `=`, FileNotFoundError for a
+    missing file.
+    """
+    settings = cls() if base is None else base
+    if yaml_path is not None:
+        settings = merge(settings, read_yaml(yaml_path), where=str(yaml_path))
+    return override(settings, overrides)
+
+
+def override(settings: Settings, words: Iterable[str]) -> Settings:
+    """Return `settings` changed by all of `words` (`section.key=value`) at once, as some are only valid together.
+
+    Of two for the same key the later one counts. Raises ValueError as `resolve` does.
+    """
+    words = list(words)
+    changes: dict[str, Any] = {}
+    for word in words:
+        _merge_into(changes, parse_override(word))
+    return merge(settings, changes, where=f"argument{'s' * (len(words) > 1)} {', '.join(map(repr, words))}")
+
+
+def _merge_into(changes: dict[str, Any], more: dict[str, Any]) -> None:
+    for name, value in more.items():
+        if isinstance(value, dict) and isinstance(changes.get(name), dict):
+            _merge_into(changes[name], value)
+        else:
+            changes[name] = value
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML loader that refuses duplicate keys, of which PyYAML would silently take the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key.value!r} occurs twice", key.start_mark)
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Return the mapping in a YAML file. An empty file is an empty mapping."""
+    if not path.is_file():
+        folder = path.parent if path.parent.is_dir() else Path()
+        there = ", ".join(sorted(p.name for p in folder.glob("*.yaml"))) or "none"
+        raise FileNotFoundError(f"no config file {path}; the .yaml files in {folder}: {there}")
+    try:
+        return parse_yaml(path.read_text(encoding="utf-8"), where=str(path))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error}); save it as UTF-8") from error
+
+
+def parse_yaml(text: str, where: str) -> dict[str, Any]:
+    """Return the mapping that is YAML text. `where` names its origin in errors."""
+    try:
+        content = yaml.load(text, _UniqueKeys)  # noqa: S506 (it is a SafeLoader)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{where} is not YAML: {error}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ValueError(f"{where}: expected sections with keys, found {type(content).__name__}")
+    return content
+
+
+def parse_override(word: str) -> dict[str, Any]:
+    """Parse `section.key=value` to nested mappings. The value is YAML (`[64, 32]`, `1e-3`, `true`)."""
+    key, equals, text = word.partition("=")
+    if not equals or not key:
+        raise ValueError(f"argument {word!r}: expected section.key=value, such as train.batch_size=4096")
+    try:
+        value: Any = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"argument {word!r}: the value is not YAML: {error}") from error
+    for name in reversed(key.split(".")):
+        value = {name: value}
+    return typing.cast("dict[str, Any]", value)
