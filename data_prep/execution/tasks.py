@@ -11,7 +11,7 @@ import queue
 import socket
 import threading
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future, wait
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +34,7 @@ ReadPart = Callable[[str], Any]
 _TASKS_PER_WORKER = 2
 _LOG_BYTES_AHEAD = 256 << 20
 
-_WAIT_SECONDS = 0.5  # between two looks for a stop
+WAIT_SECONDS = 0.5  # between two looks for a stop
 
 
 def map_in_order(
@@ -87,7 +87,7 @@ class _Starter:
         self._pool = pool
         self._pieces = pieces
         self._needed = needed
-        self._job = _Job(str(pieces.folder), title, pool.job_id if pool else "", function)
+        self._job = Job(str(pieces.folder), title, pool.job_id if pool else "", function)
         self._free = threading.Semaphore(pool.num_workers * _TASKS_PER_WORKER if pool else 1)
         self._undone: set[Future[None]] = set()
         self._is_cancelled = False
@@ -107,11 +107,11 @@ class _Starter:
                 yield number, functools.partial(_wait_for, self._submit(self._pool, number, task))
 
     def _submit(self, pool: Pool, number: int, task: Any) -> Future[None]:
-        while not self._free.acquire(timeout=_WAIT_SECONDS):
+        while not self._free.acquire(timeout=WAIT_SECONDS):
             if self._is_cancelled:
                 break
         with children_without_interrupt():
-            future = pool.submit(_run_in_worker, self._job, number, task)
+            future = pool.submit(run_in_worker, self._job, number, task)
         self._undone.add(future)
         future.add_done_callback(self._note_done)
         if self._is_cancelled:
@@ -129,47 +129,8 @@ class _Starter:
             future.cancel()
 
 
-class TasksBeside:
-    """Runs single tasks on the workers of a pass, at most `most` at a time, or in this process.
-
-    As in a pass, the results are pieces by `title`.
-    """
-
-    def __init__(
-        self, function: Callable[[Any], Results], pool: Pool | None, pieces: Pieces, title: str, most: int
-    ) -> None:
-        self._pool = pool
-        self._job = _Job(str(pieces.folder), title, pool.job_id if pool else "", function)
-        self._most = most
-        self._undone: set[Future[None]] = set()
-        if pool is not None:
-            pieces.write(job_name(title), pool.job_id)
-
-    def start(self, number: int, task: Any) -> None:
-        """Start a task once fewer than `most` run. Raises what an earlier task raised."""
-        if self._pool is None:
-            self._job.run(self._job.function, number, task)
-            return
-        self.wait(self._most - 1)
-        with children_without_interrupt():
-            self._undone.add(self._pool.submit(_run_in_worker, self._job, number, task))
-
-    def wait(self, num_left: int = 0) -> None:
-        """Wait until at most `num_left` tasks run. Raises what a task raised."""
-        while len(self._undone) > num_left:
-            check_stop()
-            done, self._undone = wait(self._undone, _WAIT_SECONDS, FIRST_COMPLETED)
-            for future in done:
-                future.result()
-
-    def close(self) -> None:
-        """Cancel the tasks that do not run yet."""
-        for future in self._undone:
-            future.cancel()
-
-
 def _wait_for(future: Future[None]) -> None:
-    while not wait([future], timeout=_WAIT_SECONDS).done:
+    while not wait([future], timeout=WAIT_SECONDS).done:
         check_stop()
     future.result()
 
@@ -180,7 +141,7 @@ def job_name(title: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Job:
+class Job:
     """The function of a pass, and where the parts of its results go."""
 
     folder: str
@@ -194,12 +155,13 @@ class _Job:
             pieces.write(numbered(self.title, number, part), value)
 
 
-def _run_in_worker(job: _Job, number: int, task: Any) -> None:
+def run_in_worker(job: Job, number: int, task: Any) -> None:
+    """Run a task of `job`, with the function that this worker got first."""
     job.run(_first_function(job), number, task)
 
 
 @functools.lru_cache(maxsize=2)  # of a pass, and of the tasks beside it
-def _first_function(job: _Job) -> Callable[[Any], Results]:
+def _first_function(job: Job) -> Callable[[Any], Results]:
     """Return the same function object for all tasks of a pass, so that it keeps the files that it opened."""
     keep_freed_memory()
     if Pieces(Path(job.folder)).read(job_name(job.title)) != job.job_id:
@@ -250,4 +212,4 @@ def _take(waiting: queue.SimpleQueue[Item]) -> Item:
     while True:
         check_stop()
         with suppress(queue.Empty):
-            return waiting.get(timeout=_WAIT_SECONDS)
+            return waiting.get(timeout=WAIT_SECONDS)

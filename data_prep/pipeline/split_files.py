@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +26,8 @@ from common.pages import keep_freed_memory
 from data_prep.execution.pieces import Pieces, leading, numbered, storable
 from data_prep.execution.prepared_folder import REJECTS_FILE, WorkDir
 from data_prep.execution.stopping import check_stop
-from data_prep.execution.tasks import ReadPart, Results, TasksBeside
+from data_prep.execution.tasks import ReadPart, Results
+from data_prep.execution.tasks_beside import TasksBeside
 from data_prep.pipeline.second_pass import REST, EncodedRest, Encoder
 from data_prep.pipeline.shuffle import Windows, WindowShuffle
 from data_prep.prepared.data_files import data_file, row_numbers_file
@@ -114,7 +117,7 @@ def write_splits(
     rejects_path: Path = work_dir.folder / REJECTS_FILE
     with (
         rejects_path.open("wb" if encoder.counts else "ab") as rejects,
-        reading.tasks_beside(_write_file, _FILES_TITLE, num_writers) as files,
+        _writers(reading, num_writers) as files,
     ):
         by_split = dict.fromkeys(SPLITS, replace(windows, window_rows=1)) | {"train": windows}
         outputs = {split: _SplitOutput(split, by_split[split], work_dir, blocks_folder, files) for split in SPLITS}
@@ -133,6 +136,19 @@ def write_splits(
         for output in outputs.values():
             output.finish()
     return {split: output.written() for split, output in outputs.items()}
+
+
+@contextmanager
+def _writers(reading: LogReading, most: int) -> Iterator[TasksBeside]:
+    """In the block, write files on the workers of a pass, at most `most` at a time."""
+    with (
+        reading.pools.open(reading.num_workers) as pool,
+        closing(TasksBeside(_write_file, pool, reading.pieces, _FILES_TITLE, most)) as tasks,
+    ):
+        yield tasks
+        started = time.monotonic()
+        tasks.wait()
+        reading.seconds[_FILES_TITLE] = time.monotonic() - started  # that no pass took besides
 
 
 def _needed_parts(pieces: Pieces, outputs: dict[str, _SplitOutput]) -> Callable[[int], Collection[str]]:

@@ -7,7 +7,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -19,7 +19,7 @@ from common.files import format_checksum
 from data_prep.execution.pieces import Pieces, storable
 from data_prep.execution.pools import Pools
 from data_prep.execution.stopping import check_stop
-from data_prep.execution.tasks import ReadPart, Results, TasksBeside, job_name, map_in_order
+from data_prep.execution.tasks import ReadPart, Results, job_name, map_in_order
 from data_prep.kernels.parsed import Chunk, FileOfLog
 from data_prep.options.log_format import FormatToScore, LogFormat
 from data_prep.raw_log.chunks import Fingerprint, LogReader, StoredChunk, changed_while_read, header_columns, open_log
@@ -107,9 +107,9 @@ class LogReading:
         self.files = files
         self._format = log_format
         self.num_workers = num_workers
-        self._pools = pools
+        self.pools = pools
         self._chunk_bytes = chunk_bytes
-        self._pieces = pieces
+        self.pieces = pieces
         self.seconds: dict[str, float] = {}  # of each pass, by title
         self._size = sum(file.state.size for file in files)
         self._read_files: dict[int, FileRead] = {}  # by index in `files`
@@ -171,31 +171,19 @@ class LogReading:
         on_task = partial(_on_task, function)
         # Closed at once on an error too: workers and progress bar are gone before anything is logged or removed.
         with (
-            self._pools.open(self.num_workers) as pool,
+            self.pools.open(self.num_workers) as pool,
             Progress(title, self._size) as progress,
             closing(self._chunks(progress)) as chunks,
         ):
             if pool is not None:
-                self._pieces.write(job_name(title), pool.job_id)
-            in_order = map_in_order(on_task, chunks, pool, self._pieces, title, needed, self._chunk_bytes)
+                self.pieces.write(job_name(title), pool.job_id)
+            in_order = map_in_order(on_task, chunks, pool, self.pieces, title, needed, self._chunk_bytes)
             with closing(in_order) as results:
                 for read in results:
                     consume(read)
                     progress.chunk_is_done()
         self._check_all_unchanged()  # workers have read the log up to now
         self.seconds[title] = self.seconds.get(title, 0.0) + time.monotonic() - started
-
-    @contextmanager
-    def tasks_beside(self, function: Callable[[Any], Results], title: str, most: int) -> Iterator[TasksBeside]:
-        """In the block, run tasks of another kind on the workers of a pass, at most `most` at a time."""
-        with (
-            self._pools.open(self.num_workers) as pool,
-            closing(TasksBeside(function, pool, self._pieces, title, most)) as tasks,
-        ):
-            yield tasks
-            started = time.monotonic()
-            tasks.wait()
-            self.seconds[title] = time.monotonic() - started  # that no pass took besides
 
     def _chunks(self, progress: Progress) -> Generator[Task, None, None]:
         first_line = size_before = 0
@@ -243,7 +231,7 @@ class LogReading:
         if self._read_files.setdefault(of_log.place, found) != found:
             raise ValueError(changed_while_read(file.location))
         self._tasks_of[of_log.place] = tasks
-        self._pieces.write(_file_piece(of_log.place), (found, tasks))
+        self.pieces.write(_file_piece(of_log.place), (found, tasks))
 
 
 class Progress:
