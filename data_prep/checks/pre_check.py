@@ -25,6 +25,7 @@ from data_prep.checks.inspect import print_table
 from data_prep.checks.rejects import Findings, check_rejects
 from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.crosses import text_columns
+from data_prep.kernels.lists import Lists
 from data_prep.kernels.parsed import Chunk, ParsedRows
 from data_prep.options.columns import CategoricalColumn
 from data_prep.options.log_format import LogFormat
@@ -107,7 +108,7 @@ def pre_check(
     if len(labels):
         facts = json.loads(FACTS_PATH.read_text("utf-8")) if log_format.columns == LogFormat().columns else None
         columns = columns_of(rows, log_format, facts)
-        _print_columns([*columns, *cross_columns(rows, categorical)], facts is not None)
+        _print_columns([*columns, *cross_columns(rows, log_format, categorical)], facts is not None)
         print(log_format.label_in_words)
         _check_labels(labels, facts, findings)
         _check_columns(columns, len(labels), findings)
@@ -144,17 +145,20 @@ def columns_of(rows: Sequence[ParsedRows], log_format: LogFormat, facts: dict[st
     return list(_columns(rows, log_format, facts))
 
 
-def cross_columns(rows: Sequence[ParsedRows], categorical: Sequence[CategoricalColumn]) -> list[Column]:
-    """Return the crosses of parsed rows as columns."""
+def cross_columns(
+    rows: Sequence[ParsedRows], log_format: LogFormat, categorical: Sequence[CategoricalColumn]
+) -> list[Column]:
+    """Return the crosses of parsed rows as columns. One with a list has its values for rows, or the missing one."""
     known: dict[str, dict[bytes, int]] = {column.name: {} for column in categorical if column.cross}
     codes: dict[str, list[NDArray[np.int64]]] = {name: [] for name in known}
+    kernels = choose_kernels("auto")
     for part in rows:
-        texts = text_columns(part, categorical, choose_kernels("auto"))
-        for column, of_rows, present in texts:
+        for column, texts, present in text_columns(part.with_lists(log_format, kernels), categorical, kernels):
             if column.cross:
                 of_cross = known[column.name]
-                numbers = [of_cross.setdefault(text, len(of_cross) + 1) for text in of_rows.tolist()]
-                codes[column.name].append(np.where(present, np.array(numbers, np.int64), 0))
+                values = texts.values if isinstance(texts, Lists) else texts.take(present)
+                numbers = [of_cross.setdefault(text, len(of_cross) + 1) for text in values.tolist()]
+                codes[column.name].append(np.array(numbers + [0] * int((~present).sum()), np.int64))
     return [Column(name, np.concatenate(parts), None) for name, parts in codes.items()]
 
 

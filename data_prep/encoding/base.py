@@ -26,6 +26,7 @@ _DECISIVE = (
     "oov_buckets",
     "integer_buckets",
     "crosses",
+    "field_max_length",
     "numeric_transform",
     "missing_indicator",
 )
@@ -99,9 +100,9 @@ def read_base_vocabulary(folder: Path, options: PrepareOptions, extend: bool = F
                 f"FILE that it was made with, or one with the same {key} (a list's separator may differ)"
             )
     differences = [
-        f"prepare.{name} is {here[name]!r}, there {schema.options[name]!r}"
+        f"prepare.{name} is {here.get(name, {})!r}, there {schema.options.get(name, {})!r}"
         for name in _DECISIVE
-        if here[name] != schema.options[name]
+        if here.get(name) != schema.options.get(name)
     ]
     if differences:
         raise ValueError(

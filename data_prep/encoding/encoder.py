@@ -28,6 +28,7 @@ from data_prep.encoding.lookup_file import (
 from data_prep.kernels import numpy_kernels
 from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.crosses import text_columns
+from data_prep.kernels.lists import Lists
 from data_prep.kernels.parsed import Chunk, ParsedChunk, ParsedRows
 from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import BOOLEANS, LogFormat
@@ -126,11 +127,10 @@ class RowEncoder:
         ids = np.full((len(rows.labels), len(self._vocabularies)), NO_ID, self._dtype)
         for column, texts, present in text_columns(rows, columns, kernels):
             table, first = of_texts[column.place], self._first_positions[column.name]
-            if column.kind == "list":
-                lists = rows.lists[column.name]
+            if isinstance(texts, Lists):
                 ids[~present, first] = table.missing_id
-                found = kernels.find_strings(table, lists.values, np.ones(len(lists.values), np.bool_))
-                ids[lists.rows, first + lists.places] = found
+                found = kernels.find_strings(table, texts.values, np.ones(len(texts.values), np.bool_))
+                ids[texts.rows, first + texts.places] = found
             else:
                 ids[:, first] = kernels.find_strings(table, texts, present)
         ids[:, self._number_positions] = number_ids

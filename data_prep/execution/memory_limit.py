@@ -5,6 +5,8 @@ The constants are upper bounds of measurements (Pss, so that shared pages count 
 
 from __future__ import annotations
 
+import math
+
 from data_prep.options.prepare_options import PrepareOptions
 
 _MIB = 1 << 20
@@ -17,6 +19,7 @@ _WORKER_BYTES_A_CHUNK_BYTE = 10  # a chunk's text, columns, rows and results; le
 # Besides, for lists their values' places and columns of ids, for crosses their texts and counts.
 _LIST_BYTES_A_CHUNK_BYTE, _LIST_BYTES_A_POSITION = 24, 12
 _CROSSED_BYTES_A_ROW, _CROSS_BYTES_A_ROW = 200, 50  # for all crosses together, and for each
+_COMBINATION_BYTES = 120  # of values of lists that are crossed: its text, with the places of its values
 _LINE_BYTES_A_COLUMN = 4  # short cells: the more rows are in a chunk
 _LEAST_CHUNK_BYTES = 256 << 10
 _WORKER_BYTES = 40 * _MIB  # Python and NumPy
@@ -86,4 +89,13 @@ def _worker_bytes_a_chunk_byte(options: PrepareOptions) -> int:
     of_row = _LIST_BYTES_A_POSITION * list_positions
     of_row += (_CROSSED_BYTES_A_ROW + _CROSS_BYTES_A_ROW * len(options.crosses)) * bool(options.crosses)
     of_rows = -(-of_row // (_LINE_BYTES_A_COLUMN * len(options.data.columns)))
+    of_rows += math.ceil(_COMBINATION_BYTES * _combinations_a_chunk_byte(options))
     return _WORKER_BYTES_A_CHUNK_BYTE + _LIST_BYTES_A_CHUNK_BYTE * bool(list_positions) + of_rows
+
+
+def _combinations_a_chunk_byte(options: PrepareOptions) -> float:
+    """Return the most combinations of lists for a byte of text: of equally long lists, whose values take two each."""
+    crossed = [column for column in options.categorical_columns if column.cross and column.is_list]
+    num_lists = [sum(options.data.columns.get(part) == "list" for part in column.cross) for column in crossed]
+    lengths = [column.max_length ** (1 / count) for column, count in zip(crossed, num_lists, strict=True)]
+    return sum(length ** (count - 1) / (2 * count) for length, count in zip(lengths, num_lists, strict=True))

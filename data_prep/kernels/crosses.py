@@ -4,6 +4,9 @@ A cross's value is its columns' values, as vocabulary.parquet has them, with * b
 backslash within a value has a backslash before it, so that different values have different texts. A cross is missing if
 any of its columns is.
 
+A cross with a list is a list as well: all combinations of the values of its columns in a row. Where they are more than
+its `max_length`, the ends of its lists are left out, so that the first values of each are combined.
+
 Letters: n rows, C categorical columns.
 """
 
@@ -16,6 +19,7 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import NDArray
 
+from data_prep.kernels.lists import Lists, combinations, shorten
 from data_prep.kernels.parsed import SMALLEST_BUCKET, ParsedRows
 from data_prep.kernels.strings import PADDING_BYTES, Strings
 from data_prep.options.columns import CategoricalColumn
@@ -36,14 +40,15 @@ def presence(rows: ParsedRows, columns: Sequence[CategoricalColumn]) -> list[NDA
 
 def text_columns(
     rows: ParsedRows, columns: Sequence[CategoricalColumn], kernels: ModuleType
-) -> Iterator[tuple[CategoricalColumn, Strings, NDArray[np.bool_]]]:
-    """Yield each column of text with its texts [n], and where they are present [n].
+) -> Iterator[tuple[CategoricalColumn, Strings | Lists, NDArray[np.bool_]]]:
+    """Yield each column of text with its texts [n], or with its lists, and where they are present [n].
 
-    A cross's text is made when it is its turn, so that one of them is in memory at a time. The values of a list are in
-    `rows.lists`.
+    A cross's texts are made when it is their turn, so that those of one cross are in memory at a time.
     """
     present = dict(zip((column.name for column in columns), presence(rows, columns), strict=True))
-    by_name = {c.name: rows.columns[c.name].values for c in columns if c.is_text and not c.cross}
+    by_name = {
+        c.name: rows.lists.get(c.name, rows.columns[c.name].values) for c in columns if c.is_text and not c.cross
+    }
     numbers = rows.number_columns(columns)[0] if any(column.cross for column in columns) else None
     for column in columns:
         if column.is_text and not column.cross:
@@ -53,8 +58,40 @@ def text_columns(
                 if part.name in column.cross and part.name not in by_name:
                     assert numbers is not None
                     by_name[part.name] = number_texts(numbers[part.place], part.kind)
-            joined = kernels.join_strings([by_name[part] for part in column.cross], present[column.name])
-            yield column, joined, present[column.name]
+            parts, is_present = [by_name[part] for part in column.cross], present[column.name]
+            joined = (
+                _cross_lists(parts, is_present, column.max_length, kernels)
+                if column.is_list
+                else kernels.join_strings(parts, is_present)
+            )
+            yield column, joined, is_present
+
+
+def _cross_lists(
+    parts: Sequence[Strings | Lists], present: NDArray[np.bool_], max_length: int, kernels: ModuleType
+) -> Lists:
+    """Return the combinations of the values of each row [n], at most `max_length`. None where one is missing."""
+    lengths = np.where(present, [part.lengths if isinstance(part, Lists) else present for part in parts], 0)
+    kept = shorten(lengths, max_length)
+    rows, places = combinations(kept)
+    texts = [
+        part.values.take((np.cumsum(part.lengths) - part.lengths)[rows] + place)
+        if isinstance(part, Lists)
+        else part.take(rows)
+        for part, place in zip(parts, places, strict=True)
+    ]
+    joined = kernels.join_strings(texts, np.ones(len(rows), np.bool_))
+    return Lists(joined, kept.prod(axis=0), lengths.prod(axis=0) > max_length)
+
+
+def cut_rows(rows: ParsedRows, columns: Sequence[CategoricalColumn]) -> dict[str, NDArray[np.bool_]]:
+    """Return where each list has more values than are kept [n], by name."""
+    cut = {name: lists.cut for name, lists in rows.lists.items()}
+    for column, present in zip(columns, presence(rows, columns), strict=True):
+        if column.cross and column.is_list:
+            lengths = [rows.lists[part].lengths for part in column.cross if part in rows.lists]
+            cut[column.name] = present & (np.prod(lengths, axis=0) > column.max_length)
+    return cut
 
 
 def number_texts(values: NDArray[np.uint32], kind: str) -> Strings:

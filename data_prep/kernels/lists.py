@@ -37,6 +37,31 @@ def places_in_lists(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
+def shorten(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """Return how many values lists of these lengths [K, n] keep, so that a row has at most `most` combinations of them.
+
+    The longest list loses its last value, of equally long ones the last list, until they are few enough.
+    """
+    kept = lengths.copy()
+    while len(rows := np.flatnonzero(kept.prod(axis=0) > most)):
+        longest = len(kept) - 1 - kept[::-1, rows].argmax(axis=0)
+        kept[longest, rows] -= 1
+    return kept
+
+
+def combinations(lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the row of each combination [M] of values of lists of these lengths [K, n], and its values' places [K, M].
+
+    The place in the last list changes first.
+    """
+    of_row = lengths.prod(axis=0)
+    rows, rest = np.repeat(np.arange(len(of_row)), of_row), places_in_lists(of_row)
+    places = np.empty((len(lengths), len(rows)), np.int64)
+    for index in reversed(range(len(lengths))):
+        rest, places[index] = np.divmod(rest, lengths[index, rows])
+    return rows, places
+
+
 def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = False) -> Lists:
     """Return the first `max_length` values of each cell [n], without the blanks around them if they are to `trim`.
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from data_prep.options.kinds import TEXT_KINDS, Kind
 from data_prep.options.log_format import TIME_FEATURES, LogFormat
+
+USUAL_COMBINATIONS = 100  # of several lists that are crossed, unless one of them is longer, or the length is set
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,7 @@ class CategoricalColumn:
     source: str = ""  # the column of the log that it is made of; "" for a cross
     cross: tuple[str, ...] = ()  # the crossed columns
     shares: str = ""  # the column whose vocabulary this one has
+    is_list: bool = False  # several values in a row: a column of kind list, or a cross with one
     max_length: int = 1  # columns of `ids`
     pool: Literal["mean", "sum"] = "mean"
 
@@ -38,11 +42,14 @@ def cross_name(parts: Sequence[str]) -> str:
 
 
 def categorical_columns(
-    log_format: LogFormat, integer_buckets: bool, crosses: Sequence[tuple[str, ...]] = ()
+    log_format: LogFormat,
+    integer_buckets: bool,
+    crosses: Sequence[tuple[str, ...]] = (),
+    max_lengths: Mapping[str, int] | None = None,
 ) -> tuple[CategoricalColumn, ...]:
     """Return the log's columns in order, then the features of each timestamp, buckets if asked for, and crosses.
 
-    Raises ValueError for two of one name, crosses aside.
+    `max_lengths` are those of crosses with a list, by name. Raises ValueError for two of one name, crosses aside.
     """
     own_texts = [name for name in log_format.text_fields if name not in log_format.shares]
     values, columns = log_format.value_fields, []
@@ -52,7 +59,7 @@ def categorical_columns(
         column = CategoricalColumn(name, kind, place, name, shares=shares)
         if kind == "list":
             form = log_format.list_form(name)
-            column = replace(column, max_length=form.max_length, pool=form.pool)
+            column = replace(column, is_list=True, max_length=form.max_length, pool=form.pool)
         columns.append(column)
     places = itertools.count(len(values))
     for name in log_format.time_fields:
@@ -62,11 +69,32 @@ def categorical_columns(
         integers = log_format.integer_fields
         columns += [CategoricalColumn(f"{name}_bucket", "bucket", next(places), name) for name in integers]
     check_names([column.name for column in columns])
-    columns += [
-        CategoricalColumn(cross_name(parts), "cross", len(own_texts) + index, cross=parts)
+    crossed = [
+        _cross([column for column in columns if column.name in parts], parts, len(own_texts) + index, max_lengths or {})
         for index, parts in enumerate(crosses)
     ]
-    return tuple(columns)
+    return *columns, *crossed
+
+
+def _cross(
+    crossed: Sequence[CategoricalColumn], parts: tuple[str, ...], place: int, max_lengths: Mapping[str, int]
+) -> CategoricalColumn:
+    """Return the cross of these columns: with a list among them, a list of the combinations of their values."""
+    column = CategoricalColumn(cross_name(parts), "cross", place, cross=parts)
+    lists = [part for part in crossed if part.is_list]
+    if not lists:
+        return column
+    return replace(
+        column,
+        is_list=True,
+        max_length=max_lengths.get(column.name, usual_length([part.max_length for part in lists])),
+        pool="sum" if all(part.pool == "sum" for part in lists) else "mean",
+    )
+
+
+def usual_length(max_lengths: Sequence[int]) -> int:
+    """Return the most combinations that a cross of lists of these lengths has in a row, unless it is set."""
+    return max(*max_lengths, min(math.prod(max_lengths), USUAL_COMBINATIONS))
 
 
 def check_names(names: Sequence[str]) -> None:

@@ -11,9 +11,10 @@ from common import settings
 from common.settings import Bounds, Checked, Count, Seed
 from common.text import did_you_mean
 from data_prep.options.columns import CategoricalColumn, categorical_columns, cross_name
-from data_prep.options.log_format import LogFormat
+from data_prep.options.log_format import MAX_LIST_LENGTH, LogFormat
 
 INDECISIVE = ("workers", "memory_limit", "kernels")  # options that change no byte of the result
+LATER = ("field_max_length",)  # options without which a folder has the bytes that it had before there were any
 ZOO_BLOCK_ROWS = 1000  # of layout: zoo
 MAX_CROSSED = 4  # fields of a cross
 MOST_OF_A_CROSS = 1 << 24  # values with ids, unless its field_max_size is set
@@ -55,6 +56,8 @@ class PrepareOptions(Checked):
     integer_buckets: bool = False
     # Each entry adds a categorical field: [C1, C2] becomes C1*C2, whose values are pairs of theirs.
     crosses: tuple[tuple[str, ...], ...] = ()
+    # The most combinations of values that a cross with a list has in a row, by name.
+    field_max_length: dict[str, int] = field(default_factory=dict)
     missing_indicator: bool = True  # Each numeric field has a second column, 1 where its cell is missing.
     shuffle_window_rows: Count = 1_000_000  # So many training rows are shuffled together, in memory.
     block_rows: BlockRows = 1_000  # Rows of a MindRecord sample.
@@ -91,6 +94,7 @@ class PrepareOptions(Checked):
         self._check_crosses()
         for name in ("field_min_count", "field_max_size", "field_hash_size"):
             self._check_fields(name, getattr(self, name))
+        self._check_max_lengths()
         for name in self.field_hash_size.keys() & {*self.field_min_count, *self.field_max_size}:
             raise ValueError(
                 f"field_hash_size of {name}: its values are not counted, so field_min_count and field_max_size choose "
@@ -120,7 +124,7 @@ class PrepareOptions(Checked):
             )
 
     def _check_crosses(self) -> None:
-        known = [column.name for column in self.categorical_columns if column.kind not in ("cross", "list")]
+        known = [column.name for column in self.categorical_columns if not column.cross]
         seen: set[frozenset[str]] = set()
         for parts in self.crosses:
             found = f"crosses: [{', '.join(parts)}]"
@@ -141,8 +145,6 @@ class PrepareOptions(Checked):
 
     def _instead_of(self, part: str, known: list[str]) -> str:
         """Return what to write in a cross in place of something that is no categorical field."""
-        if self.data.columns.get(part) == "list":
-            return "a list has several values in a row; cross fields with one"
         if part in self.data.numeric_fields:
             return f"cross the buckets of its numbers: {part}_bucket, with prepare.integer_buckets=true"
         return did_you_mean(part, known)
@@ -154,6 +156,19 @@ class PrepareOptions(Checked):
                 raise ValueError(f"{name}: unknown field {field_name!r}; known here: {known[0]} … {known[-1]}")
             if number < 1:
                 raise ValueError(f"{name} of {field_name} must be at least 1; found {number}")
+
+    def _check_max_lengths(self) -> None:
+        known = [column.name for column in self.categorical_columns if column.cross and column.is_list]
+        for name, number in self.field_max_length.items():
+            if name not in known:
+                raise ValueError(
+                    f"field_max_length: {name!r} is no cross with a list; known here: {', '.join(known) or 'none'}. "
+                    "The length of a list itself is max_length in prepare.data.lists"
+                )
+            if not 1 <= number <= MAX_LIST_LENGTH:
+                raise ValueError(
+                    f"field_max_length of {name} must be between 1 and {MAX_LIST_LENGTH:,}; found {number}"
+                )
 
     def is_hashed(self, name: str) -> bool:
         """Return True if no value of this field has an id of its own, so that none is counted."""
@@ -193,7 +208,7 @@ class PrepareOptions(Checked):
 
     @functools.cached_property  # a row in a service would spend most of its time here
     def categorical_columns(self) -> tuple[CategoricalColumn, ...]:
-        return categorical_columns(self.data, self.integer_buckets, self.crosses)
+        return categorical_columns(self.data, self.integer_buckets, self.crosses, self.field_max_length)
 
     @functools.cached_property
     def vocabularies(self) -> tuple[CategoricalColumn, ...]:
@@ -206,8 +221,9 @@ class PrepareOptions(Checked):
         return sum(column.max_length for column in self.categorical_columns)
 
     def decisive(self) -> dict[str, Any]:
-        """Return the options that decide the result, as plain values."""
-        return {name: value for name, value in settings.as_dict(self).items() if name not in INDECISIVE}
+        """Return the options that decide the result, as plain values. A later one that is not set is left out."""
+        left_out = {*INDECISIVE, *(name for name in LATER if not getattr(self, name))}
+        return {name: value for name, value in settings.as_dict(self).items() if name not in left_out}
 
     @property
     def memory_limit_bytes(self) -> int:

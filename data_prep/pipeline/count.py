@@ -20,7 +20,8 @@ from data_prep.execution import memory_limit
 from data_prep.execution.prepared_folder import REJECTS_FILE, WorkDir
 from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.counting import NOTHING, CountedStrings, count_float_bins, merge
-from data_prep.kernels.crosses import presence, text_columns
+from data_prep.kernels.crosses import cut_rows, presence, text_columns
+from data_prep.kernels.lists import Lists
 from data_prep.kernels.native_counting import choose_counting
 from data_prep.kernels.parsed import Chunk, ParsedChunk, ParsedRows
 from data_prep.options.prepare_options import PrepareOptions
@@ -74,8 +75,8 @@ class ChunkCounter:
         )
 
     def count_lines(self, chunk: Chunk, parsed: ParsedChunk, training: NDArray[np.bool_]) -> ChunkCounts:
-        """Return the counts that need no pass of their own: lines, rejects, training rows and their missing values."""
-        rows, log_format = parsed.rows, self.options.data
+        """Return the counts that need no pass of their own: lines, rejects, training rows, cells missing and cut."""
+        rows, log_format, columns = parsed.rows, self.options.data, self.options.categorical_columns
         count_bins = choose_counting(self.options.kernels).count_bins
         return ChunkCounts(
             num_lines=chunk.num_lines,
@@ -83,11 +84,8 @@ class ChunkCounter:
             rejects_tsv=parsed.rejects_tsv,
             num_training_rows=int(training.sum()),
             numeric=[],
-            missing=[
-                int(np.count_nonzero(training > present))
-                for present in presence(rows, self.options.categorical_columns)
-            ],
-            cut={name: int(np.count_nonzero(lists.cut & training)) for name, lists in rows.lists.items()},
+            missing=[int(np.count_nonzero(training > present)) for present in presence(rows, columns)],
+            cut={name: int(np.count_nonzero(cut & training)) for name, cut in cut_rows(rows, columns).items()},
             values=[],
             texts=[],
             bins=[
@@ -116,9 +114,8 @@ class ChunkCounter:
         for column, texts, present in text_columns(rows, columns, kernels):
             if is_hashed(column.shares or column.name):
                 continue
-            if column.kind == "list":
-                lists = rows.lists[column.name]
-                chosen = lists.values.take(training[lists.rows])
+            if isinstance(texts, Lists):
+                chosen = texts.values.take(training[texts.rows])
             else:
                 chosen = texts.take(present & training)
             counted[column.place].append(count_strings(chosen))

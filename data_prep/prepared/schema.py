@@ -71,7 +71,7 @@ class CategoricalField:
 
     `id_ranges` (more than one if values were added later) are the ids of values in the vocabulary, `oov_ids` those of
     all other values. Fields that share a vocabulary have the same. A list has `max_length` columns, its values first,
-    the rest -1. An empty list is the one value "missing".
+    the rest -1. An empty list is the one value "missing". A cross with a list is one.
     """
 
     name: str

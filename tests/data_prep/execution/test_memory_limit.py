@@ -8,6 +8,7 @@ from data_prep.encoding.encoder import RowEncoder
 from data_prep.encoding.fit import fit_vocabulary
 from data_prep.execution import memory_limit
 from data_prep.execution.prepared_folder import WORK_FOLDER
+from data_prep.kernels import native
 from data_prep.kernels.parsed import Chunk
 from data_prep.options.log_format import ListForm, LogFormat
 from data_prep.options.prepare_options import PrepareOptions
@@ -80,15 +81,7 @@ def test_lists_and_crosses_have_their_part_of_a_workers_memory(tmp_path, kind):
     options, draw = OF_MANY_ROWS[kind], random.Random(1)
     lines = "".join(f"0,{draw.randrange(10**5)},{draw.randrange(100)}|{draw.randrange(100)}\n" for _ in range(40_000))
     chunk = Chunk(0, 40_000, lines.encode())
-    (tmp_path / WORK_FOLDER).mkdir()
-    statistics, counter = (
-        LogStatistics(options, tmp_path, 1 << 30),
-        ChunkCounter(make_split(options, None, None), options),
-    )
-    peaks = [peak_of(lambda: statistics.add(counter.count(chunk)))]
-    fitted = fit_vocabulary(statistics, options, 0, tmp_path)
-    encoder = RowEncoder((), fitted.lookup, fitted.ids_dtype, options)
-    peaks.append(peak_of(lambda: [rows := encoder.encode(chunk)[1], rows.take(np.arange(len(rows)))]))
+    peaks = peaks_of(tmp_path, options, chunk)
     of_fields = memory_limit.worker_bytes(PrepareOptions(), len(chunk.lines)) - memory_limit.worker_bytes(
         PrepareOptions(), 0
     )
@@ -100,6 +93,35 @@ def test_lists_and_crosses_have_their_part_of_a_workers_memory(tmp_path, kind):
     assert (
         memory_limit.worker_bytes(options, memory_limit.chunk_bytes(options)) <= 120 * MIB
     )  # as of fields, by smaller chunks
+
+
+@pytest.mark.parametrize("kernels", ["numpy", "native"] if native.is_available() else ["numpy"])
+@pytest.mark.parametrize("crossed", [("a", "b"), ("b", "c")])
+def test_combinations_of_lists_have_their_part_of_a_workers_memory(tmp_path, crossed, kernels):
+    columns = {"click": "label", "a": "string", "b": "list", "c": "list"}
+    log_format = LogFormat(columns, ",", lists={name: ListForm("|", 10) for name in "bc"})
+    options, draw = PrepareOptions(data=log_format, crosses=(crossed,), kernels=kernels), random.Random(1)
+    cells = [
+        "|".join(draw.choices("0123456789", k=10)) for _ in range(20_000)
+    ]  # as many combinations as a byte can have
+    lines = "".join(
+        f"0,{draw.randrange(10**4)},{one},{other}\n" for one, other in zip(cells[::2], cells[1::2], strict=True)
+    )
+    limit = memory_limit.worker_bytes(options, len(lines)) - memory_limit.worker_bytes(options, 0)
+    assert limit / 6 < max(peaks_of(tmp_path, options, Chunk(0, 10_000, lines.encode()))) < limit
+
+
+def peaks_of(folder, options, chunk):
+    """The most memory that counting and encoding a chunk take."""
+    (folder / WORK_FOLDER).mkdir()
+    statistics, counter = (
+        LogStatistics(options, folder, 1 << 30),
+        ChunkCounter(make_split(options, None, None), options),
+    )
+    peaks = [peak_of(lambda: statistics.add(counter.count(chunk)))]
+    fitted = fit_vocabulary(statistics, options, 0, folder)
+    encoder = RowEncoder((), fitted.lookup, fitted.ids_dtype, options)
+    return [*peaks, peak_of(lambda: [rows := encoder.encode(chunk)[1], rows.take(np.arange(len(rows)))])]
 
 
 def peak_of(function):

@@ -5,6 +5,7 @@ this third voice differs.
 """
 
 import fnmatch
+import itertools
 import math
 import re
 from collections import Counter
@@ -314,10 +315,6 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
     training = [cells for (*_, cells), split in zip(rows, splits, strict=True) if split == "train"]
 
     def value_of(cells, kind, source):
-        if kind == "cross":
-            values = [value_of(cells, *of_name[part]) for part in source]
-            texts = [re.sub(r"[*\\]", lambda found: "\\" + found[0], str(value)) for value in values]
-            return None if None in values else "*".join(texts)
         if kind in ("hour", "weekday") and cells[source] is not None:
             moment = EPOCH + MS * cells[source]
             return moment.hour if kind == "hour" else moment.weekday()
@@ -328,7 +325,24 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
             return cells[name]
         return max((newest[name] - cells[name]) / 86_400_000, 0)
 
+    def length_of(name, kind, source):
+        if kind == "list":
+            return options.data.list_form(name).max_length
+        lengths = [length_of(part, *of_name[part]) for part in source] if kind == "cross" else [1]
+        return options.field_max_length.get(name, max(*lengths, min(math.prod(lengths), 100), 1))
+
+    def crossed(cells, name, parts):
+        lists = [values_of(cells, part, *of_name[part]) for part in parts]
+        if [None] in lists:
+            return [None]
+        while math.prod(map(len, lists)) > length_of(name, "cross", parts):
+            max(lists[::-1], key=len).pop()
+        escaped = [[re.sub(r"[*\\]", lambda found: "\\" + found[0], str(value)) for value in one] for one in lists]
+        return ["*".join(values) for values in itertools.product(*escaped)]
+
     def values_of(cells, name, kind, source):
+        if kind == "cross":
+            return crossed(cells, name, source)
         value = value_of(cells, kind, source)
         if kind != "list" or value is None:
             return [value]
@@ -364,7 +378,7 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
     for (line, _, label, cells), split in zip(rows, splits, strict=True):
         of_row = []
         for name, kind, source in fields:
-            owner, length = shares.get(name, name), options.data.list_form(name).max_length if kind == "list" else 1
+            owner, length = shares.get(name, name), length_of(name, kind, source)
             for value in (values := values_of(cells, name, kind, source)):
                 known = (owner, value) in ids
                 oov_id = 0 if known else first_oov[owner] + _oov_number(value, kind, num_oov[owner])

@@ -35,18 +35,19 @@ _ODD_BYTES = [b"\r", b"\r\r", b"\x1f", b'"', b"\0", b"\xff", b" ", b"\xef\xbb\xb
 def draw_options(random_: random.Random, log) -> PrepareOptions:
     """Options of any kind for a log."""
     fields, is_small = log.log_format.categorical_fields, len(log.lines) < 1_000
-    single = [name for name in fields if log.log_format.columns[name] != "list"]
-    fields = [name for name in fields if name not in log.log_format.shares]
+    lists = {*log.log_format.columns_of_kind("list")}
     with_buckets = random_.random() < 0.4
-    crossable = [*single, *(f"{name}_bucket" for name in log.log_format.integer_fields if with_buckets)]
+    crossable = [*fields, *(f"{name}_bucket" for name in log.log_format.integer_fields if with_buckets)]
     crossable += [
         f"{name}_{part}" for name in log.log_format.time_fields for part in log.log_format.parts_of_time(name)
     ]
     split = random_.choice(["hash", "chronological", "stratified"])
     times = log.log_format.time_fields
     drawn = {tuple(sorted(random_.sample(crossable, min(random_.choice([2, 3]), len(crossable))))) for _ in range(2)}
+    drawn |= {tuple(sorted({name, random_.choice(crossable)})) for name in lists if random_.random() < 0.5}
     crosses = tuple(sorted(parts for parts in drawn if len(parts) > 1))
-    fields = [*fields, *map("*".join, crosses)]
+    fields = [name for name in fields if name not in log.log_format.shares] + ["*".join(parts) for parts in crosses]
+    of_lists = ["*".join(parts) for parts in crosses if lists & {*parts} and random_.random() < 0.5]
     hashed = random_.sample(fields, random_.choice([0, 0, 1, 2]) if len(fields) > 2 else 0)
     fields = [name for name in fields if name not in hashed]
     return PrepareOptions(
@@ -65,6 +66,7 @@ def draw_options(random_: random.Random, log) -> PrepareOptions:
         numeric_transform=random_.choice(["log1p", "max", "standardize", "quantile"]),
         integer_buckets=with_buckets,
         crosses=crosses,
+        field_max_length={name: random_.choice([1, 3, 10, 30]) for name in of_lists},
         missing_indicator=random_.random() < 0.7,
         shuffle_window_rows=random_.choice([7, 100, 10_000] if is_small else [1_000, 10_000]),
         block_rows=random_.choice([1, 50, 1_000] if is_small else [100, 1_000]),  # a block of one row takes 5 ms

@@ -115,11 +115,6 @@ def test_a_shared_vocabulary_is_extended_once(tmp_path, folder):
         prepare(tmp_path / "next.csv", tmp_path / "x", dataclasses.replace(OPTIONS, data=other), vocabulary_of=folder)
 
 
-def test_crosses_take_columns_with_one_value(tmp_path):
-    with pytest.raises(ValueError, match=r"\[item, genres\]: .* a list has several values in a row; cross fields with"):
-        dataclasses.replace(OPTIONS, crosses=(("item", "genres"),))
-
-
 def test_a_description_in_yaml(tmp_path):
     (tmp_path / "my.yaml").write_text(
         "columns: {click: label, item: string, genres: list}\n"
