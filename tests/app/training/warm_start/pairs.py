@@ -32,6 +32,7 @@ OTHERS = {"t1": "timestamp", "h1": "hex32", "h2": "hex32", "s1": "string", "s2":
 LISTS = {"l1": "list", "l2": "list"}
 KINDS = {**NUMBERS, **OTHERS, **LISTS}
 CROSSES = (("h1", "s1"), ("s1", "s2"), ("h1", "h2"), ("s1", "t1_hour"), ("n1_bucket", "s2"))
+CROSSES += (("s1", "l1"), ("l1", "l2"), ("l2", "h1", "s2"))
 SIZES = (1, 2, 3, 4, 6, 12)
 DIM, HIDDEN, STEP = 2, 3, 5
 TOWER = ("tower.numeric_rows", "tower.numeric_matrix", "tower.matrix_0", "tower.matrix_1", "tower.bias_0")
@@ -48,7 +49,7 @@ class Side:
     shares: dict[str, str] = field(default_factory=dict)
     max_length: dict[str, int] = field(default_factory=dict)
     pool: str = "mean"
-    crosses: tuple[tuple[str, str], ...] = ()
+    crosses: tuple[tuple[str, ...], ...] = ()
     hash_size: dict[str, int] = field(default_factory=dict)
     vocabulary: str = "counted"
     oov_buckets: int = 1
@@ -68,9 +69,11 @@ class Side:
         kinds = {name: "string" if name in self.texts else KINDS[name] for name in columns}
         texts = [name for name in columns if kinds[name] in ("string", "list")]
         shares = {name: of for name, of in self.shares.items() if {name, of} <= {*texts} and of not in self.shares}
-        crossable = {*columns, *(f"{name}_hour" for name in columns)} - {*NUMBERS, *LISTS, "t1"}
+        crossable = {*columns, *(f"{name}_hour" for name in columns)} - {*NUMBERS, "t1"}
         crossable |= {f"{name}_bucket" for name in columns if KINDS[name] == "integer" and self.integer_buckets}
         lists = {name: ListForm("|", self.max_length.get(name, 3), self.pool) for name in columns if name in LISTS}
+        crosses = tuple(parts for parts in self.crosses if {*parts} <= crossable)
+        of_lists = {"*".join(parts) for parts in crosses if {*parts} & {*LISTS}}
         options = PrepareOptions(
             data=LogFormat({"click": "label", **kinds}, self.separator, shares=shares, lists=lists),
             vocabulary=self.vocabulary,
@@ -80,7 +83,8 @@ class Side:
             numeric_transform=self.transform,
             missing_indicator=self.missing_indicator,
             integer_buckets=self.integer_buckets,
-            crosses=tuple(parts for parts in self.crosses if {*parts} <= crossable),
+            crosses=crosses,
+            field_max_length={name: length for name, length in self.max_length.items() if name in of_lists},
             workers=1,
         )
         known = [column.name for column in options.vocabularies]
@@ -167,7 +171,7 @@ subsets = st.lists(st.sampled_from([*KINDS]), unique=True, min_size=2, max_size=
 )
 shares = st.sampled_from([{}, {}, {"s2": "s1"}, {"s1": "s2"}, {"l1": "s1"}, {"s1": "l1", "s2": "l1"}, {"s3": "s2"}])
 hash_sizes = st.dictionaries(
-    st.sampled_from(["h1", "h2", *text_columns, "t1_hour", "h1*s1", "s1*s2", "n1_bucket"]),
+    st.sampled_from(["h1", "h2", *text_columns, "t1_hour", "h1*s1", "s1*s2", "s1*l1", "n1_bucket"]),
     st.sampled_from(SIZES),
     max_size=3,
 )
@@ -178,7 +182,7 @@ SETTINGS = {
     "parquet": st.integers(0, 2),
     "texts": st.sampled_from([(), ("h1",), ("h1", "h2")]),
     "shares": shares,
-    "max_length": st.dictionaries(st.sampled_from([*LISTS]), st.integers(1, 5)),
+    "max_length": st.dictionaries(st.sampled_from([*LISTS, "s1*l1", "l1*l2"]), st.integers(1, 5)),
     "pool": st.sampled_from(["mean", "sum"]),
     "crosses": st.lists(st.sampled_from(CROSSES), unique=True, max_size=2).map(tuple),
     "hash_size": hash_sizes,
@@ -191,7 +195,7 @@ SETTINGS = {
     "integer_buckets": st.booleans(),
     "model_seed": st.integers(1, 2),
     "initial_scale": st.sampled_from([0.1, 0.05]),
-    "unseen": st.tuples(st.sampled_from(["", "s1", "h1"]), st.sampled_from(["", "s1", "h1", "h1*s1", "l1"])),
+    "unseen": st.tuples(st.sampled_from(["", "s1", "h1"]), st.sampled_from(["", "s1", "h1", "h1*s1", "s1*l1", "l1"])),
 }
 # These change neither the rows nor what a cell means, so nothing may change a score.
 SAME_ROWS = ("order", "separator", "parquet", "model_seed", "initial_scale")
