@@ -3,7 +3,8 @@
 A regression on the fields alone is fitted to one half of the training rows. If its predictions on the other half are
 wrong for a pair of values, a cross can correct them: each pair gets the weight of one Newton step, sum(y - p) / (sum(p
 (1 - p)) + 1 / C). The gain of two fields is by how much these weights lower the log loss on valid rows. Values out of
-vocabulary count for nothing, as a pair of them is too rare for an id of its own.
+vocabulary count for nothing, as a pair of them is too rare for an id of its own. The pairs of a row with a list are
+averaged or summed as its cross would be.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data_prep.kernels.lists import combinations, shorten
 from data_prep.prepared.examples import Examples, concatenate
 from data_prep.prepared.features import one_hot, read_spread
-from data_prep.prepared.schema import Schema, read_schema
+from data_prep.prepared.schema import NO_ID, Schema, read_schema
 
 INVERSE_PENALTY = 0.05  # C of the regression and of the pairs' weights
 MAX_ROWS = 400_000  # of training, and of valid
 LEVEL = 0.05  # the chance that any pair that does not help is suggested
 MOST_SUGGESTED = 5
+MOST_PAIRS = 40  # of a row with lists, so that those of all rows fit into memory
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,15 @@ class Gain:
     log_loss: float
     error: float
     is_certain: bool
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The columns of ids of a field."""
+
+    ids: slice
+    is_list: bool
+    is_mean: bool
 
 
 @dataclass(frozen=True)
@@ -49,7 +61,7 @@ class _Scored:
 
 
 def find_gains(folder: Path, max_rows: int = MAX_ROWS) -> list[Gain]:
-    """Return the gain of each pair of fields with one value a row, the largest first.
+    """Return the gain of each pair of fields, the largest first.
 
     Raises ValueError for a folder without valid rows, with rows of one class, with fewer than two such fields, or with
     2**31 ids or more.
@@ -57,14 +69,14 @@ def find_gains(folder: Path, max_rows: int = MAX_ROWS) -> list[Gain]:
     schema = read_schema(folder)
     ends = np.cumsum([field.max_length for field in schema.categorical], dtype=int)
     columns = {
-        field.name: int(end) - 1
-        for field, end in zip(schema.categorical, ends, strict=True)
-        if field.max_length == 1 and not field.cross
+        field.name: _Columns(slice(end - field.max_length, end), field.max_length > 1, field.pool == "mean")
+        for field, end in zip(schema.categorical, ends.tolist(), strict=True)
+        if not field.cross
     }
     if schema.vocabulary_size >= 2**31:
         raise ValueError(f"{folder} has {schema.vocabulary_size:,} ids; pairs are counted of fewer than 2,147,483,648")
     if len(columns) < 2:
-        raise ValueError(f"{folder} has {len(columns)} categorical fields of one value a row; a cross needs two")
+        raise ValueError(f"{folder} has {len(columns)} categorical fields; a cross needs two")
     second, valid = _score(folder, schema, max_rows)
     pairs = list(itertools.combinations(columns, 2))
     least = NormalDist().inv_cdf(1 - LEVEL / len(pairs))  # Bonferroni's correction
@@ -105,20 +117,39 @@ def _score(folder: Path, schema: Schema, max_rows: int) -> tuple[_Scored, _Score
     return scored(second), scored(valid)
 
 
-def _lowered_loss(fitted: _Scored, valid: _Scored, one: int, other: int) -> NDArray[np.float64]:
+def _lowered_loss(fitted: _Scored, valid: _Scored, one: _Columns, other: _Columns) -> NDArray[np.float64]:
     """Return by how much the weights of a pair's values, fitted to `fitted`, lower the log loss of each valid row."""
-    of_fitted, of_valid = (
-        np.where(rows.known[:, one] & rows.known[:, other], rows.ids[:, one] << 32 | rows.ids[:, other], -1)
-        for rows in (fitted, valid)
-    )
-    values, places = np.unique(of_fitted, return_inverse=True)
-    probabilities = 1 / (1 + np.exp(-fitted.logits))
-    wrong = np.bincount(places, fitted.weights * (fitted.labels - probabilities))
-    curvature = np.bincount(places, fitted.weights * probabilities * (1 - probabilities))
+    of_fitted, of_valid = (_pairs(rows, one, other) for rows in (fitted, valid))
+    values, places = np.unique(of_fitted.values, return_inverse=True)
+    probabilities = (1 / (1 + np.exp(-fitted.logits)))[of_fitted.rows]
+    weights = fitted.weights[of_fitted.rows] * of_fitted.shares
+    wrong = np.bincount(places, weights * (fitted.labels[of_fitted.rows] - probabilities))
+    curvature = np.bincount(places, weights * of_fitted.shares * probabilities * (1 - probabilities))
     steps = np.where(values < 0, 0.0, wrong / (curvature + 1 / INVERSE_PENALTY))
-    index = np.minimum(np.searchsorted(values, of_valid), len(values) - 1)
-    moved = valid.logits + np.where(values[index] == of_valid, steps[index], 0.0)
+    index = np.minimum(np.searchsorted(values, of_valid.values), len(values) - 1)
+    moves = np.where(values[index] == of_valid.values, steps[index], 0.0) * of_valid.shares
+    moved = valid.logits + np.bincount(of_valid.rows, moves, len(valid.logits))
     return np.logaddexp(0, valid.logits) - np.logaddexp(0, moved) + valid.labels * (moved - valid.logits)
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Pairs [M] of values of two fields: their rows, values (-1: one is out of vocabulary) and shares in a row."""
+
+    rows: NDArray[np.int64]
+    values: NDArray[np.int64]
+    shares: NDArray[np.float64]
+
+
+def _pairs(rows: _Scored, one: _Columns, other: _Columns) -> _Pairs:
+    fields = (one, other)
+    lengths = np.array([np.count_nonzero(rows.ids[:, field.ids] != NO_ID, axis=1) for field in fields])
+    kept = shorten(lengths, MOST_PAIRS)
+    of_row, places = combinations(kept)
+    at = [(of_row, field.ids.start + place) for field, place in zip(fields, places, strict=True)]
+    values = np.where(rows.known[at[0]] & rows.known[at[1]], rows.ids[at[0]] << 32 | rows.ids[at[1]], -1)
+    is_mean = any(field.is_list and field.is_mean for field in fields)
+    return _Pairs(of_row, values, 1 / kept.prod(axis=0)[of_row] if is_mean else np.ones(len(of_row)))
 
 
 def describe_gains(gains: list[Gain], shown: int) -> str:

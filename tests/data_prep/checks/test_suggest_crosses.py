@@ -6,7 +6,7 @@ from sklearn.linear_model import LogisticRegression
 
 from data_prep.__main__ import main
 from data_prep.checks.suggest_crosses import INVERSE_PENALTY, find_gains
-from data_prep.options.log_format import LogFormat
+from data_prep.options.log_format import ListForm, LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.examples import concatenate
@@ -43,7 +43,7 @@ def planted(tmp_path_factory):
 def test_a_planted_pair_is_suggested(planted, capsys):
     assert main(["suggest-crosses", str(planted), "--top", "2"]) == 0
     title, best, second, setting, _ = capsys.readouterr().out.splitlines()
-    assert title.startswith("the best 2 of 3 pairs")
+    assert title.startswith("the best 2 of 6 pairs")
     assert best.split()[:3] == ["A", "*", "B"] and best.endswith("  helps")
     assert not second.endswith("helps")
     assert setting == "prepare again with: prepare.crosses=[[A,B]]"
@@ -80,6 +80,69 @@ def test_the_gain_is_what_newton_s_step_on_the_other_half_takes_from_the_loss_of
     )  # the solver's tolerance
 
 
+@pytest.mark.parametrize("pool", ["mean", "sum"])
+def test_a_cross_of_a_list_is_suggested_by_the_gain_of_its_pooled_pairs(tmp_path, capsys, pool):
+    folder = prepared_with_lists(tmp_path, pool)
+    assert main(["suggest-crosses", str(folder), "--top", "2"]) == 0
+    _, best, second, setting, _ = capsys.readouterr().out.splitlines()
+    assert best.split()[:3] == ["A", "*", "L"] and best.endswith("  helps") and not second.endswith("helps")
+    assert setting == "prepare again with: prepare.crosses=[[A,L]]"
+
+    schema = read_schema(folder)
+    train, valid = (concatenate(list(read_blocks(folder, schema, split))) for split in ("train", "valid"))
+    half, names = len(train) // 2, [field.name for field in schema.categorical]
+    assert names == ["A", "L", "M"] and schema.num_positions == 6
+
+    def hot(rows, pairs):
+        """The regression's features of rows, or with `pairs` those of the values of A, and of L or M."""
+        shape = (len(rows), *([schema.vocabulary_size] * (2 if pairs else 1)))
+        features = np.zeros(shape)
+        for row, ids in enumerate(rows.ids):
+            for place, id_ in enumerate(ids):
+                of_list = ids[1:4] if place < 4 else ids[4:]
+                share = 1 / (of_list >= 0).sum() if pool == "mean" and place else 1
+                if id_ >= 0 and pairs and 0 < place < 4:
+                    features[row, ids[0], id_] += share
+                elif id_ >= 0 and not pairs:
+                    features[row, id_] += share
+        return features.reshape(len(rows), -1)
+
+    model = LogisticRegression(C=INVERSE_PENALTY, max_iter=200)
+    model.fit(hot(train.take(slice(half)), False), train.labels[:half])
+    fitted = train.take(slice(half, None))
+    logits = [model.decision_function(hot(rows, False)) for rows in (fitted, valid)]
+    p, pairs = 1 / (1 + np.exp(-logits[0])), hot(fitted, True)
+    steps = (fitted.labels - p) @ pairs / ((p * (1 - p)) @ pairs**2 + 1 / INVERSE_PENALTY)
+    moved = logits[1] + hot(valid, True) @ steps
+    losses = [np.logaddexp(0, at) - valid.labels * at for at in (logits[1], moved)]
+    gains = {gain.fields: gain.log_loss for gain in find_gains(folder)}
+    assert gains["A", "L"] == pytest.approx((losses[0] - losses[1]).mean(), abs=1e-4)
+    assert {*gains} == {("A", "L"), ("A", "M"), ("L", "M")}
+
+
+def prepared_with_lists(folder, pool):
+    """Clicks follow the parity of A and of one value of L. M, a list as well, decides nothing."""
+    generator, lines = np.random.default_rng(2), []
+    for _ in range(4_000):
+        one, lists = generator.integers(6), [generator.choice(6, generator.integers(1, 4), replace=False) for _ in "LM"]
+        click = generator.random() < (0.7 if (one + lists[0][0]) % 2 else 0.1)
+        texts = ("|".join(f"{name}{value}" for value in values) for name, values in zip("LM", lists, strict=True))
+        lines.append(f"{click:d},a{one},{','.join(texts)}")
+    (folder / "log.csv").write_text("\n".join(lines) + "\n")
+    forms = {"L": ListForm(max_length=3, pool=pool), "M": ListForm(max_length=2, pool=pool)}
+    data = LogFormat({"click": "label", "A": "string", "L": "list", "M": "list"}, ",", lists=forms)
+    prepare(folder / "log.csv", folder / "prepared", PrepareOptions(data=data, workers=1, min_count=1))
+    return folder / "prepared"
+
+
+def test_more_pairs_of_a_row_than_are_held_in_memory_are_left_out(tmp_path, monkeypatch):
+    folder = prepared_with_lists(tmp_path, "sum")
+    whole = {gain.fields: gain.log_loss for gain in find_gains(folder)}
+    monkeypatch.setattr("data_prep.checks.suggest_crosses.MOST_PAIRS", 1)
+    cut = {gain.fields: gain.log_loss for gain in find_gains(folder)}
+    assert cut["A", "L"] > 0 and cut["A", "L"] != whole["A", "L"]
+
+
 def test_chance_is_not_suggested(tmp_path, capsys):
     assert main(["suggest-crosses", str(prepared(tmp_path, planted=False))]) == 0
     assert capsys.readouterr().out.endswith("no pair helps by more than chance: leave crosses out\n")
@@ -87,7 +150,7 @@ def test_chance_is_not_suggested(tmp_path, capsys):
 
 def test_values_out_of_vocabulary_count_for_nothing(tmp_path):
     gains = find_gains(prepared(tmp_path, planted=True, min_count=ROWS))
-    assert [(gain.log_loss, gain.is_certain) for gain in gains] == [(0, False)] * 3
+    assert [(gain.log_loss, gain.is_certain) for gain in gains] == [(0, False)] * 6
 
 
 def test_a_folder_without_valid_rows_is_refused(tmp_path, capsys):
