@@ -36,7 +36,8 @@ OPTIONS = PrepareOptions(
         timestamps={"seen": "%Y-%m-%d %H:%M"},
         features={"seen": ("hour", "weekday", "age")},
     ),
-    crosses=(("ad", "item"), ("seen_hour", "site")),
+    crosses=(("ad", "item"), ("history", "genres"), ("seen_hour", "site")),
+    field_max_length={"history*genres": 4},
     field_hash_size={"seen_hour*site": 5},
     numeric_transform="quantile",
     integer_buckets=True,
@@ -48,7 +49,8 @@ OPTIONS = PrepareOptions(
     workers=1,
 )
 # The fields with a vocabulary, in the order of their ids, after price, seen and count with an indicator each.
-OWNERS = ["item", "genres", "ad", "site", "seen_hour", "seen_weekday", "count_bucket", "ad*item", "seen_hour*site"]
+OWNERS = ["item", "genres", "ad", "site", "seen_hour", "seen_weekday", "count_bucket"]
+OWNERS += ["ad*item", "history*genres", "seen_hour*site"]
 NUM_NUMERIC = 6
 BAD_CELLS = {"price": "nan", "seen": "2024-02-30 00:00", "importance": "-1", "rating": "good", "ad": "XYZ"}
 
@@ -112,6 +114,7 @@ def way(cpu, tiny_config, tmp_path_factory):
         ("timestamp", ["seen_hour", "seen_weekday"]),
         ("integer", ["count_bucket"]),
         ("cross", ["ad*item"]),
+        ("cross of lists", ["history*genres"]),
         ("hashed cross", ["seen_hour*site"]),
     ],
 )

@@ -1,4 +1,4 @@
-"""A log with a list, a shared vocabulary, a cross, a weight and a user: from text to a trained model and its scores."""
+"""A log with a list, a shared vocabulary, crosses, a weight and a user: from text to a trained model and its scores."""
 
 import re
 
@@ -39,7 +39,12 @@ def dataset(tmp_path, project):
     (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
     (tmp_path / "log.yaml").write_text(yaml.safe_dump(DESCRIPTION, sort_keys=False))
     words = ["prepare", "log.csv", "prepared", "--config", str(project / "configs" / "tiny.yaml"), "--data", "log.yaml"]
-    words += ["prepare.crosses=[[item,site]]", "prepare.min_count=2", "prepare.workers=1", "prepare.block_rows=100"]
+    words += [
+        "prepare.crosses=[[item,site],[history,item]]",
+        "prepare.min_count=2",
+        "prepare.workers=1",
+        "prepare.block_rows=100",
+    ]
     return words
 
 
@@ -47,16 +52,18 @@ def test_from_text_to_scores(run_here, project, dataset, tmp_path):
     run_here(data_prep, *dataset)
     schema = read_schema(tmp_path / "prepared")
     fields = {field.name: field for field in schema.categorical}
-    cross = next(name for name, field in fields.items() if field.cross)
+    crosses = [field for field in schema.categorical if field.cross]
+    assert [(field.name, field.max_length) for field in crosses] == [("item*site", 1), ("history*item", 4)]
     assert fields["history"].max_length == 4
     assert fields["history"].id_ranges == fields["item"].id_ranges
     train = ["train", "--config", project / "configs" / "tiny.yaml", "--dataset", "prepared", "train.batch_size=200"]
     train += ["eval.group_field=user"]
     run_here(app, *train, "train.epochs=2")
     whole = Checkpoint.open(max((tmp_path / "device_0" / "checkpoints").glob("step-*"))).state()
-    crossed = np.concatenate([np.arange(*ids) for ids in (*fields[cross].id_ranges, fields[cross].oov_ids)])
-    assert np.isin(whole.tables["wide"].row_ids, crossed).any()
-    assert not np.isin(whole.tables["deep"].row_ids, crossed).any()
+    for cross in crosses:
+        crossed = np.concatenate([np.arange(*ids) for ids in (*cross.id_ranges, cross.oov_ids)])
+        assert np.isin(whole.tables["wide"].row_ids, crossed).any()
+        assert not np.isin(whole.tables["deep"].row_ids, crossed).any()
 
     evaluated = run_here(app, "evaluate")
     assert "(key " in evaluated

@@ -59,7 +59,7 @@ def test_an_explanation_needs_an_order():
 
 @pytest.fixture(scope="module")
 def typed_bundle(make_bundle, make_state, tiny_config, tmp_path_factory):
-    """Floats, times, lists and a cross of a bucket."""
+    """Floats, times, lists, a cross of a bucket and one of a list."""
     generator, count = np.random.default_rng(1), 300
     columns = {
         "count": pd.Series(generator.integers(0, 50, count), dtype="Int64").mask(generator.random(count) < 0.2),
@@ -71,7 +71,7 @@ def typed_bundle(make_bundle, make_state, tiny_config, tmp_path_factory):
     }
     kinds = dict(zip(columns, ("integer", "float", "timestamp", "list", "string", "label"), strict=True))
     log_format = LogFormat(kinds, timestamps={"seen": "milliseconds"})
-    crosses = (("shop", "count_bucket"),)
+    crosses = (("shop", "count_bucket"), ("tags", "shop"))
     options = PrepareOptions(data=log_format, min_count=1, workers=1, integer_buckets=True, crosses=crosses)
     folder = tmp_path_factory.mktemp("typed") / "prepared"
     schema, config = prepare_table(arrow_table(pd.DataFrame(columns)), folder, options), tiny_config()

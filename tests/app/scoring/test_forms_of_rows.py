@@ -59,6 +59,7 @@ class World:
             oov_buckets=self.random.choice([1, 3]),
             vocabulary=self.random.choice(["counted"] * 4 + ["hash"]),
             integer_buckets=self.random.random() < 0.5,
+            crosses=self._crosses(),
             numeric_transform=self.random.choice(["log1p", "max", "standardize", "quantile"]),
             workers=1,
         )
@@ -69,6 +70,12 @@ class World:
         lines = self.lines(list(self.log_format.columns))
         chunk = Chunk(0, len(lines), "".join(f"{line}\n" for line in lines).encode())
         self.parsed = numpy_kernels.parse_chunk(chunk, self.log_format).rows
+
+    def _crosses(self):
+        """Each list with another categorical field, which may be a list too, if there are two."""
+        fields = self.log_format.categorical_fields
+        of_lists = [(name, self.random.choice(fields)) for name in self.log_format.columns_of_kind("list")]
+        return tuple(sorted({tuple(sorted(parts)) for parts in of_lists if len({*parts}) > 1}))
 
     def _role(self, name):
         """Return what a column's texts stand for: words for booleans, numbers, or nothing else.
