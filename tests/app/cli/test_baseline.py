@@ -112,7 +112,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch):
 @pytest.mark.parametrize(("effect", "least", "most"), [(0.02, 1e-4, 1e-2), (3.0, 0.3, 1e2)])
 def test_the_penalty_is_sought_until_it_gets_worse(effect, least, most, tiny_schema, monkeypatch):
     rng = np.random.default_rng(2)
-    monkeypatch.setattr(baseline, "CLOSE_ENOUGH", 0.02)  # the losses of neighbors differ little
+    monkeypatch.setattr(baseline, "LEAST_GAIN", 0.0)  # the losses of neighbors differ little
     features, labels = made_rows(12_000, effect, rng)
     monkeypatch.setattr(baseline, "read_features", lambda *_: (features[:8000], labels[:8000], None))
 
