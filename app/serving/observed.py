@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import time
+from bisect import bisect_left
 from typing import Any
 
 import numpy as np
@@ -14,18 +17,68 @@ from app.scoring.bundle_model import Scored
 from app.scoring.distribution import SCORE_BINS, Distribution
 from app.scoring.predictor import Predictor
 from app.serving.generations import Generations
+from app.serving.options import RECENT_BYTES
 from data_prep.encoding.encoder import Examples
 
 SECONDS = (0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
 NOTED_ROWS = 1024
 WINDOW_ROWS = 100_000  # of drift: the last one to two times as many rows
+POINTS, POINT_SECONDS = 60, 2  # of the page's charts
+_SLOTS = 64  # of a worker, one a point: the last POINTS are whole
+_REFUSALS = (429, 503, 504)
+
+
+class Recent:
+    """The scored and refused requests of the last two minutes, in memory that the workers share.
+
+    Each worker counts in a ring of its own, [slots, counts]: the point that a slot holds, its refused requests, then
+    the others by the time that they took. Any worker can sum them.
+    """
+
+    def __init__(self, shared: mmap.mmap, worker: int) -> None:
+        """`shared` has RECENT_BYTES for each worker."""
+        counts = np.frombuffer(shared, np.int64).reshape(-1, _SLOTS, RECENT_BYTES // 8 // _SLOTS)
+        self._counts = counts[..., : 2 + len(SECONDS) + 1]
+        self._own = self._counts[worker]
+
+    def note(self, status: int, seconds: float) -> None:
+        """Count a request."""
+        point = int(time.monotonic()) // POINT_SECONDS
+        slot = self._own[point % _SLOTS]
+        if slot[0] != point:
+            slot[:] = 0
+            slot[0] = point
+        slot[1 if status in _REFUSALS else 2 + bisect_left(SECONDS, seconds)] += 1
+
+    def series(self) -> dict[str, Any]:
+        """Return the rates and times of the last points, the oldest first. A point without requests has no times."""
+        points = np.arange(POINTS) + int(time.monotonic()) // POINT_SECONDS - POINTS
+        slots = self._counts[:, points % _SLOTS]
+        counts = np.where(slots[..., :1] == points[:, None], slots, 0).sum(0)
+        times = counts[:, 2:]
+        return {
+            "seconds": POINT_SECONDS,
+            "answered": (times.sum(1) / POINT_SECONDS).tolist(),
+            "refused": (counts[:, 1] / POINT_SECONDS).tolist(),
+            "p50_ms": [_quantile_ms(each, 0.5) for each in times],
+            "p99_ms": [_quantile_ms(each, 0.99) for each in times],
+        }
+
+
+def _quantile_ms(counts: np.ndarray, share: float) -> float | None:
+    """Return a quantile of requests that are counted by SECONDS, as if they lay evenly between two of these."""
+    below = np.concatenate([[0], np.cumsum(counts)])
+    if not below[-1]:
+        return None
+    return float(1e3 * np.interp(share * below[-1], below, (0, *SECONDS, SECONDS[-1])))
 
 
 class Observed:
     """The metrics of one process, for its event loop. Those of several processes are summed when they are read."""
 
-    def __init__(self, is_restart: bool = False) -> None:
+    def __init__(self, is_restart: bool = False, recent: Recent | None = None) -> None:
+        self.recent = recent or Recent(mmap.mmap(-1, RECENT_BYTES), 0)
         self._registry = CollectorRegistry()
         self._noted: list[tuple[Predictor, Examples, np.ndarray]] = []  # of one model, with the logits
         self._num_noted = 0
@@ -57,8 +110,9 @@ class Observed:
     def _make(self, kind: Any, name: str, text: str, labels: Any = (), **more: Any) -> Any:
         return kind(f"wide_deep_{name}", text, labels, registry=self._registry, **more)
 
-    def model(self, generations: Generations, is_ready: bool) -> None:
-        """Note what is served and what is not. The thread that watches calls this."""
+    def model(self, generations: Generations, is_ready: bool, num_waiting: int) -> None:
+        """Note what is served and what is not, and the requests that wait. The thread that watches calls this."""
+        self._queue.set(num_waiting)
         status = generations.status()
         self._generation.set(generations.current.generation)
         self._pinned.set(status["pinned"] is not None)
@@ -153,4 +207,4 @@ class Observed:
             for sample in metric.samples
             if not sample.name.endswith("_created")
         ]
-        return {"samples": samples, "drift": drift}
+        return {"samples": samples, "drift": drift, "recent": self.recent.series()}

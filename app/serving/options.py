@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
+RECENT_BYTES = 1 << 14  # that a worker shares with the others: its requests of the last two minutes
+
 
 @dataclass(frozen=True)
 class Limits:

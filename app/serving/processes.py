@@ -25,7 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from app.serving.options import ServerOptions
+from app.serving.options import RECENT_BYTES, ServerOptions
 
 if TYPE_CHECKING:
     from app.serving.connections import Server
@@ -55,7 +55,7 @@ def serve(options: ServerOptions) -> int:
             options = replace(options, admin_port=sockets[1].getsockname()[1])
             log.info("http://%s:%d administers it", options.admin_host, options.admin_port)
         if options.workers == 1:
-            return run_worker(options, sockets, _Seat(0))
+            return run_worker(options, sockets, _Seat(0, mmap.mmap(-1, RECENT_BYTES)))
         metrics = stack.enter_context(tempfile.TemporaryDirectory(prefix="serving-"))
         return _Supervisor(options, sockets, Path(metrics)).run()
 
@@ -84,6 +84,7 @@ class _Seat:
     """A worker's number, by which its metrics go on when it is started again."""
 
     number: int
+    recent: mmap.mmap  # shared by all
     serving: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 1))  # shared: 1 when the worker's model is open
     process: BaseProcess | None = None
     is_restart: bool = False
@@ -98,7 +99,8 @@ class _Supervisor:
     def __init__(self, options: ServerOptions, sockets: list[socket.socket], metrics: Path) -> None:
         self._options, self._sockets, self._metrics = options, sockets, metrics
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(self._metrics)  # read when prometheus_client is imported
-        self._seats = [_Seat(number) for number in range(options.workers)]
+        recent = mmap.mmap(-1, options.workers * RECENT_BYTES)
+        self._seats = [_Seat(number, recent) for number in range(options.workers)]
         self._stopping = False
 
     def run(self) -> int:
@@ -245,8 +247,8 @@ class _Watch(threading.Thread):
 
     def _open(self) -> Service:
         from app.serving.generations import Generations
-        from app.serving.observed import Observed
+        from app.serving.observed import Observed, Recent
         from app.serving.service import Service
 
-        observed = Observed(self._seat.is_restart)
+        observed = Observed(self._seat.is_restart, Recent(self._seat.recent, self._seat.number))
         return Service(Generations(self._options, self._seat.number == 0), observed, self._options)

@@ -22,12 +22,13 @@ from starlette.types import Receive, Scope, Send
 
 from app.scoring.bundle_folder import short
 from app.scoring.bundle_model import Scored
+from app.scoring.explain import FieldEffect
 from app.scoring.predictor import Predictor, probabilities
 from app.serving import openapi
 from app.serving.access_log import ID_HEADER, log_request, request_id
-from app.serving.batching import LOOP_BYTES, Batcher
+from app.serving.batching import LOOP_BYTES, Batcher, score_together
 from app.serving.forms import FORMS, json_rows, tensors
-from app.serving.forms.form import RequestError, RowsToScore, decode_json
+from app.serving.forms.form import RequestError, RowsToScore, decode_json, rows_to_chunk
 from app.serving.forms.tensors import HEADER_LENGTH
 from app.serving.generations import Generations
 from app.serving.observed import Observed
@@ -47,6 +48,8 @@ _PAGE_HEADERS = {
 _CLOSE = {"connection": "close"}  # after an answer to a request whose body was not read
 _HEADERS_OF = {408: _CLOSE, 413: _CLOSE, 429: {"retry-after": "1"}, 503: {"retry-after": "1"}}
 
+EXPLAIN = "/v1/explain"
+MOST_EXPLAINED_BYTES = 1 << 18  # of one row, which the event loop decodes
 LIVE, READY = "/v2/health/live", "/v2/health/ready"
 ADMIN_PATHS = ("/v1/pin", "/v1/unpin", "/v1/rollback")
 MODEL = "/v2/models/{model}"
@@ -76,7 +79,7 @@ class Service:
         self.batcher = Batcher(options.limits, self._observe)
         self.is_draining = False  # still answers, but is not ready: callers should go elsewhere
         self._allows = lru_cache(maxsize=256)(options.allows)
-        self._held_bytes = 0
+        self._most_bytes, self._held_bytes = options.limits.max_body_mib << 20, 0
         self._explaining = asyncio.Semaphore(1)
         gets: dict[str, Handler] = {
             "/": self._page,
@@ -90,7 +93,7 @@ class Service:
         }
         posts: dict[str, Handler] = {
             "/v1/score": self._score,
-            "/v1/explain": self._explain,
+            EXPLAIN: self._explain,
             "/v1/rollback": self._roll_back,
             "/v1/pin": self._pin,
             "/v1/unpin": self._unpin,
@@ -98,13 +101,15 @@ class Service:
         for model in (MODEL, f"{MODEL}/versions/{{version}}"):
             gets |= {model: self._metadata, f"{model}/ready": self._model_ready}
             posts[f"{model}/infer"] = self._infer
+        self._scoring = {path for path, handler in posts.items() if handler in (self._score, self._infer)}
         self._routes = {path: {"GET": handler} for path, handler in gets.items()}
         self._routes |= {path: {"POST": handler} for path, handler in posts.items()}
+        self._routes[EXPLAIN]["GET"] = self._explain_example
 
     def refresh(self) -> None:
         """Serve the newest model, and note it. The thread that watches calls this."""
         self.generations.refresh_safely()
-        self.observed.model(self.generations, not self.is_draining)
+        self.observed.model(self.generations, not self.is_draining, self.batcher.num_waiting)
 
     def refusal(self, url: bytes, headers: list[tuple[bytes, bytes]], num_bytes: int) -> bytes | None:
         """Return the whole answer to a request whose rows would wait too long, None for others.
@@ -155,7 +160,10 @@ class Service:
         await response(scope, receive, send)
 
     def _note(self, number: str, method: str, path: str, status: int, num_rows: int | None, seconds: float) -> None:
-        self.observed.request(path, status, seconds, self.batcher.num_waiting)
+        if (method, path) != ("GET", EXPLAIN):  # the page's own
+            self.observed.request(path, status, seconds, self.batcher.num_waiting)
+        if path in self._scoring:
+            self.observed.recent.note(status, seconds)
         if random.random() < self.options.logged_share:  # noqa: S311
             log_request(number, method, path, status, num_rows, seconds)
 
@@ -249,11 +257,11 @@ class Service:
         return min(float(text), most)
 
     @asynccontextmanager
-    async def _body(self, request: Request) -> AsyncIterator[bytes]:
-        """Give the request's body, which counts towards what may be in memory until the end of the block."""
+    async def _body(self, request: Request, most: int | None = None) -> AsyncIterator[bytes]:
+        """Give the request's body, of at most so many bytes, which counts as held until the end of the block."""
         if request.headers.get("content-encoding", "identity") != "identity":
             raise RequestError(415, "content-encoding: send the body as it is")
-        most = self.options.limits.max_body_mib << 20
+        most = min(most or self._most_bytes, self._most_bytes)
         parts: list[bytes] = []
         size = 0
         try:
@@ -273,25 +281,36 @@ class Service:
     def _check_size(self, size: int, most: int) -> None:
         if size > most:
             raise RequestError(413, f"the body is larger than {most:,} bytes")
-        if self._held_bytes > BODIES_HELD * most:
+        if self._held_bytes > BODIES_HELD * self._most_bytes:
             raise RequestError(503, "the bodies of other requests fill the memory for them; try again in a second")
 
     async def _explain(self, request: Request) -> Response:
+        async with self._body(request, MOST_EXPLAINED_BYTES) as body:
+            rows = json_rows.read_rows(body)
+        if len(rows) != 1:
+            raise RequestError(400, f"expected one row, found {len(rows)}")
+        return await self._explained(rows[0])
+
+    async def _explain_example(self, _: Request) -> Response:
+        return await self._explained(self.generations.current.example)
+
+    async def _explained(self, row: dict[str, Any]) -> Response:
+        """Explain a row. It is none of those that are served: no metric, drift or queue has it."""
         if self._explaining.locked():
             raise RequestError(429, "another row is being explained; try again in a second")
-        rows: list[dict[str, Any]] = []
+        predictor = self.generations.current
+        chunk = rows_to_chunk([row], predictor, self.options.limits)
 
-        def decode(body: bytes, predictor: Predictor, limits: Limits) -> RowsToScore:
-            rows.extend(json_rows.read_rows(body))
-            if len(rows) != 1:
-                raise RequestError(400, f"expected one row, found {len(rows)}")
-            return json_rows.to_chunk(body, predictor, limits)
+        def explain() -> tuple[float, list[FieldEffect]]:
+            (logits,), _ = score_together(predictor, [chunk])
+            if isinstance(logits, Exception):
+                raise logits
+            return float(probabilities(logits)[0]), predictor.explain(row)
 
         async with self._explaining:
-            predictor, logits = await self._logits(request, decode, has_small_rows=False)
-            effects = await asyncio.to_thread(predictor.explain, rows[0])
+            score, effects = await asyncio.to_thread(explain)
         fields = [asdict(effect) for effect in effects]
-        answer = {**self._described(predictor), "score": float(probabilities(logits)[0]), "fields": fields}
+        answer = {**self._described(predictor), "score": score, "fields": fields}
         return JSONResponse(answer, headers=_headers(predictor))
 
     async def _roll_back(self, request: Request) -> Response:

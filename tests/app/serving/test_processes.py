@@ -136,8 +136,40 @@ def test_headers_that_do_not_arrive_close_the_connection(port):
 
 
 def test_the_page_shows_a_row_and_its_parts(port, render):
-    parts = ("Click probability 0.", "change of the logit", 'id="cell-C26"', "requests/s", "polyline", "generation 0")
-    render(f"http://127.0.0.1:{port}/", parts)
+    parts = ("Click probability 0.", ">effect<", 'id="cell-C26"', "requests per second", "polyline", "generation 0")
+    shown = render(f"http://127.0.0.1:{port}/", parts)
+    bars = [tuple(map(float, found)) for found in re.findall(r"width: ?([\d.e-]+)%; ?margin-left: ?([\d.e-]+)%", shown)]
+    ends = [(round(left, 3), round(left + width, 3)) for width, left in bars]
+    assert len(ends) == 39 and all(50 in of_bar and min(of_bar) >= 0 and max(of_bar) <= 100 for of_bar in ends)
+    assert min(ends)[0] < 50 < max(end for _, end in ends)
+
+
+def test_the_page_shows_two_minutes_at_once_and_counts_nothing_of_its_own(serve, tiny_bundle, golden, render):
+    def counted(port):
+        """All that is counted of requests, rows and scores, but the page's own addresses."""
+        samples = httpx.get(f"http://127.0.0.1:{port}/v1/status").json()["samples"]
+        own = ("/", "/v1/status", "/v2/health/ready")
+        of_requests = [s for s in samples if s[0].startswith(("requests", "request_", "batch", "scores"))]
+        return [sample for sample in of_requests if sample[1].get("route") not in own and sample[2]]
+
+    with serve(tiny_bundle, "--workers", "2") as (_, port), ThreadPoolExecutor(4) as senders:
+        address = f"http://127.0.0.1:{port}"
+        rows = {"rows": golden.to_pylist()}
+        assert {
+            a.status_code for a in senders.map(lambda _: httpx.post(f"{address}/v1/score", json=rows), range(40))
+        } == {200}
+        time.sleep(2.1)  # until the point of the last request is whole
+        for _ in range(6):  # by whichever worker
+            recent = httpx.get(f"{address}/v1/status").json()["recent"]
+            assert (len(recent["answered"]), recent["seconds"] * sum(recent["answered"])) == (60, 40)
+            assert any(recent["p99_ms"]) and sum(recent["refused"]) == 0
+        before = counted(port)
+        shown = render(
+            f"{address}/", ("Click probability 0.", "polyline", '<b>0</b><span class="note">requests that wait')
+        )
+        heights = {y for line in re.findall(r'points="([^"]+)"', shown) for y in re.findall(r",([\d.]+)", line)}
+        assert len(heights) > 1  # the requests before the page was loaded
+        assert counted(port) == before
 
 
 def test_sigterm_while_the_model_is_opened_ends_the_service(project, tiny_bundle):

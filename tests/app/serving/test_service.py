@@ -176,6 +176,30 @@ def test_a_row_is_explained(client, predictor, golden):
     assert "'C1'" in error_of(client.post("/v1/explain", json={"rows": [{**row, "C1": "zz"}]}))
 
 
+def test_an_explained_row_is_none_of_those_that_are_served(make_service, tiny_bundle, golden):
+    service = make_service(tiny_bundle)
+    client = Client(service)
+    score(client, golden.to_pylist())
+    service.observed.count()
+    before = service.observed.status()
+    example = client.get("/v1/explain").json()
+    service.observed.count()
+    assert service.observed.status() == before
+    row = service.generations.current.example
+    assert client.post("/v1/explain", json={"rows": [row]}).json() == example
+    service.observed.count()
+    after = service.observed.status()
+    assert after["drift"] == before["drift"]
+    assert {sample[1].get("route") for sample in after["samples"] if sample not in before["samples"]} == {"/v1/explain"}
+
+
+def test_requests_wait_no_more_once_the_service_is_idle(make_service, tiny_bundle):
+    service = make_service(tiny_bundle)
+    service.observed.request("/v1/score", 200, 0.001, num_waiting=3)
+    service.refresh()
+    assert ["queue", {}, 0.0] in service.observed.status()["samples"]
+
+
 def test_requests_that_come_together_are_scored_together(make_service, tiny_bundle, golden, golden_scores):
     service = make_service(tiny_bundle, max_delay_ms=200, max_batch=len(golden))
 
