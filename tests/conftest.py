@@ -3,10 +3,12 @@
 import logging
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -109,17 +111,42 @@ def command_environment() -> dict[str, str]:
 
 
 @pytest.fixture
-def render(tmp_path):
-    """Gives a page's document as a headless browser draws it; fails on a message in the console or a missing word."""
+def browse(tmp_path):
+    """Opens an address in a headless browser with one more option, and gives the process that ended."""
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser is None:
         pytest.skip("no chromium here: the page is not rendered")
 
-    def load(address: str, budget: int) -> str:
+    def load(address: str, budget: int, option: str) -> subprocess.CompletedProcess[str]:
         command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]
         command += ["--run-all-compositor-stages-before-draw", f"--virtual-time-budget={budget}"]
-        command += [f"--user-data-dir={tmp_path / 'browser'}", "--dump-dom", address]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        command += [f"--user-data-dir={tmp_path / 'browser'}", option, address]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+
+    return load
+
+
+@pytest.fixture
+def print_page(tmp_path, browse):
+    """Prints a page as a browser does, and gives the content of each sheet of paper, in the language of PDF."""
+
+    def printed(page: Path) -> list[str]:
+        file = tmp_path / "printed.pdf"
+        browse(page.resolve().as_uri(), 60_000, f"--print-to-pdf={file}")
+        objects = dict(re.findall(rb"\n(\d+) 0 obj\n(.*?)\nendobj", file.read_bytes(), re.DOTALL))
+        contents = [re.search(rb"/Contents (\d+) 0 R", each) for each in objects.values() if b"/Type /Page\n" in each]
+        streams = [objects[found[1]].partition(b"stream\n")[2] for found in contents if found]
+        return [zlib.decompressobj().decompress(stream).decode("latin1") for stream in streams]
+
+    return printed
+
+
+@pytest.fixture
+def render(browse):
+    """Gives a page's document as a headless browser draws it; fails on a message in the console or a missing word."""
+
+    def load(address: str, budget: int) -> str:
+        done = browse(address, budget, "--dump-dom")
         messages = [line for line in done.stderr.splitlines() if "CONSOLE" in line and "setting log level" not in line]
         assert not messages, messages
         return done.stdout

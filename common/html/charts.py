@@ -18,12 +18,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from common.text import Unit, number_text, readable_unit
+from common.text import Unit, number_text, readable_unit, shortened
 
 Size = Literal["wide", "half", "small"]
 _MOST_HOVERED: dict[Size, int] = {"wide": 120, "half": 60, "small": 30}  # places of a line that react to the mouse
 _MOST_POINTS = 400  # of a line. Longer ones are thinned, peaks stay
 _LABEL_LETTERS = 11  # of a bar's label. The whole one is under the mouse
+_FEW = 20  # values of which none is left out
+_FAR = 3.0  # times the 98th percentile, and its inverse of the second: what is beyond is left out
+_NAMED = 2  # values beyond an axis that its note names
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class Axis:
     label: str = ""
     unit: Unit = "number"
     log: bool = False  # values that are not positive are left out
+    clip: bool = False  # of a logarithmic one: values far from nearly all others are beyond its ends; the note has them
     low: float | None = None
     high: float | None = None
 
@@ -76,9 +80,9 @@ class Chart:
 
 def line_chart(title: str, series: Sequence[Series], x: Axis, y: Axis, size: Size = "half", note: str = "") -> Chart:
     """Draw lines over one another."""
-    x_shown, y_shown = (
-        _Shown(axis, [value for line in series for value in getattr(line, name)]) for axis, name in ((x, "x"), (y, "y"))
-    )
+    inside, beyond = _split_far(series) if y.clip else ([value for line in series for value in line.y], [])
+    x_shown, y_shown = _Shown(x, [value for line in series for value in line.x]), _Shown(y, inside)
+    note = " ".join(filter(None, [note, _named(beyond, x, y)]))
     colours = itertools.count()
     lines = []
     for line in series:
@@ -95,6 +99,29 @@ def line_chart(title: str, series: Sequence[Series], x: Axis, y: Axis, size: Siz
     middles = [(a + b) / 2 for a, b in itertools.pairwise(places)]
     edges = [*places[:1], *middles, *places[-1:]]
     return _chart(title, size, note, x_shown, y_shown, edges, texts, lines=lines)
+
+
+def _split_far(series: Sequence[Series]) -> tuple[list[float], list[tuple[str, float, float]]]:
+    """Return the values that a logarithmic axis is made for, and (line, x, y) of those far from nearly all others."""
+    points = [(line.name, *point) for line in series for point in zip(line.x, line.y, strict=True)]
+    positive = [value for _, _, value in points if value > 0 and math.isfinite(value)]
+    if len(positive) < _FEW:
+        return positive, []
+    low = np.quantile(positive, 0.02, method="higher") / _FAR
+    high = np.quantile(positive, 0.98, method="lower") * _FAR
+    inside = [value for value in positive if low <= value <= high]
+    middle = math.sqrt(inside[0] * inside[-1])
+    beyond = [point for point in points if math.isfinite(point[2]) and not low <= point[2] <= high]
+    return inside, sorted(beyond, key=lambda point: -abs(math.log(max(point[2], 1e-300) / middle)))
+
+
+def _named(beyond: Sequence[tuple[str, float, float]], x: Axis, y: Axis) -> str:
+    """Return the sentence of a note about points beyond the ends of `y`, the farthest first."""
+    named = [
+        f"{name} {number_text(value, y.unit)} at {x.label} {number_text(place, x.unit)}"
+        for name, place, value in beyond
+    ]
+    return f"Beyond the axis: {shortened(named, _NAMED)}." if named else ""
 
 
 def histogram(
@@ -138,8 +165,10 @@ class _Shown:
 
     def __init__(self, axis: Axis, values: Iterable[float]) -> None:
         kept = [v for v in [*values, axis.high or 0.0] if math.isfinite(v) and (v > 0 or not axis.log)]
-        if axis.log and kept:  # whole powers of ten, which have labels
-            low, high = 10 ** math.floor(math.log10(min(kept))), 10 ** math.ceil(math.log10(max(kept)))
+        self.ticks: list[float] = []
+        if axis.log and kept:
+            self.ticks = _log_ticks(min(kept), max(kept))
+            low, high = (self.ticks[0], self.ticks[-1]) if self.ticks else (0.97 * min(kept), 1.03 * max(kept))
             axis = replace(
                 axis, low=low if axis.low is None else axis.low, high=high if axis.high is None else axis.high
             )
@@ -163,7 +192,25 @@ class _Shown:
             numeral = "0.[00]a"
         ends = [None if end is None else end / self.divisor for end in (axis.low, axis.high)]
         label = f"{axis.label} ({self._suffix})" if axis.label and self._suffix else axis.label or self._suffix
-        return {"label": label, "log": axis.log, "low": ends[0], "high": ends[1], "format": numeral}
+        shown = [float(f"{tick / self.divisor:.9g}") for tick in self.ticks]
+        ticks = [(tick, number_text(tick) if tick < 1e6 else f"{tick / 1e6:,g} M") for tick in shown]
+        return {"label": label, "log": axis.log, "low": ends[0], "high": ends[1], "format": numeral, "ticks": ticks}
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """Return the ticks of a logarithmic axis from the last one up to `low` to the first one from `high`.
+
+    They are powers of ten, or 1, 2 and 5 times those if values differ little. They are none if the ones of a linear
+    axis fit better.
+    """
+    if high < 2 * low and high != low:
+        return []
+    steps = (1.0, 2.0, 5.0) if high < 1_000 * low else (1.0,)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [float(f"{step}e{power}") for power in powers for step in steps]
+    first = max((place for place, tick in enumerate(ticks) if tick <= low), default=0)
+    last = next(place for place, tick in enumerate(ticks) if tick >= high)
+    return ticks[first : max(last, first + 1) + 1]
 
 
 def _chart(

@@ -97,7 +97,7 @@ def _learning_rates(runs: Sequence[RunRecord]) -> list[Chart]:
         named = [f"{run.name}: {words}" for run, words in zip(runs, rates, strict=True)] if len(runs) > 1 else rates
         return [Chart("Learning rates", "wide", f"Constant: {'; '.join(named)}.")]
     names = {key: key.removesuffix("learning_rate").replace("_", " ").strip() or "all" for key in keys}
-    rate = Axis("learning rate", low=0)
+    rate = Axis("learning rate", log=True, clip=True)
     if len(runs) == 1:
         series = [Series(names[key], *runs[0].points(key)) for key in keys]
         return [lines("Learning rates", series, step_axis(runs), rate, size="wide")]

@@ -72,7 +72,7 @@ def time_and_memory(runs: Sequence[RunRecord]) -> Section:
     x = step_axis(runs)
     charts = [
         bar_chart("Time per step by part", names, bars, Axis("time", "seconds"), "half"),
-        lines("Time per step", over_steps, x, Axis("time", "seconds", low=0), NOT_LOGGED),
+        lines("Time per step", over_steps, x, Axis("time", "seconds", log=True, clip=True), NOT_LOGGED),
         lines("Samples per second", speed, x, Axis("samples/s", low=0), NOT_LOGGED),
         lines("Resident memory of the process", memory, x, Axis("memory", "bytes", low=0), NOT_LOGGED),
     ]

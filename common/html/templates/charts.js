@@ -1,4 +1,5 @@
-// Draw the charts of a page with Bokeh, each when it comes near the window: a page may hold a hundred of them.
+// Draw the charts of a page with Bokeh, each when it comes near the window: a page may hold a hundred of them. Paper gets
+// drawings of its own width, made one after the other in the background: a browser that prints waits for no script.
 // M. Okabe, K. Ito, "Color universal design", 2008; dashes tell lines apart where colours do not.
 const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#b0508c", "#b07800", "#2b8fc4", "#7a4fb5", "#5c5c5c"];
 const DASHES = ["solid", "solid", "7 3", "2 3", "9 3 2 3", "12 4", "4 2", "1 2"];
@@ -6,9 +7,12 @@ const INK = "#5d6670";
 const GRID = "#e2e6ea";
 const LETTER = 6.5; // width of a character in pixels, about
 const SLOT = 0.76; // of the room of a label, for its bars
+const PAPER = 700; // width of a drawing on paper in pixels: that of a page between its margins, about
+const LEGEND_ROW = 26; // height in pixels
 
 // Bokeh takes text between such marks for TeX.
 const plain = (text) => text.replaceAll("$$", "$\u200b$").replaceAll("\\[", "\\\u200b[").replaceAll("\\(", "\\\u200b(");
+const dashOf = (colour) => DASHES[(colour + Math.floor(colour / 8)) % 8]; // the ninth line is not the first
 const numbers = (values) => values.map((value) => value ?? NaN);
 
 function makeFigure(drawing, place) {
@@ -34,6 +38,11 @@ function makeFigure(drawing, place) {
   return plot;
 }
 
+function labelTicks(axis, ticks) {
+  axis.ticker = new Bokeh.FixedTicker({ ticks: ticks.map(([tick]) => tick) });
+  axis.major_label_overrides = new Map(ticks.map(([tick, label]) => [tick, plain(label)]));
+}
+
 function styleAxes(plot, drawing) {
   for (const [axis, told] of [[plot.xaxes[0], drawing.x], [plot.yaxes[0], drawing.y]]) {
     axis.setv({
@@ -51,6 +60,7 @@ function styleAxes(plot, drawing) {
     });
     if (told.format) axis.formatter = new Bokeh.NumeralTickFormatter({ format: told.format });
     else if (!told.log) axis.formatter.use_scientific = false;
+    if (told.ticks.length) labelTicks(axis, told.ticks);
   }
   plot.xaxes[0].major_label_policy = new Bokeh.NoOverlap({ min_distance: 4 });
   plot.xgrid.grid_line_color = null;
@@ -63,7 +73,7 @@ function drawLines(plot, lines, drawn) {
     const look =
       colour === null
         ? { line_color: INK, line_dash: "3 3", line_width: 1.2 }
-        : { line_color: COLOURS[colour % 8], line_dash: DASHES[colour % 8], line_width: 2 };
+        : { line_color: COLOURS[colour % 8], line_dash: dashOf(colour), line_width: 2 };
     drawn.push([name, plot.line({ ...points, ...look })]);
     const isDot = (i) => y[i] !== null && (dots || ((y[i - 1] ?? null) === null && (y[i + 1] ?? null) === null));
     const kept = points.x.map((_, i) => i).filter(isDot); // a lone point has no line to be seen by
@@ -87,9 +97,7 @@ function drawBars(plot, bars, labels, drawn, room) {
     drawn.push([name, plot.vbar({ x, width, top: numbers(tops), bottom: tops.map(() => floor), ...look })]);
   });
   const axis = plot.xaxes[0];
-  const ticks = labels.map((_, i) => i + 0.5);
-  axis.ticker = new Bokeh.FixedTicker({ ticks });
-  axis.major_label_overrides = new Map(labels.map((label, i) => [i + 0.5, plain(label)]));
+  labelTicks(axis, labels.map((label, i) => [i + 0.5, label]));
   const longest = Math.max(...labels.map((label) => label.length));
   if (longest * LETTER * labels.length < room - 60) return;
   axis.major_label_orientation = 0.6;
@@ -122,6 +130,7 @@ function addLegend(plot, drawn, width) {
   const frame = { border_line_color: null, background_fill_color: null, location: "top_left", padding: 0, margin: 4 };
   const look = { orientation: "horizontal", click_policy: "hide", ...text, ...frame };
   plot.add_layout(new Bokeh.Legend({ items, ncols, ...look }), "above");
+  plot.height += LEGEND_ROW * (Math.ceil(items.length / ncols) - 1); // the lines keep their room
 }
 
 function setRanges(plot, drawing, renderers) {
@@ -131,9 +140,7 @@ function setRanges(plot, drawing, renderers) {
   }
 }
 
-async function draw(place) {
-  near.unobserve(place);
-  const drawing = JSON.parse(place.nextElementSibling.textContent);
+function makePlot(place, drawing) {
   const plot = makeFigure(drawing, place);
   const drawn = []; // [name, renderer]
   styleAxes(plot, drawing);
@@ -143,7 +150,30 @@ async function draw(place) {
   setRanges(plot, drawing, drawn.map(([, renderer]) => renderer));
   addHover(plot, drawing.hover);
   addLegend(plot, drawn, place.clientWidth);
-  await Bokeh.Plotting.show(plot, place);
+  place.style.height = `${plot.height}px`;
+  return plot;
+}
+
+const drawingOf = (place) => JSON.parse(place.nextElementSibling.textContent);
+
+async function draw(place) {
+  near.unobserve(place);
+  await Bokeh.Plotting.show(makePlot(place, drawingOf(place)), place);
+}
+
+async function drawForPaper(place) {
+  const sheet = document.createElement("div");
+  sheet.className = place.className;
+  sheet.style.cssText = `position:fixed;left:-9999px;width:${PAPER}px`;
+  document.body.append(sheet);
+  const plot = makePlot(sheet, drawingOf(place));
+  plot.toolbar_location = null;
+  const view = await Bokeh.Plotting.show(plot, sheet);
+  const svg = view.export("svg").canvas;
+  svg.setAttribute("viewBox", `0 0 ${svg.getAttribute("width")} ${svg.getAttribute("height")}`);
+  svg.setAttribute("class", "paper");
+  place.nextElementSibling.after(svg);
+  sheet.remove();
 }
 
 const places = document.querySelectorAll(".plot");
@@ -152,4 +182,7 @@ const near = new IntersectionObserver(
   { rootMargin: "1000px" },
 );
 places.forEach((place) => near.observe(place));
-addEventListener("beforeprint", () => places.forEach((place) => place.childElementCount || draw(place)));
+const waiting = [...places];
+const drawNextForPaper = () =>
+  waiting.length && drawForPaper(waiting.shift()).then(() => setTimeout(drawNextForPaper, 50));
+setTimeout(drawNextForPaper, 500);

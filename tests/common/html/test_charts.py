@@ -1,6 +1,8 @@
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from common.html.charts import Axis, Bars, Density, Series, bar_chart, histogram, line_chart, thin
 
@@ -14,6 +16,31 @@ def test_a_logarithmic_axis_leaves_out_what_is_not_positive_and_ends_at_powers_o
     drawing = line_chart("t", [Series("a", [1, 2, 3], [0, 0.03, 70])], Axis(), Axis(log=True)).drawing
     assert drawing["lines"][0]["y"] == [None, 0.03, 70]
     assert (drawing["y"]["low"], drawing["y"]["high"]) == (0.01, 100)
+    assert drawing["y"]["ticks"] == [
+        (10.0**power, text) for power, text in zip(range(-2, 3), ("0.01", "0.1", "1", "10", "100"), strict=True)
+    ]
+
+
+@given(st.floats(1e-12, 1e12), st.floats(1, 1e9))
+def test_a_logarithmic_axis_has_ticks_around_its_values_or_those_of_a_linear_one(low, ratio):
+    y = line_chart("t", [Series("a", [1, 2], [low, low * ratio])], Axis(), Axis(log=True)).drawing["y"]
+    assert y["low"] <= low * (1 + 1e-6) and y["high"] >= low * ratio * (1 - 1e-6) and y["low"] < y["high"]
+    ticks = [tick for tick, _ in y["ticks"]]
+    assert ticks == sorted({*ticks}) and len({text for _, text in y["ticks"]}) == len(ticks)
+    assert len(ticks) >= 2 if ratio >= 2 else len(ticks) in (0, 2)
+    assert y["high"] / y["low"] <= 100 * max(ratio, 10)
+
+
+def test_far_values_are_beyond_a_clipped_axis_and_the_note_names_them():
+    steps = list(range(100))
+    times = [0.004 + 0.00001 * step for step in steps]
+    times[3], times[50], times[70] = 2.0, 0.0, 9.0
+    chart = line_chart("t", [Series("tower", steps, times)], Axis("step"), Axis("s", "seconds", log=True, clip=True))
+    assert chart.drawing["y"]["high"] < 0.02 / 0.001  # ms
+    assert chart.note == "Beyond the axis: tower 0 s at step 50, tower 9 s at step 70 and 1 more."
+    assert chart.drawing["lines"][0]["y"][3] == 2000  # it leaves the frame
+    steady = line_chart("t", [Series("tower", steps, [0.1] * 100)], Axis("step"), Axis(log=True, clip=True))
+    assert not steady.note
 
 
 def test_a_long_line_is_thinned_and_keeps_its_peaks():

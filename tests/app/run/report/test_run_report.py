@@ -63,6 +63,33 @@ def test_a_browser_shows_it_without_complaint(make_run, render):
         render(first / "report.html", ["bk-Figure"])
 
 
+@pytest.mark.parametrize("num_runs", [1, 3])
+def test_print_has_every_chart_at_full_width_and_no_blank_page(make_run, print_page, num_runs):
+    """The first line of a chart, and its sign in the legend, are blue."""
+    runs = [make_run(f"device_0.{number}", f"train.seed={number}") for number in range(num_runs)]
+    page = runs[0] / "report.html"
+    write_report(runs, page)
+    sheets = print_page(page)
+    assert 6 <= len(sheets) <= 9 + num_runs
+    assert min(map(len, sheets)) > 4_000, [len(sheet) for sheet in sheets]  # header and footer alone are 2,700
+    blue = sum(sheet.count("0 .4471 .698 rg") for sheet in sheets)
+    assert blue >= len(charts(page.read_text())), blue
+
+
+def test_on_a_phone_no_table_is_wider_than_the_window(make_run, render, tmp_path):
+    runs = [make_run(f"device_0.{number}", f"train.seed={number}") for number in range(3)]
+    for page in (page_of(runs[0]), page_of(*runs)):
+        measure = """addEventListener("load", () => { const beyond = document.documentElement.scrollWidth - innerWidth;
+            const tables = [...document.querySelectorAll(".scroll")].map((it) => it.scrollWidth - it.clientWidth);
+            parent.postMessage(`beyond ${Math.max(beyond, ...tables)} of ${innerWidth}`, "*"); })"""
+        (tmp_path / "inner.html").write_text(page.replace("</body>", f"<script>{measure}</script></body>"))
+        (tmp_path / "phone.html").write_text(
+            """<body><script>addEventListener("message", (it) => document.body.append(it.data))</script>
+            <iframe src="inner.html" style="width:390px;height:800px;border:0"></iframe>"""
+        )
+        assert "beyond 0 of 390" in render(tmp_path / "phone.html", ["beyond"])
+
+
 def test_several_runs_are_laid_over_one_another(make_run):
     page = page_of(make_run("device_0"), make_run("device_0.1", "model.embedding_dim=16", "train.seed=2", tested=False))
     assert "2 runs side by side" in page
@@ -102,7 +129,8 @@ def test_learning_rates_that_were_logged_are_drawn(make_run):
         {"seconds": 50 + step, "step": step, "epoch": 1, "deep_learning_rate": 1 / step, "tower_learning_rate": 0.1}
         for step in (1, 2, 3)
     ]
-    assert "Learning rates" in charts(page_of(make_run("device_0", lines=lines)))
+    rates = charts(page_of(make_run("device_0", lines=lines)))["Learning rates"]["y"]
+    assert rates["log"] and [tick for tick, _ in rates["ticks"]] == [0.1, 0.2, 0.5, 1]
     both = charts(page_of(make_run("a", lines=lines), make_run("b", lines=lines)))
     assert {"Learning rate: deep", "Learning rate: tower"} <= set(both)
 
