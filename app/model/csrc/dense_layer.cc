@@ -8,37 +8,41 @@ namespace dense {
 namespace {
 
 template <typename Input>
+LayerMemory<Input> memory;  // guarded by layer_mutex
+
+// With dropout its noise is one more input, after the others.
+template <typename Input, bool kDrops>
 int run_forward(void** params, int64_t** shapes) {
   const std::lock_guard<std::mutex> lock(layer_mutex);
   float** const p = reinterpret_cast<float**>(params);
-  const Layer<Input> layer({shapes[0][0], shapes[0][1], shapes[1][1], shapes[2][1]});
-  return run([&] { return layer.forward(p[0], p[1], p[2], p[3], p[4]); });
+  const Dropout dropout = kDrops ? read_noise(params[4]) : Dropout{};
+  return run([&] {
+    const LayerSizes sizes{shapes[0][0], shapes[0][1], shapes[1][1], shapes[2][1]};
+    const Layer<Input> layer(sizes, p[1], memory<Input>, kDrops ? &dropout : nullptr);
+    return run_blocks(sizes.rows, [&](std::int64_t, std::int64_t first, std::int64_t rows) {
+      layer.forward(p[0], p[2], p[3], first, rows, p[4 + kDrops]);
+    });
+  });
 }
 
-template <typename Input>
+template <typename Input, bool kDrops>
 int run_backward(void** params, int64_t** shapes) {
   const std::lock_guard<std::mutex> lock(layer_mutex);
   float** const p = reinterpret_cast<float**>(params);
-  const Layer<Input> layer({shapes[2][0], shapes[2][1], shapes[3][1], shapes[4][1]});
-  return run([&] { return layer.backward(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7]); });
-}
-
-template <typename Input>
-int run_dropout_forward(void** params, int64_t** shapes) {
-  const std::lock_guard<std::mutex> lock(layer_mutex);
-  float** const p = reinterpret_cast<float**>(params);
-  const Dropout dropout = read_noise(params[4]);
-  const Layer<Input> layer({shapes[0][0], shapes[0][1], shapes[1][1], shapes[2][1]}, &dropout);
-  return run([&] { return layer.forward(p[0], p[1], p[2], p[3], p[5]); });
-}
-
-template <typename Input>
-int run_dropout_backward(void** params, int64_t** shapes) {
-  const std::lock_guard<std::mutex> lock(layer_mutex);
-  float** const p = reinterpret_cast<float**>(params);
-  const Dropout dropout = read_noise(params[5]);
-  const Layer<Input> layer({shapes[2][0], shapes[2][1], shapes[3][1], shapes[4][1]}, &dropout);
-  return run([&] { return layer.backward(p[0], p[1], p[2], p[3], p[4], p[6], p[7], p[8]); });
+  const Dropout dropout = kDrops ? read_noise(params[5]) : Dropout{};
+  float *const dx = p[5 + kDrops], *const dw = p[6 + kDrops], *const df = p[7 + kDrops];
+  return run([&] {
+    const LayerSizes sizes{shapes[2][0], shapes[2][1], shapes[3][1], shapes[4][1]};
+    const Layer<Input> layer(sizes, p[3], memory<Input>, kDrops ? &dropout : nullptr);
+    layer.prepare_backward();
+    const int status = run_blocks(sizes.rows, [&](std::int64_t, std::int64_t first, std::int64_t rows) {
+      layer.input_gradient(p[0] + first * sizes.out, p[1], first, rows, dx + first * sizes.in);
+    });
+    if (status != 0) return status;
+    return run_tasks(layer.num_weight_tasks(), [&](std::int64_t task) {
+      layer.weight_gradient(task, p[2], p[4], dw, df);
+    });
+  });
 }
 
 }  // namespace
@@ -52,35 +56,35 @@ void dense_set_threads(int32_t num_threads) {
 }
 
 int dense_forward_float32(int, void** params, int*, int64_t** shapes, const char**, void*, void*) {
-  return dense::run_forward<float>(params, shapes);
+  return dense::run_forward<float, false>(params, shapes);
 }
 
 int dense_forward_bfloat16(int, void** params, int*, int64_t** shapes, const char**, void*, void*) {
-  return dense::run_forward<dense::BFloat16>(params, shapes);
+  return dense::run_forward<dense::BFloat16, false>(params, shapes);
 }
 
 int dense_backward_float32(int, void** params, int*, int64_t** shapes, const char**, void*, void*) {
-  return dense::run_backward<float>(params, shapes);
+  return dense::run_backward<float, false>(params, shapes);
 }
 
 int dense_backward_bfloat16(int, void** params, int*, int64_t** shapes, const char**, void*, void*) {
-  return dense::run_backward<dense::BFloat16>(params, shapes);
+  return dense::run_backward<dense::BFloat16, false>(params, shapes);
 }
 
 int dropout_forward_float32(int, void** params, int*, int64_t** shapes, const char**, void*, void*) {
-  return dense::run_dropout_forward<float>(params, shapes);
+  return dense::run_forward<float, true>(params, shapes);
 }
 
 int dropout_forward_bfloat16(int, void** params, int*, int64_t** shapes, const char**, void*, void*) {
-  return dense::run_dropout_forward<dense::BFloat16>(params, shapes);
+  return dense::run_forward<dense::BFloat16, true>(params, shapes);
 }
 
 int dropout_backward_float32(int, void** params, int*, int64_t** shapes, const char**, void*, void*) {
-  return dense::run_dropout_backward<float>(params, shapes);
+  return dense::run_backward<float, true>(params, shapes);
 }
 
 int dropout_backward_bfloat16(int, void** params, int*, int64_t** shapes, const char**, void*, void*) {
-  return dense::run_dropout_backward<dense::BFloat16>(params, shapes);
+  return dense::run_backward<dense::BFloat16, true>(params, shapes);
 }
 
 }  // extern "C"

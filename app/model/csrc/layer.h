@@ -1,4 +1,5 @@
-// The layer of dense_layer.h as a class: forward and backward of one hidden layer on the threads.
+// The layer of dense_layer.h as a class: forward and backward of one hidden layer by blocks, of rows or of weights, in any
+// order and on any threads.
 
 #ifndef LAYER_H_
 #define LAYER_H_
@@ -6,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "elementwise.h"
@@ -28,60 +30,93 @@ inline std::int64_t rows_per_task(std::int64_t rows) {
   return std::clamp(num_blocks(rows, kTasksInStep), kMinRowsPerTask, kMaxRowsPerTask);
 }
 
-// A layer whose products take `Input`: float, or BFloat16 rounded from float.
+// Calls work(block, first, rows) for each block of a batch's rows, on the threads.
+template <typename Work>
+int run_blocks(std::int64_t num_rows, const Work& work) {
+  const std::int64_t block = rows_per_task(num_rows);
+  return run_tasks(num_blocks(num_rows, block), [&](std::int64_t task) {
+    work(task, task * block, std::min(block, num_rows - task * block));
+  });
+}
+
+// What a layer keeps from forward to backward, in memory that is used again by the next call.
+template <typename Input>
+struct LayerMemory {
+  std::vector<Input> weights, gradient;  // W if the products round it, and dz
+  std::vector<std::uint32_t> hashes;     // of the units, with dropout
+};
+
+// A layer whose products take `Input`: float, or BFloat16 rounded from float. `memory` and `dropout` outlive it.
 template <typename Input>
 class Layer {
  public:
-  explicit Layer(const LayerSizes& sizes, const Dropout* dropout = nullptr) : s_(sizes), dropout_(dropout) {}
-
-  int forward(float* x, float* weights, float* n, float* numeric_weights, float* y) const {
-    Input* const w = rounded_weights(weights);
-    const std::uint32_t* const hashes = dropout_ == nullptr ? nullptr : hashes_of_units();
-    const std::int64_t block = rows_per_task(s_.rows);
-    return run_tasks(num_blocks(s_.rows, block), [&](std::int64_t task) {
-      const std::int64_t first = task * block;
-      const std::int64_t rows = std::min(block, s_.rows - first);
-      const Matrix target = row_major(y + first * s_.out, s_.out);
-      multiply({rows, s_.out, s_.numeric}, dnnl::memory::data_type::f32, row_major(n + first * s_.numeric, s_.numeric),
-               row_major(numeric_weights, s_.out), target, Finish::kStore);
-      multiply({rows, s_.out, s_.in}, kType, row_major(rounded_rows(x + first * s_.in, rows), s_.in),
-               row_major(w, s_.out), target, Finish::kAddRelu);
-      if (dropout_ != nullptr) drop_units(y + first * s_.out, rows, s_.out, *dropout_, first, hashes);
-    });
+  Layer(const LayerSizes& sizes, float* weights, LayerMemory<Input>& memory, const Dropout* dropout = nullptr)
+      : s_(sizes), dropout_(dropout), memory_(memory) {
+    if constexpr (kRounds) {
+      weights_ = room(memory.weights, s_.in * s_.out);
+#pragma omp parallel for num_threads(num_threads) if (is_worth_threads(s_.in * s_.out))
+      for (std::int64_t row = 0; row < s_.in; ++row) {
+        round_values(weights + row * s_.out, s_.out, weights_ + row * s_.out);
+      }
+    } else {
+      weights_ = weights;
+    }
+    if (dropout_ != nullptr) unit_hashes(s_.out, room(memory.hashes, s_.out));
   }
 
-  int backward(const float* dy, const float* y, float* x, float* weights, float* n, float* dx, float* dw,
-               float* df) const {
-    static std::vector<Input> buffer;
-    Input* const dz = room(buffer, s_.rows * s_.out);
-    const int status = input_gradient(dy, y, weights, dz, dx);
-    return status != 0 ? status : weight_gradients(dz, x, n, dw, df);
+  // To be called before the first of the gradients.
+  void prepare_backward() const { room(memory_.gradient, s_.rows * s_.out); }
+
+  // Rows first ... first + rows - 1 of y.
+  void forward(float* x, float* n, float* numeric_weights, std::int64_t first, std::int64_t rows, float* y) const {
+    const Matrix target = row_major(y + first * s_.out, s_.out);
+    multiply({rows, s_.out, s_.numeric}, dnnl::memory::data_type::f32, row_major(n + first * s_.numeric, s_.numeric),
+             row_major(numeric_weights, s_.out), target, Finish::kStore);
+    multiply({rows, s_.out, s_.in}, kType, row_major(rounded_rows(x + first * s_.in, rows), s_.in),
+             row_major(weights_, s_.out), target, Finish::kAddRelu);
+    if (dropout_ != nullptr) drop_units(y + first * s_.out, rows, s_.out, *dropout_, first, memory_.hashes.data());
+  }
+
+  // For these rows: dz = dy (with dropout, scaled) where y > 0, else 0, which is kept; dx = dz W^T. dy [rows, H] and
+  // dx [rows, K] begin with the first of them.
+  void input_gradient(const float* dy, const float* y, std::int64_t first, std::int64_t rows, float* dx) const {
+    const float scale = dropout_ == nullptr ? 1.0f : dropout_->scale();
+    Input* const dz = memory_.gradient.data() + first * s_.out;
+    relu_gradient(dy, y + first * s_.out, rows * s_.out, scale, dz);
+    multiply({rows, s_.in, s_.out}, kType, row_major(dz, s_.out), transposed(weights_, s_.out),
+             row_major(dx, s_.in), Finish::kStore);
+  }
+
+  // dW and dF are made in tasks, once dz of all rows is there: the first is dF, the others blocks of rows of dW.
+  std::int64_t num_weight_tasks() const { return 1 + num_blocks(s_.in, columns_per_task()); }
+
+  // The rows of W that a task has, as the first and how many.
+  std::pair<std::int64_t, std::int64_t> weight_rows(std::int64_t task) const {
+    if (task == 0) return {0, 0};
+    const std::int64_t first = (task - 1) * columns_per_task();
+    return {first, std::min(columns_per_task(), s_.in - first)};
+  }
+
+  // A task of dW = x^T dz and dF = n^T dz.
+  void weight_gradient(std::int64_t task, float* x, float* n, float* dw, float* df) const {
+    const auto [first, columns] = weight_rows(task);
+    const Matrix dz = row_major(memory_.gradient.data(), s_.out);
+    if (task == 0) {
+      multiply({s_.numeric, s_.out, s_.rows}, kType, rounded_columns(n, s_.numeric, 0, s_.numeric), dz,
+               row_major(df, s_.out), Finish::kStore);
+    } else {
+      multiply({columns, s_.out, s_.rows}, kType, rounded_columns(x, s_.in, first, columns), dz,
+               row_major(dw + first * s_.out, s_.out), Finish::kStore);
+    }
   }
 
  private:
   static constexpr bool kRounds = std::is_same_v<Input, BFloat16>;
   static constexpr auto kType = kRounds ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
 
-  const std::uint32_t* hashes_of_units() const {
-    static std::vector<std::uint32_t> buffer;
-    std::uint32_t* const hashes = room(buffer, s_.out);
-    unit_hashes(s_.out, hashes);
-    return hashes;
-  }
-
-  // W [K, H] as the products take it.
-  Input* rounded_weights(float* weights) const {
-    if constexpr (kRounds) {
-      static std::vector<Input> buffer;
-      Input* const to = room(buffer, s_.in * s_.out);
-#pragma omp parallel for num_threads(num_threads)
-      for (std::int64_t row = 0; row < s_.in; ++row) {
-        round_values(weights + row * s_.out, s_.out, to + row * s_.out);
-      }
-      return to;
-    } else {
-      return weights;
-    }
+  std::int64_t columns_per_task() const {
+    const std::int64_t steps = std::max<std::int64_t>(1, s_.in / (kColumnsPerTask * kTasksInStep));
+    return num_blocks(s_.in, steps * kTasksInStep);
   }
 
   // A block of rows of x as the products take it.
@@ -110,40 +145,10 @@ class Layer {
     }
   }
 
-  // dz = dy (with dropout, scaled) where y > 0, else 0; dx = dz W^T. A task is a block of rows.
-  int input_gradient(const float* dy, const float* y, float* weights, Input* dz, float* dx) const {
-    Input* const w = rounded_weights(weights);
-    const float scale = dropout_ == nullptr ? 1.0f : dropout_->scale();
-    const std::int64_t block = rows_per_task(s_.rows);
-    return run_tasks(num_blocks(s_.rows, block), [&](std::int64_t task) {
-      const std::int64_t first = task * block;
-      const std::int64_t rows = std::min(block, s_.rows - first);
-      relu_gradient(dy + first * s_.out, y + first * s_.out, rows * s_.out, scale, dz + first * s_.out);
-      multiply({rows, s_.in, s_.out}, kType, row_major(dz + first * s_.out, s_.out), transposed(w, s_.out),
-               row_major(dx + first * s_.in, s_.in), Finish::kStore);
-    });
-  }
-
-  // dW = x^T dz, a task being a block of x's columns; dF = n^T dz, one more task.
-  int weight_gradients(Input* dz, float* x, float* n, float* dw, float* df) const {
-    const std::int64_t steps = std::max<std::int64_t>(1, s_.in / (kColumnsPerTask * kTasksInStep));
-    const std::int64_t width = num_blocks(s_.in, steps * kTasksInStep);
-    return run_tasks(1 + num_blocks(s_.in, width), [&](std::int64_t task) {
-      if (task == 0) {
-        const Matrix left = rounded_columns(n, s_.numeric, 0, s_.numeric);
-        multiply({s_.numeric, s_.out, s_.rows}, kType, left, row_major(dz, s_.out), row_major(df, s_.out),
-                 Finish::kStore);
-        return;
-      }
-      const std::int64_t first = (task - 1) * width;
-      const std::int64_t columns = std::min(width, s_.in - first);
-      multiply({columns, s_.out, s_.rows}, kType, rounded_columns(x, s_.in, first, columns), row_major(dz, s_.out),
-               row_major(dw + first * s_.out, s_.out), Finish::kStore);
-    });
-  }
-
   LayerSizes s_;
   const Dropout* dropout_;  // or null
+  LayerMemory<Input>& memory_;
+  Input* weights_;  // [K, H], as the products take them
 };
 
 }  // namespace dense

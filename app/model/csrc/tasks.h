@@ -43,11 +43,15 @@ int run(const Work& work) {
   }
 }
 
-// Runs task(0) ... task(num_tasks - 1) on the threads; the first error, as a number above 0, or 0.
+// Whether so many values are worth waking threads, which takes tens of microseconds.
+inline bool is_worth_threads(std::int64_t num_values) { return num_values > 1 << 17; }
+
+// Runs task(0) ... task(num_tasks - 1) on the threads, or with `alone` on this one; the first error, as a number above
+// 0, or 0.
 template <typename Task>
-int run_tasks(std::int64_t num_tasks, const Task& task) {
+int run_tasks(std::int64_t num_tasks, const Task& task, bool alone = false) {
   int first_error = 0;
-#pragma omp parallel for schedule(dynamic) num_threads(num_threads)
+#pragma omp parallel for schedule(dynamic) num_threads(alone ? 1 : num_threads)
   for (std::int64_t i = 0; i < num_tasks; ++i) {
     const int status = run([&] {
       task(i);
