@@ -76,14 +76,18 @@ class NativeRows:
         self._handle = handle
         self._spec = spec
         self._open: NativeSnapshot | None = None
+        self._found: tuple[np.ndarray, np.ndarray, int] | None = None  # the last `find`, until another row gets a slot
 
     def find(self, row_ids: np.ndarray) -> tuple[np.ndarray, int]:
-        """Return the slots of `row_ids` int64, -1 for untouched rows, and the number of those."""
-        slots = np.empty(row_ids.size, np.int32)
-        num_new = self._handle.call(
-            "find", address(row_ids, np.int64, row_ids.size), row_ids.size, output_address(slots)
-        )
-        return slots, num_new
+        """Return the slots of `row_ids` int64, -1 for untouched rows, and the number of those.
+
+        A step's update gets what its lookup found, as both have the same array of ids.
+        """
+        if self._found is None or self._found[0] is not row_ids:
+            slots, count = np.empty(row_ids.size, np.int32), row_ids.size
+            num_new = self._handle.call("find", address(row_ids, np.int64, count), count, output_address(slots))
+            self._found = row_ids, slots, num_new
+        return self._found[1:]
 
     def touch(self, row_ids: np.ndarray) -> np.ndarray:
         """Return the slots [U] of the distinct `row_ids` [U] int64. New rows get one, with their initial values."""
@@ -101,6 +105,7 @@ class NativeRows:
         if growth_bytes := self._handle.call("growth_bytes", num_new):
             require_memory(growth_bytes, purpose, self._handle.call("uncommitted_bytes"))
         ids = address(row_ids, np.int64, row_ids.size), row_ids.size
+        self._found = None
         if self._handle.call(give_slots, *ids, output_address(slots)) == NO_MEMORY:
             raise MemoryError(f"{purpose} needs {growth_bytes / 2**20:,.0f} MiB more, which the system refused")
         return slots
@@ -127,6 +132,7 @@ class NativeRows:
         Raise ValueError for values that are not finite. The rows are then undefined.
         """
         values = np.require(values, requirements=["C", "A"])
+        self._found = None  # the caller may have other ids in the same memory
         slots = self._slots_for(np.ascontiguousarray(row_ids), "place")
         dtype, width = self._spec.layout(table)[name]
         array = TABLE_NUMBERS[table], self._array_number(table, name)
@@ -145,7 +151,7 @@ class NativeRows:
 
     def clear(self) -> None:
         """Forget all rows and return their memory to the system."""
-        self._open = None
+        self._open = self._found = None
         self._handle.call("clear")
 
     def snapshot(self, changed_only: bool) -> NativeSnapshot:

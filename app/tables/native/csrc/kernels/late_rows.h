@@ -21,20 +21,23 @@ constexpr std::int64_t kRowsTogether = 16;  // of at most kNarrow columns
 constexpr std::int64_t kNarrow = 16;
 
 struct LateRow {
-  float* state;  // the row [D] and both moments [D]
+  const float* from;  // the row [D] and both moments [D] after step `last`
+  float* state;       // the same as they are to be
   std::int64_t last;
   std::int64_t steps;  // to be taken one by one
 };
 
 // `count` rows of `width` <= kColumns, those with the most steps first. A step of one row is a chain of dependent
-// operations, which the other rows' chains run beside. Columns beyond `width` are 0, and nobody reads them.
+// operations, which the other rows' chains run beside. Columns beyond `width` are 0, and nobody reads them. `width` is
+// kColumns for the most part: then a copy is one instruction.
 template <std::int64_t kColumns>
-void catch_up_together(const LateRow* late, std::int64_t count, std::int64_t width, const HostTablesHistory& history) {
+inline void catch_up_together(const LateRow* late, std::int64_t count, std::int64_t width,
+                              const HostTablesHistory& history) {
   alignas(64) float states[3][kRowsTogether][kColumns] = {};
   auto& [rows, first, second] = states;
   const std::size_t bytes = static_cast<std::size_t>(width) * sizeof(float);
   for (std::int64_t k = 0; k < count; ++k) {
-    for (int array = 0; array < 3; ++array) std::memcpy(states[array][k], late[k].state + array * width, bytes);
+    for (int array = 0; array < 3; ++array) std::memcpy(states[array][k], late[k].from + array * width, bytes);
   }
   std::int64_t active = count;
   for (std::int64_t taken = 1;; ++taken) {
@@ -55,6 +58,7 @@ void catch_up_together(const LateRow* late, std::int64_t count, std::int64_t wid
 void catch_up_rows(LateRow* late, std::int64_t count, std::int64_t width, const HostTablesHistory& history) {
   if (width > kNarrow) {  // the columns alone are chains enough
     for (const LateRow* row = late; row != late + count; ++row) {
+      if (row->from != row->state) std::memcpy(row->state, row->from, static_cast<std::size_t>(3 * width) * sizeof(float));
       catch_up(row->state, row->state + width, row->state + 2 * width, width, row->last, history);
     }
     return;
@@ -62,8 +66,12 @@ void catch_up_rows(LateRow* late, std::int64_t count, std::int64_t width, const 
   std::sort(late, late + count, [](const LateRow& left, const LateRow& right) { return left.steps > right.steps; });
   for (std::int64_t begin = 0; begin < count; begin += kRowsTogether) {
     const std::int64_t together = std::min(kRowsTogether, count - begin);
-    if (width <= 8) {
+    if (width == 8) {
+      catch_up_together<8>(late + begin, together, 8, history);
+    } else if (width < 8) {
       catch_up_together<8>(late + begin, together, width, history);
+    } else if (width == kNarrow) {
+      catch_up_together<kNarrow>(late + begin, together, kNarrow, history);
     } else {
       catch_up_together<kNarrow>(late + begin, together, width, history);
     }
@@ -91,16 +99,17 @@ void catch_up_ids(const Slots& slots, const InitialValues& initial, const HostTa
     const std::int32_t slot = row_slots[u];
     if (!is_late(slots, slot, history)) continue;
     float* const state = caught_up + u * 3 * width;
+    const float* from = state;
     std::int64_t last = 0;
     if (slot < 0) {
       initial_row(initial, batch.values[u], width, state);
       std::memset(state + width, 0, 2 * bytes);
     } else {
-      std::memcpy(state, deep_state(slots, slot), 3 * bytes);
+      from = deep_state(slots, slot);
       last = std::max(last_step(slots, slot), 0);  // Python lets no negative one in
     }
     const std::int64_t missed = history.step - last;
-    late[count++] = {state, last, std::min<std::int64_t>(missed, history.most_exact_steps)};
+    late[count++] = {from, state, last, std::min<std::int64_t>(missed, history.most_exact_steps)};
   }
   catch_up_rows(late, count, width, history);
 }

@@ -34,6 +34,25 @@ static inline void add_weighted(const float* __restrict values, float weight, st
   for (std::int64_t i = 0; i < width; ++i) sum[i] += weight * values[i];
 }
 
+// The width of a row is a template's argument where a row is no wider than a cache line: its loops are then single
+// instructions. kAnyWidth stands for the others.
+constexpr std::int64_t kAnyWidth = 0;
+
+// The gradients of unique id u, rows of kWidth columns, in order of position.
+template <std::int64_t kWidth>
+static inline void sum_narrow_positions(const HostTablesBatch& batch, std::int64_t u, const float* gradient, float* sum) {
+  typedef float Row __attribute__((vector_size(kWidth * sizeof(float))));
+  Row total = {};
+  for (std::int64_t i = batch.offsets[u]; i < batch.offsets[u + 1]; ++i) {
+    const std::int64_t ahead = batch.positions[positions_ahead(batch, i)], position = batch.positions[i];
+    __builtin_prefetch(gradient + place_of(batch, ahead) * kWidth);
+    Row row;
+    std::memcpy(&row, gradient + place_of(batch, position) * kWidth, sizeof row);
+    total += weight_of(batch, position) * row;
+  }
+  std::memcpy(sum, &total, sizeof total);
+}
+
 // Columns begin ... begin + width - 1 of the gradients of unique id u, in order of position.
 static inline void sum_positions(const HostTablesBatch& batch, std::int64_t u, const float* gradient,
                                  std::int64_t embedding_dim, std::int64_t begin, std::int64_t width, float* sum) {

@@ -27,13 +27,18 @@ void sum_columns(const Update& update, std::int64_t u, std::int64_t begin, std::
   sum_positions(update.batch, u, update.gradient, update.slots.layout.embedding_dim, begin, width, sum);
 }
 
-// Columns begin … begin + width - 1 of the row of unique id u.
-template <typename Step>
-void update_columns(const Update& update, std::int64_t u, std::int64_t begin, std::int64_t width) {
+// Columns begin … begin + width - 1 of the row of unique id u; all of it, if its width is known.
+template <typename Step, std::int64_t kWidth = kAnyWidth>
+inline void update_columns(const Update& update, std::int64_t u, std::int64_t begin, std::int64_t width) {
   alignas(64) float sum[kMostColumns];
-  sum_columns(update, u, begin, width, sum);
+  std::int64_t stride = kWidth;
+  if constexpr (kWidth == kAnyWidth) {
+    stride = update.slots.layout.embedding_dim;
+    sum_columns(update, u, begin, width, sum);
+  } else {
+    sum_narrow_positions<kWidth>(update.batch, u, update.gradient, sum);
+  }
   const std::int32_t slot = update.row_slots[u];
-  const std::int64_t stride = update.slots.layout.embedding_dim;
   const float* const caught_up = update.caught_up == nullptr ? nullptr : update.caught_up + u * 3 * stride + begin;
   Step::take(update.input, {deep_state(update.slots, slot) + begin, stride, sum, width, slot, caught_up});
 }
@@ -42,11 +47,15 @@ std::int64_t columns_from(std::int64_t begin, std::int64_t embedding_dim, std::i
   return embedding_dim - begin < most ? embedding_dim - begin : most;
 }
 
-template <typename Step>
+template <typename Step, std::int64_t kWidth>
 void update_row(const Update& update, std::int64_t u) {
   const std::int64_t embedding_dim = update.slots.layout.embedding_dim;
-  for (std::int64_t begin = 0; begin < embedding_dim; begin += kMostColumns) {
-    update_columns<Step>(update, u, begin, columns_from(begin, embedding_dim, kMostColumns));
+  if constexpr (kWidth != kAnyWidth) {
+    update_columns<Step, kWidth>(update, u, 0, kWidth);
+  } else {
+    for (std::int64_t begin = 0; begin < embedding_dim; begin += kMostColumns) {
+      update_columns<Step>(update, u, begin, columns_from(begin, embedding_dim, kMostColumns));
+    }
   }
   Step::end_row(update.input, update.row_slots[u]);
 }
@@ -133,7 +142,16 @@ void run(const Update& update, int num_threads, bool is_caught_up = true) {
       catch_up_batch(update.slots, {}, update.batch, update.row_slots, *update.input.history, update.caught_up);
     }
     update_frequent_rows<Step>(update, most_positions);
-    update_all_rows(update, most_positions, [&](std::int64_t u) { update_row<Step>(update, u); });
+    switch (update.slots.layout.embedding_dim) {
+      case 8:
+        update_all_rows(update, most_positions, [&](std::int64_t u) { update_row<Step, 8>(update, u); });
+        break;
+      case 16:
+        update_all_rows(update, most_positions, [&](std::int64_t u) { update_row<Step, 16>(update, u); });
+        break;
+      default:
+        update_all_rows(update, most_positions, [&](std::int64_t u) { update_row<Step, kAnyWidth>(update, u); });
+    }
   }
   if constexpr (Step::kEndsRow) end_frequent_rows<Step>(update, most_positions);
 }
