@@ -10,13 +10,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from app.tables.fields import TableField, field_of_position
-from data_prep.prepared import features
+from data_prep.prepared import examples
 
 
 def position_weights(ids: np.ndarray, fields: Sequence[TableField]) -> np.ndarray:
     """Return the weight [B, P] float32 of each position in its field's row: 0 where there is no row, 1 / present values
     in a mean, else 1."""
-    return features.position_weights(ids, ((field.length, field.mean) for field in fields))
+    return examples.position_weights(ids, ((field.length, field.mean) for field in fields))
 
 
 def pool(rows: np.ndarray, weights: np.ndarray, fields: Sequence[TableField]) -> np.ndarray:

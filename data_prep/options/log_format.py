@@ -322,17 +322,6 @@ class LogFormat:
         """Names and kinds of all fields. A vocabulary is for these, whatever the format of a log."""
         return [(name, kind) for name, kind in self.columns.items() if kind in FIELD_KINDS]
 
-    @functools.cached_property
-    def is_criteo_like(self) -> bool:
-        """True if lines are a label, integers and hex values between tabs, as in Criteo's log."""
-        in_order = [self.label_column, *self.numeric_fields, *self.hex_fields]
-        return (
-            list(self.columns) == in_order
-            and bool(self.hex_fields)
-            and (self.separator, self.quotes, self.missing) == ("\t", False, ())
-            and (self.clicked, self.not_clicked, self.label) == (("1",), ("0",), "required")
-        )
-
     @property
     def description(self) -> str:
         """Description of a line: its columns and the separator."""

@@ -5,12 +5,14 @@ Letters: n rows, N numeric columns, P positions of ids (as many as categorical f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from data_prep.prepared.schema import NO_ID
 
 KEY_PREFIX = "key_"  # of the MindRecord column with the keys of a column of kind id
 
@@ -75,3 +77,18 @@ def concatenate(parts: Sequence[Examples]) -> Examples:
     if len(parts) == 1:
         return parts[0]
     return _of_each_column(lambda *columns: np.concatenate(columns), parts)
+
+
+def position_weights(ids: np.ndarray, fields: Iterable[tuple[int, bool]]) -> np.ndarray:
+    """Return the weight [n, P] float32 of each position of ids [n, P] in its field: 0 where there is none, else 1.
+
+    `fields` are the length of each and whether it is a mean. There it is 1 / present values.
+    """
+    weights: np.ndarray = (ids != NO_ID).astype(np.float32)
+    start = 0
+    for length, is_mean in fields:
+        if is_mean and length > 1:
+            of_field = weights[:, start : start + length]
+            of_field /= np.maximum(of_field.sum(axis=1, keepdims=True), np.float32(1))
+        start += length
+    return weights

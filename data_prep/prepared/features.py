@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from data_prep.prepared.examples import Examples
+from data_prep.prepared.examples import Examples, position_weights
 from data_prep.prepared.reader import read_blocks
-from data_prep.prepared.schema import NO_ID, Schema
+from data_prep.prepared.schema import Schema
 
 NUMERIC_SCALE = 0.2  # logarithms of counts reach 16; unscaled they slow the solver down tenfold
 
@@ -44,18 +44,3 @@ def one_hot(rows: Examples, schema: Schema) -> Any:
     values[:, num_numeric:] = position_weights(rows.ids, lists)
     starts = np.arange(0, num_rows * width + 1, width)
     return sparse.csr_matrix((values.reshape(-1), columns.reshape(-1), starts), shape=(num_rows, num_columns))
-
-
-def position_weights(ids: np.ndarray, fields: Iterable[tuple[int, bool]]) -> np.ndarray:
-    """Return the weight [n, P] float32 of each position of ids [n, P] in its field: 0 where there is none, else 1.
-
-    `fields` are the length of each and whether it is a mean. There it is 1 / present values.
-    """
-    weights: np.ndarray = (ids != NO_ID).astype(np.float32)
-    start = 0
-    for length, is_mean in fields:
-        if is_mean and length > 1:
-            of_field = weights[:, start : start + length]
-            of_field /= np.maximum(of_field.sum(axis=1, keepdims=True), np.float32(1))
-        start += length
-    return weights

@@ -11,31 +11,12 @@ def test_criteos_file_holds_the_defaults(pytestconfig):
     data = read_options(data_path=pytestconfig.rootpath / "configs" / "data" / "criteo.yaml").data
     assert data == LogFormat()
     assert list(data.columns) == list(LogFormat().columns)
-    assert data.is_criteo_like
 
 
 def test_avazus_file(pytestconfig):
     options = read_options(data_path=pytestconfig.rootpath / "configs" / "data" / "avazu.yaml")
     assert (len(options.data.columns), options.data.numeric_fields) == (24, ())
     assert len(options.categorical_columns) == 22
-    assert not options.data.is_criteo_like
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"separator": ","},
-        {"quotes": True},
-        {"missing": ("NULL",)},
-        {"clicked": ("1", "2")},
-        {"columns": {"C1": "hex32", "label": "label"}},
-        {"columns": {"label": "label", "C1": "hex32", "I1": "integer"}},
-        {"columns": {"label": "label", "C1": "string"}},
-        {"columns": {"label": "label", "x": "ignored", "C1": "hex32"}},
-    ],
-)
-def test_other_forms_are_not_for_the_native_parser(change):
-    assert not dataclasses.replace(LogFormat(), **change).is_criteo_like
 
 
 @pytest.mark.parametrize(
