@@ -111,6 +111,9 @@ BENCHMARKS = {
     "real_rows": Benchmark(
         "Real rows, five rolling cuts", "benchmarks.accuracy.real_rows", (), None, needs="CRITEO_ROWS"
     ),
+    "crossed_lists": Benchmark(
+        "Crosses of lists", "benchmarks.accuracy.crossed_lists", ("--seeds", "3"), ("--rows", "4000")
+    ),
     "scoring": Benchmark("Scoring", "benchmarks.scoring", ("--rounds", "3"), ("--rows", "5000", "--rounds", "1")),
     **{
         f"serving_{question}": Benchmark(

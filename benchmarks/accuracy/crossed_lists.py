@@ -1,0 +1,86 @@
+"""What a cross with a list is worth: clicks that follow a user's taste for one of a row's genres.
+
+    python -m benchmarks.accuracy.crossed_lists [--rows 40000] [--seeds 1] [--work FOLDER]
+
+Each log is prepared without crosses and with [[user, genres]], with a mean and with a sum over a row's pairs. The recipe
+few_rows is trained on each, with a wide part that lets the weights of pairs grow, which some tens of rows have. It is
+compared with logistic regression on the same rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from benchmarks.accuracy.recipes import ALL, Data, prepare, regression, train
+from benchmarks.harness.commands import CommandServer
+from benchmarks.harness.timing import machine
+
+RECIPE = "few_rows"
+SETTINGS = ("wide_optimizer.learning_rate=0.3", "wide_optimizer.l2=0.003", "train.epochs=20")
+USERS, GENRES, MOST_GENRES = 300, 20, 4
+PREPARED = {"without": (), "mean": ("prepare.crosses=[[user,genres]]",), "sum": ("prepare.crosses=[[user,genres]]",)}
+
+
+def write_log(folder: Path, rows: int, seed: int) -> Path:
+    """Write rows of a user and one to four genres. A click follows the user's taste for one of the genres."""
+    generator = np.random.default_rng(seed)
+    taste, of_user = generator.normal(0, 1.5, (USERS, GENRES)), generator.normal(0, 0.2, (USERS, 1))
+    logits = of_user + generator.normal(0, 0.2, GENRES) + taste - 1
+    path = folder / f"log-{seed}.csv"
+    with path.open("w", encoding="utf-8") as log:
+        for _ in range(rows):
+            user = generator.integers(USERS)
+            genres = generator.choice(GENRES, generator.integers(1, MOST_GENRES + 1), replace=False)
+            click = generator.random() < 1 / (1 + np.exp(-logits[user, generator.choice(genres)]))
+            log.write(f"{click:d},u{user},{'|'.join(f'g{genre}' for genre in genres)}\n")
+    return path
+
+
+def describe(folder: Path, pool: str) -> Path:
+    """Write the description of the log."""
+    path = folder / f"{pool}.yaml"
+    columns = {"click": "label", "user": "string", "genres": "list"}
+    lists = {"genres": {"separator": "|", "max_length": MOST_GENRES, "pool": pool}}
+    path.write_text(yaml.safe_dump({"separator": ",", "columns": columns, "lists": lists}, sort_keys=False))
+    return path
+
+
+def measure(rows: int, seed: int, commands: CommandServer, work: Path) -> dict[str, dict[str, float]]:
+    """Return the test rows' AUC of both models for each preparation of a log."""
+    log, found = write_log(work, rows, seed), {}
+    for name, crosses in PREPARED.items():
+        pool = "sum" if name == "sum" else "mean"
+        data = Data(f"{name}-{seed}", log, ("--data", str(describe(work, pool)), *crosses))
+        prepared = prepare(data, RECIPE, work)
+        model = train(prepared, RECIPE, (*SETTINGS, f"train.seed={seed}"), commands, work)
+        found[name] = {"wide&deep": model["test"][ALL]["auc"], "regression": regression(prepared)[ALL]["auc"]}
+        print(
+            f"seed {seed}, cross {name:8}" + "".join(f"  {of} {auc:.4f}" for of, auc in found[name].items()), flush=True
+        )
+    return found
+
+
+def main() -> None:
+    """Run what the command line asks for, and print a last line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=40_000)
+    parser.add_argument("--seeds", type=int, default=1, help="of the log and of the model")
+    parser.add_argument("--work", type=Path, help="logs and prepared folders; default: a new one, removed")
+    options = parser.parse_args()
+    with ExitStack() as stack:
+        work = (options.work or Path(stack.enter_context(tempfile.TemporaryDirectory()))).resolve()
+        work.mkdir(parents=True, exist_ok=True)
+        commands = stack.enter_context(CommandServer(work / "commands.log"))
+        results = [measure(options.rows, seed, commands, work) for seed in range(1, options.seeds + 1)]
+    print(json.dumps({"machine": machine(), "rows": options.rows, "results": results}))
+
+
+if __name__ == "__main__":
+    main()
