@@ -51,8 +51,39 @@ def test_l2_falls_with_the_rows_and_the_tower_grows(resolved):
         assert small.wide_optimizer.l1 <= large.wide_optimizer.l1
     ends = [(c.model.hidden_widths, c.train.epochs, c.train.batch_size) for c in configs]
     penalties = [(c.wide_optimizer.l1, c.wide_optimizer.l2) for c in configs]
-    assert (ends[0], penalties[0]) == (ends[1], penalties[1]) == (((64, 32), 12, 1000), (0, 3e-2))
+    assert (ends[1], penalties[1]) == (((64, 32), 12, 1000), (0, 3e-2))
     assert (ends[3], penalties[3]) == (ends[4], penalties[4]) == (((256, 128), 3, 2000), (1e-3, 1.8e-3))
+
+
+@pytest.mark.parametrize("num_rows", [9, 50, 700, 5_000, 33_000, 93_000, 94_000, 10**6])
+def test_few_rows_take_as_many_steps_as_a_hundred_thousand(resolved, num_rows):
+    config = resolved(num_rows)
+    steps = config.train.epochs * math.ceil(num_rows / config.train.batch_size)
+    assert steps >= min(12 * 94, 12 * num_rows) and config.train.batch_size <= 2000
+    assert describe_few_steps(config, num_rows) == ""
+    if num_rows <= 94_000:  # FTRL's l2 is the weight of as many rows
+        assert config.wide_optimizer.l2 * config.train.batch_size == pytest.approx(30, rel=0.01)
+        assert steps <= 12 * 95 + 12 * num_rows / 94
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "num_fields", "l2_rows"),
+    [
+        (10**6, 26, 1500),
+        (10**6, 60, 1500),
+        (10**6, 13, 750),
+        (10**6, 0, 0),
+        (10_000, 26, 1000),
+        (600, 26, 60),
+        (600, 1, 58),
+    ],
+)
+def test_l2_is_the_weight_of_some_rows_by_fields_and_rows(resolved, num_rows, num_fields, l2_rows):
+    schema = resolved.schema(num_rows)
+    fields = tuple(CategoricalField(f"F{i}", (0, 1), ((1, 2),)) for i in range(num_fields))
+    crossed = CategoricalField("F0*F1", (0, 1), ((1, 2),), cross=("F0", "F1"))  # for the wide part only
+    schema = dataclasses.replace(schema, categorical=(*fields, crossed))
+    assert settings_by_rows(schema)["loss"]["l2_coef"] * num_rows == pytest.approx(l2_rows, rel=0.01)
 
 
 def test_what_is_set_counts_and_the_rest_follows_it(resolved):
@@ -78,21 +109,19 @@ def test_a_resolved_run_resolves_to_itself(resolved):
     assert again == config
 
 
-def test_few_rows_see_no_buckets(resolved):
-    def seen(num_rows):
-        schema = resolved.schema(num_rows)
-        more = [
-            CategoricalField(name, (0, 1), ((1, 2),), **of)
-            for name, of in (("I1_bucket", {}), ("x", {"cross": ("C1", "C2")}))
+def test_buckets_are_seen_where_values_or_the_table_have_rows_enough(resolved):
+    def seen(num_rows, num_values):
+        fields = [
+            CategoricalField(name, (0, 1), ((1, 1 + size),), **of)
+            for name, size, of in (("C1", num_values, {}), ("I1_bucket", 9, {}), ("x", 10**6, {"cross": ("C1", "I1")}))
         ]
-        schema = dataclasses.replace(schema, categorical=(*schema.categorical, *more))
+        schema = dataclasses.replace(resolved.schema(num_rows), categorical=tuple(fields))
         model = settings_by_rows(schema)["model"]
-        return [{*names} if (names := model.get(part)) else None for part in ("wide_fields", "deep_fields")]
+        return [model.get(part) for part in ("wide_fields", "deep_fields")]
 
-    own = {field.name for field in resolved.schema(1).categorical}
-    assert seen(90_000) == [own | {"x"}, own]
-    assert seen(300_000) == [None, None]
-    assert "wide_fields" not in settings_by_rows(resolved.schema(90_000))["model"]  # it has no buckets
+    assert seen(90_000, 60_000) == seen(199_999, 100_000) == [["C1", "x"], ["C1"]]
+    assert seen(90_000, 30_000) == seen(600, 100) == seen(300_000, 200_000) == [None, None]
+    assert "wide_fields" not in settings_by_rows(resolved.schema(1))["model"]  # it has no buckets
 
 
 @pytest.mark.parametrize("num_rows", [1, 7, 500, 3_000, 10**6])
