@@ -27,7 +27,7 @@ from app.scoring.predictor import Predictor, probabilities
 from app.serving import openapi
 from app.serving.access_log import ID_HEADER, log_request, request_id
 from app.serving.batching import LOOP_BYTES, Batcher, score_together
-from app.serving.forms import FORMS, json_rows, tensors
+from app.serving.forms import FORMS, json_rows, packed, tensors
 from app.serving.forms.form import RequestError, RowsToScore, decode_json, rows_to_chunk
 from app.serving.forms.tensors import HEADER_LENGTH
 from app.serving.generations import Generations
@@ -141,7 +141,7 @@ class Service:
             self._check_host(request, path)
             response = await self._handler(methods, request.method)(request)
         except RequestError as error:
-            response = JSONResponse({"error": str(error)}, error.status, _HEADERS_OF.get(error.status))
+            response = JSONResponse({"error": str(error)}, error.status, _HEADERS_OF.get(error.status, error.headers))
         except ClientDisconnect:
             response = Response(status_code=400)
         except Exception as error:  # a damaged block of the bundle, memory: the client may try another server
@@ -259,24 +259,31 @@ class Service:
     @asynccontextmanager
     async def _body(self, request: Request, most: int | None = None) -> AsyncIterator[bytes]:
         """Give the request's body, of at most so many bytes, which counts as held until the end of the block."""
-        if request.headers.get("content-encoding", "identity") != "identity":
-            raise RequestError(415, "content-encoding: send the body as it is")
+        codec = packed.codec_of(request.headers.get("content-encoding", ""))
         most = min(most or self._most_bytes, self._most_bytes)
-        parts: list[bytes] = []
-        size = 0
+        held = 0
+
+        async def read(stream: AsyncIterator[bytes]) -> bytes:
+            nonlocal held
+            parts: list[bytes] = []
+            size = 0
+            async for part in stream:
+                parts.append(part)
+                size += len(part)
+                held += len(part)
+                self._held_bytes += len(part)
+                self._check_size(size, most)
+            return b"".join(parts)
+
         try:
             self._check_size(_content_length(request), most)
             async with asyncio.timeout(BODY_SECONDS):
-                async for part in request.stream():
-                    parts.append(part)
-                    size += len(part)
-                    self._held_bytes += len(part)
-                    self._check_size(size, most)
-            yield b"".join(parts)
+                body = await read(request.stream())
+            yield body if codec is None else await read(packed.unpack(body, codec))
         except TimeoutError:
             raise RequestError(408, f"the body did not arrive within {BODY_SECONDS:g} seconds") from None
         finally:
-            self._held_bytes -= size
+            self._held_bytes -= held
 
     def _check_size(self, size: int, most: int) -> None:
         if size > most:

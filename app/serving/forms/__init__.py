@@ -1,5 +1,5 @@
-"""The forms in which a request gives its rows. form has what they share. tensors is that of V2. Every other file has a
-FORM of /v1/score and is found by listing this folder, so a new form is one new file.
+"""The forms in which a request gives its rows. form has what they share, packed unpacks compressed bodies. tensors is
+that of V2. Every other file has a FORM of /v1/score and is found by listing this folder, so a new form is one new file.
 """
 
 import pkgutil

@@ -23,9 +23,9 @@ _MOST_SHOWN = 500  # characters of a message: it may quote the request
 class RequestError(Exception):
     """A request that gets an error as its answer."""
 
-    def __init__(self, status: int, message: object) -> None:
+    def __init__(self, status: int, message: object, headers: dict[str, str] | None = None) -> None:
         super().__init__(str(message)[:_MOST_SHOWN])
-        self.status = status
+        self.status, self.headers = status, headers or {}
 
     def with_row_as(self, name_of: Callable[[int], str]) -> RequestError:
         """Return the error with another name of the row that its message begins with, if it begins with one."""

@@ -1,6 +1,7 @@
 """The service as processes, by clients that are not ours: tritonclient, curl, raw sockets, a browser."""
 
 import contextlib
+import gzip
 import json
 import re
 import shutil
@@ -74,8 +75,18 @@ def test_curl(port, golden, golden_scores, tmp_path):
             found = curl(address, "-H", f"content-type: {form}", *chunked, "--data-binary", body)
             assert json.loads(found)["scores"] == golden_scores
     assert json.loads(curl(address, "-d", body.replace("arrow", "json")))["scores"] == golden_scores
-    found = curl("-D", "-", address, "-H", "content-encoding: gzip", "--data-binary", body)
-    assert found.startswith("HTTP/1.1 415")
+    (tmp_path / "rows.gz").write_bytes(gzip.compress((tmp_path / "rows.arrow").read_bytes()))
+    packed = (
+        "-H",
+        f"content-type: {ARROW}",
+        "-H",
+        "content-encoding: gzip",
+        "--data-binary",
+        f"@{tmp_path / 'rows.gz'}",
+    )
+    assert json.loads(curl(address, *packed))["scores"] == golden_scores
+    found = curl("-D", "-", address, "-H", "content-encoding: br", "--data-binary", body)
+    assert found.startswith("HTTP/1.1 415") and "accept-encoding: gzip, zstd" in found
 
 
 def raw(port, sent, seconds=20):
