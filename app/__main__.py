@@ -45,6 +45,7 @@ EXAMPLES = {
     "predict": "bundle log.csv scores.csv --keep user",
     "bundle verify": "bundle",
     "bundle explain": "bundle -",
+    "bundle effects": "bundle log.csv --output device_0/effects.parquet",
     "bundle fold": "delta whole",
     "serve": "bundle --port 8000 --workers 2",
 }

@@ -39,6 +39,7 @@ BEYOND = {
     ("app.cli.predict", "data_prep.execution"),
     ("app.scoring.batch_prediction", "data_prep.execution"),
     ("app.scoring.batch_prediction", "data_prep.raw_log"),
+    ("app.scoring.effects", "data_prep.raw_log"),
 }
 MOST_ENTRIES = {"app": 14}  # of a folder; 12 elsewhere
 

@@ -1,4 +1,4 @@
-"""`python -m app bundle`, and `python -m app.cli.bundle` without MindSpore: check a bundle, or explain a score."""
+"""`python -m app bundle`, and `python -m app.cli.bundle` without MindSpore: check a bundle, or explain its scores."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any
 
 from app.cli.predict import main
 from app.scoring.delta import fold
+from app.scoring.effects import ROWS, VALUES, describe_effects, effects_of_log, write_effects
 from app.scoring.predictor import Predictor
+from common.memory import num_cores
 from common.packages import require
 
 
 def add_parser(commands: Any) -> None:
     """Add the command to those of `python -m app`."""
-    add_arguments(commands.add_parser("bundle", help="verify a bundle, or explain a row's score"))
+    add_arguments(commands.add_parser("bundle", help="verify a bundle, or explain its scores"))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +35,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     explain.add_argument("bundle", type=Path, metavar="BUNDLE")
     explain.add_argument("line", metavar="LINE", help="a line of a log, or - for the first of standard input")
     explain.set_defaults(command=_explain)
+    effects = subcommands.add_parser("effects", help="show how each column changes the scores of a log")
+    effects.add_argument("bundle", type=Path, metavar="BUNDLE")
+    effects.add_argument(
+        "inputs", nargs="+", metavar="INPUT", help="log, with or without labels: files, folders, globs"
+    )
+    effects.add_argument("--output", type=Path, metavar="FILE", help="a .csv or .parquet file of all figures")
+    effects.add_argument("--rows", type=int, default=ROWS, metavar="N", help=f"lines that are drawn ({ROWS})")
+    effects.add_argument("--seed", type=int, default=1, metavar="N", help="of the draw (1)")
+    effects.add_argument("--values", type=int, default=VALUES, metavar="N", help=f"of a category ({VALUES})")
+    effects.set_defaults(command=_effects)
 
 
 def _verify(arguments: argparse.Namespace) -> int:
@@ -63,6 +75,20 @@ def _explain(arguments: argparse.Namespace) -> int:
         unknown = "" if effect.in_vocabulary in (None, True) else " (out of vocabulary)"
         value = "(missing)" if effect.value is None else f"{effect.value}{unknown}"
         print(f"  {effect.field:12} {value:32} {effect.wide:+.6f} {effect.change:+.6f}")
+    return 0
+
+
+def _effects(arguments: argparse.Namespace) -> int:
+    require("onnxruntime")
+    output = arguments.output
+    if output and (output.suffix not in (".csv", ".parquet") or not output.parent.is_dir()):
+        raise ValueError(f"--output {output}: expected a .csv or .parquet file in a folder that is there")
+    predictor = Predictor.open(arguments.bundle, num_cores())
+    table = effects_of_log(predictor, arguments.inputs, arguments.rows, arguments.seed, arguments.values)
+    print(describe_effects(table))
+    if output:
+        write_effects(table, output)
+        print(output)
     return 0
 
 

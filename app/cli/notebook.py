@@ -28,10 +28,11 @@ from app.evaluation.metric_text import describe as describe_evaluation
 from app.run.claim import RunIsFinishedError
 from app.run.decision import read_state
 from app.run.folder import RunFolder, best_of_run, run_config
-from app.run.record import read_runs
-from app.run.report import report_page
+from app.run.record import EFFECTS, read_runs
+from app.run.report import leave_report, report_page
 from app.scoring.bundle_folder import read_manifest
 from app.scoring.bundle_tables import RowType
+from app.scoring.effects import VALUES, effects_of_log, effects_of_rows, write_effects
 from app.scoring.explain import ORDERS, FieldEffect
 from app.scoring.predictor import Predictor
 from app.trained import evaluate_split
@@ -247,6 +248,19 @@ class Run:
         See `Predictor.explain`.
         """
         return self.predictor.explain(rows, orders)
+
+    def effects(self, log: Log, values: int = VALUES) -> pd.DataFrame:
+        """Return the effects of the columns over a log's file or a table, which the run's report shows from then on.
+
+        Of a file, `app.scoring.effects.ROWS` lines are drawn. See `Predictor.effects`.
+        """
+        if arrow_table(log) is None:
+            table = effects_of_log(self.predictor, _paths(log), values=values)
+        else:
+            table = effects_of_rows(self.predictor, self.predictor.parsed(log), values)
+        write_effects(table, self.path / EFFECTS)
+        leave_report(self.path)
+        return table.to_pandas()
 
     @property
     def predictor(self) -> Predictor:

@@ -19,6 +19,7 @@ from app.run.decision import STATE_FILE
 from app.run.folder import CONFIG_FILE
 from app.run.logs import LOSS_LOG, METRICS, OP_TIMES, PROFILE_FOLDER
 
+EFFECTS = "effects.parquet"  # of the columns over a log, by the run's bundle
 _LOSSES = re.compile(r"wide_loss is (\S+), deep_loss is \S+")
 Points = tuple[list[float], list[float]]  # x, y
 
@@ -34,6 +35,7 @@ class RunRecord:
     lines: list[dict[str, Any]]  # of metrics.jsonl
     evaluations: list[dict[str, Any]]  # by rising step
     op_times: list[dict[str, Any]]
+    effects: tuple[dict[str, Any], list[dict[str, Any]]]  # what the table says of its rows, and its lines
 
     def points(self, key: str, split: str | None = None) -> Points:
         """Return steps and values of the lines that have `key` and are of `split` (None: of training)."""
@@ -127,7 +129,17 @@ def read_run(path: Path, name: str) -> RunRecord:
         lines=_read_lines(path / METRICS),
         evaluations=read_evaluations(path),
         op_times=json.loads(op_times.read_text(encoding="utf-8")) if op_times.is_file() else [],
+        effects=_read_effects(path / EFFECTS),
     )
+
+
+def _read_effects(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    if not path.is_file():
+        return {}, []
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    return json.loads(table.schema.metadata[b"effects"]), table.to_pylist()
 
 
 def _evaluation_line(content: dict[str, Any]) -> dict[str, Any]:

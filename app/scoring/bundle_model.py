@@ -1,22 +1,24 @@
-"""An open bundle: from chunks of raw rows to logits.
+"""An open bundle: from chunks of raw rows to logits, and its golden rows, by which one checks what scores here.
 
 Letters: n rows, B rows of one lookup, C fields, D width, N numeric columns.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow.parquet as pq
 
-from app.scoring.bundle_folder import ChainEntry, reexport_advice
+from app.scoring.bundle_folder import GOLDEN, TOLERANCE, ChainEntry, reexport_advice
 from app.scoring.bundle_tables import BundleTables, BundleTablesSpec, lookup
 from app.scoring.onnx_tower import MANY, TOWER, Tower
 from app.tables.fields import TableField, columns_of
 from app.tables.pooling import pool, position_weights, sum_over_positions
 from data_prep.encoding.encoder import Chunk, Examples, ParsedRows, open_lookup, options_of
-from data_prep.encoding.from_table import RawTable
+from data_prep.encoding.from_table import RawTable, table_to_chunk
 from data_prep.encoding.from_values import rejected
 from data_prep.options.log_format import LogFormat
 from data_prep.prepared.schema import Schema, read_schema
@@ -122,3 +124,28 @@ def _sum_over_fields(wide: np.ndarray) -> np.ndarray:
     """[B, C] -> [B], field by field, as training adds them (`sum` adds pairwise)."""
     total: np.ndarray = np.add.accumulate(wide, axis=1)[:, -1]
     return total
+
+
+def check_golden(model: BundleModel) -> int:
+    """Score the golden rows and return their number. Raises ValueError naming the first that scores otherwise."""
+    golden = pq.read_table(model.folder / GOLDEN)
+    expected = golden["logit"].to_numpy()
+    rows = golden.select([name for name, _ in model.log_format.fields])
+    logits = model.score_chunk(table_to_chunk(rows, model.log_format)).logits
+    bad = np.flatnonzero(are_apart(logits, expected, golden[TOLERANCE].to_numpy()))
+    if bad.size:
+        raise ValueError(
+            f"row {bad[0]} of {model.folder / GOLDEN} has logit {logits[bad[0]]} here, expected {expected[bad[0]]}; "
+            f"the packages here are {json.dumps(model.manifest.versions)} in the bundle: install requirements.txt"
+        )
+    return len(expected)
+
+
+def are_apart(logits: np.ndarray, expected: np.ndarray, tolerances: np.ndarray | float) -> np.ndarray:
+    """Return which of two evaluations of logits [n] differ by more than `tolerances`, bool [n].
+
+    Values beyond float32 have no difference.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        same = (logits == expected) | (np.abs(logits - expected) <= tolerances)
+    return ~(same | (np.asarray(tolerances) > np.finfo(np.float32).max))

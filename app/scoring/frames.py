@@ -17,7 +17,7 @@ def as_series(rows: Any, values: np.ndarray, name: str) -> Any:
     return load("polars").Series(name, values) if _is_of_polars(rows) else values
 
 
-def as_frame(rows: Any, columns: Mapping[str, np.ndarray]) -> Any:
+def as_frame(rows: Any, columns: Mapping[str, Any]) -> Any:
     """Return columns of rows as a table of the same kind, with the index of a pandas table. Lines get a table of
     pandas.
 

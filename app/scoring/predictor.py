@@ -14,11 +14,11 @@ import numpy as np
 
 from app.evaluation.score_bins import sigmoid
 from app.scoring.bundle_folder import GOLDEN, check_files, check_parent, read_chain, read_manifest
-from app.scoring.bundle_model import BundleModel
+from app.scoring.bundle_model import BundleModel, check_golden
 from app.scoring.distribution import Distribution, read_distribution
+from app.scoring.effects import VALUES, effects_of_rows
 from app.scoring.explain import ORDERS, FieldEffect, effects, parts_of_logits
 from app.scoring.frames import as_frame, as_series
-from app.scoring.golden_rows import check_golden
 from data_prep.encoding.encoder import Chunk, ParsedRows
 from data_prep.encoding.from_table import RawTable, arrow_table, table_to_chunk, table_to_rows
 from data_prep.encoding.from_values import cells_of_line, cells_to_chunk, lines_to_chunk, mappings_to_chunk, rejected
@@ -170,9 +170,20 @@ class Predictor(BundleModel):
         """
         if isinstance(rows, str | bytes | Mapping):
             return effects(self, self.lines_of([rows]))
-        return as_frame(rows, parts_of_logits(self._parsed(rows), self.log_format, self.logits_of_parsed, orders))
+        return as_frame(rows, parts_of_logits(self.parsed(rows), self.log_format, self.logits_of_parsed, orders))
 
-    def _parsed(self, rows: RawRows) -> ParsedRows:
+    def effects(self, rows: RawRows, values: int = VALUES) -> Any:
+        """Return the effects of the columns over rows, as a table of the same kind with a line for each ColumnEffect.
+
+        Of a column they are its mean change of the logit against a blank cell, as `explain` gives for a row, and the
+        mean absolute one: over all rows, by range of a number, and of the `values` of a category with the largest mean.
+        Raises as `score`.
+        """
+        table = effects_of_rows(self, self.parsed(rows), values)
+        return as_frame(() if hasattr(rows, "iloc") else rows, table.to_pydict())
+
+    def parsed(self, rows: RawRows) -> ParsedRows:
+        """Return raw rows parsed. Raises as `score`."""
         chunk = self.chunk_of(rows)
         if isinstance(chunk, RawTable):
             return chunk.rows

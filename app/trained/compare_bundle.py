@@ -11,8 +11,8 @@ from app.batches import Batch, read_batches, written_order
 from app.evaluation.measure import Scorer, intervals_of
 from app.evaluation.metrics import MetricStream, NothingToMeasureError
 from app.evaluation.results import Measurement
+from app.scoring.bundle_model import are_apart
 from app.scoring.distribution import Distribution
-from app.scoring.golden_rows import are_apart
 from app.scoring.predictor import Predictor
 from app.trained import card
 from app.trained.made_rows import make_rows

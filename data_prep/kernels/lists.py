@@ -31,6 +31,11 @@ class Lists:
         """The place of each value [M] in its list, from 0."""
         return places_in_lists(self.lengths)
 
+    def copies(self, kept: NDArray[np.bool_]) -> Lists:
+        """Return a copy of the lists for each row of `kept` [copies, n], one after the other, other lists empty."""
+        values = self.values.take(np.nonzero(kept[:, self.rows])[1])
+        return Lists(values, (self.lengths * kept).ravel(), (self.cut & kept).ravel())
+
 
 def places_in_lists(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the place of each value of lists of these lengths, from 0."""

@@ -91,6 +91,16 @@ class Cells(NamedTuple):
     def take(self, indices: NDArray[np.int64]) -> Cells:
         return Cells(self.values.take(indices), self.present.take(indices))
 
+    def copies(self, kept: NDArray[np.bool_]) -> Cells:
+        """Return a copy of the cells for each row of `kept` [copies, n], one after the other, other cells missing."""
+        cells, chosen = self.take(np.tile(np.arange(len(self.present)), len(kept))), kept.ravel()
+        values = cells.values
+        if isinstance(values, Strings):
+            values = replace(values, lengths=values.lengths * chosen)
+        else:
+            values = np.where(chosen, values, values.dtype.type(0))
+        return Cells(values, cells.present & chosen)
+
 
 def cells_of_block(names: Sequence[str], block: Cells) -> dict[str, Cells]:
     """Return a block's rows as columns of these names. Its arrays are [len(names), n]."""
@@ -136,14 +146,19 @@ class ParsedRows:
             columns[name] = Cells(texts, lists[name].lengths > 0)
         return replace(self, lists=lists, columns=columns) if lists else self
 
-    def blanked(self, name: str) -> ParsedRows:
-        """Return the rows with all cells of a field missing."""
-        values, present = self.columns[name]
-        lengths = np.zeros(len(present), np.int64)
-        blank = replace(values, lengths=lengths) if isinstance(values, Strings) else np.zeros_like(values)
-        cells = Cells(blank, np.zeros_like(present))
-        lists = {name: Lists(Strings.of([]), lengths, cells.present)} if name in self.lists else {}
-        return replace(self, columns=self.columns | {name: cells}, lists=self.lists | lists, value_block=None)
+    def blanked(self, *names: str) -> ParsedRows:
+        """Return the rows once for each of `names`, one copy after the other, each with all cells of its field missing.
+
+        A name that is no field blanks nothing. The copies have neither weights nor keys.
+        """
+        of_copies, num_rows = np.array(names)[:, None], len(self.labels)
+        kept = {name: np.broadcast_to(of_copies != name, (len(names), num_rows)) for name in self.columns}
+        return ParsedRows(
+            row_numbers=np.tile(self.row_numbers, len(names)),
+            labels=np.tile(self.labels, len(names)),
+            columns={name: cells.copies(kept[name]) for name, cells in self.columns.items()},
+            lists={name: lists.copies(kept[name]) for name, lists in self.lists.items()},
+        )
 
     def number_columns(self, columns: Sequence[CategoricalColumn]) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
         """Return the categories of `columns` that are numbers, and where they are present, both [M, n]."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
@@ -50,16 +50,25 @@ def format_to_score(files: Sequence[LogFile], log_format: LogFormat, keep: Seque
 
 
 def _has_labels(files: Sequence[LogFile], log_format: LogFormat) -> bool:
-    file, found = files[0], list[bool]()
-    of_log = file_of_log(0, "", 0, file, log_format)
-    with closing(first_chunks(file, log_format, of_log, _CHUNK_BYTES)) as chunks:
-        for _, task in chunks:
-            chunk = task.load()
+    found = list[bool]()
+    with closing(chunks_of(files[:1], log_format)) as chunks:
+        for chunk in chunks:
             lines = chunk.lines.split(b"\n")[: min(chunk.num_lines, _SAMPLED_LINES - len(found))]
             found += [has_label(line, log_format, chunk.is_bare) for line in lines]
             if len(found) == _SAMPLED_LINES:
                 break
     return 2 * sum(found) >= len(found)  # some lines may be bad
+
+
+def chunks_of(files: Sequence[LogFile], log_format: LogFormat) -> Generator[Chunk, None, None]:
+    """Yield the chunks of a log in its order, read in this process. Raises as `open_reader`."""
+    num_lines = 0
+    for place, file in enumerate(files):
+        of_log = file_of_log(place, file.name if len(files) > 1 else "", num_lines, file, log_format)
+        with closing(first_chunks(file, log_format, of_log, _CHUNK_BYTES)) as chunks:
+            for _, task in chunks:
+                num_lines += task.num_lines
+                yield task.load()
 
 
 def read_log(

@@ -1,5 +1,5 @@
-"""`report.html` of a run, or of several laid over one another, drawn from the run folders alone: quality and speed make
-its sections, run_report the page.
+"""`report.html` of a run, or of several laid over one another, drawn from the run folders alone: quality,
+column_effects and speed make its sections, run_report the page.
 """
 
 from app.run.report.run_report import REPORT_FILE, leave_report, report_page, write_report

@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from app.run.record import RunRecord, read_runs
+from app.run.report.column_effects import effects
 from app.run.report.quality import evaluations, learning, metrics_over_steps
 from app.run.report.speed import embedding_tables, operators, samples_per_second, time_and_memory
 from common.files import write_whole
@@ -47,7 +48,16 @@ def report_page(runs: Sequence[RunRecord]) -> str:
     warnings = [Part("warning", f"{run.name}: {text}" if several else text) for run in runs for text in _warnings(run)]
     overview = Section("Runs", Part("table", OVERVIEW, [_overview(run) for run in runs]), *warnings)
     figures = [Part("tiles", _key_figures(runs[0])), *warnings]
-    sections = [learning, metrics_over_steps, evaluations, time_and_memory, operators, embedding_tables, _settings]
+    sections = [
+        learning,
+        metrics_over_steps,
+        evaluations,
+        effects,
+        time_and_memory,
+        operators,
+        embedding_tables,
+        _settings,
+    ]
     return render_page(
         title,
         "; ".join(_subtitle(run, several) for run in runs),

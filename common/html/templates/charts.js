@@ -99,7 +99,7 @@ function drawBars(plot, bars, labels, drawn, room) {
   const axis = plot.xaxes[0];
   labelTicks(axis, labels.map((label, i) => [i + 0.5, label]));
   const longest = Math.max(...labels.map((label) => label.length));
-  if (longest * LETTER * labels.length < room - 60) return;
+  if ((longest + 1) * LETTER * labels.length < room - 60) return;
   axis.major_label_orientation = 0.6;
   // Slanted labels overlap as boxes long before they do as text.
   if ((room - 60) / labels.length > 12) axis.major_label_policy = new Bokeh.AllLabels();

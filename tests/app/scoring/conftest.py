@@ -5,6 +5,8 @@ import itertools
 import shutil
 
 import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from app.checkpoint.write import ModelState
@@ -12,8 +14,11 @@ from app.scoring.predictor import Predictor
 from app.tables.interface import TableState
 from app.tables.model_fields import fields_of_model, num_deep_inputs
 from app.trained.write_bundle import PACKAGES, ExportedModel, finish, write_model
+from data_prep.encoding.from_table import arrow_table
+from data_prep.options.log_format import LogFormat
 from data_prep.options.options_file import read_options
 from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.in_memory import prepare_table
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
 
@@ -116,3 +121,34 @@ def text_dataset(tmp_path_factory, make_avazu, project):
 def text_bundle(make_bundle, text_dataset, tiny_config):
     config = tiny_config()
     return make_bundle(text_dataset, config, random_state(read_schema(text_dataset), config))
+
+
+@pytest.fixture(scope="module")
+def typed_bundle(make_bundle, make_state, tiny_config, tmp_path_factory):
+    """Floats, times, lists, a cross of a bucket and one of a list."""
+    generator, count = np.random.default_rng(1), 300
+    columns = {
+        "count": pd.Series(generator.integers(0, 50, count), dtype="Int64").mask(generator.random(count) < 0.2),
+        "price": np.where(generator.random(count) < 0.2, np.nan, generator.gamma(2, 10, count)),
+        "seen": pd.Timestamp("2025-03-01") + pd.to_timedelta(generator.integers(0, 10**6, count), unit="s"),
+        "tags": [list("xyz"[: generator.integers(4)]) for _ in range(count)],
+        "shop": generator.choice(["a", "b", None], count),
+        "clicked": generator.random(count) < 0.3,
+    }
+    kinds = dict(zip(columns, ("integer", "float", "timestamp", "list", "string", "label"), strict=True))
+    log_format = LogFormat(kinds, timestamps={"seen": "milliseconds"})
+    crosses = (("shop", "count_bucket"), ("tags", "shop"))
+    options = PrepareOptions(data=log_format, min_count=1, workers=1, integer_buckets=True, crosses=crosses)
+    folder = tmp_path_factory.mktemp("typed") / "prepared"
+    schema, config = prepare_table(arrow_table(pd.DataFrame(columns)), folder, options), tiny_config()
+    return make_bundle(folder, config, make_state(schema, config))
+
+
+@pytest.fixture(scope="module", params=["tiny_bundle", "text_bundle", "typed_bundle"])
+def scored(request):
+    """A predictor of numbers and hex values, of text with crosses, of other kinds; made-up rows under another index."""
+    predictor = Predictor.open(request.getfixturevalue(request.param))
+    names = [name for name, _ in predictor.log_format.fields]
+    rows = pq.read_table(predictor.folder / "golden.parquet", columns=names).to_pandas()
+    rows.index = np.random.default_rng(1).permutation(len(rows)) + 1000
+    return predictor, rows

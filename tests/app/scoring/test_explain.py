@@ -5,17 +5,12 @@ import sys
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from app.scoring.explain import INTERCEPT, parts_of_logits
-from app.scoring.predictor import Predictor
-from data_prep.encoding.from_table import arrow_table
 from data_prep.encoding.from_values import mappings_to_chunk
 from data_prep.kernels.numpy_kernels import parse_chunk
 from data_prep.options.log_format import LogFormat
-from data_prep.options.prepare_options import PrepareOptions
-from data_prep.pipeline.in_memory import prepare_table
 
 FOUR = LogFormat({"label": "label", **dict.fromkeys("abcd", "string")}, ",")
 
@@ -55,37 +50,6 @@ def test_more_orders_come_close_if_three_columns_act_together():
 def test_an_explanation_needs_an_order():
     with pytest.raises(ValueError, match="1 order of the columns or more; found orders=0"):
         parts_of_logits(rows_of("a"), FOUR, logits_by(lambda x: x[0]), 0)
-
-
-@pytest.fixture(scope="module")
-def typed_bundle(make_bundle, make_state, tiny_config, tmp_path_factory):
-    """Floats, times, lists, a cross of a bucket and one of a list."""
-    generator, count = np.random.default_rng(1), 300
-    columns = {
-        "count": pd.Series(generator.integers(0, 50, count), dtype="Int64").mask(generator.random(count) < 0.2),
-        "price": np.where(generator.random(count) < 0.2, np.nan, generator.gamma(2, 10, count)),
-        "seen": pd.Timestamp("2025-03-01") + pd.to_timedelta(generator.integers(0, 10**6, count), unit="s"),
-        "tags": [list("xyz"[: generator.integers(4)]) for _ in range(count)],
-        "shop": generator.choice(["a", "b", None], count),
-        "clicked": generator.random(count) < 0.3,
-    }
-    kinds = dict(zip(columns, ("integer", "float", "timestamp", "list", "string", "label"), strict=True))
-    log_format = LogFormat(kinds, timestamps={"seen": "milliseconds"})
-    crosses = (("shop", "count_bucket"), ("tags", "shop"))
-    options = PrepareOptions(data=log_format, min_count=1, workers=1, integer_buckets=True, crosses=crosses)
-    folder = tmp_path_factory.mktemp("typed") / "prepared"
-    schema, config = prepare_table(arrow_table(pd.DataFrame(columns)), folder, options), tiny_config()
-    return make_bundle(folder, config, make_state(schema, config))
-
-
-@pytest.fixture(scope="module", params=["tiny_bundle", "text_bundle", "typed_bundle"])
-def scored(request):
-    """A predictor of numbers and hex values, of text with crosses, of other kinds; made-up rows under another index."""
-    predictor = Predictor.open(request.getfixturevalue(request.param))
-    names = [name for name, _ in predictor.log_format.fields]
-    rows = pq.read_table(predictor.folder / "golden.parquet", columns=names).to_pandas()
-    rows.index = np.random.default_rng(1).permutation(len(rows)) + 1000
-    return predictor, rows
 
 
 def test_parts_add_up_to_the_logit_under_the_table_s_index(scored):

@@ -3,6 +3,8 @@
 import json
 import re
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from app.run.record import read_runs
@@ -148,6 +150,27 @@ def test_what_went_wrong_comes_first(make_run):
         "auc on valid has not risen",
     ):
         assert words in first
+
+
+def test_effects_in_the_run_s_folder_are_drawn(make_run):
+    def line(column, cells, value, change):
+        of = {"column": column, "cells": cells, "value": value, "low": None, "high": None, "rows": 10}
+        return of | {"mean_change": change, "mean_absolute_change": abs(change)}
+
+    lines = [line("I1", "all", None, 0.5), line("I1", "missing", None, 0.0), line("I1", "range", "0 to 3", -0.5)]
+    lines += [line("C1", "all", None, 0.2), line("C1", "value", "<b>", 0.2), line("C2", "all", None, 0.0)]
+    about = {"rows": 90, "lines": 2_000, "drawn": 100, "seed": 7, "step": 40}
+    run = make_run("device_0")
+    assert "bundle effects BUNDLE LOG --output device_0/effects.parquet" in page_of(run)
+    table = pa.Table.from_pylist(lines).replace_schema_metadata({"effects": json.dumps(about)})
+    pq.write_table(table, run / "effects.parquet")
+    page = page_of(run)
+    assert "90 rows, drawn from 2,000 by seed 7, the model of step 40" in page
+    drawn = charts(page)
+    assert drawn["Mean absolute change by column"]["bars"][0]["tops"] == [0.5, 0.2, 0]
+    assert drawn["I1: by its number"]["labels"] == ["0 to 3"] and drawn["C1: its strongest values"]["labels"] == ["<b>"]
+    both = charts(page_of(run, make_run("device_0.1")))
+    assert "Mean absolute change by column" in both and "I1: by its number" not in both
 
 
 def test_a_folder_without_a_run_is_refused_and_nothing_is_written(make_run, tmp_path):

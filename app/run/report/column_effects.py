@@ -1,0 +1,62 @@
+"""Charts of how far each column moves the logit over a log, by which numbers and by which values."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any
+
+from app.run.record import RunRecord
+from app.run.report.quality import label
+from common.html.charts import Axis, Bars, Chart, bar_chart
+from common.html.page import Part, Section
+
+TITLE = "Effects of the columns"
+NOT_THERE = "No table of effects: python -m app bundle effects BUNDLE LOG --output {0}/effects.parquet writes one."
+NOTE = (
+    "The effect of a cell is the change of the logit against a blank cell, as in the explanation of a row. A cross "
+    "counts in each of its columns. +0.7 doubles the odds of a click."
+)
+MOST_COLUMNS = 60
+MOST_CURVES = 24  # columns with a chart of their own
+CHANGE = Axis("mean change of the logit")
+
+
+def effects(runs: Sequence[RunRecord]) -> Section:
+    """Draw the mean absolute effect of each column and, of a single run, the strongest columns by number and value."""
+    explained = [run for run in runs if run.effects[1]]
+    if not explained:
+        return Section(TITLE, note=NOT_THERE.format(runs[0].name if len(runs) == 1 else "RUN"))
+    whole = [
+        {line["column"]: line["mean_absolute_change"] for line in run.effects[1] if line["cells"] == "all"}
+        for run in explained
+    ]
+    columns = list(dict.fromkeys(name for of_run in whole for name in of_run))[:MOST_COLUMNS]
+    bars = [
+        Bars(label(runs, run, "mean absolute change"), [of_run.get(name, 0.0) for name in columns])
+        for run, of_run in zip(explained, whole, strict=True)
+    ]
+    charts = [bar_chart("Mean absolute change by column", columns, bars, Axis("change of the logit"))]
+    if len(runs) == 1:
+        by_column = itertools.groupby(runs[0].effects[1], itemgetter("column"))
+        charts += [
+            chart for name, lines in itertools.islice(by_column, MOST_CURVES) for chart in _of_column(name, lines)
+        ]
+    return Section(TITLE, Part("charts", charts), note=f"{NOTE} {' '.join(_source(runs, run) for run in explained)}")
+
+
+def _of_column(name: str, lines: Any) -> list[Chart]:
+    """Return the chart of a number's curve or a category's strongest values, or none if it has neither."""
+    parts = [line for line in lines if line["value"] is not None]
+    if not parts:
+        return []
+    texts, changes = [part["value"] for part in parts], [part["mean_change"] for part in parts]
+    words = "by its number" if parts[0]["cells"] == "range" else "its strongest values"
+    return [bar_chart(f"{name}: {words}", texts, [Bars("mean change", changes)], CHANGE, "half")]
+
+
+def _source(runs: Sequence[RunRecord], run: RunRecord) -> str:
+    about = run.effects[0]
+    drawn = f"drawn from {about['lines']:,} by seed {about['seed']}, " if about["drawn"] < about["lines"] else ""
+    return f"{label(runs, run, 'Measured')}: {about['rows']:,} rows, {drawn}the model of step {about['step']:,}."

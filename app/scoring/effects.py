@@ -1,0 +1,243 @@
+"""Effects of the columns over many rows: how far each moves the logit, at which numbers, and by which values.
+
+The effect of a cell is that of `explain`: the change of the logit against a blank cell. A cross counts in the effect of
+each of its columns.
+
+Letters: n rows, K columns that are fields.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from app.scoring.bundle_model import BundleModel
+from app.scoring.explain import changes_of_logits
+from common.hashing import mix64
+from common.text import number_text
+from data_prep.encoding.encoder import Chunk, ParsedRows
+from data_prep.options.log_format import LogFormat
+from data_prep.raw_log.line_cells import add_label
+from data_prep.raw_log.log_files import find_log
+from data_prep.raw_log.scoring_pass import chunks_of, format_to_score
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+RANGES = 10  # of a number, with about as many rows each
+VALUES = 20  # of a category, those with the largest mean changes
+RARE = 1_000  # a value that fewer than one of so many rows have is no strong one: its mean is chance
+ROWS = 100_000  # of a log
+_SHOWN = 3  # cells of a column, as a line of text
+_SEEDS = 0x9E3779B97F4A7C15
+
+
+@dataclass(frozen=True)
+class ColumnEffect:
+    """Mean changes of the logit by cells of a column: `all` cells, the `missing` ones, a `range`, or a `value`."""
+
+    column: str
+    cells: str
+    value: str | None  # a range in words
+    low: float | None  # the smallest and the largest number of a range; times in milliseconds since 1970
+    high: float | None
+    rows: int
+    mean_change: float
+    mean_absolute_change: float
+
+
+Explained = tuple[ParsedRows, np.ndarray]  # rows with their changes [K, n]
+
+
+def effects_of_rows(model: BundleModel, rows: ParsedRows, values: int = VALUES) -> pa.Table:
+    """Return the effects as a table with a line for each ColumnEffect, the column that changes most first.
+
+    Takes K + 1 scores a row. What the table says of the rows is in its metadata, see `about_effects`.
+    """
+    return _table(model, [(rows, changes_of_logits(model, rows))], values, {"lines": len(rows.labels)})
+
+
+def effects_of_log(
+    model: BundleModel,
+    inputs: Sequence[str],
+    most_rows: int = ROWS,
+    seed: int = 1,
+    values: int = VALUES,
+) -> pa.Table:
+    """Return the effects over a log, or over `most_rows` lines drawn from it by `seed`. Bad lines are left out.
+
+    The inputs are those of `batch_prediction.predict`. Raises ValueError if no line is good.
+    """
+    if min(most_rows, values) < 1:
+        raise ValueError(f"expected 1 row and 1 value or more, found {most_rows} and {values}")
+    files, explained = find_log(list(inputs)), list[Explained]()
+    log_format = format_to_score(files, model.log_format, ())
+    labelled, sample = model.log_format.label_column in log_format.columns, _Sample(most_rows, seed)
+    for chunk in chunks_of(files, log_format):
+        sample.add(chunk)
+    for chunk in sample.chunks():
+        parsed, _ = model.encoder.encode(chunk if labelled else add_label(chunk, model.log_format))
+        explained.append((parsed.rows, changes_of_logits(model, parsed.rows)))
+    drawn = min(most_rows, sample.num_lines)
+    if not any(len(rows.labels) for rows, _ in explained):
+        raise ValueError(f"{', '.join(inputs)}: none of {drawn:,} lines is good. Is it a log of the model's columns?")
+    return _table(model, explained, values, {"lines": sample.num_lines, "drawn": drawn, "seed": seed})
+
+
+def _table(model: BundleModel, explained: Sequence[Explained], values: int, about: dict[str, Any]) -> pa.Table:
+    import pyarrow as pa
+
+    num_rows = sum(len(rows.labels) for rows, _ in explained)
+    about = {"drawn": about["lines"], **about, "rows": num_rows, "step": model.manifest.checkpoint["step"]}
+    names = [field.name for field in fields(ColumnEffect)]
+    text, number = pa.string(), pa.float64()
+    types = [text, text, text, number, number, pa.int64(), number, number]
+    schema = pa.schema(zip(names, types, strict=True), metadata={"effects": json.dumps(about)})
+    effects = _summed(explained, model.log_format, values)
+    return pa.Table.from_pylist([asdict(effect) for effect in effects], schema)
+
+
+def write_effects(table: pa.Table, output: Path) -> None:
+    """Write effects as a .csv or .parquet file, in place of one that is there."""
+    import pyarrow.csv as pa_csv
+    import pyarrow.parquet as pq
+
+    beside = output.with_name(f"{output.name}.tmp")
+    write = pq.write_table if output.suffix == ".parquet" else pa_csv.write_csv
+    write(table, beside)
+    beside.replace(output)
+
+
+def describe_effects(table: pa.Table) -> str:
+    """Return effects as the lines that a user reads: a column each, with its most extreme ranges or values."""
+    about, by_column = about_effects(table), dict[str, list[dict[str, Any]]]()
+    for line in table.to_pylist():
+        by_column.setdefault(line["column"], []).append(line)
+    of = f"{about['rows']:,} good ones of {about['drawn']:,} lines, of {about['lines']:,} in all"
+    lines = [f"effects over {of}: mean absolute change of the logit, and the cells with the largest mean changes"]
+    for column, (whole, *parts) in by_column.items():
+        strongest = sorted(parts, key=lambda part: -abs(part["mean_change"]))[:_SHOWN]
+        texts = [f"{part['value'][:24]} {part['mean_change']:+.4f}" for part in strongest if part["value"] is not None]
+        lines.append(f"  {column:16} {whole['mean_absolute_change']:.4f}  {', '.join(texts)}")
+    return "\n".join(lines)
+
+
+def about_effects(table: pa.Table) -> dict[str, Any]:
+    """Return what a table of effects says of the rows."""
+    return json.loads(table.schema.metadata[b"effects"])
+
+
+class _Sample:
+    """The lines whose keys, random numbers made of their numbers and a seed, are the smallest."""
+
+    def __init__(self, most_rows: int, seed: int) -> None:
+        self.num_lines, self._most_rows, self._seed = 0, most_rows, np.uint64(seed * _SEEDS % 2**64)
+        self._bound = np.uint64(2**64 - 1)  # no larger key is among them
+        self._drawn: list[tuple[np.ndarray, Chunk]] = []
+
+    def add(self, chunk: Chunk) -> None:
+        """Draw from the next chunk of the log."""
+        numbers = np.arange(self.num_lines, self.num_lines + chunk.num_lines, dtype=np.uint64)
+        self.num_lines += chunk.num_lines
+        self._drawn.append(_up_to(self._bound, mix64(numbers + self._seed), chunk))
+        if sum(len(keys) for keys, _ in self._drawn) > 2 * self._most_rows:
+            self._cut()
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Return the drawn lines in the log's order."""
+        self._cut()
+        return (chunk for _, chunk in self._drawn)
+
+    def _cut(self) -> None:
+        keys = np.concatenate([np.zeros(0, np.uint64), *(keys for keys, _ in self._drawn)])
+        if len(keys) > self._most_rows:
+            self._bound = np.partition(keys, self._most_rows - 1)[self._most_rows - 1]
+        cut = (_up_to(self._bound, *drawn) for drawn in self._drawn)
+        self._drawn = [drawn for drawn in cut if len(drawn[0])]
+
+
+def _up_to(bound: np.uint64, keys: np.ndarray, chunk: Chunk) -> tuple[np.ndarray, Chunk]:
+    """Return the lines of a chunk whose keys are not above `bound`, and these keys."""
+    chosen = np.flatnonzero(keys <= bound)
+    if len(chosen) == len(keys):
+        return keys, chunk
+    lines = chunk.lines.split(b"\n")
+    return keys[chosen], replace(chunk, num_lines=len(chosen), lines=b"".join(lines[at] + b"\n" for at in chosen))
+
+
+def _summed(explained: Sequence[Explained], log_format: LogFormat, values: int) -> list[ColumnEffect]:
+    by_column = []
+    for place, (name, _) in enumerate(log_format.fields):
+        changes = np.concatenate([changes[place] for _, changes in explained]).astype(np.float64)
+        present = np.concatenate([rows.columns[name].present for rows, _ in explained])
+        whole = [_mean(name, "all", changes)]
+        whole += [_mean(name, "missing", changes[~present])] if not present.all() else []
+        if name in log_format.numeric_fields:
+            numbers = np.concatenate([rows.columns[name].values for rows, _ in explained])
+            parts = _ranges(name, numbers[present], changes[present], name in log_format.time_fields)
+        else:
+            parts = _strongest(name, *_values(name, explained, changes), max(len(changes) // RARE, 1), values)
+        by_column.append([*whole, *parts])
+    by_column.sort(key=lambda effects: -effects[0].mean_absolute_change)
+    return [effect for effects in by_column for effect in effects]
+
+
+def _mean(column: str, cells: str, changes: np.ndarray, **of: Any) -> ColumnEffect:
+    mean, absolute = (float(each.mean()) if len(each) else 0.0 for each in (changes, np.abs(changes)))
+    named = {"value": None, "low": None, "high": None, **of}
+    return ColumnEffect(column, cells, **named, rows=len(changes), mean_change=mean, mean_absolute_change=absolute)
+
+
+def _ranges(column: str, numbers: np.ndarray, changes: np.ndarray, are_times: bool) -> list[ColumnEffect]:
+    """Return the curve of a number: ranges that hold about as many rows each, a frequent number being one alone."""
+    if not len(numbers):
+        return []
+    ends = np.unique(np.quantile(numbers, np.linspace(0, 1, RANGES + 1)[1:], method="inverted_cdf"))
+    places = np.searchsorted(ends, numbers)
+    curve = []
+    for place in range(len(ends)):
+        inside = numbers[places == place]
+        low, high = float(inside.min()), float(inside.max())
+        texts = [_time_text(end) if are_times else number_text(end) for end in sorted({low, high})]
+        value = " to ".join(dict.fromkeys(texts))
+        curve.append(_mean(column, "range", changes[places == place], value=value, low=low, high=high))
+    return curve
+
+
+def _time_text(milliseconds: float) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _values(name: str, explained: Sequence[Explained], changes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return each value of a category, and the change of its row. A list has several values of the same change."""
+    values, places, first = [], [], 0
+    for rows, _ in explained:
+        cells, num_rows = rows.columns[name], len(rows.labels)
+        if name in rows.lists:
+            found, rows_of = rows.lists[name].values, rows.lists[name].rows
+        else:
+            rows_of = np.flatnonzero(cells.present)
+            found = cells.values.take(rows_of)
+        values.append(found if isinstance(found, np.ndarray) else np.array(found.tolist(), object))
+        places.append(first + rows_of)
+        first += num_rows
+    return np.concatenate(values), changes[np.concatenate(places)]
+
+
+def _strongest(column: str, values: np.ndarray, changes: np.ndarray, least: int, most: int) -> list[ColumnEffect]:
+    """Return the values that `least` rows have, or more, those with the largest mean change first."""
+    distinct, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    means = np.bincount(places, changes, len(distinct)) / np.maximum(counts, 1)
+    frequent = np.flatnonzero(counts >= least)
+    chosen = frequent[np.argsort(-np.abs(means[frequent]), kind="stable")[:most]]
+    return [_mean(column, "value", changes[places == place], value=_text(distinct[place])) for place in chosen]
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else f"{int(value):08x}"
