@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from common.text import number_text, shortened
 from data_prep.checks.inspect import print_table
 from data_prep.checks.rejects import Findings, check_rejects
-from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.crosses import text_columns
 from data_prep.kernels.lists import Lists
+from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.parsed import Chunk, ParsedRows
 from data_prep.options.columns import CategoricalColumn
 from data_prep.options.log_format import LogFormat

@@ -19,7 +19,7 @@ from data_prep.checks.guess_kind import Guess, Labels, guess, missing_words
 from data_prep.checks.label import NO_LABEL, Label, chosen_label, find_label
 from data_prep.checks.pre_check import Column as LeakColumn
 from data_prep.checks.pre_check import leaking_columns
-from data_prep.kernels.choose import choose_kernels
+from data_prep.kernels.native import choose_kernels
 from data_prep.options.kinds import KINDS
 from data_prep.options.log_format import LogFormat
 

@@ -26,9 +26,9 @@ from data_prep.encoding.lookup_file import (
     merge_lookup_tables,
 )
 from data_prep.kernels import numpy_kernels
-from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.crosses import text_columns
 from data_prep.kernels.lists import Lists
+from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.parsed import Chunk, ParsedChunk, ParsedRows
 from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import BOOLEANS, LogFormat

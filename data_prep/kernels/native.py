@@ -11,12 +11,14 @@ import itertools
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.native_library import NativeLibrary, address, output_address
+from data_prep.kernels import numpy_kernels
 from data_prep.kernels.lists import Lists
 from data_prep.kernels.numpy_kernels import FieldLookup, StringLookup, ids_room
 from data_prep.kernels.parsed import (
@@ -42,6 +44,18 @@ class _LogKernels(NativeLibrary):
 
 LIBRARY = _LogKernels("log_kernels", __file__, ["log_kernels.h"], "log kernels are", "choose prepare.kernels=numpy")
 load, is_available = LIBRARY.load, LIBRARY.is_available
+
+
+@functools.cache
+def choose_kernels(choice: str) -> ModuleType:
+    """Return this module or `numpy_kernels`, which have the same functions. "auto" takes native ones that are built.
+
+    Raises OSError if "native" is chosen and not built.
+    """
+    if choice == "native":
+        load()
+    return sys.modules[__name__] if choice != "numpy" and is_available() else numpy_kernels
+
 
 _Texts, _Format, _Rows, _Rejects, _Vocabulary = (
     LIBRARY.interface.structures[f"LogKernels{name}"] for name in ("Strings", "Format", "Rows", "Rejects", "Vocabulary")

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from common.native_library import address, output_address
 from data_prep.kernels import counting, native
-from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.counting import NUM_BINS, CountedStrings, add_up
-from data_prep.kernels.native import load, texts_in_c
+from data_prep.kernels.native import choose_kernels, load, texts_in_c
 from data_prep.kernels.strings import Strings
 
 _ALL_BITS = 2**64 - 1

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from data_prep.execution import memory_limit
 from data_prep.execution.prepared_folder import REJECTS_FILE, WorkDir
-from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.counting import NOTHING, CountedStrings, count_float_bins, merge
 from data_prep.kernels.crosses import cut_rows, presence, text_columns
 from data_prep.kernels.lists import Lists
+from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.native_counting import choose_counting
 from data_prep.kernels.parsed import Chunk, ParsedChunk, ParsedRows
 from data_prep.options.prepare_options import PrepareOptions

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from common.hashing import GOLDEN, mix64
 from data_prep.execution.pieces import Pieces, storable
-from data_prep.kernels.choose import choose_kernels
+from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.parsed import Chunk, ParsedRows
 from data_prep.options.prepare_options import PrepareOptions
 

@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 
 from data_prep.__main__ import main
 from data_prep.checks.propose import describe
-from data_prep.kernels.choose import choose_kernels
+from data_prep.kernels.native import choose_kernels
 from tests.data_prep.checks.generated_tables import access_table, ad_table, write_csv
 
 ROWS = 1_200

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from data_prep.encoding.vocabulary import FieldVocabulary, make_lookup, write_lookup_tables
 from data_prep.kernels import native, native_counting, numpy_kernels
-from data_prep.kernels.choose import choose_kernels
 from data_prep.kernels.counting import count_bins, count_strings, count_values
+from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.numpy_kernels import encode_values, find_strings
 from data_prep.kernels.parsed import MISSING
 from data_prep.kernels.strings import Strings

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.kernels import native
-from data_prep.kernels.choose import choose_kernels
+from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.parsed import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
 from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import LogFormat
