@@ -52,7 +52,7 @@ def test_settings_exist(page: Path) -> None:
     assert [name for name in named if name not in known] == []
 
 
-_OPTIMIZER_KEYS = ("learning_rate", "schedule.name")  # the page lists them once for all optimizers
+_OPTIMIZER_KEYS = ("l2", "learning_rate", "schedule.name")  # the page lists them once for all optimizers
 
 
 def _settings() -> set[str]:

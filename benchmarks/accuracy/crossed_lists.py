@@ -2,7 +2,7 @@
 
     python -m benchmarks.accuracy.crossed_lists [--rows 40000] [--seeds 1] [--work FOLDER]
 
-Each log is prepared without crosses and with [[user, genres]], with a mean and with a sum over a row's pairs. The recipe
+Each log is prepared without crosses, and with [[user, genres]] as a mean and as a sum over a row's pairs. The recipe
 few_rows is trained on each, with a wide part that lets the weights of pairs grow, which some tens of rows have. It is
 compared with logistic regression on the same rows.
 """
