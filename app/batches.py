@@ -9,6 +9,7 @@ Letters: B batch, P positions of ids, N numeric fields, n rows of a block.
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 import time
@@ -120,31 +121,36 @@ def read_batches(
 ) -> Iterator[Batch]:
     """Yield the batches of one pass, from batch `first_batch` (0, 1, …) on."""
     pool_ends = np.cumsum([order.block_sizes[pool].sum() for pool in order.pools], dtype=np.int64)
-    pool = int(np.searchsorted(pool_ends, first_batch * batch_size, side="right"))
-    skip = first_batch * batch_size - int(pool_ends[pool - 1] if pool else 0)
-    rest: list[Examples] = []  # fewer than a batch
-    for rows in _read_pools(folder, schema, split, order, pool):
-        rows, skip = rows.take(slice(skip, None)), 0
-        rows = concatenate([*rest, rows])
-        whole = len(rows) - len(rows) % batch_size
-        for start in range(0, whole, batch_size):
-            yield _batch(rows.take(slice(start, start + batch_size)))
-        rest = [rows.take(slice(whole, None))] if whole < len(rows) else []
-    yield from map(_batch, rest)
+    first_pool = int(np.searchsorted(pool_ends, first_batch * batch_size, side="right"))
+    start = first_batch * batch_size - int(pool_ends[first_pool - 1] if first_pool else 0)
+    pools = order.pools[first_pool:]
+    blocks = read_blocks(folder, schema, split, [int(number) for pool in pools for number in pool])
+    parts: list[Examples] = []  # of the next batch
+    missing = batch_size
+    ahead: list[Examples] = []  # blocks of the next pool
+    for number, (pool, next_pool) in enumerate(itertools.zip_longest(pools, pools[1:], fillvalue=()), first_pool):
+        rows = concatenate([*ahead, *itertools.islice(blocks, len(pool) - len(ahead))])
+        ahead = []
+        shuffled = None
+        if order.shuffle_seed is not None:
+            shuffled = np.random.default_rng([*order.shuffle_seed, number]).permutation(len(rows))
+        # Read all at once, the next pool would keep a training waiting.
+        blocks_a_batch = -(-len(next_pool) * batch_size // max(1, len(rows)))
+        while start < len(rows):
+            part = rows.take(slice(start, start + missing) if shuffled is None else shuffled[start : start + missing])
+            start, missing = start + len(part), missing - len(part)
+            parts.append(part)
+            if not missing:
+                yield _batch(concatenate(parts))
+                parts, missing = [], batch_size
+            ahead += itertools.islice(blocks, min(blocks_a_batch, len(next_pool) - len(ahead)))
+        start = 0
+    if parts:
+        yield _batch(concatenate(parts))
 
 
 def _batch(rows: Examples) -> Batch:
     return Batch(rows.ids, rows.numeric, rows.labels, rows.weights, rows.keys)
-
-
-def _read_pools(folder: Path, schema: Schema, split: str, order: Order, first_pool: int) -> Iterator[Examples]:
-    numbers = [int(number) for pool in order.pools[first_pool:] for number in pool]
-    blocks = read_blocks(folder, schema, split, numbers)
-    for pool in range(first_pool, len(order.pools)):
-        rows = concatenate([next(blocks) for _ in order.pools[pool]])
-        if order.shuffle_seed is not None:
-            rows = rows.take(np.random.default_rng([*order.shuffle_seed, pool]).permutation(len(rows)))
-        yield rows
 
 
 Item = TypeVar("Item")

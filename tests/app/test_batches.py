@@ -88,6 +88,24 @@ def test_the_rows_order_does_not_depend_on_the_batch_size(tiny_dataset, tiny_sch
     np.testing.assert_array_equal(one, other)
 
 
+def test_a_pool_is_read_between_the_batches_of_the_one_before(tiny_dataset, tiny_schema, monkeypatch):
+    """Read all at once, it would keep the training waiting."""
+    num_read = [0]
+
+    def counted(*arguments):
+        for block in read_blocks(*arguments):
+            num_read[0] += 1
+            yield block
+
+    monkeypatch.setattr("app.batches.read_blocks", counted)
+    order = training_order(tiny_schema, 1, 1, POOL_BLOCKS)
+    batch_size = int(order.block_sizes.max())
+    reads = [num_read[0] for _ in read_batches(tiny_dataset, tiny_schema, "train", order, batch_size)]
+    assert reads[0] == POOL_BLOCKS
+    assert reads[-1] == len(order.block_sizes)
+    assert max(np.diff(reads)) <= 2  # a batch may have rows of two pools
+
+
 def test_rows_are_mixed_anew_by_seed_and_epoch(tiny_dataset, tiny_schema):
     written = written_rows(tiny_dataset, tiny_schema, "train")
     orders = [
