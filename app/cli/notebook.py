@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from app.checkpoint.read import Checkpoint
+from app.cli import sweep as sweep_command
 from app.config import device
 from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
@@ -146,6 +147,31 @@ def train(
             if status == NOT_WRITTEN:
                 raise OSError("the training ended, and not all could be written: see its log")
     return Run(path)
+
+
+def sweep(
+    values: Mapping[str, Sequence[Any]],
+    dataset: str | Path,
+    output: str | Path = "sweep",
+    config: str | Path | None = None,
+    **options: Any,
+) -> pd.DataFrame:
+    """Train a run for each point of `values` as `python -m app sweep`, and return a pandas table, the best run first.
+
+    `values` are lists by the names of settings, such as {"loss.l2_coef": [1e-3, 1e-2]}; `options` are those of a
+    sweep's file: runs, seed, parallel, rungs, keep. A line has the run's folder, its settings, its metrics on valid at
+    its best epoch, and what it took. The runs are other processes. The same call resumes. Raises ValueError for wrong
+    settings, KeyboardInterrupt after Ctrl-C, with the runs saved.
+    """
+    lists = {name: list(tried) for name, tried in values.items()}
+    chosen = {"config": str(_config_path(config)) if config else "", "dataset": str(dataset), **options}
+    with log_shown(*LOGGERS):
+        try:
+            wanted = settings.merge(sweep_command.SweepOptions(), chosen, where="arguments")
+            _, results = sweep_command.sweep(lists, wanted, Path(output), "arguments")
+        except Stopped as stopped:
+            raise KeyboardInterrupt(f"{stopped}; the same call resumes") from None
+    return data_frame(results)
 
 
 def evaluate(
@@ -328,11 +354,14 @@ def _described(data: Any) -> Mapping[str, Any]:
 
 def _config(config: Config | str | Path | None, sections: Mapping[str, Any], base: Config | None = None) -> Config:
     if not isinstance(config, Config):
-        path = Path(config) if config else None
-        if path and not path.is_file() and ((PROJECT / path).is_file() or not path.parent.is_dir()):
-            path = PROJECT / path  # configs/auto.yaml, from any folder
-        config = yaml_settings.resolve(Config, path, base=base)
+        config = yaml_settings.resolve(Config, _config_path(config) if config else None, base=base)
     return settings.merge(config, sections, where="arguments")
+
+
+def _config_path(config: str | Path) -> Path:
+    path = Path(config)
+    is_of_project = (PROJECT / path).is_file() or not path.parent.is_dir()
+    return PROJECT / path if is_of_project and not path.is_file() else path  # configs/auto.yaml, from any folder
 
 
 def _for_run(call: Callable[[Run, Values], object] | None) -> tuple[Callback, ...]:

@@ -7,6 +7,8 @@ up to it, and the better part of them by `eval.metric` on valid continues.
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import itertools
 import json
 import logging
@@ -28,12 +30,12 @@ import xxhash
 
 from app.config.config import Config
 from app.distributed.mpirun import DID_NOT_LEARN, die_with_parent
-from app.evaluation.metrics import as_score
+from app.evaluation.metrics import METRICS, as_score
 from app.run.decision import read_state
 from app.run.folder import CONFIG_FILE
 from app.run.identity import data_identity
 from app.run.record import read_run
-from app.run.report import REPORT_FILE, write_report
+from app.run.report import REPORT_FILE, RUN, write_sweep_report
 from app.training.stop_signals import Stopped, StopRequest
 from common import settings, yaml_settings
 from common.files import write_whole
@@ -44,6 +46,7 @@ from data_prep.prepared.schema import read_schema
 log = logging.getLogger("app")
 
 LOG = "train.log"
+RESULTS = "results.csv"
 BASIS = "sweep.json"  # settings and data that all runs of the folder share
 POLL_SECONDS = 0.2
 MAX_NAME_BYTES = 255  # of a file's name, on the usual file systems
@@ -74,11 +77,31 @@ class Trial:
     words: tuple[str, ...]
     run: Path
 
+    def best(self, metric: str, epochs: int) -> dict[str, Any] | None:
+        """Return the line of the best evaluation on valid within these epochs, if there is one."""
+        lines = read_run(self.run, "").lines if (self.run / CONFIG_FILE).is_file() else []
+        of_valid = [line for line in lines if line.get("split") == "valid" and 0 < line["epoch"] <= epochs]
+        compared = [line for line in of_valid if line[metric] is not None]
+        return max(compared, key=lambda line: as_score(metric, line[metric]), default=None)
+
     def score(self, metric: str, epochs: int) -> float:
         """Return the best value on valid within these epochs, negated if lower is better, or -inf if there is none."""
-        lines = read_run(self.run, "").lines if (self.run / CONFIG_FILE).is_file() else []
-        values = [line[metric] for line in lines if line.get("split") == "valid" and 0 < line["epoch"] <= epochs]
-        return max((as_score(metric, value) for value in values if value is not None), default=-math.inf)
+        best = self.best(metric, epochs)
+        return as_score(metric, best[metric]) if best else -math.inf
+
+    def result(self, metric: str, epochs: int) -> dict[str, Any]:
+        """Return the run's folder, settings, metrics at its best epoch, epochs, status and seconds."""
+        best, state = self.best(metric, epochs) or {}, read_state(self.run)
+        is_there = (self.run / CONFIG_FILE).is_file()
+        pairs = (word.partition("=") for word in self.words)
+        return {
+            RUN: str(self.run),
+            **{name: json.loads(text) for name, _, text in pairs},
+            **{name: best.get(name) for name in ("epoch", "step", *METRICS)},
+            "epochs": state.get("epochs", 0),
+            "status": state.get("status") if is_there else None,
+            "seconds": read_run(self.run, "").seconds if is_there else None,
+        }
 
     def has_trained(self, epochs: int) -> bool:
         """Return True for a run that was past this rung when the sweep was stopped, or has reached it."""
@@ -99,8 +122,28 @@ def run(arguments: argparse.Namespace) -> int:
     content = yaml_settings.read_yaml(arguments.sweep)
     values = content.pop("settings", None)
     options = settings.merge(SweepOptions(), content, where=str(arguments.sweep))
-    output = (arguments.output or Path(arguments.sweep.stem)).absolute()
-    points = find_points(values, options, str(arguments.sweep))
+    output = arguments.output or Path(arguments.sweep.stem)
+    try:
+        metric, results = sweep(values, options, output, str(arguments.sweep))
+    except Stopped as stopped:
+        log.info("stopped: %s; the same command resumes", stopped)
+        return stopped.exit_status
+    for result in results:
+        words = " ".join(f"{name}={json.dumps(result[name])}" for name in values)
+        value = math.nan if result[metric] is None else result[metric]
+        print(f"{metric} {value:.6f} in {result['epochs']} epoch(s)  {words}")
+    print(output.absolute() / REPORT_FILE)
+    return 0
+
+
+def sweep(values: Any, options: SweepOptions, output: Path, where: str) -> tuple[str, list[dict[str, Any]]]:
+    """Train a run for each point of `values`, lists by the names of settings, in folders of `output`.
+
+    Returns the metric and the results, the best first, which `output` has as results.csv and report.html too: the run's
+    folder, its settings, the metrics on valid at its best epoch, epochs, status and seconds. What it lacks is None.
+    `where` begins messages about `values`. Raises ValueError for wrong settings, Stopped after a signal.
+    """
+    output, points = output.absolute(), find_points(values, options, where)
     trials = [Trial(words, output / folder_name(words) / "device_0") for words in points]
     config_path = Path(options.config) if options.config else None
     configs = [yaml_settings.resolve(Config, config_path, trial.words) for trial in trials]
@@ -111,24 +154,21 @@ def run(arguments: argparse.Namespace) -> int:
     def ranked(some: list[Trial], epochs: int) -> list[Trial]:
         return sorted(some, key=lambda trial: trial.score(metric, epochs), reverse=True)
 
-    try:
-        with StopRequest(0, ending="stopping the runs, which save") as stop:
-            for epochs in rungs:
-                _train_all([trial for trial in remaining if not trial.has_trained(epochs)], epochs, options, stop)
-                remaining = ranked(remaining, epochs)
-                best = " ".join(remaining[0].words)
-                log.info("the best of %d run(s) up to epoch %d: %s", len(remaining), epochs, best)
-                remaining = remaining[: math.ceil(options.keep * len(remaining))]
-    except Stopped as stopped:
-        log.info("stopped: %s; the same command resumes", stopped)
-        return stopped.exit_status
-    trials = ranked(trials, rungs[-1])
-    for trial in trials:
-        value, epochs = as_score(metric, trial.score(metric, rungs[-1])), read_state(trial.run).get("epochs", 0)
-        print(f"{metric} {value:.6f} in {epochs} epoch(s)  {' '.join(trial.words)}")
-    write_report([trial.run for trial in trials if (trial.run / CONFIG_FILE).is_file()], output / REPORT_FILE)
-    print(output / REPORT_FILE)
-    return 0
+    with StopRequest(0, ending="stopping the runs, which save") as stop:
+        for epochs in rungs:
+            _train_all([trial for trial in remaining if not trial.has_trained(epochs)], epochs, options, stop)
+            remaining = ranked(remaining, epochs)
+            best = " ".join(remaining[0].words)
+            log.info("the best of %d run(s) up to epoch %d: %s", len(remaining), epochs, best)
+            remaining = remaining[: math.ceil(options.keep * len(remaining))]
+    results = [trial.result(metric, rungs[-1]) for trial in ranked(trials, rungs[-1])]
+    lines = io.StringIO()
+    writer = csv.DictWriter(lines, list(results[0]))
+    writer.writeheader()
+    writer.writerows(results)
+    write_whole(output / RESULTS, lines.getvalue())
+    write_sweep_report(results, values, metric, output / REPORT_FILE)
+    return metric, results
 
 
 def find_points(values: Any, options: SweepOptions, where: str) -> list[tuple[str, ...]]:

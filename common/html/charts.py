@@ -39,6 +39,7 @@ class Axis:
     clip: bool = False  # of a logarithmic one: values far from nearly all others are beyond its ends; the note has them
     low: float | None = None
     high: float | None = None
+    labels: Sequence[str] = ()  # of the places 0, 1, … in place of numbers
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Series:
     y: Sequence[float]
     points: bool = False  # dots too
     reference: bool = False  # thin and grey, to compare the others with
+    line: bool = True  # False: dots alone, of which a place may have several
 
 
 @dataclass(frozen=True)
@@ -88,14 +90,16 @@ def line_chart(title: str, series: Sequence[Series], x: Axis, y: Axis, size: Siz
     for line in series:
         points = thin(list(zip(line.x, line.y, strict=True)))
         drawn = {"name": line.name, "dots": line.points, "colour": None if line.reference else next(colours)}
+        drawn |= {} if line.line else {"bare": True}
         lines.append({**drawn, "x": x_shown.values(p[0] for p in points), "y": y_shown.values(p[1] for p in points)})
     places = sorted({place for line in series for place in line.x})
     places = places[:: -(-len(places) // _MOST_HOVERED[size]) or 1]
-    values = [(line.name, dict(zip(line.x, line.y, strict=True))) for line in series if line.name]
+    values = [(line.name, dict(zip(line.x, line.y, strict=True))) for line in series if line.name and line.line]
     texts = []
     for place in places:
         found = [f"{name}: {number_text(at[place], y.unit)}" for name, at in values if place in at]
-        texts.append("\n".join([f"{x.label} {number_text(place, x.unit)}".strip(), *found]))
+        shown = x.labels[int(place)] if x.labels else number_text(place, x.unit)
+        texts.append("\n".join([f"{x.label} {shown}".strip(), *found]))
     middles = [(a + b) / 2 for a, b in itertools.pairwise(places)]
     edges = [*places[:1], *middles, *places[-1:]]
     return _chart(title, size, note, x_shown, y_shown, edges, texts, lines=lines)
@@ -155,9 +159,13 @@ def bar_chart(
         "\n".join([label, *(f"{each.name}: {number_text(each.values[place], y.unit)}" for each in series)])
         for place, label in enumerate(labels)
     ]
-    shown = [label if len(label) <= _LABEL_LETTERS else f"{label[: _LABEL_LETTERS - 1]}…" for label in labels]
+    shown = list(map(_shortened, labels))
     edges = range(len(labels) + 1)
     return _chart(title, size, note, x_shown, y_shown, edges, texts, bars=bars, labels=shown)
+
+
+def _shortened(label: str) -> str:
+    return label if len(label) <= _LABEL_LETTERS else f"{label[: _LABEL_LETTERS - 1]}…"
 
 
 class _Shown:
@@ -166,6 +174,8 @@ class _Shown:
     def __init__(self, axis: Axis, values: Iterable[float]) -> None:
         kept = [v for v in [*values, axis.high or 0.0] if math.isfinite(v) and (v > 0 or not axis.log)]
         self.ticks: list[float] = []
+        if axis.labels:
+            self.ticks, axis = list(range(len(axis.labels))), replace(axis, low=-0.5, high=len(axis.labels) - 0.5)
         if axis.log and kept:
             self.ticks = _log_ticks(min(kept), max(kept))
             low, high = (self.ticks[0], self.ticks[-1]) if self.ticks else (0.97 * min(kept), 1.03 * max(kept))
@@ -194,6 +204,7 @@ class _Shown:
         label = f"{axis.label} ({self._suffix})" if axis.label and self._suffix else axis.label or self._suffix
         shown = [float(f"{tick / self.divisor:.9g}") for tick in self.ticks]
         ticks = [(tick, number_text(tick) if tick < 1e6 else f"{tick / 1e6:,g} M") for tick in shown]
+        ticks = list(zip(shown, map(_shortened, axis.labels), strict=True)) if axis.labels else ticks
         return {"label": label, "log": axis.log, "low": ends[0], "high": ends[1], "format": numeral, "ticks": ticks}
 
 

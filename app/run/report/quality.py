@@ -24,6 +24,8 @@ NOT_EVALUATED = "No evaluation yet: one follows each epoch, and every eval.every
 MOST_MEANS = 200  # points of a line that stands for the losses of all steps
 MOST_DOTS = 60  # lines with more points have no dots
 
+MOST_BESIDE = 3  # runs whose figures stand side by side; more stand one below the other, without intervals
+
 Evaluated = Sequence[tuple[RunRecord, dict[str, Any]]]  # runs with the evaluation whose curves are drawn
 
 
@@ -147,10 +149,13 @@ def evaluations(runs: Sequence[RunRecord]) -> Section:
     models = [f"the model of step {of['step']:,}" for _, of in each]
     columns = [(word, "right") for run, _ in shown for word in (label(runs, run, "value"), "95 % interval")]
     scores = [_scores(f": {run.name}" if several else "", content) for run, content in shown]
+    scores = scores if len(shown) <= MOST_BESIDE else []
+    table = Part("table", [("metric", "text"), *columns, ("best possible", "right")], _metric_rows(shown))
+    table = table if len(shown) <= MOST_BESIDE else _metrics_by_run(shown)
     calibrated = [f"{run.name}: {content['calibrated']}" for run, content in shown if content.get("calibrated")]
     return Section(
         title,
-        Part("table", [("metric", "text"), *columns, ("best possible", "right")], _metric_rows(shown)),
+        table,
         Part("charts", [_roc(runs, shown), _precision_recall(runs, shown), _calibration(runs, shown), *scores]),
         *(Part("paragraph", f"Calibrated scores: {words}") for words in calibrated),
         *(
@@ -180,6 +185,15 @@ def _metric_rows(shown: Evaluated) -> list[list[str]]:
         best = {content["best_possible"][key] for _, content in shown if key in (content["best_possible"] or {})}
         rows.append([*row, " / ".join(f"{value:.5f}" for value in sorted(best)) or "–"])
     return rows
+
+
+def _metrics_by_run(shown: Evaluated) -> Part:
+    keys = [key for key in METRICS if key != "grouped_auc"]
+    rows = [
+        [run.name, *("–" if (value := of["metrics"].get(key)) is None else f"{value:.5f}" for key in keys)]
+        for run, of in shown
+    ]
+    return Part("table", [("run", "text"), *((METRICS[key].title, "right") for key in keys)], rows)
 
 
 def _roc(runs: Sequence[RunRecord], shown: Evaluated) -> Chart:

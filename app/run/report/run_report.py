@@ -56,7 +56,7 @@ def report_page(runs: Sequence[RunRecord]) -> str:
         time_and_memory,
         operators,
         embedding_tables,
-        _settings,
+        settings_section,
     ]
     return render_page(
         title,
@@ -123,7 +123,8 @@ def _warnings(run: RunRecord) -> list[str]:
     return [*notes, f"{len(errors)} checkpoint(s) could not be written: {errors[-1]}"] if errors else notes
 
 
-def _settings(runs: Sequence[RunRecord]) -> Section:
+def settings_section(runs: Sequence[RunRecord]) -> Section:
+    """Show settings that differ, and each run's command, data and machine."""
     several, compared = len(runs) > 1, []
     if several:
         rows, columns = differences(runs), [("setting", "text"), *((run.name, "text") for run in runs)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from app.run.logs import PROFILED_STEPS
 from app.run.record import RunRecord
-from app.run.report.quality import label, lines, overlay, step_axis
+from app.run.report.quality import MOST_BESIDE, label, lines, overlay, step_axis
 from common.html.charts import Axis, Bars, Chart, Series, bar_chart
 from common.html.page import Part, Section
 
@@ -82,6 +82,9 @@ def time_and_memory(runs: Sequence[RunRecord]) -> Section:
         for name in names
     ]
     table = Part("table", [("part", "text"), *columns], rows)
+    if len(runs) > MOST_BESIDE:
+        by_run = [[run.name, *(mean.get(name, 0.0) for name in names)] for run, mean in zip(runs, means, strict=True)]
+        table = Part("table", [("time per step", "text"), *((name, "seconds") for name in names)], by_run)
     return Section(title, Part("charts", charts), table, note=WARM_UP_NOTE)
 
 

@@ -68,13 +68,13 @@ function styleAxes(plot, drawing) {
 }
 
 function drawLines(plot, lines, drawn) {
-  for (const { name, x, y, dots, colour } of lines) {
+  for (const { name, x, y, dots, colour, bare } of lines) {
     const points = { x: numbers(x), y: numbers(y) };
     const look =
       colour === null
         ? { line_color: INK, line_dash: "3 3", line_width: 1.2 }
         : { line_color: COLOURS[colour % 8], line_dash: dashOf(colour), line_width: 2 };
-    drawn.push([name, plot.line({ ...points, ...look })]);
+    if (!bare) drawn.push([name, plot.line({ ...points, ...look })]);
     const isDot = (i) => y[i] !== null && (dots || ((y[i - 1] ?? null) === null && (y[i + 1] ?? null) === null));
     const kept = points.x.map((_, i) => i).filter(isDot); // a lone point has no line to be seen by
     const only = { x: kept.map((i) => points.x[i]), y: kept.map((i) => points.y[i]) };

@@ -8,10 +8,13 @@ import sys
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+import app
 from app.__main__ import main
 from app.cli import sweep
 from app.cli.sweep import SweepOptions, Trial, find_points
@@ -67,7 +70,7 @@ def test_wrong_files_start_nothing(sweep_file, tmp_path, caplog, more, message):
 
 def test_another_sweep_s_folder_is_refused(sweep_file, monkeypatch, caplog, tmp_path):
     monkeypatch.setattr(sweep, "_train_all", lambda *_: None)
-    monkeypatch.setattr(sweep, "write_report", lambda *_: None)
+    monkeypatch.setattr(sweep, "write_sweep_report", lambda *_: None)
     assert main(["sweep", sweep_file("settings: {train.seed: [1]}")]) == 0
     assert main(["sweep", sweep_file("settings: {train.seed: [1, 2]}")]) == 0  # more points are the same sweep
     other = (tmp_path / "s.yaml").read_text().replace("tiny.yaml", "few_rows.yaml")
@@ -90,13 +93,13 @@ def test_losers_stop_at_each_rung_and_a_restart_decides_alike(sweep_file, monkey
             (trial.run / "run.json").write_text(f'{{"epochs": {epochs}, "status": "finished"}}')
             (trial.run / "metrics.jsonl").write_text(
                 "".join(
-                    f'{{"seconds": 1, "step": {epoch}, "epoch": {epoch}, "split": "valid", "auc": {auc}}}\n'
+                    f'{{"seconds": {epoch}, "step": {epoch}, "epoch": {epoch}, "split": "valid", "auc": {auc}}}\n'
                     for epoch, auc in lines
                 )
             )
 
     monkeypatch.setattr(sweep, "_train_all", train_all)
-    monkeypatch.setattr(sweep, "write_report", lambda *_: None)
+    monkeypatch.setattr(sweep, "write_sweep_report", lambda *_: None)
     path = sweep_file("settings: {train.seed: [1, 2, 3, 4]}\nrungs: [1, 3]\n")
     assert main(["sweep", path]) == 0
     assert trained == [[(f"train.seed={seed}",) for seed in order] for order in ((1, 2, 3, 4), (4, 3))]
@@ -104,6 +107,29 @@ def test_losers_stop_at_each_rung_and_a_restart_decides_alike(sweep_file, monkey
     assert printed[:2] == ["auc 0.600000 in 3 epoch(s)  train.seed=3", "auc 0.500000 in 3 epoch(s)  train.seed=4"]
     assert main(["sweep", path]) == 0
     assert trained[2:] == [[], []]
+    table = pd.read_csv(tmp_path / "s" / "results.csv")
+    assert table["train.seed"].tolist() == [3, 4, 2, 1]
+    assert table["auc"].round(9).tolist() == [0.6, 0.5, 0.2, 0.1] and table["epochs"].tolist() == [3, 3, 1, 1]
+    monkeypatch.chdir("/")
+    config, dataset = settings_of(tmp_path / "s.yaml")
+    called = app.sweep({"train.seed": (1, 2, 3, 4)}, dataset, tmp_path / "s", config, rungs=[1, 3])
+    pd.testing.assert_frame_equal(called[table.columns], table, check_dtype=False)
+
+
+def settings_of(path):
+    content = yaml.safe_load(path.read_text())
+    return content["config"], content["dataset"]
+
+
+def test_python_refuses_what_the_command_refuses(sweep_file, tiny_dataset, tmp_path):
+    sweep_file("")
+    for values, options, message in (
+        ({"train.sed": [1]}, {}, "did you mean 'train.seed'"),
+        ({"train.seed": []}, {}, "must map settings to lists of values to try"),
+        ({"train.seed": [1]}, {"rung": [1]}, "unknown key 'rung'; did you mean 'rungs'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            app.sweep(values, tiny_dataset, tmp_path / "x", **options)
 
 
 def test_a_run_of_many_settings_has_a_folder_of_its_own(tmp_path):

@@ -10,7 +10,9 @@ from app.run.report.speed import parts_over_steps
 
 def record(lines=(), **content):
     usual = {"name": "a", "state": {}, "config": {"train": {"batch_size": 16_000}}, "wide_losses": np.zeros(0)}
-    return RunRecord(**{**usual, "lines": list(lines), "evaluations": [], "op_times": [], **content})
+    return RunRecord(
+        **{**usual, "lines": list(lines), "evaluations": [], "op_times": [], "effects": ({}, []), **content}
+    )
 
 
 def line(step, seconds, **values):

@@ -1,5 +1,6 @@
 """The pages of one run and of several: charts, tables, and the notes in place of missing ones."""
 
+import itertools
 import json
 import re
 
@@ -8,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.run.record import read_runs
-from app.run.report import report_page, write_report
+from app.run.report import report_page, write_report, write_sweep_report
+from app.run.report.sweep_report import short_names
 
 
 def page_of(*paths):
@@ -171,6 +173,58 @@ def test_effects_in_the_run_s_folder_are_drawn(make_run):
     assert drawn["I1: by its number"]["labels"] == ["0 to 3"] and drawn["C1: its strongest values"]["labels"] == ["<b>"]
     both = charts(page_of(run, make_run("device_0.1")))
     assert "Mean absolute change by column" in both and "I1: by its number" not in both
+
+
+@pytest.fixture
+def sweep_page(make_run, tmp_path):
+    """The page of a sweep of two rates, two towers and ten seeds, whose last run did not start."""
+    tried = {"deep_optimizer.learning_rate": [1e-2, 1e-3], "model.hidden_widths": [[64, 32], [16]]}
+    tried |= {"train.seed": list(range(10)), "train.batch_size": [500]}
+    points = list(itertools.islice(itertools.product(*tried.values()), 11))
+    results = [
+        {
+            "run": str(make_run(f"{place}/device_0", f"train.seed={place}", tested=False)) if place < 10 else "nowhere",
+            **dict(zip(tried, point, strict=True)),
+            **{"auc": 0.8 - 0.01 * place, "log_loss": 0.5, "epoch": 1, "epochs": 2 if place < 3 else 1},
+            **{"status": "finished", "seconds": 9.0},
+        }
+        for place, point in enumerate(points)
+    ]
+    results[-1] |= dict.fromkeys(("auc", "log_loss", "epoch", "status", "seconds")) | {"epochs": 0}
+    path = tmp_path / "report.html"
+    write_sweep_report(results, tried, "auc", path)
+    return path
+
+
+def test_a_sweep_s_page_has_a_column_and_a_chart_for_each_setting(sweep_page):
+    page = sweep_page.read_text()
+    table = page[page.index("<thead>") : page.index("</table>")]
+    headings = re.findall(r"<th.*?>(.*?)</th>", table)
+    assert headings[:5] == ["", "deep_optimizer.learning_rate", "model.hidden_widths", "train.seed", "valid AUC"]
+    assert table.count("<tr>") == 12 and "did not start" in table and "64-32" in table
+    drawn = charts(page)
+    against = [title for title in drawn if title.startswith("AUC by ")]
+    assert against == [f"AUC by {name}" for name in headings[1:4]]
+    rates = drawn["AUC by deep_optimizer.learning_rate"]
+    assert rates["x"]["ticks"] == [[0, "0.001"], [1, "0.01"]]
+    assert [(line["name"], len(line["x"])) for line in rates["lines"]] == [
+        ("best run", 1), ("1 epoch(s)", 7), ("2 epoch(s)", 3)
+    ]  # fmt: skip
+    names = [line["name"] for line in drawn["Training loss"]["lines"]]
+    assert names == [f"0.01 · 64-32 · {seed}" for seed in range(8)]
+
+
+def test_a_sweep_s_charts_keep_their_height_beside_a_long_legend(sweep_page, render, print_page):
+    shown = render(sweep_page, ['class="paper"'])
+    heights = [int(height) for height in re.findall(r'viewBox="0 0 \d+ (\d+)"[^>]* class="paper"', shown)]
+    assert max(heights) >= 280 + 26, heights  # the lines of a legend are added, they take nothing away
+    assert len(heights) == len(charts(sweep_page.read_text()))
+    assert len(print_page(sweep_page)) <= 14
+
+
+def test_runs_have_short_names_that_differ():
+    assert short_names([[1e-3, [64, 32]], [1e-3, []], [0.25, "x"]]) == ["0.001 · 64-32", "0.001 · []", "0.25 · x"]
+    assert short_names([[1], ["1"], [True]]) == ["1 #1", "1 #2", "true"]
 
 
 def test_a_folder_without_a_run_is_refused_and_nothing_is_written(make_run, tmp_path):

@@ -1,0 +1,106 @@
+"""The page of a sweep: a table with a column a setting, the metric against each setting, and the best runs overlaid."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from app.evaluation.metrics import METRICS, as_score
+from app.run.record import read_run
+from app.run.report.quality import evaluations, learning, metrics_over_steps
+from app.run.report.run_report import settings_section
+from app.run.report.speed import embedding_tables, time_and_memory
+from common.files import write_whole
+from common.html.charts import Axis, Chart, Series, line_chart
+from common.html.page import Part, Section, render_page
+
+MOST_OVERLAID = 8  # runs whose lines can be told apart
+RUN = "run"  # the key of a result with the run's folder
+
+Result = Mapping[str, Any]  # of a run: its folder, settings, metric, epochs, status and seconds
+
+
+def write_sweep_report(
+    results: Sequence[Result], tried: Mapping[str, Sequence[Any]], metric: str, output: Path
+) -> None:
+    """Write the page of a sweep's results, the best first. `tried` are the values of each setting."""
+    varied = {name: _in_order(values) for name, values in tried.items() if len(values) > 1 or len(tried) == 1}
+    names = short_names([[result[name] for name in varied] for result in results])
+    there = [(result, name) for result, name in zip(results, names, strict=True) if result["status"]]
+    runs = [read_run(Path(result[RUN]), name) for result, name in there[:MOST_OVERLAID]]
+    of = "" if len(results) <= MOST_OVERLAID else f", the best {len(runs)} of them overlaid"
+    sections = [_results(results, names, list(varied), metric), _against_settings(results, varied, metric)]
+    overlaid = [learning, metrics_over_steps, evaluations, time_and_memory, embedding_tables]
+    sections += [section(runs) for section in overlaid if runs]
+    sections += [settings_section([replace(runs[0], name=f"the best run, {names[0]}")])] if runs else []
+    subtitle = f"Runs are named by {' · '.join(varied)}{of}"
+    write_whole(output, render_page(f"Sweep of {len(results)} runs", subtitle, [], sections))
+
+
+def short_names(points: Sequence[Sequence[Any]]) -> list[str]:
+    """Return a name for each run: its values, and its place where another one has the same."""
+    names = [" · ".join(map(value_text, point)) for point in points]
+    counts = Counter(names)
+    return [f"{name} #{place}" if counts[name] > 1 else name for place, name in enumerate(names, 1)]
+
+
+def value_text(value: Any) -> str:
+    """Return a setting's value in few letters."""
+    if isinstance(value, list) and all(isinstance(item, int) for item in value):
+        return "-".join(map(str, value)) or "[]"
+    return value if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else json.dumps(value)
+
+
+def _in_order(values: Sequence[Any]) -> list[Any]:
+    """Return distinct values, numbers by size."""
+    distinct = [value for place, value in enumerate(values) if value not in values[:place]]
+    are_numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in distinct)
+    return sorted(distinct) if are_numbers else distinct
+
+
+def _results(results: Sequence[Result], names: Sequence[str], varied: Sequence[str], metric: str) -> Section:
+    shown = dict.fromkeys([metric, "auc", "log_loss"])
+    columns = [("", "number"), *((name, "right") for name in varied)]
+    columns += [*((f"valid {METRICS[key].title}", "right") for key in shown), ("epoch", "number")]
+    columns += [("epochs trained", "number"), ("time", "seconds"), ("status", "text")]
+    rows = [
+        [
+            place,
+            *(value_text(result[name]) for name in varied),
+            *("–" if result[key] is None else f"{result[key]:.5f}" for key in shown),
+            *(result[key] for key in ("epoch", "epochs", "seconds")),
+            result["status"] or "did not start",
+        ]
+        for place, result in enumerate(results, 1)
+    ]
+    note = f"The best first: by {METRICS[metric].title} on valid at the run's best epoch."
+    return Section("Results", Part("table", columns, rows), note=note)
+
+
+def _against_settings(results: Sequence[Result], varied: Mapping[str, Sequence[Any]], metric: str) -> Section:
+    title = METRICS[metric].title
+    charts = [_against(name, values, results, metric) for name, values in varied.items()]
+    note = (
+        f"A dot is a run, the line joins the best runs. Compare {title} of runs with as many epochs: losers stop early."
+    )
+    return Section("The metric against each setting", Part("charts", charts), note=note)
+
+
+def _against(name: str, values: Sequence[Any], results: Sequence[Result], metric: str) -> Chart:
+    measured = [(values.index(result[name]), result) for result in results if result[metric] is not None]
+    best: dict[int, float] = {}
+    for place, result in measured:
+        best[place] = max(best.get(place, result[metric]), result[metric], key=lambda value: as_score(metric, value))
+    series = [Series("best run", sorted(best), [best[place] for place in sorted(best)])]
+    for epochs in sorted({result["epochs"] for _, result in measured}):
+        dots = sorted((place, result[metric]) for place, result in measured if result["epochs"] == epochs)
+        x_of, y_of = zip(*dots, strict=True)
+        series.append(Series(f"{epochs} epoch(s)", x_of, y_of, points=True, line=False))
+    x, y = Axis(name, labels=[value_text(value) for value in values]), Axis(f"valid {METRICS[metric].title}")
+    if not measured:
+        return Chart(name, "half", "No run has a result.")
+    return line_chart(f"{METRICS[metric].title} by {name}", series, x, y, "half")
