@@ -1,4 +1,4 @@
-"""What a cross with a list is worth: clicks that follow a user's taste for one of a row's genres.
+"""Measure the worth of a cross with a list: clicks that follow a user's taste for one of a row's genres.
 
     python -m benchmarks.accuracy.crossed_lists [--rows 40000] [--seeds 1] [--work FOLDER]
 

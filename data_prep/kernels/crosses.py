@@ -4,7 +4,7 @@ A cross's value is its columns' values, as vocabulary.parquet has them, with * b
 backslash within a value has a backslash before it, so that different values have different texts. A cross is missing if
 any of its columns is.
 
-A cross with a list is a list as well: all combinations of the values of its columns in a row. Where they are more than
+A cross with a list is a list as well: all combinations of the values of its columns in a row. If they are more than
 its `max_length`, the ends of its lists are left out, so that the first values of each are combined.
 
 Letters: n rows, C categorical columns.

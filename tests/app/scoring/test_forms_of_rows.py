@@ -72,7 +72,7 @@ class World:
         self.parsed = numpy_kernels.parse_chunk(chunk, self.log_format).rows
 
     def _crosses(self):
-        """Each list with another categorical field, which may be a list too, if there are two."""
+        """Return a cross of each list with another categorical field, which may be a list too."""
         fields = self.log_format.categorical_fields
         of_lists = [(name, self.random.choice(fields)) for name in self.log_format.columns_of_kind("list")]
         return tuple(sorted({tuple(sorted(parts)) for parts in of_lists if len({*parts}) > 1}))
