@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
+ADMIN_PATHS = ("/v1/pin", "/v1/unpin", "/v1/rollback")
 RECENT_BYTES = 1 << 14  # that a worker shares with the others: its requests of the last two minutes
 
 

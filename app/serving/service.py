@@ -32,7 +32,7 @@ from app.serving.forms.form import RequestError, RowsToScore, decode_json, rows_
 from app.serving.forms.tensors import HEADER_LENGTH
 from app.serving.generations import Generations
 from app.serving.observed import Observed
-from app.serving.options import Limits, ServerOptions
+from app.serving.options import ADMIN_PATHS, Limits, ServerOptions
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,6 @@ _HEADERS_OF = {408: _CLOSE, 413: _CLOSE, 429: {"retry-after": "1"}, 503: {"retry
 EXPLAIN = "/v1/explain"
 MOST_EXPLAINED_BYTES = 1 << 18  # of one row, which the event loop decodes
 LIVE, READY = "/v2/health/live", "/v2/health/ready"
-ADMIN_PATHS = ("/v1/pin", "/v1/unpin", "/v1/rollback")
 MODEL = "/v2/models/{model}"
 _MODEL_PATH = re.compile(r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(?P<rest>/ready|/infer)?")
 _NO_ADDRESS, _NO_METHOD = "there is no such address; /docs lists all", "the address has another method; see /docs"
@@ -396,15 +395,16 @@ class Service:
         text, media_type = self.observed.metrics()
         return Response(text, media_type=media_type)
 
-    async def _openapi(self, _: Request) -> Response:
-        return JSONResponse(self._document())
+    async def _openapi(self, request: Request) -> Response:
+        return JSONResponse(self._document(request))
 
-    def _document(self) -> dict[str, Any]:
-        predictor, name = self.generations.current, self.options.name
-        return openapi.document(name, version_of(predictor), predictor.log_format, predictor.example)
+    def _document(self, request: Request) -> dict[str, Any]:
+        predictor, host = self.generations.current, request.headers.get("host", "")
+        model = self.options.name, version_of(predictor)
+        return openapi.document(*model, predictor.log_format, predictor.example, host)
 
-    async def _docs(self, _: Request) -> Response:
-        return HTMLResponse(openapi.as_html(self._document()), headers=_PAGE_HEADERS)
+    async def _docs(self, request: Request) -> Response:
+        return HTMLResponse(openapi.as_html(self._document(request)), headers=_PAGE_HEADERS)
 
     async def _page(self, _: Request) -> Response:
         return HTMLResponse(PAGE.read_text(encoding="utf-8"), headers=_PAGE_HEADERS)

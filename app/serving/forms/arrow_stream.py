@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 from app.scoring.predictor import Predictor
 from app.serving.forms.form import Form, RequestError, RowsToScore, check_rows, rows_to_chunk
 from app.serving.options import Limits
+from data_prep.options.log_format import LogFormat
 
 _OLD_COMPRESSION = b"ARROW:experimental_compression"  # of one release, beside the format: nothing else names the sizes
 
@@ -96,5 +98,13 @@ def _check_bytes(num_bytes: int, limits: Limits) -> None:
         raise RequestError(413, f"the body's cells take {num_bytes:,} bytes, expected at most {most:,}")
 
 
-# OpenAPI has no schema for bytes, and nobody could read an example.
-FORM = Form("application/vnd.apache.arrow.stream", "an Arrow IPC stream", to_chunk, lambda *_: {})
+def describe(log_format: LogFormat, row: dict[str, Any]) -> dict[str, Any]:
+    """Return an example. OpenAPI has no schema for bytes."""
+    table = pa.table({name: pa.array([row.get(name)]) for name, _ in log_format.fields})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return {"example": sink.getvalue().to_pybytes()}
+
+
+FORM = Form("application/vnd.apache.arrow.stream", "an Arrow IPC stream", to_chunk, describe)

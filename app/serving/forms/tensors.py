@@ -262,3 +262,14 @@ def schema(log_format: LogFormat) -> dict[str, Any]:
 def example(log_format: LogFormat, row: dict[str, Any]) -> dict[str, Any]:
     """Return the request of a row."""
     return {"inputs": [{**tensor, "shape": [1], "data": [row.get(tensor["name"])]} for tensor in inputs_of(log_format)]}
+
+
+def binary_example(log_format: LogFormat, row: dict[str, Any]) -> tuple[bytes, int]:
+    """Return the request of a row with its values as binary data, and the length of its JSON."""
+    texts = {name: b"" if row.get(name) is None else str(row[name]).encode() for name, _ in log_format.fields}
+    tensor = {"shape": [1], "datatype": "BYTES"}
+    inputs = [
+        {"name": name, **tensor, "parameters": {"binary_data_size": 4 + len(text)}} for name, text in texts.items()
+    ]
+    head = msgspec.json.encode({"inputs": inputs})
+    return head + b"".join(struct.pack("<I", len(text)) + text for text in texts.values()), len(head)

@@ -14,8 +14,7 @@ import httpx
 import psutil
 import pytest
 
-from app.serving.options import ServerOptions
-from app.serving.service import ADMIN_PATHS
+from app.serving.options import ADMIN_PATHS, ServerOptions
 from tests.app.serving.conftest import running
 from tests.app.serving.test_processes import raw
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import html
 import json
 import re
 import shutil
@@ -17,7 +18,10 @@ import psutil
 import pytest
 import tritonclient.http as triton
 
+from app.scoring.predictor import Predictor
 from app.serving import processes
+from app.serving.forms import FORMS
+from app.serving.options import ADMIN_PATHS
 from tests.app.serving.test_generations import models, watched  # noqa: F401
 from tests.app.serving.test_service import ARROW, arrow_of, lines_of
 
@@ -87,6 +91,32 @@ def test_curl(port, golden, golden_scores, tmp_path):
     assert json.loads(curl(address, *packed))["scores"] == golden_scores
     found = curl("-D", "-", address, "-H", "content-encoding: br", "--data-binary", body)
     assert found.startswith("HTTP/1.1 415") and "accept-encoding: gzip, zstd" in found
+
+
+@pytest.mark.parametrize("bundle", ["tiny_bundle", "text_bundle"])
+def test_every_curl_line_of_the_document_works_as_pasted(request, serve, bundle, tmp_path):
+    """In a shell, as /docs shows them: all forms of the example row score the same."""
+    predictor = Predictor.open(request.getfixturevalue(bundle))
+    expected, scores, statuses = predictor.score([predictor.example]).tolist(), [], {}
+    with serve(predictor.folder) as (_, port):
+        document = json.loads(curl(f"http://localhost:{port}/openapi.json"))
+        page = html.unescape(curl(f"http://localhost:{port}/docs"))
+        for path, operations in document["paths"].items():
+            for method in operations.keys() & {"get", "post"}:
+                for sample in operations[method]["x-codeSamples"]:
+                    assert sample["source"] in page and "\t" not in sample["source"] and "\n" not in sample["source"]
+                    line = f"{sample['source']} -s -o {tmp_path / 'answer'} -w '%{{http_code}}'"
+                    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=60, check=True)
+                    assert done.stdout in operations[method]["responses"]
+                    statuses.setdefault(done.stdout, set()).add((path, method, sample["label"]))
+                    answer = (tmp_path / "answer").read_bytes()
+                    if path == "/v1/score":
+                        scores += json.loads(answer)["scores"]
+                    elif path.endswith("/infer"):
+                        scores += json.loads(answer)["outputs"][0]["data"]
+    assert statuses.pop("409") == {(path, "post", "application/json") for path in ADMIN_PATHS}  # there is one bundle
+    assert set(statuses) == {"200"}
+    assert scores == expected * (len(FORMS) + 2 * 2)
 
 
 def raw(port, sent, seconds=20):
