@@ -1,8 +1,9 @@
-"""The command line: `python -m app {train,sweep,evaluate,baseline,report,checkpoint,export,predict,serve,bundle}`.
+"""The command line: `python -m app COMMAND`: train, online, sweep, evaluate, baseline, report, checkpoint, export,
+predict, serve, bundle.
 
 Exit status: 0 done, or stopped at train.time_limit. 1 training stopped at NaN or infinity. 2 wrong input or settings.
-3 something could not be written. 4 training ended with a loss above that of predicting the click rate. 130 after
-Ctrl-C, 143 after SIGTERM.
+3 something could not be written. 4 training ended with a loss above that of predicting the click rate. 5 online
+holds parts aside. 130 after Ctrl-C, 143 after SIGTERM.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from common.packages import require
 require("bokeh", "jinja2", "mindspore", "numpy", "pyarrow", "scipy", "sklearn", "tensorboardX", "xxhash", "yaml")
 
 from app.cli import baseline, bundle, checkpoint, evaluate, export, predict, rank, serve, sweep, train
+from app.cli.online import command as online
 from app.config.flags import advice_on_flag
 from app.distributed.process_group import started_by_mpi
 from app.run.report import REPORT_FILE, write_report
@@ -31,6 +33,7 @@ from common.console import STOPPED_BY_READER, has_no_reader, log_to_console
 # Arguments of a usual call, for the end of each command's --help.
 EXAMPLES = {
     "train": "--config configs/criteo.yaml --dataset prepared train.epochs=2",
+    "online": "parts --from device_0 --serve bundles --once",
     "evaluate": "--run device_0 --split test",
     "baseline": "prepared --run device_0",
     "sweep": "rates.yaml --output rates",
@@ -97,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     train.add_parser(commands)
+    online.add_parser(commands)
     sweep.add_parser(commands)
     evaluate.add_parser(commands)
     baseline.add_parser(commands)

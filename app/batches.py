@@ -149,6 +149,12 @@ def read_batches(
         yield _batch(concatenate(parts))
 
 
+def batches_of(rows: Examples, batch_size: int) -> Iterator[Batch]:
+    """Yield rows in their order. The last batch may be smaller."""
+    for start in range(0, len(rows), batch_size):
+        yield _batch(rows.take(slice(start, start + batch_size)))
+
+
 def _batch(rows: Examples) -> Batch:
     return Batch(rows.ids, rows.numeric, rows.labels, rows.weights, rows.keys)
 

@@ -57,6 +57,7 @@ class Manifest:
     shards: dict[str, int] = field(default_factory=dict)  # by table
     files: dict[str, FileRecord] = field(default_factory=dict)  # by name
     parent: ParentRecord | None = None  # None in a full checkpoint
+    online: dict[str, Any] = field(default_factory=dict)  # `Ledger` of the parts that an online run has trained on
     id: str = ""  # of the state: the same with other shards, and if a delta is rewritten as a full checkpoint
     format_version: int = FORMAT_VERSION
 

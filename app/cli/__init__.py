@@ -1,3 +1,3 @@
-"""The commands: train, rank (one of its processes), sweep, evaluate, baseline, checkpoint, export_rows, export,
+"""The commands: train, rank (one of its processes), online, sweep, evaluate, baseline, checkpoint, export,
 predict, serve, bundle. The file notebook has them as functions.
 """

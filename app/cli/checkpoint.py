@@ -196,7 +196,7 @@ def _kept(checkpoint: Checkpoint) -> Iterator[None]:
 
 
 def _export_rows(arguments: argparse.Namespace) -> None:
-    from app.cli.export_rows import export_rows  # imports pyarrow, which the other commands do without
+    from app.trained.export_rows import export_rows  # imports pyarrow, which the other commands do without
 
     checkpoint = Checkpoint.open(arguments.checkpoint)
     dataset = arguments.dataset or Path(checkpoint.manifest.dataset)

@@ -113,7 +113,12 @@ def _calibration_of(manifest: Manifest) -> str:
 
 def _metric_lines(evaluated: Evaluated | None) -> list[str]:
     if evaluated is None:
-        return ["## Quality", "", "The data has no rows in valid or test, so nothing was measured.", ""]
+        return [
+            "## Quality",
+            "",
+            "Nothing was measured: the data has no rows in valid or test, or is trained on as it comes.",
+            "",
+        ]
     metrics: dict[str, Any] = asdict(evaluated.metrics)
     trained = asdict(evaluated.trained)
     lines = [

@@ -9,8 +9,8 @@ from app.checkpoint.read import scoring_arrays
 from app.checkpoint.write import ModelState
 from app.config import device
 from app.evaluation.calibration import Calibration
-from app.evaluation.measure import check_split
-from app.scoring.bundle_folder import new_bundle
+from app.evaluation.measure import Scorer, check_split
+from app.scoring.bundle_folder import Manifest, new_bundle
 from app.scoring.bundle_tables import TABLES, RowType
 from app.scoring.predictor import Predictor
 from app.trained import card
@@ -57,20 +57,39 @@ def _export(
         calibration = calibrate_on_valid(trained, scorer)
         scorer = scorer.calibrated(calibration)
         log.info("calibrated: %s", calibration)
-    config, model = trained.config, _exported_model(trained, calibration)
-    manifest = write_model(folder, model, rows, parent)
-    predictor = Predictor([*(parent.chain if parent else ()), (folder, manifest)], config.device.num_threads)
-    comparison = Comparison(trained, predictor, scorer)
-    if rows == "float32":
-        comparison.check_made_rows(model.state.dense)
+    comparison = write_compared(folder, trained, exported_model(trained, calibration), scorer, rows, parent)
     evaluated = comparison.evaluate()
-    row_bytes = 4 * (config.model.embedding_dim + 1)
-    sizes = {"tables": (folder / TABLES).stat().st_size, "float32": manifest.rows["num_rows"] * row_bytes}
-    finish(folder, manifest, card.texts(manifest, config, trained.schema, evaluated, sizes), beside)
+    finish_bundle(folder, beside, trained, comparison.predictor.manifest, evaluated)
     return evaluated
 
 
-def _exported_model(trained: Trained, calibration: Calibration | None) -> ExportedModel:
+def write_compared(
+    folder: Path, trained: Trained, model: ExportedModel, scorer: Scorer, rows: RowType, parent: Predictor | None
+) -> Comparison:
+    """Write a model into `folder`, but for the manifest, and compare it on made rows with `scorer`, the training code.
+
+    Raises as `write_model`, and ValueError if they score otherwise.
+    """
+    manifest = write_model(folder, model, rows, parent)
+    chain = [*(parent.chain if parent else ()), (folder, manifest)]
+    predictor = Predictor(chain, trained.config.device.num_threads, parent.tables if parent else ())
+    comparison = Comparison(trained, predictor, scorer)
+    if rows == "float32" and trained.config.device.precision == "float32":
+        comparison.check_made_rows(model.state.dense)
+    return comparison
+
+
+def finish_bundle(
+    folder: Path, beside: Path, trained: Trained, manifest: Manifest, evaluated: card.Evaluated | None = None
+) -> None:
+    """Write the texts and the manifest of a bundle. See `finish`."""
+    row_bytes = 4 * (trained.config.model.embedding_dim + 1)
+    sizes = {"tables": (folder / TABLES).stat().st_size, "float32": manifest.rows["num_rows"] * row_bytes}
+    finish(folder, manifest, card.texts(manifest, trained.config, trained.schema, evaluated, sizes), beside)
+
+
+def exported_model(trained: Trained, calibration: Calibration | None = None) -> ExportedModel:
+    """Return what a bundle is made of."""
     checkpoint, config, schema = trained.checkpoint, trained.config, trained.schema
     manifest, state = checkpoint.manifest, checkpoint.state()
     state = ModelState(scoring_arrays(state.dense, manifest.step), state.tables)

@@ -62,7 +62,8 @@ class ExportedModel:
     """Source of a bundle: the state of a checkpoint, and the `prepared` folder that it was trained on.
 
     `state.dense` has the numeric fields folded. `history` is that of a deep table whose rows move without being looked
-    up (`adam`): then every id has a row. With `means` the rows are their running means.
+    up (`adam`): then every id has a row. With `means` the rows are their running means. `changed` are ids [n],
+    ascending, of which all rows are that may differ from the parent's. None compares all.
     """
 
     state: ModelState
@@ -72,9 +73,12 @@ class ExportedModel:
     history: StepHistory | None = None
     means: RunningMean | None = None
     calibration: Calibration | None = None
+    changed: np.ndarray | None = None
 
     def row_ids(self, schema: Schema) -> np.ndarray:
         """Return the ids, ascending, whose rows are not the initial ones. Rows of numeric fields are the tower's."""
+        if self.changed is not None:
+            return self.changed[self.changed >= schema.num_numeric]
         if self.history is not None:
             return np.arange(schema.num_numeric, schema.vocabulary_size)
         row_ids = np.union1d(*(table.row_ids for table in self.state.tables.values()))
@@ -135,8 +139,9 @@ def write_model(folder: Path, model: ExportedModel, rows: RowType, parent: Predi
     if parent is not None:
         _check_fits(parent, schema, spec)
         num_rows = len(row_ids)
-        row_ids, deleted = _changed_rows(parent.tables, row_ids, stored)
-        if 2 * len(row_ids) > num_rows:
+        if model.changed is None:
+            row_ids, deleted = _changed_rows(parent.tables, row_ids, stored)
+        if model.changed is None and 2 * len(row_ids) > num_rows:
             log.warning(
                 "warning: %.0f %% of the rows differ from those of %s, so a whole bundle is about as small: write one, "
                 "without --delta-from",

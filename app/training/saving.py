@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -86,6 +86,7 @@ class CheckpointManager:
 
     def __init__(self, context: RunContext, parts: TrainingState, selection: Selection) -> None:
         self.saved: Position | None = None
+        self.online: dict[str, Any] = {}  # of the next checkpoint's manifest
         self._context = context
         self._run, self._group = context.run, context.group
         self._options = context.config.checkpoint
@@ -110,6 +111,11 @@ class CheckpointManager:
         self.saved = position = checkpoint.manifest.position
         log.info("resuming from %s: epoch %d, step %d of it", checkpoint.path, position.epoch, position.epoch_step + 1)
         return position
+
+    @property
+    def newest(self) -> Checkpoint | None:
+        """The newest checkpoint that is written."""
+        return self._newest
 
     def is_due(self, step: int) -> bool:
         """Return True if a checkpoint is to be written after `step` steps, in the middle of an epoch."""
@@ -219,6 +225,7 @@ class CheckpointManager:
             selection=self._selection.state(),
             schedules=self._parts.learning_rates.state(),
             parent=parent,
+            online=self.online,
         )
 
     def _write(

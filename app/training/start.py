@@ -6,10 +6,11 @@ The command `train` and the notebook's function come this way.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app.batches import check_files
 from app.checkpoint.read import DamagedCheckpointError
@@ -34,6 +35,9 @@ from common import settings
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import SCHEMA_FILE, Schema, read_schema
 
+if TYPE_CHECKING:
+    from app.training.loop import Trainer  # imports MindSpore
+
 log = logging.getLogger("app")
 
 NOT_WRITTEN = 3  # exit status
@@ -46,7 +50,7 @@ class Launch:
     """A training that was found possible: of the run in `path`, by `config`, on the prepared folder `dataset`.
 
     `asked` are the settings before those that an older run keeps. `choices` are the log's lines on what `auto` chose.
-    `on_step` and `on_evaluation` are called as well.
+    `on_step` and `on_evaluation` are called as well. `make_trainer` makes a `Trainer` of another kind.
     """
 
     path: Path
@@ -58,6 +62,7 @@ class Launch:
     choices: tuple[str, ...] = ()
     on_step: tuple[Callback, ...] = ()
     on_evaluation: tuple[Callback, ...] = ()
+    make_trainer: Callable[[RunContext, str], Trainer] | None = None
 
     def check_folder(self) -> None:
         """Raise the errors of opening the run's folder, RunIsFinishedError among them. Change nothing."""
@@ -108,11 +113,7 @@ class Launch:
                 log.warning("warning: a newer checkpoint is not used: %s", refused)
             for line in describe_kept(self.asked, config):
                 log.info("%s", line)
-            num_rows = self.schema.splits["train"].rows
-            if config.train.auto:
-                log.info("%s", describe_by_rows(config, num_rows))
-            if few_steps := describe_few_steps(config, num_rows):
-                log.warning("warning: %s", few_steps)
+            self._describe_steps(config)
             for line in filter(None, self.choices):
                 log.info("%s", line)
             threads = config.device.num_threads
@@ -128,10 +129,19 @@ class Launch:
             try:
                 with group:
                     context = RunContext(config, self.dataset, self.schema, folder, stop, group, on_step, on_evaluation)
-                    return _train(context, self.backend)
+                    return _train(context, self.backend, self.make_trainer)
             except DamagedCheckpointError as error:
                 error.checkpoint = folder.plan.checkpoint.path if folder.plan.checkpoint else None
                 raise
+
+    def _describe_steps(self, config: Config) -> None:
+        num_rows = self.schema.splits["train"].rows
+        if self.make_trainer is not None:  # its steps are not of these rows
+            return
+        if config.train.auto:
+            log.info("%s", describe_by_rows(config, num_rows))
+        if few_steps := describe_few_steps(config, num_rows):
+            log.warning("warning: %s", few_steps)
 
 
 def plan_launch(config: Config, dataset: Path, path: Path, num_ranks: int = 1, num_servers: int = 0) -> Launch:
@@ -181,14 +191,14 @@ def _log_to(path: Path) -> Iterator[None]:
         log_file.close()
 
 
-def _train(context: RunContext, backend: str) -> int:
+def _train(context: RunContext, backend: str, make_trainer: Callable[[RunContext, str], Trainer] | None = None) -> int:
     """Train, write the run's status and report to its folder, and return the exit status."""
     from app.training.loop import Trainer
     from app.training.saving import NotSavedError
 
     exit_status, run = 0, context.run
     try:
-        Trainer(context, backend).train()
+        (make_trainer or Trainer)(context, backend).train()
     except Stopped as stopped:
         exit_status = stopped.exit_status
         run.set_status("stopped")

@@ -17,16 +17,17 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import CategoricalField, Schema, read_schema
 
 
-def open_encoder(prepared: Path) -> RowEncoder:
+def open_encoder(prepared: Path, with_labels: bool = False) -> RowEncoder:
     """Return an encoder with the vocabulary and the numeric transforms of a prepared folder, for use in this process.
 
+    Its rows are to be scored, and need no label, or `with_labels` they are read as the folder's were.
     Raises FileNotFoundError if the folder is not a prepared one, ValueError if its schema.json is not readable.
     """
     schema, options, base = open_vocabulary(prepared)
     with tempfile.TemporaryDirectory(prefix="vocabulary-") as folder:
         lookup = write_lookup_tables(base.fields(), Path(folder) / LOOKUP_FILE)
         _ = lookup.opened  # before the file is deleted
-    return RowEncoder(schema.numeric, lookup, schema.ids_dtype, without_label(options))
+    return RowEncoder(schema.numeric, lookup, schema.ids_dtype, options if with_labels else without_label(options))
 
 
 def open_vocabulary(prepared: Path) -> tuple[Schema, PrepareOptions, BaseVocabulary]:

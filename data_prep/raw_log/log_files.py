@@ -142,7 +142,7 @@ def _files_of_folder(folder: str, found: list[str]) -> list[str]:
     if whole:
         _log_skipped(folder, found, whole)
         return whole
-    parts = sorted((file for file in found if _is_part(names[file])), key=natural_order)
+    parts = sorted((file for file in found if is_part(names[file])), key=natural_order)
     if not parts:
         raise FileNotFoundError(
             f"the folder {folder} holds no log: expected {_WHOLE_LOG}, {_WHOLE_LOG}.gz or a .tar.gz, or part files "
@@ -200,7 +200,7 @@ def _unpacked(name: str) -> str:
     return name.removesuffix(PurePosixPath(name).suffix) if name.endswith(PACKED_ENDINGS) else name
 
 
-def _is_part(name: str) -> bool:
+def is_part(name: str) -> bool:
     """Return False for hidden files, markers of Spark and Hadoop (_SUCCESS), texts, and truths of synthetic logs."""
     if name.startswith((".", "_")) or name.endswith(".truth.parquet") or name.lower().startswith(("readme", "license")):
         return False

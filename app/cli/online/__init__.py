@@ -1,0 +1,9 @@
+"""A model that learns from a log as it comes, part by part: command, online_settings, parts (which is next, and its
+rows), online_trainer (score, train, save), publish (a bundle for the service).
+
+    part -> score -> train on each row once -> checkpoint, with the list of parts -> bundle
+
+The run's folder is that of a training, and so are tables, step and checkpoints. A part is trained on in whole or not at
+all: the checkpoint after it has the parts so far in its manifest, and everything else follows from the checkpoint. So
+after a kill at any moment the same command ends with the same weights as one that was never killed.
+"""

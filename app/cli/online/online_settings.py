@@ -1,0 +1,91 @@
+"""The settings of an online run: those of the run that it goes on from, but for what has to stand still."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from app.checkpoint.read import Checkpoint
+from app.config.config import Config
+from app.config.optimizer_settings import AdamOptions, LazyAdamOptions
+from app.config.parallel import ParallelOptions
+from app.config.run_settings import CheckpointOptions
+from app.config.schedules import ConstantSchedule
+from app.run.older import read_config
+from app.training.learning_rates import learning_rates
+from common import settings
+
+# Of the rate that a run began with. A schedule that ends near 0 suits the end of a training: here there is none.
+RATE_FLOOR = 0.1
+GROUPS = ("wide", "deep", "tower")
+KEPT, FULL_EVERY = 3, 24  # checkpoints
+
+
+def online_config(source: Checkpoint, words: Sequence[str] = ()) -> tuple[Config, list[str]]:
+    """Return the settings of an online run that goes on from a checkpoint, changed by `words`, and lines that say why.
+
+    Raises ValueError for a run that cannot go on so.
+    """
+    manifest = source.manifest
+    trained = read_config(manifest.config, where=str(source.path))
+    if not trained.model.fold_numeric:
+        raise ValueError(
+            "the run has model.fold_numeric=false, whose numeric fields are rows of MindSpore's own tables; train one "
+            "with model.fold_numeric=true to go on online"
+        )
+    lines = []
+    rates = learning_rates(trained)
+    rates.load_state(manifest.schedules)
+    at_end = rates.at(max(manifest.step, 1))
+    optimizers = {}
+    for group in GROUPS:
+        options = getattr(trained, f"{group}_optimizer")
+        rate = max(at_end[group], RATE_FLOOR * options.learning_rate)
+        why = (
+            "as the run ended"
+            if rate == at_end[group]
+            else f"{RATE_FLOOR:g} of its first: it ended at {at_end[group]:g}"
+        )
+        lines.append(f"{group} learning rate {rate:g}, constant ({why})")
+        optimizers[f"{group}_optimizer"] = replace(options, learning_rate=rate, schedule=ConstantSchedule())
+    deep = optimizers["deep_optimizer"]
+    if isinstance(deep, AdamOptions):
+        kept = {name: getattr(deep, name) for name in ("learning_rate", "schedule", "beta1", "beta2", "epsilon")}
+        optimizers["deep_optimizer"] = LazyAdamOptions(**kept)
+        lines.append(
+            "the deep table's adam goes on as lazy_adam with its moments: a step changes the rows of its batch alone, "
+            "and L2 pulls those"
+        )
+    has_means = trained.train.ema_decay > 0
+    if has_means:
+        lines.append(
+            "it goes on from the running means, without them and without the optimizers' state, of other weights"
+        )
+    train = replace(
+        trained.train,
+        auto=False,
+        epochs=1,
+        ema_decay=0.0,
+        resume="auto",
+        profile=False,
+        time_limit=0.0,
+        init_from=str(source.path.resolve()),
+        init_take="all",
+        init_optimizer=not has_means,
+        init_dataset="",
+    )
+    config = replace(
+        trained,
+        **optimizers,
+        train=train,
+        eval=replace(trained.eval, batch_size=0, every_steps=0, patience=0),
+        checkpoint=CheckpointOptions(keep_last=KEPT, keep_best=0, background=False, delta=True, full_every=FULL_EVERY),
+        parallel=ParallelOptions(),
+    )
+    return settings.override(config, words), lines
+
+
+def is_begun(work: Path) -> bool:
+    """Return True if an online run in the folder `work` has a checkpoint to resume from."""
+    return any((work / "checkpoints").glob("step-*"))

@@ -1,0 +1,179 @@
+"""The loop over parts: score, train on each row once, save, publish."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.batches import Batch, Prefetcher, batches_of
+from app.checkpoint.manifest import Position
+from app.cli.online.parts import MOST_CHANGE, Ledger, Part, Source, read_part, why_suspicious
+from app.cli.online.publish import Publisher
+from app.evaluation.measure import Scorer, intervals_of
+from app.evaluation.metrics import MetricStream, defined
+from app.evaluation.results import Measurement, interval_ends
+from app.scoring.predictor import Predictor
+from app.tables.interface import UniqueIds
+from app.training.context import RunContext
+from app.training.loop import Trainer
+from app.training.stop_signals import Stopped
+from common.files import write_whole
+from data_prep.encoding.prepared_vocabulary import open_encoder
+from data_prep.prepared.truth import best_possible, truth_path
+from data_prep.raw_log.log_files import LogFile
+
+log = logging.getLogger("app")
+
+STATUS = "status.json"
+HELD_ASIDE = 5  # exit status
+POLL_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class OnlineOptions:
+    """What an online run reads and writes, and when it ends."""
+
+    source: str
+    serve: Path
+    once: bool = False
+    most_change: float = MOST_CHANGE
+    frozen: Path | None = None  # a bundle whose scores are measured beside
+
+
+class OnlineTrainer(Trainer):
+    """A launch of an online run. Its epochs are the parts."""
+
+    def __init__(self, context: RunContext, backend: str, options: OnlineOptions) -> None:
+        super().__init__(context, backend)
+        self.options, self.source = options, Source(options.source)
+        saved = context.run.plan.checkpoint
+        self.ledger = Ledger(**saved.manifest.online) if saved is not None else Ledger()
+        self.encoder = open_encoder(context.dataset, with_labels=True)
+        scorer = Scorer(self.parts.step.prepare, self.parts.step.score)
+        self.publisher = Publisher(options.serve, self.config, context.dataset, self.schema, scorer)
+        self.frozen = self._open_frozen(options.frozen) if options.frozen else None
+        self._last: dict[str, Any] = {}  # what was measured of the last part
+        self._status = ""
+        train = self.schema.splits["train"]
+        self._click_rate = train.clicks / train.rows
+
+    def train(self) -> None:
+        """Train on the parts that come. Raise Stopped after a signal, or with `once` if none is left.
+
+        Raises FloatingPointError and NotSavedError as `Trainer.train`, OSError if a bundle cannot be written.
+        """
+        try:
+            self._save_and_publish()
+            while True:
+                self.context.stop.check()
+                if (found := self.source.next_part(self.ledger)) is not None:
+                    self._take_part(*found)
+                    continue
+                self._write_status()
+                if self.options.once:
+                    raise Stopped("no part is left", HELD_ASIDE if self.source.held else 0)
+                time.sleep(POLL_SECONDS)
+        finally:
+            self.checkpoints.close()
+
+    def _take_part(self, file: LogFile, checksum: str) -> None:
+        """Score a part, train on it, save and publish, or hold it aside."""
+        start = time.perf_counter()
+        try:
+            part = read_part(file, checksum, self.encoder)
+        except ValueError as error:
+            self.source.hold(file, str(error))
+            return
+        most_rejected, most_change = self.config.prepare.max_reject_fraction, self.options.most_change
+        if reason := why_suspicious(part, self.ledger, self._click_rate, most_rejected, most_change):
+            self.source.hold(file, reason)
+            return
+        self._last = {"part": file.name, "rows": len(part.rows), "rejected": part.num_lines - len(part.rows)}
+        self._last |= self._measure_part(part)
+        self._last |= self._train_part(part)
+        self.ledger = self.ledger.after(part)
+        self.position = Position(self.position.step, self.position.epoch + 1, 0)
+        self.run.write_metrics({"step": self.position.step, "epoch": self.position.last_epoch, **self._last})
+        bundle = self._save_and_publish()
+        log.info("%s; %s after %.1f s", _described(self._last), bundle.name, time.perf_counter() - start)
+
+    def _save_and_publish(self) -> Path:
+        """Save if no checkpoint has this state, and publish if no bundle has it. Return the bundle."""
+        self.checkpoints.online = asdict(self.ledger)
+        self.checkpoints.finish(self.position, None)
+        newest = self.checkpoints.newest
+        assert newest is not None
+        return self.publisher.publish(newest)
+
+    def _batches(self, part: Part) -> Iterator[tuple[Batch, UniqueIds]]:
+        for batch in batches_of(part.rows, self.config.train.batch_size):
+            counting = batch.rows_that_count()
+            if counting.num_rows:
+                yield counting, self.parts.step.prepare(counting)
+
+    def _measure_part(self, part: Part) -> dict[str, Any]:
+        """Return the metrics of the model on rows that it has not seen, of `frozen`, and of the true probabilities."""
+        stream, of_frozen = MetricStream(), MetricStream()
+        with Prefetcher(self._batches(part)) as batches:
+            for batch, unique in batches:
+                stream.add(self._score(batch, unique), batch.labels, batch.weights)
+                if self.frozen is not None:
+                    of_frozen.add(self.frozen.logits_of_ids(batch.ids, batch.numeric), batch.labels, batch.weights)
+        measured = Measurement(*stream.result_and_bins())
+        values = defined(measured.metrics) | interval_ends(intervals_of(measured, self.config))
+        if self.frozen is not None:
+            values |= {f"frozen_{name}": value for name, value in defined(of_frozen.result()).items()}
+        if (truth := truth_path(Path(part.file.location))).is_file():
+            best = best_possible(truth, part.row_numbers)
+            values |= {"best_auc": best.auc, "best_log_loss": best.log_loss}
+        return values
+
+    def _train_part(self, part: Part) -> dict[str, float]:
+        """Train on each row of a part once, in their order, and return the mean losses of its steps."""
+        losses = []
+        with Prefetcher(self._batches(part)) as batches:
+            for batch, unique in batches:
+                self.context.stop.check()  # what was trained of the part is forgotten with the process
+                losses.append(self._take_step(batch, unique))
+        return {name: float(np.mean([getattr(each, name) for each in losses])) for name in ("wide_loss", "deep_loss")}
+
+    def _open_frozen(self, bundle: Path) -> Predictor:
+        """Return a bundle that has the ids of this run. Raise ValueError for another one."""
+        frozen = Predictor.open(bundle, self.config.device.num_threads)
+        theirs, ours = (
+            [(field.name, field.oov_ids, field.id_ranges) for field in schema.categorical]
+            for schema in (frozen.schema, self.schema)
+        )
+        if theirs != ours or len(frozen.schema.numeric) != len(self.schema.numeric):
+            raise ValueError(f"--frozen {bundle} has other columns or another vocabulary than this run; leave it out")
+        return frozen
+
+    def _write_status(self) -> None:
+        """Write status.json if it would change: parts, what was measured last, and what is held aside."""
+        content = {
+            "step": self.position.step,
+            "parts": len(self.ledger.trained),
+            "last": self._last,
+            "held": self.source.held,
+        }
+        text = json.dumps(content, indent=1) + "\n"
+        if text != self._status:
+            write_whole(self.run.path / STATUS, text)
+            self._status = text
+
+
+def _described(values: dict[str, Any]) -> str:
+    """Return what was measured of a part as a line of the log."""
+    beside = [f"{of} {values[f'{of}_auc']:.4f}" for of in ("frozen", "best") if f"{of}_auc" in values]
+    between = f" ({', '.join(beside)})" if beside else ""
+    return (
+        f"{values['part']}: {values['rows']:,} rows, AUC {values['auc']:.4f}{between}, log loss "
+        f"{values['log_loss']:.4f}, calibration {values['calibration']:.3f}"
+    )

@@ -1,0 +1,181 @@
+"""The parts of a log that comes: which one is next, which were trained on, which are held aside and why.
+
+A part is a file that is whole when it gets its name. Parts are taken in the natural order of their names.
+
+Letters: n rows.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from common.text import natural_order
+from data_prep.encoding.encoder import RowEncoder
+from data_prep.prepared.examples import Examples, concatenate
+from data_prep.raw_log.chunks import StoredFile
+from data_prep.raw_log.log_files import LogFile, find_log, is_part
+from data_prep.raw_log.reading import file_of_log, open_reader
+from data_prep.raw_log.storage import FileState, file_name, file_state, files_in, open_stream
+
+log = logging.getLogger("app")
+
+CHUNK_BYTES = 8 << 20
+RECENT = 14  # parts by which the guard knows the usual click rate
+MOST_CHANGE = 3.0  # default of the factor, either way, between a part's click rate and that of the last ones
+FEW_CLICKS = 5.0  # standard deviations of a small part's clicks that are chance, whatever the factor
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rows of a part, all in memory."""
+
+    file: LogFile
+    checksum: str
+    rows: Examples  # of its good lines, in their order
+    row_numbers: np.ndarray  # [n] of their lines, from 0
+    num_lines: int
+    first_reject: str  # reason and line of the first bad line, "" if all are good
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """Lines, rows and clicks. Of weighted rows the sums of weights."""
+        weights = np.ones(len(self.rows)) if self.rows.weights is None else self.rows.weights.astype(np.float64)
+        clicks = float((weights * self.rows.labels).sum())
+        return {"lines": self.num_lines, "rows": float(weights.sum()), "clicks": clicks}
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The parts that a model was trained on. A checkpoint's manifest has it as plain values."""
+
+    # By name, in their order: `checksum` of the file's bytes, and by which it is found unchanged without reading it,
+    # `size` and `modified_ns`.
+    trained: dict[str, dict[str, Any]] = field(default_factory=dict)
+    recent: list[dict[str, float]] = field(default_factory=list)  # `Part.counts` of the last ones
+
+    def after(self, part: Part) -> Ledger:
+        """Return the ledger with one part more."""
+        state = part.file.state
+        record = {"checksum": part.checksum, "size": state.size, "modified_ns": state.modified_ns}
+        recent = [*self.recent, part.counts][-RECENT:]
+        return Ledger(self.trained | {part.file.name: record}, recent)
+
+    def has(self, file: LogFile) -> bool:
+        """Return True if a part was trained on and has not been written since."""
+        known, state = self.trained.get(file.name), file.state
+        return known is not None and (known["size"], known["modified_ns"]) == (state.size, state.modified_ns)
+
+    def why_not(self, name: str, checksum: str) -> str | None:
+        """Return why a part must not be trained on: "" if it was already, or None if it may be."""
+        if name in self.trained:
+            if self.trained[name]["checksum"] == checksum:
+                return ""
+            return "it was trained on with another content; give new rows a new name, after those of the others"
+        if twin := next((other for other, known in self.trained.items() if known["checksum"] == checksum), None):
+            return f"it has the content of {twin}, which was trained on"
+        if self.trained and _order(name) < _order(last := max(self.trained, key=_order)):
+            return f"it comes before {last}, which was trained on; rename it to a name after that to train on it now"
+        return None
+
+
+class Source:
+    """The parts in a folder. `held` are those that are held aside: the reason by name, until they are changed."""
+
+    def __init__(self, folder: str) -> None:
+        """Raise FileNotFoundError if there is no such folder."""
+        self.folder = folder
+        self.held: dict[str, str] = {}
+        self._looked_at: dict[str, FileState] = {}
+        self._files()
+
+    def next_part(self, ledger: Ledger) -> tuple[LogFile, str] | None:
+        """Return the next part and its checksum, None if none is left. Hold aside what must not be trained on."""
+        files = self._files()
+        for gone in self._looked_at.keys() - {file.name for file in files}:
+            del self._looked_at[gone]
+            self.held.pop(gone, None)
+        for file in files:
+            if ledger.has(file) or self._looked_at.get(file.name) == file.state:
+                continue
+            with open_stream(file.location) as raw, StoredFile(raw) as stored:
+                checksum = stored.fingerprint().checksum
+            reason = ledger.why_not(file.name, checksum)
+            if reason is None:
+                return file, checksum
+            self.hold(file, reason)
+        return None
+
+    def hold(self, file: LogFile, reason: str) -> None:
+        """Pass a part over until it is changed. With a reason, list it and log that."""
+        self._looked_at[file.name] = file.state
+        self.held.pop(file.name, None)
+        if reason:
+            self.held[file.name] = reason
+            log.warning("warning: %s is held aside: %s", file.location, reason)
+
+    def _files(self) -> list[LogFile]:
+        found = files_in(self.folder)
+        if found is None:
+            raise FileNotFoundError(f"SOURCE {self.folder}: there is no such folder; parts are renamed into it")
+        names = sorted((path for path in found if is_part(file_name(path))), key=lambda path: _order(file_name(path)))
+        states = {path: file_state(path) for path in names}  # None: it was removed meanwhile
+        return [LogFile(path, file_name(path), state) for path, state in states.items() if state is not None]
+
+
+def read_part(file: LogFile, checksum: str, encoder: RowEncoder) -> Part:
+    """Read a part as a preparation does.
+
+    Raises ValueError if it is damaged, has other columns, or changes meanwhile.
+    """
+    find_log(file.location)  # checks the name
+    examples, numbers, num_lines, first_reject = [], [], 0, ""
+    log_format = encoder.log_format
+    with open_reader(file, log_format) as reader:
+        for task, _ in reader.chunks(CHUNK_BYTES, file_of_log(0, file.name, 0, file, log_format)):
+            parsed, rows = encoder.encode(task.load())
+            examples.append(rows)
+            numbers.append(parsed.rows.row_numbers)
+            num_lines += task.num_lines
+            first_reject = first_reject or parsed.rejects_tsv.split(b"\n")[0].decode(errors="replace")
+    if file_state(file.location) != file.state:
+        raise ValueError("it changed while it was read; rename a part into the folder when it is whole")
+    if not examples:
+        raise ValueError("it has no lines")
+    return Part(file, checksum, concatenate(examples), np.concatenate(numbers), num_lines, first_reject)
+
+
+def why_suspicious(
+    part: Part, ledger: Ledger, click_rate: float, most_rejected: float, most_change: float
+) -> str | None:
+    """Return why a part should not be trained on, None if it looks like the last ones.
+
+    `click_rate` is that before the first part. At most the share `most_rejected` of the lines may be bad, and the click
+    rate may differ by the factor `most_change`.
+    """
+    counts = part.counts
+    num_rejected = part.num_lines - len(part.rows)
+    if num_rejected > most_rejected * part.num_lines:
+        return (
+            f"{num_rejected:,} of its {part.num_lines:,} lines are bad, more than prepare.max_reject_fraction "
+            f"{most_rejected:g}; the first: {part.first_reject[:200]!r}"
+        )
+    if not 0 < counts["clicks"] < counts["rows"]:
+        return "the labels of all its rows that count are equal"
+    if ledger.recent:
+        click_rate = sum(each["clicks"] for each in ledger.recent) / sum(each["rows"] for each in ledger.recent)
+    found, expected = counts["clicks"] / counts["rows"], counts["rows"] * click_rate
+    is_far = not click_rate / most_change <= found <= click_rate * most_change
+    if is_far and abs(counts["clicks"] - expected) > FEW_CLICKS * np.sqrt(expected + 1):
+        return (
+            f"its click rate is {found:.4f}, that of the last parts {click_rate:.4f}: more than a factor of "
+            f"{most_change:g} apart; if its labels are right, start with a larger --most-change"
+        )
+    return None
+
+
+def _order(name: str) -> tuple[list[tuple[int, str]], str]:
+    return natural_order(name), name

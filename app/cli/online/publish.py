@@ -1,0 +1,72 @@
+"""The bundle of each checkpoint, in a folder that a service reads: the changes since the bundle before, or all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from app.checkpoint.read import Checkpoint
+from app.checkpoint.write import ModelState, step_name
+from app.config.config import Config
+from app.evaluation.measure import Scorer
+from app.scoring.bundle_folder import MANIFEST, chains, new_bundle, rank, read_manifests
+from app.scoring.predictor import Predictor
+from app.tables.interface import DEEP, WIDE
+from app.trained.export_bundle import exported_model, finish_bundle, write_compared
+from app.trained.trained_model import Trained
+from app.trained.write_bundle import ExportedModel
+from common.files import make_folder
+from data_prep.prepared.schema import Schema
+
+
+class Publisher:
+    """Writes bundles into `folder`. What it writes follows from checkpoint and folder alone."""
+
+    def __init__(self, folder: Path, config: Config, dataset: Path, schema: Schema, scorer: Scorer) -> None:
+        """`scorer` scores with the newest weights, for the comparison of each bundle."""
+        make_folder(folder)
+        if (folder / MANIFEST).exists():
+            raise ValueError(f"--serve {folder} is one bundle; give a folder of bundles, or a new one")
+        self._folder, self._config, self._dataset, self._schema = folder, config, dataset, schema
+        self._scorer = scorer
+        self._newest: Predictor | None = None
+
+    def publish(self, checkpoint: Checkpoint) -> Path:
+        """Write the bundle of a checkpoint unless it is there. Return its folder.
+
+        It is a delta if the folder's newest bundle is of the checkpoint's parent, else a whole one.
+        """
+        there = read_manifests(self._folder)
+        for path, manifest in there.items():
+            if manifest.checkpoint["id"] == checkpoint.manifest.id:
+                return path
+        newest = max(chains(there).values(), key=rank, default=None)
+        of_checkpoint, parent = checkpoint.manifest.parent, None
+        if newest and of_checkpoint and newest[-1][1].checkpoint["id"] == of_checkpoint["id"]:
+            is_open = self._newest is not None and self._newest.version == newest[-1][1].version
+            parent = self._newest if is_open else Predictor.open(newest[-1][0], self._config.device.num_threads)
+        trained = Trained(checkpoint, self._config, self._dataset, self._schema)
+        output = self._folder / step_name(checkpoint.manifest.step)
+        with new_bundle(output, overwrite=True) as folder:
+            model = _changes_of(trained) if parent else exported_model(trained)
+            comparison = write_compared(folder, trained, model, self._scorer, "float32", parent)
+            finish_bundle(folder, self._folder, trained, comparison.predictor.manifest)
+        self._newest = parent.with_delta(output) if parent else Predictor.open(output, self._config.device.num_threads)
+        return output
+
+
+def _changes_of(trained: Trained) -> ExportedModel:
+    """Return the model of a delta checkpoint with the rows that it changed, read from its own files where they suffice.
+
+    They do if both tables changed the same rows, as tables of the same fields do.
+    """
+    alone = Trained(replace(trained.checkpoint, older=()), trained.config, trained.folder, trained.schema)
+    alone.checkpoint.verify()
+    model = exported_model(alone)
+    wide, deep = (model.state.tables[table].row_ids for table in (WIDE, DEEP))
+    if not np.array_equal(wide, deep):
+        trained.checkpoint.verify()
+        model = replace(model, state=ModelState(model.state.dense, trained.checkpoint.state().tables))
+    return replace(model, changed=np.union1d(wide, deep))

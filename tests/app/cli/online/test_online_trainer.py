@@ -1,0 +1,195 @@
+"""An online run: each row is trained on once, and whatever stops it, the same command ends with the same bits."""
+
+import json
+
+import numpy as np
+import pytest
+
+from app.batches import batches_of
+from app.checkpoint import write
+from app.checkpoint.manifest import read_manifest
+from app.checkpoint.retention import whole_checkpoints
+from app.cli.online import online_trainer
+from app.cli.online.online_trainer import OnlineTrainer
+from app.cli.online.publish import Publisher
+from app.distributed.process_group import ONE_PROCESS
+from app.run.folder import run_config
+from app.scoring.bundle_folder import read_chain
+from app.scoring.predictor import Predictor
+from app.trained import export_bundle
+from data_prep.encoding.prepared_vocabulary import open_encoder
+from data_prep.kernels.parsed import Chunk
+from tests.checkpoints import load
+
+STEPS_A_PART = 3
+
+
+@pytest.fixture(scope="module")
+def never_killed(make_online, parts):
+    """The folder of a run over three parts that nothing disturbed."""
+    folder = make_online("never-killed")
+    for part in parts[:3]:
+        folder.deliver(part)
+    assert folder.run() == 0
+    return folder
+
+
+def checkpoints_of(folder):
+    return {path.name: read_manifest(path) for path in sorted((folder.path / "online/checkpoints").glob("step-*"))}
+
+
+def bundle_bytes(folder):
+    """The files of all bundles that a score follows from."""
+    return {
+        str(path.relative_to(folder.path)): path.read_bytes()
+        for path in sorted((folder.path / "bundles").glob("step-*/*"))
+        if path.name in ("tables.safetensors", "tower.onnx", "lookup.bin", "golden.parquet")
+    }
+
+
+def test_each_row_is_trained_on_once_in_the_log_s_order(
+    never_killed, parts, cpu, tiny_dataset, tiny_schema, assert_same_bits
+):
+    """The same by hand: the run's model with its optimizers' state, and one plain step after the other."""
+    from app.training.assemble import assemble
+    from app.training.warm_start.dense import warm_start
+
+    config = run_config(never_killed.path / "online")
+    assert config.deep_optimizer.name == "lazy_adam"
+    by_hand = assemble(config, tiny_schema, "native")
+    warm_start(by_hand, config, tiny_schema, tiny_dataset, ONE_PROCESS)
+    for part in parts[:3]:
+        lines = part.read_bytes()
+        _, rows = open_encoder(tiny_dataset, with_labels=True).encode(Chunk(0, lines.count(b"\n"), lines))
+        for batch in batches_of(rows, 100):
+            by_hand.step(batch, by_hand.step.prepare(batch))
+    manifest, state = load(never_killed.path / "online/checkpoints/step-00000009")
+    assert_same_bits(state, by_hand.state())
+    assert list(manifest.online["trained"]) == [part.name for part in parts[:3]]
+
+
+def test_moments_of_adam_and_the_floor_of_rates_come_along(never_killed, trained_run):
+    source = whole_checkpoints(trained_run / "checkpoints")[-1]
+    _, state = load(never_killed.path / "online/checkpoints/step-00000000")
+    saved = source.state().tables["deep"]
+    moments = saved.read("second_moment", slice(None))
+    assert moments.any()
+    assert set(state.tables["deep"].arrays) == {"rows", "first_moment", "second_moment"}
+    places = np.searchsorted(state.tables["deep"].row_ids, saved.row_ids)
+    decay = 0.999 ** (source.manifest.step - saved.read("last_step", slice(None)))
+    np.testing.assert_allclose(state.tables["deep"].arrays["second_moment"][places], moments * decay, rtol=0.05)
+    config = run_config(never_killed.path / "online")
+    assert config.tower_optimizer.schedule.name == "constant"
+    assert config.tower_optimizer.learning_rate == pytest.approx(
+        0.1 * run_config(trained_run).tower_optimizer.learning_rate
+    )
+
+
+def test_after_each_part_a_delta_scores_as_the_checkpoint(never_killed, parts, tiny_dataset):
+    chain = read_chain(never_killed.path / "bundles/step-00000009")
+    assert [path.name for path, _ in chain] == [f"step-{step:08d}" for step in (0, 3, 6, 9)]
+    newest = Predictor(chain)
+    sizes = [tables.spec.num_rows for tables in newest.tables]
+    assert max(sizes[1:]) < sizes[0]
+    lines = parts[3].read_text().splitlines()
+    whole = never_killed.path / "whole"
+    never_killed.app("export", never_killed.path / "online/checkpoints/step-00000009", whole)
+    np.testing.assert_array_equal(newest.logits(lines), Predictor.open(whole).logits(lines))
+
+
+def test_what_is_measured_is_of_the_model_before_the_part(never_killed, parts):
+    text = (never_killed.path / "online/metrics.jsonl").read_text()
+    lines = [line for line in map(json.loads, text.splitlines()) if "part" in line]
+    assert [line["part"] for line in lines] == [part.name for part in parts[:3]]
+    for line, before in zip(lines, ("step-00000000", "step-00000003", "step-00000006"), strict=True):
+        rows = parts[lines.index(line)].read_text().splitlines()
+        scores = Predictor.open(never_killed.path / "bundles" / before).score(rows)
+        labels = np.array([row[0] == "1" for row in rows])
+        assert line["calibration"] == pytest.approx(scores.sum() / labels.sum(), rel=1e-5)
+        assert 0.5 < line["best_auc"] < 1
+    status = json.loads((never_killed.path / "online/status.json").read_text())
+    assert status["parts"] == 3
+    assert status["last"]["part"] == parts[2].name
+
+
+class Killed(BaseException):
+    """What no handler of the product expects."""
+
+
+# Where it is killed, one launch after the other: a function, and at which of its calls.
+DEATHS = [
+    (write, "write_manifest", 1),  # in the first checkpoint
+    (Publisher, "publish", 1),  # before the first bundle
+    (export_bundle, "finish", 1),  # in it
+    (online_trainer, "read_part", 1),
+    (OnlineTrainer, "_take_step", 2),  # in a part
+    (write, "write_manifest", 1),  # in its checkpoint
+    (Publisher, "publish", 2),  # after its checkpoint: the first call is that of the launch
+    (export_bundle, "finish", 1),  # in its bundle
+    (OnlineTrainer, "_take_part", 2),  # between parts
+    (OnlineTrainer, "_write_status", 1),  # after all
+]
+
+
+def test_a_run_that_is_killed_at_each_boundary_ends_with_the_same_bits(make_online, never_killed, parts, monkeypatch):
+    folder = make_online("killed")
+    for part in parts[:3]:
+        folder.deliver(part)
+    for owner, name, number in DEATHS:
+        calls, function = [], getattr(owner, name)
+
+        def die(*arguments, calls=calls, function=function, number=number, **keywords):
+            calls.append(1)
+            if len(calls) == number:
+                raise Killed
+            return function(*arguments, **keywords)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, die)
+            with pytest.raises(Killed):
+                folder.run()
+    assert folder.run() == 0
+    assert {name: saved.files for name, saved in checkpoints_of(folder).items()} == {
+        name: saved.files for name, saved in checkpoints_of(never_killed).items()
+    }
+    found, expected = bundle_bytes(folder), bundle_bytes(never_killed)
+    assert found.keys() == expected.keys()
+    assert [name for name in expected if found[name] != expected[name]] == []
+
+
+def test_what_was_trained_on_or_cannot_be_is_held_aside_and_changes_nothing(make_online, parts, caplog):
+    folder = make_online("held")
+    folder.deliver(parts[1])
+    assert folder.run() == 0
+    before = checkpoints_of(folder)
+    lines = parts[2].read_bytes().splitlines(keepends=True)
+    folder.deliver(parts[0])  # comes before
+    folder.deliver(parts[1], "part-00020.txt")  # the same content
+    folder.deliver(parts[2], "part-00021.txt", b"".join(line.replace(b"\t", b",") for line in lines))
+    folder.deliver(parts[2], "part-00022.txt", b"".join(b"1" + line[1:] for line in lines))
+    folder.deliver(parts[2], "part-00023.txt.gz", b"\x1f\x8b cut")
+    folder.deliver(parts[2], "part-00024.txt", b"")
+    assert folder.run() == 5
+    assert checkpoints_of(folder) == before
+    held = json.loads((folder.path / "online/status.json").read_text())["held"]
+    reasons = {
+        parts[0].name: f"it comes before {parts[1].name}",
+        "part-00020.txt": f"it has the content of {parts[1].name}",
+        "part-00021.txt": "300 of its 300 lines are bad",
+        "part-00022.txt": "labels of all its rows that count are equal",
+        "part-00023.txt.gz": "is damaged",
+        "part-00024.txt": "it has no lines",
+    }
+    assert held.keys() == reasons.keys()
+    for name, reason in reasons.items():
+        assert reason in held[name]
+        assert reason in caplog.text
+    folder.deliver(parts[1], text=parts[2].read_bytes())  # a known name
+    folder.deliver(parts[2], "part-00022.txt")  # repaired
+    for name in reasons.keys() - {"part-00022.txt"}:
+        (folder.source / name).unlink()
+    assert folder.run() == 5
+    status = json.loads((folder.path / "online/status.json").read_text())
+    assert list(status["held"]) == [parts[1].name]
+    assert "another content" in status["held"][parts[1].name]
+    assert (status["parts"], status["step"]) == (2, 2 * STEPS_A_PART)
