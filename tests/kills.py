@@ -2,7 +2,7 @@
 
 import os
 
-SHARES = {"training": 3, "ranks": 2, "servers": 1, "preparation": 3, "commands": 3}
+SHARES = {"training": 3, "ranks": 2, "servers": 1, "preparation": 3, "commands": 3, "online": 2}
 
 
 def num_kills(subject: str) -> int:

@@ -7,7 +7,7 @@ import logging
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from app.checkpoint.retention import whole_checkpoints
 from app.cli.online.online_settings import is_begun, online_config
@@ -86,7 +86,8 @@ def _resumed(arguments: argparse.Namespace, work: Path) -> tuple[Config, Path]:
     asked = settings.override(config, arguments.settings)
     whole = whole_checkpoints(run_checkpoints(work))
     dataset = Path(whole[-1].manifest.dataset) if whole else Path()
-    return replace(asked, train=replace(asked.train, resume="require")), dataset
+    resume: Literal["auto", "require"] = "auto" if "train.resume=auto" in arguments.settings else "require"
+    return replace(asked, train=replace(asked.train, resume=resume)), dataset
 
 
 def _trainer(arguments: argparse.Namespace, context: RunContext, backend: str) -> Trainer:

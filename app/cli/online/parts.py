@@ -8,7 +8,7 @@ Letters: n rows.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -52,22 +52,20 @@ class Part:
 class Ledger:
     """The parts that a model was trained on. A checkpoint's manifest has it as plain values."""
 
-    # By name, in their order: `checksum` of the file's bytes, and by which it is found unchanged without reading it,
-    # `size` and `modified_ns`.
+    # By name, in their order: `checksum` of the file's bytes, and its `state`, by which it need not be read again.
     trained: dict[str, dict[str, Any]] = field(default_factory=dict)
     recent: list[dict[str, float]] = field(default_factory=list)  # `Part.counts` of the last ones
 
     def after(self, part: Part) -> Ledger:
         """Return the ledger with one part more."""
-        state = part.file.state
-        record = {"checksum": part.checksum, "size": state.size, "modified_ns": state.modified_ns}
+        record = {"checksum": part.checksum, "state": asdict(part.file.state)}
         recent = [*self.recent, part.counts][-RECENT:]
         return Ledger(self.trained | {part.file.name: record}, recent)
 
     def has(self, file: LogFile) -> bool:
         """Return True if a part was trained on and has not been written since."""
-        known, state = self.trained.get(file.name), file.state
-        return known is not None and (known["size"], known["modified_ns"]) == (state.size, state.modified_ns)
+        known = self.trained.get(file.name)
+        return known is not None and known["state"] == asdict(file.state)
 
     def why_not(self, name: str, checksum: str) -> str | None:
         """Return why a part must not be trained on: "" if it was already, or None if it may be."""
@@ -105,6 +103,7 @@ class Source:
                 checksum = stored.fingerprint().checksum
             reason = ledger.why_not(file.name, checksum)
             if reason is None:
+                self.held.pop(file.name, None)
                 return file, checksum
             self.hold(file, reason)
         return None

@@ -58,7 +58,8 @@ class Online:
 
     def words(self, *more):
         folders = ("--serve", self.path / "bundles", "--work", self.path / "online")
-        return [str(word) for word in ("online", self.source, "--from", self.trained, *folders, "--once", *more)]
+        words = ("online", "--from", self.trained, *folders, "--once", self.source, *more)
+        return [str(word) for word in words]
 
     def run(self, *more):
         """Return the command's exit status."""

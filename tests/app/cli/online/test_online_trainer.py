@@ -1,6 +1,11 @@
 """An online run: each row is trained on once, and whatever stops it, the same command ends with the same bits."""
 
 import json
+import random
+import shutil
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -20,6 +25,7 @@ from app.trained import export_bundle
 from data_prep.encoding.prepared_vocabulary import open_encoder
 from data_prep.kernels.parsed import Chunk
 from tests.checkpoints import load
+from tests.kills import num_kills
 
 STEPS_A_PART = 3
 
@@ -35,7 +41,7 @@ def never_killed(make_online, parts):
 
 
 def checkpoints_of(folder):
-    return {path.name: read_manifest(path) for path in sorted((folder.path / "online/checkpoints").glob("step-*"))}
+    return {path.name: read_manifest(path) for path in sorted((folder.path / "online/checkpoints").glob("step-????????"))}
 
 
 def bundle_bytes(folder):
@@ -45,6 +51,16 @@ def bundle_bytes(folder):
         for path in sorted((folder.path / "bundles").glob("step-*/*"))
         if path.name in ("tables.safetensors", "tower.onnx", "lookup.bin", "golden.parquet")
     }
+
+
+def assert_same_end(folder, expected):
+    """Compare all files of checkpoints, and those of bundles, with those of another folder."""
+    assert {name: saved.files for name, saved in checkpoints_of(folder).items()} == {
+        name: saved.files for name, saved in checkpoints_of(expected).items()
+    }
+    here, there = bundle_bytes(folder), bundle_bytes(expected)
+    assert here.keys() == there.keys()
+    assert [name for name in there if here[name] != there[name]] == []
 
 
 def test_each_row_is_trained_on_once_in_the_log_s_order(
@@ -149,12 +165,7 @@ def test_a_run_that_is_killed_at_each_boundary_ends_with_the_same_bits(make_onli
             with pytest.raises(Killed):
                 folder.run()
     assert folder.run() == 0
-    assert {name: saved.files for name, saved in checkpoints_of(folder).items()} == {
-        name: saved.files for name, saved in checkpoints_of(never_killed).items()
-    }
-    found, expected = bundle_bytes(folder), bundle_bytes(never_killed)
-    assert found.keys() == expected.keys()
-    assert [name for name in expected if found[name] != expected[name]] == []
+    assert_same_end(folder, never_killed)
 
 
 def test_what_was_trained_on_or_cannot_be_is_held_aside_and_changes_nothing(make_online, parts, caplog):
@@ -193,3 +204,54 @@ def test_what_was_trained_on_or_cannot_be_is_held_aside_and_changes_nothing(make
     assert list(status["held"]) == [parts[1].name]
     assert "another content" in status["held"][parts[1].name]
     assert (status["parts"], status["step"]) == (2, 2 * STEPS_A_PART)
+
+
+def test_another_run_does_not_go_on_in_the_folder(never_killed, trained_run, caplog):
+    before = checkpoints_of(never_killed)
+    assert never_killed.run("deep_optimizer.learning_rate=0.5") == 2
+    assert "deep_optimizer.learning_rate was " in caplog.text
+    assert never_killed.run("--from", never_killed.path / "online") == 2
+    assert f"began from {trained_run}/checkpoints/step-" in caplog.text
+    assert checkpoints_of(never_killed) == before
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_leads_to_the_same_bits(
+    make_online, never_killed, parts, caplog
+):
+    folder = make_online("damaged")
+    shutil.copytree(never_killed.path, folder.path, dirs_exist_ok=True)
+    newest = folder.path / "online/checkpoints/step-00000009/dense.safetensors"
+    content = bytearray(newest.read_bytes())
+    content[-5] ^= 1
+    newest.write_bytes(content)
+    assert folder.run() == 2
+    assert "train.resume=auto resumes from" in caplog.text
+    assert folder.run("train.resume=auto") == 0
+    assert_same_end(folder, never_killed)
+
+
+@pytest.mark.kills
+def test_kills_at_random_moments_lose_and_repeat_nothing(make_online, never_killed, parts, command_environment):
+    folder, chance = make_online("at-random"), random.Random(5)
+    for part in parts[:3]:
+        folder.deliver(part)
+    launch = [sys.executable, "-m", "app", *folder.words()]
+    start = time.monotonic()
+    kills, longest = 0, 60.0
+    while kills < num_kills("online"):
+        process = subprocess.Popen(launch, cwd=folder.path, env=command_environment, stderr=subprocess.DEVNULL)
+        try:
+            process.wait(chance.uniform(0, longest))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            kills += 1
+            continue
+        assert process.returncode == 0
+        longest = time.monotonic() - start
+        assert_same_end(folder, never_killed)
+        for name in ("online", "bundles"):
+            shutil.rmtree(folder.path / name)
+        start = time.monotonic()
+    assert folder.run() == 0
+    assert_same_end(folder, never_killed)

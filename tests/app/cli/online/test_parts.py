@@ -1,0 +1,138 @@
+"""Which part is next, and which is held aside: files only, no model."""
+
+import dataclasses
+import os
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from app.cli.online.parts import RECENT, Ledger, Part, Source, read_part, why_suspicious
+from common.files import checksum
+from data_prep.encoding.prepared_vocabulary import open_encoder
+from data_prep.prepared.examples import Examples
+from data_prep.raw_log.log_files import LogFile
+from data_prep.raw_log.storage import FileState
+
+
+def part_of(clicks, rows, name="part-1", lines=None, weights=None, checksum="", state=None):
+    labels = np.zeros(rows, np.float32)
+    labels[:clicks] = 1
+    empty = np.zeros((rows, 0))
+    examples = Examples(empty.astype(np.int32), empty.astype(np.float32), labels, weights)
+    file = LogFile(name, name, state or FileState(1, 1))
+    return Part(file, checksum, examples, np.arange(rows), lines or rows, "1\ttoo few cells\tx")
+
+
+def take_all(source, ledger):
+    """Train on what comes, as the trainer does; gives the ledger and the checksums in their order."""
+    trained = []
+    while (found := source.next_part(ledger)) is not None:
+        file, content = found
+        ledger = ledger.after(part_of(1, 2, file.name, checksum=content, state=file.state))
+        trained.append(content)
+    return ledger, trained
+
+
+def move_in(folder, name, text):
+    (folder / ".coming").write_text(text)
+    (folder / ".coming").rename(folder / name)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_content_is_trained_on_twice_and_none_is_lost_in_silence(tmp_path, seed):
+    """Deliveries, repeats, changes, removals and restarts in a random order."""
+    chance, ledger, trained = random.Random(seed), Ledger(), []
+    source = Source(str(tmp_path))
+    for _ in range(60):
+        name, text = f"part-{chance.randrange(12)}.txt", f"rows {chance.randrange(15)}"
+        action = chance.choice(["deliver", "deliver", "deliver", "remove", "touch", "restart"])
+        if action == "deliver":
+            move_in(tmp_path, name, text)
+        elif action == "remove":
+            (tmp_path / name).unlink(missing_ok=True)
+        elif action == "touch" and (tmp_path / name).exists():
+            os.utime(tmp_path / name, ns=(0, chance.randrange(10**9)))
+        elif action == "restart":
+            source = Source(str(tmp_path))
+        ledger, new = take_all(source, ledger)
+        trained += new
+        for path in tmp_path.iterdir():  # each file that lies there was trained on as it is, or is named
+            known = ledger.trained.get(path.name)
+            assert (path.name in source.held) != (known is not None and known["checksum"] == checksum(path)), path
+    assert max(Counter(trained).values()) == 1
+    names = list(ledger.trained)
+    assert names == sorted(names, key=lambda name: int(name[5:-4]))
+
+
+def test_parts_come_in_natural_order_and_what_is_no_part_does_not(tmp_path):
+    for name in ("part-10.txt", "part-9.txt", "part-9.txt.truth.parquet", "_SUCCESS", ".hidden", "README.md"):
+        (tmp_path / name).write_text(name)
+    ledger, _ = take_all(Source(str(tmp_path)), Ledger())
+    assert list(ledger.trained) == ["part-9.txt", "part-10.txt"]
+
+
+def test_a_part_that_is_held_is_not_read_again_until_it_changes(tmp_path):
+    (tmp_path / "part-1.txt").write_text("a")
+    source = Source(str(tmp_path))
+    file, _ = source.next_part(Ledger())
+    source.hold(file, "why not")
+    assert source.next_part(Ledger()) is None
+    assert source.held == {"part-1.txt": "why not"}
+    move_in(tmp_path, "part-1.txt", "other")
+    assert source.next_part(Ledger())[0].name == "part-1.txt"
+    (tmp_path / "part-1.txt").unlink()
+    assert source.next_part(Ledger()) is None
+    assert source.held == {}
+
+
+def test_there_must_be_a_folder(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no such folder"):
+        Source(str(tmp_path / "nowhere"))
+
+
+def test_a_part_is_read_with_its_labels_and_the_numbers_of_its_lines(tmp_path, tiny_log, tiny_dataset):
+    lines = tiny_log.read_bytes().splitlines(keepends=True)[:50]
+    lines[7] = b"no row\n"
+    path = tmp_path / "part-1.txt"
+    path.write_bytes(b"".join(lines))
+    source = Source(str(tmp_path))
+    part = read_part(*source.next_part(Ledger()), open_encoder(tiny_dataset, with_labels=True))
+    assert part.num_lines == 50
+    assert part.row_numbers.tolist() == [number for number in range(50) if number != 7]
+    assert part.rows.labels.tolist() == [float(line[:1]) for line in lines if line != lines[7]]
+    assert part.first_reject.startswith("part-1.txt:8\t")
+
+
+GUARD = {"click_rate": 0.2, "most_rejected": 0.01, "most_change": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("part", "reason"),
+    [
+        (part_of(200, 1000), None),
+        (part_of(0, 1000), "are equal"),
+        (part_of(1000, 1000), "are equal"),
+        (part_of(200, 1000, weights=np.zeros(1000, np.float32)), "are equal"),
+        (part_of(200, 1000, lines=1011), "11 of its 1,011 lines are bad"),
+        (part_of(200, 1000, lines=1010), None),
+        (part_of(650, 1000), "its click rate is 0.6500, that of the last parts 0.2000"),
+        (part_of(60, 1000), "its click rate is 0.0600"),
+        (part_of(1, 20), None),  # chance explains it
+        (part_of(7, 10), None),
+    ],
+)
+def test_a_suspicious_part_is_named_with_the_reason(part, reason):
+    found = why_suspicious(part, Ledger(), **GUARD)
+    assert found is None if reason is None else reason in found
+
+
+def test_the_last_parts_decide_which_click_rate_is_usual():
+    ledger = Ledger()
+    for number in range(RECENT + 5):
+        ledger = ledger.after(part_of(50, 1000, f"part-{number}"))
+    assert len(ledger.recent) == RECENT
+    assert "those" not in (why_suspicious(part_of(200, 1000), ledger, **GUARD) or "those")
+    assert why_suspicious(part_of(100, 1000), ledger, **GUARD) is None
+    assert Ledger(**dataclasses.asdict(ledger)) == ledger
