@@ -1,4 +1,4 @@
-"""How a synthetic log changes with time.
+"""Change a synthetic log over time: who has each rank, and what its effect is.
 
     row number -> time -> which value has each rank now -> its effect now
 

@@ -40,7 +40,7 @@ def test_synthesize_then_prepare(tmp_path, capsys):
         (["prepare", "{log}", "{log}"], "is not a prepared folder"),
         (["prepare", "{log}", "."], "error: the output . has no name of its own"),
         (["inspect", "{tmp}"], "error: no prepared data in"),
-        (["synthesize", "{tmp}/a.txt", "--rows", "0"], "error: a log needs at least 1 row"),
+        (["synthesize", "{tmp}/a.txt", "--rows", "0"], "error: rows: expected 1 or more, found 0"),
     ],
 )
 def test_user_errors_are_one_line_and_status_2(tmp_path, log_path, capsys, arguments, message):

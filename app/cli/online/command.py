@@ -16,8 +16,8 @@ from app.config.config import Config
 from app.run.folder import run_checkpoints, run_config
 from app.training.start import plan_launch
 from app.training.warm_start.source import find_source
-from common import settings
 from common.packages import require
+from common.yaml_settings import override
 
 if TYPE_CHECKING:
     from app.training.context import RunContext
@@ -83,7 +83,7 @@ def _resumed(arguments: argparse.Namespace, work: Path) -> tuple[Config, Path]:
         raise ValueError(
             f"the online run in {work} began from {began_from}, not from {arguments.run}; give that, or another --work"
         )
-    asked = settings.override(config, arguments.settings)
+    asked = override(config, arguments.settings)
     whole = whole_checkpoints(run_checkpoints(work))
     dataset = Path(whole[-1].manifest.dataset) if whole else Path()
     resume: Literal["auto", "require"] = "auto" if "train.resume=auto" in arguments.settings else "require"

@@ -14,7 +14,7 @@ from app.config.run_settings import CheckpointOptions
 from app.config.schedules import ConstantSchedule
 from app.run.older import read_config
 from app.training.learning_rates import learning_rates
-from common import settings
+from common.yaml_settings import override
 
 # Of the rate that a run began with. A schedule that ends near 0 suits the end of a training: here there is none.
 RATE_FLOOR = 0.1
@@ -83,7 +83,7 @@ def online_config(source: Checkpoint, words: Sequence[str] = ()) -> tuple[Config
         checkpoint=CheckpointOptions(keep_last=KEPT, keep_best=0, background=False, delta=True, full_every=FULL_EVERY),
         parallel=ParallelOptions(),
     )
-    return settings.override(config, words), lines
+    return override(config, words), lines
 
 
 def is_begun(work: Path) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
 from data_prep.checks.pre_check import pre_check
-from data_prep.options.prepare_options import read_options
+from data_prep.options.options_file import read_options
 from data_prep.prepared.truth import area_under_curve, best_possible, read_truth, truth_path
 from data_prep.sources import clicks, synthetic
 from data_prep.sources.clicks import expected_auc, sigmoid, solve_scale_and_bias

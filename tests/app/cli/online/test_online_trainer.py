@@ -41,7 +41,9 @@ def never_killed(make_online, parts):
 
 
 def checkpoints_of(folder):
-    return {path.name: read_manifest(path) for path in sorted((folder.path / "online/checkpoints").glob("step-????????"))}
+    return {
+        path.name: read_manifest(path) for path in sorted((folder.path / "online/checkpoints").glob("step-????????"))
+    }
 
 
 def bundle_bytes(folder):
