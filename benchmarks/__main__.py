@@ -125,6 +125,7 @@ BENCHMARKS = {
         )
         for question, title in {
             "peer": "Serving beside FastAPI and PyTorch",
+            "fastapi": "Serving beside FastAPI around the same predictor",
             "large": "Serving requests of 1,000 rows",
             "overload": "Serving under overload",
             "swaps": "Swaps of served models",

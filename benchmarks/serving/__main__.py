@@ -1,6 +1,6 @@
 """The scoring service under an open-loop load: beside FastAPI with PyTorch, overloaded, and while models are swapped.
 
-    python -m benchmarks.serving [--torch PYTHON] [--folder DIR] [--workers 2] [--question peer|large|overload|swaps]
+    python -m benchmarks.serving [--torch PYTHON] [--folder DIR] [--workers 2] [--question NAME]
 
 Requests are sent at the times of a Poisson process, whatever the answers, and latencies count from those times. Sender
 and service share the machine's cores. Weights are random: what is scored does not matter here. `--torch` is a Python
@@ -283,6 +283,7 @@ def one_row_bodies(folder: Path) -> list[bytes]:
 
 async def against_peer(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Latencies of one-row requests at 200 a second, in turn, and the largest rate within the bound of p99."""
+    check_peer(options.torch, "torch", "fastapi", "uvicorn", "pyarrow")
     ports = {"service": free_port(), "peer": free_port()}
     peer = [options.torch, "-m", "benchmarks.serving.fastapi_pytorch"]
     peer += [str(folder / "prepared" / "vocabulary.parquet"), str(ports["peer"])]
@@ -320,6 +321,38 @@ async def against_peer(folder: Path, options: argparse.Namespace) -> dict[str, A
         "capacity": capacity,
         "capacity_over_peer": round(capacity["service"] / max(capacity["peer"], 1), 2),
     }
+
+
+def check_peer(python: str, *packages: str) -> None:
+    """Raise SystemExit, naming what to install, if a Python lacks one of a peer's packages."""
+    tried = subprocess.run([python, "-c", f"import {', '.join(packages)}"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        reason = tried.stderr.strip().rpartition("\n")[2]
+        raise SystemExit(f"the peer cannot run: {reason}; install it: {python} -m pip install {' '.join(packages)}")
+
+
+async def against_fastapi(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Requests of one row a second, in turn, beside FastAPI around the same Predictor."""
+    check_peer(sys.executable, "fastapi", "uvicorn")
+    ports = {"service": free_port(), "fastapi": free_port()}
+    peer = [sys.executable, "-m", "benchmarks.serving.fastapi_predictor", str(folder / "bundle"), str(ports["fastapi"])]
+    figures: dict[str, Any] = {}
+    with running(service(folder / "bundle", ports["service"]), ports["service"]), running(peer, ports["fastapi"]):
+        senders = {name: Sender(port, one_row_bodies(folder), "application/json") for name, port in ports.items()}
+        for sender in senders.values():
+            await sender.closed(1, 1)
+        for connections in (1, 16):
+            pairs = [
+                [await sender.closed(connections, options.seconds) for sender in senders.values()]
+                for _ in range(options.rounds)
+            ]
+            ours, theirs = np.median(pairs, axis=0)
+            figures[f"per_second_at_{connections}"] = {"service": round(ours), "fastapi": round(theirs)}
+            ratios = [a / b for a, b in pairs]
+            figures[f"over_fastapi_at_{connections}"] = round(float(np.median(ratios)), 2)
+        for sender in senders.values():
+            sender.close()
+    return figures
 
 
 async def bearable(sender: Sender, seconds: float) -> float:
@@ -470,7 +503,13 @@ async def generation(port: int) -> int:
     return int(head.lower().partition(b"x-model-generation:")[2].split(b"\r\n", 1)[0])
 
 
-QUESTIONS = {"peer": against_peer, "large": large_requests, "overload": overload, "swaps": swaps}
+QUESTIONS = {
+    "peer": against_peer,
+    "fastapi": against_fastapi,
+    "large": large_requests,
+    "overload": overload,
+    "swaps": swaps,
+}
 
 if __name__ == "__main__":
     main()
