@@ -114,6 +114,9 @@ BENCHMARKS = {
     "crossed_lists": Benchmark(
         "Crosses of lists", "benchmarks.accuracy.crossed_lists", ("--seeds", "3"), ("--rows", "4000")
     ),
+    "real_tables": Benchmark(
+        "Real tables, five folds", "benchmarks.accuracy.real_tables", ("--threads", "1"), None, needs="REAL_LOGS"
+    ),
     "scoring": Benchmark("Scoring", "benchmarks.scoring", ("--rounds", "3"), ("--rows", "5000", "--rounds", "1")),
     **{
         f"serving_{question}": Benchmark(

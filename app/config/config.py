@@ -73,7 +73,7 @@ class LossOptions(Checked):
 class TrainOptions(Checked):
     """Passes over the data, logging, and the model that a run starts from."""
 
-    # Choose the settings that are not given by the number of training rows (docs/recipes.md).
+    # Choose the settings that are not given by the prepared table: its rows, fields and values (docs/training.md).
     auto: bool = False
     epochs: Count = 1  # The number of passes over the training rows.
     batch_size: Count = 16_000  # The rows of a step, of all ranks together.
