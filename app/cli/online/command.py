@@ -61,6 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     work = arguments.work.absolute()
     config, dataset = _resumed(arguments, work) if is_begun(work) else _new(arguments)
     launch = plan_launch(config, arguments.dataset or dataset, work)
+    if launch.backend == "stock":
+        raise ValueError("online needs tables.backend=native or reference; build the native tables: make native")
     target = launch.select_device()
     return replace(launch, make_trainer=partial(_trainer, arguments)).train(target)
 

@@ -13,7 +13,7 @@ import pytest
 from app.batches import batches_of
 from app.checkpoint import write
 from app.checkpoint.manifest import read_manifest
-from app.checkpoint.retention import whole_checkpoints
+from app.checkpoint.retention import step_folders, whole_checkpoints
 from app.cli.online import online_trainer
 from app.cli.online.online_trainer import OnlineTrainer
 from app.cli.online.publish import Publisher
@@ -41,9 +41,7 @@ def never_killed(make_online, parts):
 
 
 def checkpoints_of(folder):
-    return {
-        path.name: read_manifest(path) for path in sorted((folder.path / "online/checkpoints").glob("step-????????"))
-    }
+    return {path.name: read_manifest(path) for path in step_folders(folder.path / "online/checkpoints")}
 
 
 def bundle_bytes(folder):
@@ -99,7 +97,7 @@ def test_moments_of_adam_and_the_floor_of_rates_come_along(never_killed, trained
     config = run_config(never_killed.path / "online")
     assert config.tower_optimizer.schedule.name == "constant"
     assert config.tower_optimizer.learning_rate == pytest.approx(
-        0.1 * run_config(trained_run).tower_optimizer.learning_rate
+        0.3 * run_config(trained_run).tower_optimizer.learning_rate
     )
 
 
