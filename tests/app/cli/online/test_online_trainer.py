@@ -226,8 +226,34 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_leads_to_the_same_bits
     newest.write_bytes(content)
     assert folder.run() == 2
     assert "train.resume=auto resumes from" in caplog.text
-    assert folder.run("train.resume=auto") == 0
+    frozen = folder.path / "bundles/step-00000000"
+    assert folder.run("train.resume=auto", "--frozen", frozen) == 0
     assert_same_end(folder, never_killed)
+    line = json.loads((folder.path / "online/status.json").read_text())["last"]
+    rows = parts[2].read_text().splitlines()
+    labels = np.array([row[0] == "1" for row in rows])
+    assert line["frozen_calibration"] == pytest.approx(Predictor.open(frozen).score(rows).sum() / labels.sum())
+
+
+def test_it_waits_for_the_next_part_and_ends_on_a_signal(make_online, parts, command_environment):
+    folder = make_online("waits")
+    words = [word for word in folder.words() if word != "--once"]
+    process = subprocess.Popen([sys.executable, "-m", "app", *words], cwd=folder.path, env=command_environment)
+    status = folder.path / "online/status.json"
+    try:
+        for count, part in enumerate(parts[:2], 1):
+            folder.deliver(part)
+            deadline = time.monotonic() + 120
+            while not status.exists() or json.loads(status.read_text())["parts"] < count:
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+        process.terminate()
+        assert process.wait(60) == 143
+    finally:
+        process.kill()
+    assert list(checkpoints_of(folder)) == ["step-00000000", "step-00000003", "step-00000006"]
+    assert folder.run() == 0  # nothing is left
 
 
 @pytest.mark.kills
