@@ -36,7 +36,7 @@ BEYOND = {
     ("app.cli.notebook", "data_prep.checks"),
     ("app.cli.notebook", "data_prep.pipeline"),
     # The parts of a log that comes are read as a preparation reads it.
-    ("app.cli.online.parts", "data_prep.raw_log"),
+    ("app.cli.online.log_parts", "data_prep.raw_log"),
     ("app.cli.online.online_trainer", "data_prep.raw_log"),
     # A log is scored in a pass over it by several processes, as it is prepared.
     ("app.cli.predict", "data_prep.execution"),

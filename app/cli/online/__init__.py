@@ -1,4 +1,4 @@
-"""A model that learns from a log as it comes, part by part: command, online_settings, parts (which is next, and its
+"""A model that learns from a log as it comes, part by part: command, online_settings, log_parts (which is next, and its
 rows), online_trainer (score, train, save), publish (a bundle for the service).
 
     part -> score -> train on each row once -> checkpoint, with the list of parts -> bundle

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from app.checkpoint.retention import whole_checkpoints
+from app.cli.online.log_parts import MOST_CHANGE
 from app.cli.online.online_settings import is_begun, online_config
-from app.cli.online.parts import MOST_CHANGE
 from app.config.config import Config
 from app.run.folder import run_checkpoints, run_config
 from app.training.start import plan_launch

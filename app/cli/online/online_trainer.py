@@ -14,7 +14,7 @@ import numpy as np
 
 from app.batches import Batch, Prefetcher, batches_of
 from app.checkpoint.manifest import Position
-from app.cli.online.parts import MOST_CHANGE, Ledger, Part, Source, read_part, why_suspicious
+from app.cli.online.log_parts import MOST_CHANGE, Ledger, Part, Source, read_part, why_suspicious
 from app.cli.online.publish import Publisher
 from app.evaluation.measure import Scorer, intervals_of
 from app.evaluation.metrics import MetricStream, defined
@@ -38,7 +38,7 @@ POLL_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class OnlineOptions:
-    """What an online run reads and writes, and when it ends."""
+    """Folders and bounds of an online run, and when it ends."""
 
     source: str
     serve: Path

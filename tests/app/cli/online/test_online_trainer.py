@@ -129,7 +129,7 @@ def test_what_is_measured_is_of_the_model_before_the_part(never_killed, parts):
 
 
 class Killed(BaseException):
-    """What no handler of the product expects."""
+    """An error that no handler of the product expects."""
 
 
 # Where it is killed, one launch after the other: a function, and at which of its calls.

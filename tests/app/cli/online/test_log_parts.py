@@ -1,4 +1,4 @@
-"""Which part is next, and which is held aside: files only, no model."""
+"""The next part, and those that are held aside: files only, no model."""
 
 import dataclasses
 import os
@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from app.cli.online.parts import RECENT, Ledger, Part, Source, read_part, why_suspicious
+from app.cli.online.log_parts import RECENT, Ledger, Part, Source, read_part, why_suspicious
 from common.files import checksum
 from data_prep.encoding.prepared_vocabulary import open_encoder
 from data_prep.prepared.examples import Examples
