@@ -86,7 +86,7 @@ class BundleModel:
             empty = np.zeros(0, np.float32)
             return Scored(np.zeros(0, np.int64), empty, empty, {})
         parsed, rows = self.encoder.encode(chunk)
-        reasons = rejected(chunk, parsed) if parsed.rejects_tsv else {}
+        reasons = rejected(chunk, parsed)
         places = parsed.rows.row_numbers - chunk.first_line
         labels = rows.labels if rows.weights is None else np.where(rows.weights > 0, rows.labels, np.float32(np.nan))
         return Scored(places, self.logits_of_ids(rows.ids, rows.numeric), labels, reasons, rows)

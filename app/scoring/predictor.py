@@ -20,8 +20,8 @@ from app.scoring.effects import VALUES, effects_of_rows
 from app.scoring.explain import ORDERS, FieldEffect, effects, parts_of_logits
 from app.scoring.frames import as_frame, as_series
 from data_prep.encoding.encoder import Chunk, ParsedRows
-from data_prep.encoding.from_table import RawTable, arrow_table, table_to_chunk, table_to_rows
-from data_prep.encoding.from_values import cells_of_line, cells_to_chunk, lines_to_chunk, mappings_to_chunk, rejected
+from data_prep.encoding.from_table import RawTable, chunk_of
+from data_prep.encoding.from_values import bad_cell, lines_of, rejected
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -122,40 +122,12 @@ class Predictor(BundleModel):
     def _check_all_good(self, chunk: Chunk | RawTable, rejected: Mapping[int, str]) -> None:
         if rejected and isinstance(chunk, Chunk):
             place, reason = min(rejected.items())
-            raise ValueError(
-                f"row {place} cannot be scored: {reason}: {self.bad_cell(chunk, place)} ({len(rejected):,} such rows)"
-            )
-
-    def bad_cell(self, chunk: Chunk, row: int) -> str:
-        """Return what is wrong with a rejected row of lines that have labels: its column and the cell."""
-        log_format = self.log_format
-        cells = cells_of_line(chunk, row, log_format)
-        if len(cells) != len(log_format.columns):
-            return (
-                f"found {len(cells)} cells, expected {len(log_format.columns)} columns, "
-                f"{', '.join(log_format.columns)}, between {log_format.separator!r}; the label may be left out"
-            )
-        for name, cell in zip(log_format.columns, cells, strict=True):
-            kind = log_format.columns[name]
-            alone, _ = self.encoder.encode(cells_to_chunk({name: cell}, log_format))
-            if alone.rejects_tsv:
-                return f"column {name!r} of kind {kind}, found {cell!r}"
-        return "the line"
+            what = bad_cell(chunk, place, self.log_format)
+            raise ValueError(f"row {place} cannot be scored: {reason}: {what} ({len(rejected):,} such rows)")
 
     def chunk_of(self, rows: Any) -> Chunk | RawTable:
         """Return raw rows as lines, or as columns if a table allows it. Raises as `score`."""
-        table = arrow_table(rows, self.log_format)
-        if table is None:
-            return self.lines_of(rows)
-        return table_to_rows(table, self.log_format) or table_to_chunk(table, self.log_format)
-
-    def lines_of(self, rows: Any) -> Chunk:
-        """Return raw lines or mappings as lines. Raises as `score`."""
-        if isinstance(rows, str | bytes | Mapping):
-            raise TypeError(f"rows must be a sequence or a table; for one row give [row], found {type(rows).__name__}")
-        if len(rows) and isinstance(rows[0], Mapping):
-            return mappings_to_chunk(rows, self.log_format)
-        return lines_to_chunk(rows, self.log_format)
+        return chunk_of(rows, self.log_format)
 
     @overload
     def explain(self, rows: str | bytes | Mapping[str, Any]) -> list[FieldEffect]: ...
@@ -169,7 +141,7 @@ class Predictor(BundleModel):
         of the columns are averaged, see `app.scoring.explain`. Raises as `score`.
         """
         if isinstance(rows, str | bytes | Mapping):
-            return effects(self, self.lines_of([rows]))
+            return effects(self, lines_of([rows], self.log_format))
         return as_frame(rows, parts_of_logits(self.parsed(rows), self.log_format, self.logits_of_parsed, orders))
 
     def effects(self, rows: RawRows, values: int = VALUES) -> Any:
@@ -188,7 +160,7 @@ class Predictor(BundleModel):
         if isinstance(chunk, RawTable):
             return chunk.rows
         parsed, _ = self.encoder.encode(chunk)
-        self._check_all_good(chunk, rejected(chunk, parsed) if parsed.rejects_tsv else {})
+        self._check_all_good(chunk, rejected(chunk, parsed))
         return parsed.rows
 
     def verify(self) -> int:

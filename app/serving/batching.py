@@ -17,13 +17,14 @@ import numpy as np
 
 from app.scoring.bundle_model import Scored
 from app.scoring.predictor import Predictor
-from app.serving.forms.form import RequestError, RowsToScore
+from app.serving.forms.form import RequestError, RowsToScore, rejected_row
 from app.serving.options import Limits
 from data_prep.encoding.encoder import Chunk
 from data_prep.encoding.from_table import RawTable, join_table_rows
 
 TIMED_BATCHES = 31  # of which the median is the pace: a pause of a few, as while a model is opened, does not count
 LARGE_BODY = 1 << 16  # bytes: larger ones have a queue of their own, so that small ones do not wait for them
+HUGE_BODY = 1 << 20  # larger ones are decoded in another process, and have a queue of their own too
 LOOP_BYTES = 1 << 14  # of JSON that the event loop itself decodes and scores: 25 rows, 2 ms
 LEAST_QUEUE = 4  # requests that wait, however long they take
 
@@ -54,14 +55,15 @@ class Batch:
 
 
 class Batcher:
-    """Two queues, of small bodies and of large ones. Everything here is for the event loop's thread."""
+    """Queues of small, large and huge bodies. Everything here is for the event loop's thread."""
 
     def __init__(self, limits: Limits, observe: Observe) -> None:
         self.small, self.large = _Queue(limits, observe, LOOP_BYTES), _Queue(limits, observe, 0)
+        self.huge = _Queue(limits, observe, 0)
 
     @property
     def num_waiting(self) -> int:
-        return self.small.num_waiting + self.large.num_waiting
+        return self.small.num_waiting + self.large.num_waiting + self.huge.num_waiting
 
     def check_room(self, num_bytes: int) -> None:
         """Raise RequestError 429 if a request with a body of so many bytes would wait too long."""
@@ -73,6 +75,8 @@ class Batcher:
         return await self._queue(num_bytes).logits(Work(predictor, decode, num_bytes, deadline, future))
 
     def _queue(self, num_bytes: int) -> _Queue:
+        if num_bytes > HUGE_BODY:
+            return self.huge
         return self.large if num_bytes > LARGE_BODY else self.small
 
 
@@ -160,6 +164,8 @@ def score_batch(waiting: deque[Work], limits: Limits) -> Batch:
         work = waiting.popleft()
         try:
             chunk = _decoded(work)
+        except RequestError as error:  # without its frames, which hold the body
+            answers.append((work, error.with_traceback(None)))
         except Exception as error:  # whatever one request does, the others are served
             answers.append((work, error))
         else:
@@ -220,7 +226,6 @@ def score_together(predictor: Predictor, chunks: Sequence[RowsToScore]) -> tuple
         if bad is None or not isinstance(chunk, Chunk):
             results.append(logits[start:end])
         else:
-            what = predictor.bad_cell(chunk, bad - start)
-            results.append(RequestError(400, f"row {bad - start}: rejected as {scored.rejected[bad]!r}: {what}"))
+            results.append(rejected_row(chunk, bad - start, scored.rejected[bad], predictor.log_format))
         start = end
     return results, [(predictor, joined, scored)]

@@ -37,6 +37,7 @@ from app.serving.batching import join
 from app.serving.forms.form import RowsToScore
 from app.serving.options import ServerOptions
 from app.serving.statement import Statement, choose
+from data_prep.encoding.encoder import Chunk
 from data_prep.options.log_format import LogFormat
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ log = logging.getLogger(__name__)
 FOLD_SHARE = 0.1  # changed rows of the whole bundle's, beyond which a new one is written
 FIRST_FOLD, LONGEST_FOLD = 60.0, 3600.0  # seconds before a fold that failed is tried again
 RECENT_ROWS = 2000  # scored by a new model before it serves, so that the pages of frequent rows are in memory
+RECENT_ROW_BYTES = 1 << 14  # A chunk with more a row is not kept: a row of a request may be as large as its body
 FOLDED = "-folded"
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before a refused bundle is tried again, doubled each time
 
@@ -253,7 +255,8 @@ class Generations:
 
     def keep_recent(self, log_format: LogFormat, chunk: RowsToScore) -> None:
         """Keep scored rows for the next model of the same log. The event loop's thread calls this."""
-        if self._is_folder:
+        is_large = isinstance(chunk, Chunk) and len(chunk.lines) > RECENT_ROW_BYTES * chunk.num_lines
+        if self._is_folder and not is_large:
             self._recent.append((log_format, chunk))
             self._num_recent += chunk.num_lines
             while self._num_recent > RECENT_ROWS:

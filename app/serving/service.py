@@ -26,13 +26,15 @@ from app.scoring.explain import FieldEffect
 from app.scoring.predictor import Predictor, probabilities
 from app.serving import openapi
 from app.serving.access_log import ID_HEADER, log_request, request_id
-from app.serving.batching import LOOP_BYTES, Batcher, score_together
+from app.serving.batching import HUGE_BODY, LOOP_BYTES, Batcher, score_together
+from app.serving.decoding import Decode, DecodingProcess, decode_checked, decode_rows, decode_tensors
 from app.serving.forms import FORMS, json_rows, packed, tensors
 from app.serving.forms.form import RequestError, RowsToScore, decode_json, rows_to_chunk
 from app.serving.forms.tensors import HEADER_LENGTH
 from app.serving.generations import Generations
 from app.serving.observed import Observed
 from app.serving.options import ADMIN_PATHS, Limits, ServerOptions
+from data_prep.options.log_format import LogFormat
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +51,7 @@ _CLOSE = {"connection": "close"}  # after an answer to a request whose body was 
 _HEADERS_OF = {408: _CLOSE, 413: _CLOSE, 429: {"retry-after": "1"}, 503: {"retry-after": "1"}}
 
 EXPLAIN = "/v1/explain"
-MOST_EXPLAINED_BYTES = 1 << 18  # of one row, which the event loop decodes
+MOST_EXPLAINED_BYTES = 1 << 18  # of one row, which the event loop decodes, or a version
 LIVE, READY = "/v2/health/live", "/v2/health/ready"
 MODEL = "/v2/models/{model}"
 _MODEL_PATH = re.compile(r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(?P<rest>/ready|/infer)?")
@@ -75,7 +77,7 @@ class Service:
 
     def __init__(self, generations: Generations, observed: Observed, options: ServerOptions) -> None:
         self.generations, self.observed, self.options = generations, observed, options
-        self.batcher = Batcher(options.limits, self._observe)
+        self.batcher, self._decoding = Batcher(options.limits, self._observe), DecodingProcess(options.limits)
         self.is_draining = False  # still answers, but is not ready: callers should go elsewhere
         self._allows = lru_cache(maxsize=256)(options.allows)
         self._most_bytes, self._held_bytes = options.limits.max_body_mib << 20, 0
@@ -199,8 +201,8 @@ class Service:
         form = FORMS.get(content_type.replace("application/x-www-form-urlencoded", "application/json"))
         if form is None:
             raise RequestError(415, f"content-type must be one of {', '.join(FORMS)}")
-        is_logit_wanted = _is_true(request, "logits")
-        predictor, logits = await self._logits(request, form.to_chunk, form.has_small_rows, form.name_row)
+        is_logit_wanted, decode = _is_true(request, "logits"), partial(decode_rows, form.content_type)
+        predictor, logits, _ = await self._logits(request, decode, form.has_small_rows, form.name_row)
         answer = {**self._described(predictor), "scores": probabilities(logits).tolist()}
         if is_logit_wanted:
             answer["logits"] = logits.tolist()
@@ -208,16 +210,9 @@ class Service:
 
     async def _infer(self, request: Request) -> Response:
         self._check_model(request)
-        infer: tensors.InferRequest | None = None
         header_length = request.headers.get(HEADER_LENGTH)
-
-        def decode(body: bytes, predictor: Predictor, limits: Limits) -> RowsToScore:
-            nonlocal infer
-            infer, binary = tensors.split_body(body, header_length)
-            return tensors.to_chunk(infer, binary, predictor, limits)
-
-        predictor, logits = await self._logits(request, decode, header_length is not None)
-        assert infer is not None
+        decode = partial(decode_tensors, header_length)
+        predictor, logits, infer = await self._logits(request, decode, header_length is not None)
         model = (self.options.name, version_of(predictor), predictor.generation)
         body, length = tensors.answer(infer, *model, {"score": probabilities(logits), "logit": logits})
         headers = _headers(predictor)
@@ -229,22 +224,36 @@ class Service:
     async def _logits(
         self,
         request: Request,
-        decode: Callable[[bytes, Predictor, Limits], RowsToScore],
+        decode: Callable[[LogFormat, Limits, bytes], tuple[RowsToScore, Any]],
         has_small_rows: bool,
         name_row: Callable[[bytes, int], str] | None = None,
-    ) -> tuple[Predictor, np.ndarray]:
-        """Return the logits of a request's rows, and the model that made them."""
+    ) -> tuple[Predictor, np.ndarray, Any]:
+        """Return the model, its logits of a request's rows, and what else `decode` gives."""
         limits = self.options.limits
         deadline = time.monotonic() + self._deadline_ms(request) / 1000
         async with self._body(request) as body:
             predictor = self.generations.current
             size = max(len(body), LOOP_BYTES + 1) if has_small_rows else len(body)
+            reply: Any = None
+
+            def decoded() -> RowsToScore:
+                nonlocal reply
+                chunk, reply = self._decode(partial(decode, predictor.log_format, limits), predictor.log_format, body)
+                return chunk
+
             try:
-                logits = await self.batcher.logits(predictor, lambda: decode(body, predictor, limits), size, deadline)
+                logits = await self.batcher.logits(predictor, decoded, size, deadline)
             except RequestError as error:
-                raise error.with_row_as(partial(name_row, body)) if name_row else error from None
+                error = error.with_row_as(partial(name_row, body)) if name_row else error
+                raise error.with_traceback(None) from None
             request.scope["num_rows"] = len(logits)
-            return predictor, logits
+            return predictor, logits, reply
+
+    def _decode(self, decode: Decode, log_format: LogFormat, body: bytes) -> tuple[RowsToScore, Any]:
+        """Decode a body here, or a huge one in another process. A thread of the batcher calls this."""
+        if len(body) <= HUGE_BODY:
+            return decode(body)
+        return self._decoding.run(partial(decode_checked, decode, log_format), body)
 
     def _deadline_ms(self, request: Request) -> float:
         most = self.options.limits.deadline_ms
@@ -305,7 +314,7 @@ class Service:
         if self._explaining.locked():
             raise RequestError(429, "another row is being explained; try again in a second")
         predictor = self.generations.current
-        chunk = rows_to_chunk([row], predictor, self.options.limits)
+        chunk = rows_to_chunk([row], predictor.log_format, self.options.limits)
 
         def explain() -> tuple[float, list[FieldEffect]]:
             (logits,), _ = score_together(predictor, [chunk])
@@ -332,7 +341,7 @@ class Service:
         """Change what must serve. JSON alone, which no foreign page's script can send unasked."""
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise RequestError(415, "content-type must be application/json")
-        async with self._body(request) as body:
+        async with self._body(request, MOST_EXPLAINED_BYTES) as body:
             try:
                 await asyncio.to_thread(change, body)
             except ValueError as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from data_prep.encoding.from_values import check_names, mappings_to_chunk
+from data_prep.encoding.from_values import check_names, lines_of, mappings_to_chunk
 from data_prep.kernels.parsed import BARE_SEPARATOR, ONLY_FILE, Cells, Chunk, ParsedRows, cells_of_block
 from data_prep.options.log_format import FormatToScore, LogFormat
 
@@ -50,6 +50,17 @@ def arrow_table(rows: Any, log_format: LogFormat | None = None) -> pa.Table | No
         return rows if is_table else pa.Table.from_pandas(rows, preserve_index=False)
     except pa.ArrowException as error:
         raise TypeError(f"a column of the table holds values of several types: {_mixed(rows) or error}") from error
+
+
+def chunk_of(rows: Any, log_format: LogFormat) -> Chunk | RawTable:
+    """Return raw rows of any form as lines, or as columns if a table allows it.
+
+    Raises ValueError or TypeError, naming the first row, for what is no row.
+    """
+    table = arrow_table(rows, log_format)
+    if table is None:
+        return lines_of(rows, log_format)
+    return table_to_rows(table, log_format) or table_to_chunk(table, log_format)
 
 
 def _mixed(rows: pd.DataFrame) -> str:

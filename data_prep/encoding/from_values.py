@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.parsed import BARE_SEPARATOR, Chunk, ParsedChunk
 from data_prep.options.kinds import FIELD_KINDS, KINDS, Kind
 from data_prep.options.log_format import NO_BOOLEANS, LogFormat
@@ -20,6 +21,15 @@ from data_prep.raw_log.line_cells import add_label, has_label, split_line
 
 _BARE = bytes([BARE_SEPARATOR])
 _HEX32 = range(-(2**31), 2**32)
+
+
+def lines_of(rows: Any, log_format: LogFormat) -> Chunk:
+    """Return raw lines or mappings as a chunk. Raises ValueError or TypeError, naming the first row that is none."""
+    if isinstance(rows, str | bytes | Mapping):
+        raise TypeError(f"rows must be a sequence or a table; for one row give [row], found {type(rows).__name__}")
+    if len(rows) and isinstance(rows[0], Mapping):
+        return mappings_to_chunk(rows, log_format)
+    return lines_to_chunk(rows, log_format)
 
 
 def lines_to_chunk(lines: Sequence[str | bytes], log_format: LogFormat) -> Chunk:
@@ -179,8 +189,31 @@ def _checked_cell(value: str, separator: bytes) -> bytes:
 
 def rejected(chunk: Chunk, parsed: ParsedChunk) -> dict[int, str]:
     """Return the reason of each rejected line of a chunk, by its place among the chunk's lines."""
+    if not parsed.rejects_tsv:
+        return {}
     reasons = {}
     for line in parsed.rejects_tsv.split(b"\n")[:-1]:
         where, reason, _ = line.split(b"\t", 2)
         reasons[int(where.rpartition(b":")[2]) - chunk.first_line_number] = reason.decode()
     return reasons
+
+
+def first_rejected(chunk: Chunk, log_format: LogFormat) -> tuple[int, str] | None:
+    """Return the place and the reason of a chunk's first rejected line, or None if all are good."""
+    reasons = rejected(chunk, choose_kernels("auto").parse_chunk(chunk, log_format))
+    return min(reasons.items(), default=None)
+
+
+def bad_cell(chunk: Chunk, row: int, log_format: LogFormat) -> str:
+    """Return what is wrong with a rejected row of lines that have labels: its column and the cell."""
+    cells = cells_of_line(chunk, row, log_format)
+    if len(cells) != len(log_format.columns):
+        return (
+            f"found {len(cells)} cells, expected {len(log_format.columns)} columns, "
+            f"{', '.join(log_format.columns)}, between {log_format.separator!r}; the label may be left out"
+        )
+    for name, cell in zip(log_format.columns, cells, strict=True):
+        kind = log_format.columns[name]
+        if choose_kernels("auto").parse_chunk(cells_to_chunk({name: cell}, log_format), log_format).rejects_tsv:
+            return f"column {name!r} of kind {kind}, found {cell!r}"
+    return "the line"

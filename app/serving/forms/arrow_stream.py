@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from app.scoring.predictor import Predictor
 from app.serving.forms.form import Form, RequestError, RowsToScore, check_rows, rows_to_chunk
 from app.serving.options import Limits
 from data_prep.options.log_format import LogFormat
@@ -17,7 +16,7 @@ from data_prep.options.log_format import LogFormat
 _OLD_COMPRESSION = b"ARROW:experimental_compression"  # of one release, beside the format: nothing else names the sizes
 
 
-def to_chunk(body: bytes, predictor: Predictor, limits: Limits) -> RowsToScore:
+def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
     """Return the rows of a stream as a chunk."""
     try:
         _check_claims(body, limits)
@@ -26,7 +25,7 @@ def to_chunk(body: bytes, predictor: Predictor, limits: Limits) -> RowsToScore:
     except (pa.ArrowException, OSError, UnicodeError, struct.error) as error:
         raise RequestError(400, f"the body is no Arrow IPC stream: {error}") from None
     _check_bytes(sum(map(_dictionary_bytes, table.columns)), limits)
-    return rows_to_chunk(table, predictor, limits)
+    return rows_to_chunk(table, log_format, limits)
 
 
 def _check_claims(body: bytes, limits: Limits) -> None:

@@ -11,17 +11,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from app.scoring.predictor import Predictor
 from app.serving.forms.form import Form, RequestError, RowsToScore, check_rows, rows_to_chunk
 from app.serving.options import Limits
 from data_prep.options.log_format import LogFormat
 
 
-def to_chunk(body: bytes, predictor: Predictor, limits: Limits) -> RowsToScore:
+def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
     """Return the rows of a body as a chunk. Columns may have any order, and those of no field are ignored."""
     records = _records(body)
     _, header = next(records, (1, []))
-    names, counts = [name for name, _ in predictor.log_format.fields], Counter(header)
+    names, counts = [name for name, _ in log_format.fields], Counter(header)
     if wrong := [name for name in names if counts[name] != 1]:
         raise RequestError(400, f"line 1 must name each column of the model once; missing or twice: {', '.join(wrong)}")
     rows: list[list[str]] = []
@@ -32,7 +31,7 @@ def to_chunk(body: bytes, predictor: Predictor, limits: Limits) -> RowsToScore:
         check_rows(len(rows), limits)
     places = [header.index(name) for name in names]
     columns = [pa.array([cells[place] for cells in rows], pa.string()) for place in places]
-    return rows_to_chunk(pa.table(columns, names), predictor, limits)
+    return rows_to_chunk(pa.table(columns, names), log_format, limits)
 
 
 def _records(body: bytes) -> Iterator[tuple[int, list[str]]]:

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from app.scoring.predictor import Predictor
 from app.serving.options import Limits
 from data_prep.encoding.encoder import Chunk
-from data_prep.encoding.from_table import RawTable
+from data_prep.encoding.from_table import RawTable, chunk_of
+from data_prep.encoding.from_values import bad_cell
 from data_prep.options.log_format import LogFormat
 
 RowsToScore = Chunk | RawTable
@@ -39,22 +39,27 @@ class Form:
 
     content_type: str
     title: str  # in a list of all forms
-    to_chunk: Callable[[bytes, Predictor, Limits], RowsToScore]  # raises RequestError
+    to_chunk: Callable[[bytes, LogFormat, Limits], RowsToScore]  # raises RequestError
     describe: Callable[[LogFormat, dict[str, Any]], dict[str, Any]]  # for /docs: its schema, and a row as an example
     has_small_rows: bool = True  # a small body may have so many that the event loop must not score them
     name_row: Callable[[bytes, int], str] | None = None  # of a body, for errors, if that is not its number
 
 
-def rows_to_chunk(rows: Any, predictor: Predictor, limits: Limits) -> RowsToScore:
-    """Return as a chunk what `Predictor.chunk_of` takes. Raises RequestError if a row is wrong or none is there."""
+def rows_to_chunk(rows: Any, log_format: LogFormat, limits: Limits) -> RowsToScore:
+    """Return as a chunk rows of any form. Raises RequestError if a row is wrong or none is there."""
     check_rows(len(rows), limits)
     try:
-        chunk = predictor.chunk_of(rows)
+        chunk = chunk_of(rows, log_format)
     except (ValueError, TypeError, pa.ArrowException) as error:
         raise RequestError(400, error) from None
     if not chunk.num_lines:
         raise RequestError(400, "the request has no rows")
     return chunk
+
+
+def rejected_row(chunk: Chunk, row: int, reason: str, log_format: LogFormat) -> RequestError:
+    """Return the error of a line that is none of the log's."""
+    return RequestError(400, f"row {row}: rejected as {reason!r}: {bad_cell(chunk, row, log_format)}")
 
 
 def check_rows(num_rows: int, limits: Limits) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from app.scoring.predictor import Predictor
 from app.serving.forms.form import Form, RowsToScore, decode_json, rows_to_chunk
 from app.serving.options import Limits
 from data_prep.options.kinds import KINDS
@@ -28,9 +27,9 @@ def read_rows(body: bytes) -> list[dict[str, Any]]:
     return rows
 
 
-def to_chunk(body: bytes, predictor: Predictor, limits: Limits) -> RowsToScore:
+def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
     """Return the rows of a body as a chunk."""
-    return rows_to_chunk(read_rows(body), predictor, limits)
+    return rows_to_chunk(read_rows(body), log_format, limits)
 
 
 def row_schema(log_format: LogFormat) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from app.scoring.predictor import Predictor
 from app.serving.forms.form import RequestError, RowsToScore, check_rows, decode_json, rows_to_chunk
 from app.serving.options import Limits
 from data_prep.options.kinds import KINDS, Kind
@@ -81,9 +80,9 @@ def split_body(body: bytes, header_length: str | None) -> tuple[InferRequest, me
     return request, memoryview(body)[size:]
 
 
-def to_chunk(request: InferRequest, binary: memoryview, predictor: Predictor, limits: Limits) -> RowsToScore:
+def to_chunk(request: InferRequest, binary: memoryview, log_format: LogFormat, limits: Limits) -> RowsToScore:
     """Return the rows of a V2 request."""
-    kinds = dict(predictor.log_format.fields)
+    kinds = dict(log_format.fields)
     names = [tensor.name for tensor in request.inputs]
     if sorted(names) != sorted(kinds):
         missing, others = sorted(set(kinds) - set(names)), [n for n in names if n not in kinds or names.count(n) > 1]
@@ -113,7 +112,7 @@ def to_chunk(request: InferRequest, binary: memoryview, predictor: Predictor, li
         start += size
     if start != len(binary):
         raise RequestError(400, f"{len(binary) - start} bytes of binary data belong to no input")
-    return rows_to_chunk(pa.table(columns, names=names), predictor, limits)
+    return rows_to_chunk(pa.table(columns, names=names), log_format, limits)
 
 
 def _check_type(tensor: Tensor, kind: Kind) -> None:

@@ -26,6 +26,7 @@ from app.serving.forms import FORMS
 from app.serving.forms.form import RequestError
 from app.serving.options import Limits
 from app.trained import write_bundle
+from data_prep.encoding.from_values import bad_cell
 from data_prep.kernels import numpy_kernels
 from data_prep.kernels.parsed import Chunk
 from data_prep.options.log_format import BOOLEANS
@@ -247,7 +248,7 @@ def forms(world, folder):
 
     def chunk_scores(chunk):
         scored = predictor.score_chunk(chunk)
-        assert not scored.rejected, predictor.bad_cell(chunk, min(scored.rejected))
+        assert not scored.rejected, bad_cell(chunk, min(scored.rejected), predictor.log_format)
         scores = 1 / (1 + np.exp(-scored.logits.astype(np.float64)))
         return scores.astype(np.float32)
 
@@ -255,7 +256,7 @@ def forms(world, folder):
         return lambda: predictor.score(rows())
 
     def served(content_type, body):
-        return lambda: chunk_scores(FORMS[content_type].to_chunk(body(), predictor, Limits()))
+        return lambda: chunk_scores(FORMS[content_type].to_chunk(body(), predictor.log_format, Limits()))
 
     found = {
         "lines without a label": score(lambda: world.lines([name for name in columns if name != label])),

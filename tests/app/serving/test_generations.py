@@ -20,6 +20,7 @@ from app.serving import statement
 from app.serving.generations import FOLDED, RECENT_ROWS, Generations
 from app.serving.options import ServerOptions
 from app.tables.interface import TableState
+from data_prep.kernels.parsed import Chunk
 from tests.app.serving.conftest import Client, run_beside
 from tests.app.serving.test_service import ARROW, arrow_of, score
 
@@ -164,6 +165,15 @@ def test_the_last_rows_are_scored_before_a_swap(watched, make_generations, predi
     put("2")
     generations.refresh()
     assert (generations.status()["folder"], "NaN" in refused_by(generations)["2"]) == ("1", True)
+
+
+def test_rows_as_large_as_a_body_are_not_kept(watched, make_generations, predictor):
+    _, put = watched
+    put("1")
+    generations, cells = make_generations(watched[0]), b"\t" * 39
+    for size in (100, 1 << 20):
+        generations.keep_recent(predictor.log_format, Chunk(0, 1, b"x" * size + cells + b"\n"))
+    assert [len(chunk.lines) for _, chunk in generations._recent] == [140]
 
 
 def test_the_last_rows_are_scored_together(watched, make_generations, predictor, golden, monkeypatch):

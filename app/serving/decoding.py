@@ -1,0 +1,141 @@
+"""Bodies to rows. Large ones in a process of their own: one call of a decoder holds the interpreter until its end.
+
+The process is started with the first large body, and only imports what decoding needs. It is not forked, so the size of
+this process does not matter. It takes no signals: it ends with its connection to this process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from app.serving.forms import FORMS, tensors
+from app.serving.forms.form import RequestError, RowsToScore, rejected_row
+from app.serving.options import Limits
+from data_prep.encoding.encoder import Chunk
+from data_prep.encoding.from_values import first_rejected
+from data_prep.options.log_format import LogFormat
+
+log = logging.getLogger(__name__)
+
+DECODE_SECONDS = 10.0  # for a body, before the process is killed
+MEMORY_OF_BODIES = 16  # of the largest size, that decoding may take: JSON takes 5 to 30 times its size as objects
+NICE = 5  # of the process: the event loop comes first
+
+Decode = Callable[[bytes], tuple[RowsToScore, Any]]  # the rows, and what else the answer depends on
+
+
+def decode_rows(content_type: str, log_format: LogFormat, limits: Limits, body: bytes) -> tuple[RowsToScore, None]:
+    """Return the rows of a body of /v1/score. Raises RequestError."""
+    form = FORMS[content_type]
+    try:
+        return form.to_chunk(body, log_format, limits), None
+    except RequestError as error:
+        raise error.with_row_as(partial(form.name_row, body)) if form.name_row else error from None
+
+
+def decode_tensors(
+    header_length: str | None, log_format: LogFormat, limits: Limits, body: bytes
+) -> tuple[RowsToScore, tensors.InferRequest]:
+    """Return the rows of a V2 request, and the request without them. Raises RequestError."""
+    infer, binary = tensors.split_body(body, header_length)
+    chunk = tensors.to_chunk(infer, binary, log_format, limits)
+    infer.inputs = []
+    return chunk, infer
+
+
+def decode_checked(decode: Decode, log_format: LogFormat, body: bytes) -> tuple[RowsToScore, Any]:
+    """Return what `decode` does, if every line is good. The first bad one may be large, and is named here."""
+    chunk, reply = decode(body)
+    if isinstance(chunk, Chunk):
+        found = first_rejected(chunk, log_format)
+        if found is not None:
+            raise rejected_row(chunk, *found, log_format)
+    return chunk, reply
+
+
+class DecodingProcess:
+    """A process that decodes one body at a time. For one thread."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._memory_bytes = MEMORY_OF_BODIES * limits.max_body_mib << 20
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection[Any, Any] | None = None
+
+    def run(self, decode: Decode, body: bytes) -> tuple[RowsToScore, Any]:
+        """Return decode(body). Raises RequestError."""
+        try:
+            connection = self._connection or self._start()
+            connection.send(decode)
+            connection.send_bytes(body)
+            if not connection.poll(DECODE_SECONDS):
+                raise self._killed(504, f"decoding the body took longer than {DECODE_SECONDS:g} seconds")
+            status, result = connection.recv()
+        except (OSError, EOFError):
+            raise self._killed(503, "the process that decodes large bodies has died; try again") from None
+        if status != 200:
+            raise RequestError(status, result)
+        rows: tuple[RowsToScore, Any] = result
+        return rows
+
+    def _start(self) -> Connection[Any, Any]:
+        self._connection, theirs = Pipe()
+        command = [sys.executable, "-m", __name__, str(theirs.fileno()), str(self._memory_bytes)]
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))  # the process inherits this
+        try:
+            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()])  # noqa: S603
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            theirs.close()
+        return self._connection
+
+    def _killed(self, status: int, message: str) -> RequestError:
+        """End the process; the next body starts another. Return the error of this one."""
+        log.warning("%s", message)
+        self.close()
+        return RequestError(status, message)
+
+    def close(self) -> None:
+        """End the process."""
+        if self._connection is not None:
+            self._connection.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._process = self._connection = None
+
+
+def _run(connection: Connection[Any, Any], memory_bytes: int) -> None:
+    """Decode bodies until the end of the connection."""
+    os.nice(NICE)
+    if sys.platform == "linux":
+        Path("/proc/self/oom_score_adj").write_text("1000")  # before the service
+        used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_DATA, (used + memory_bytes, used + memory_bytes))
+    with suppress(EOFError):
+        while True:
+            decode, body = connection.recv(), connection.recv_bytes()
+            try:
+                answer: tuple[int, Any] = 200, decode(body)
+            except RequestError as error:
+                answer = error.status, str(error)
+            except MemoryError:
+                answer = 413, f"decoding the body takes more than {memory_bytes:,} bytes"
+            del body
+            connection.send_bytes(pickle.dumps(answer, protocol=5))
+
+
+if __name__ == "__main__":
+    _run(Connection(int(sys.argv[1])), int(sys.argv[2]))
