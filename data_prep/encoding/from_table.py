@@ -47,9 +47,46 @@ def arrow_table(rows: Any, log_format: LogFormat | None = None) -> pa.Table | No
         names = [name for name, _ in log_format.fields]
         rows = rows.select(names) if is_table else rows[names]
     try:
-        return rows if is_table else pa.Table.from_pandas(rows, preserve_index=False)
+        return _without_views(rows) if is_table else pa.Table.from_pandas(rows, preserve_index=False)
     except pa.ArrowException as error:
         raise TypeError(f"a column of the table holds values of several types: {_mixed(rows) or error}") from error
+
+
+def _without_views(table: pa.Table) -> pa.Table:
+    """Return a table whose columns of views, which pyarrow has few functions for, are columns of texts."""
+    import pyarrow as pa
+
+    for place, column in enumerate(table.columns):
+        of_type = _type_without_views(column.type)
+        if of_type == column.type:
+            continue
+        if pa.types.is_dictionary(of_type):
+            dictionaries = [each.dictionary.cast(of_type.value_type) for each in column.chunks]
+            pairs = zip(column.chunks, dictionaries, strict=True)
+            column = pa.chunked_array([pa.DictionaryArray.from_arrays(each.indices, texts) for each, texts in pairs])
+        else:
+            column = column.cast(of_type)
+        table = table.set_column(place, table.column_names[place], column)
+    return table
+
+
+def _type_without_views(of_type: pa.DataType) -> pa.DataType:
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_string_view(of_type):
+        return pa.large_string()
+    if types.is_binary_view(of_type):
+        return pa.large_binary()
+    if types.is_dictionary(of_type):
+        return pa.dictionary(of_type.index_type, _type_without_views(of_type.value_type), of_type.ordered)
+    if types.is_list(of_type):
+        return pa.list_(_type_without_views(of_type.value_type))
+    if types.is_large_list(of_type):
+        return pa.large_list(_type_without_views(of_type.value_type))
+    if types.is_fixed_size_list(of_type):
+        return pa.list_(_type_without_views(of_type.value_type), of_type.list_size)
+    return of_type
 
 
 def chunk_of(rows: Any, log_format: LogFormat) -> Chunk | RawTable:

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,6 +22,8 @@ def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
     try:
         _check_claims(body, limits)
         table = pa.ipc.open_stream(body).read_all()
+        table.validate()
+        _check_bytes(sum(map(_view_bytes, table.columns)), limits)  # all of which are looked at next
         table.validate(full=True)
     except (pa.ArrowException, OSError, UnicodeError, struct.error) as error:
         raise RequestError(400, f"the body is no Arrow IPC stream: {error}") from None
@@ -82,14 +85,36 @@ def _pairs(data: bytes, table: int, number: int) -> Iterator[tuple[int, int]]:
 
 def _dictionary_bytes(column: pa.ChunkedArray) -> int:
     """Return the bytes that a dictionary's texts, which may be long, take in the cells that name them."""
-    of_type = column.type
-    if pa.types.is_list(of_type) or pa.types.is_large_list(of_type) or pa.types.is_fixed_size_list(of_type):
+    if _is_list(column.type):
         column = pc.list_flatten(column)
-    texts = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
-    if not (pa.types.is_dictionary(column.type) and column.type.value_type in texts):
+    if not pa.types.is_dictionary(column.type):
         return 0
-    lengths = (pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in column.chunks)
-    return sum(pc.sum(each).as_py() or 0 for each in lengths)
+    texts, num_bytes = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()), 0
+    for chunk in column.chunks:
+        lengths = _view_lengths(chunk.dictionary)
+        if column.type.value_type in texts:
+            lengths = pc.binary_length(chunk.dictionary).fill_null(0).to_numpy(zero_copy_only=False)
+        if len(lengths):
+            num_bytes += int(lengths[chunk.indices.drop_null().to_numpy()].sum())
+    return num_bytes
+
+
+def _view_bytes(column: pa.ChunkedArray) -> int:
+    """Return the bytes that views, many of which may share a text, take together."""
+    chunks = [chunk.values if _is_list(column.type) else chunk for chunk in column.chunks]
+    return sum(int(_view_lengths(chunk).sum()) for chunk in chunks)
+
+
+def _is_list(of_type: pa.DataType) -> bool:
+    return pa.types.is_list(of_type) or pa.types.is_large_list(of_type) or pa.types.is_fixed_size_list(of_type)
+
+
+def _view_lengths(texts: pa.Array) -> np.ndarray:
+    """Return the lengths [n] of texts that are views, 16 bytes of which the first four are the length. Else none."""
+    if not (pa.types.is_string_view(texts.type) or pa.types.is_binary_view(texts.type)):
+        return np.zeros(0, np.int64)
+    views = np.frombuffer(texts.buffers()[1] or b"", np.int32)
+    return views[4 * texts.offset : 4 * (texts.offset + len(texts)) : 4].astype(np.int64)
 
 
 def _check_bytes(num_bytes: int, limits: Limits) -> None:

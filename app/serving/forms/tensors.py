@@ -25,6 +25,9 @@ _TYPES: dict[str, np.dtype[Any]] = {
     "FP32": np.dtype(np.float32),
     "FP64": np.dtype(np.float64),
 }
+# Extensions of V2 that other servers have. Unknown parameters are hints, and are ignored.
+UNSUPPORTED, UNSUPPORTED_KINDS = ("classification",), ("shared_memory_", "sequence_")
+UNSUPPORTED_REASON = "there are no classes but the click, no shared memory and no sequences of requests"
 _WRONG_VALUE = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
@@ -35,14 +38,14 @@ class Tensor(msgspec.Struct):
     shape: list[int]
     datatype: str
     data: list[Any] | None = None
-    parameters: dict[str, Any] = {}
+    parameters: dict[str, Any] | None = None
 
 
 class WantedOutput(msgspec.Struct):
     """An output that a V2 request asks for."""
 
     name: str
-    parameters: dict[str, Any] = {}
+    parameters: dict[str, Any] | None = None
 
 
 class InferRequest(msgspec.Struct):
@@ -51,17 +54,32 @@ class InferRequest(msgspec.Struct):
     inputs: list[Tensor]
     id: str | None = None
     outputs: list[WantedOutput] | None = None
-    parameters: dict[str, Any] = {}
+    parameters: dict[str, Any] | None = None
 
     @property
     def wanted(self) -> dict[str, bool]:
         """The outputs' names, and whether each shall follow the answer's JSON as binary data."""
-        by_default = self.parameters.get("binary_data_output", False)
+        by_default = _parameter(self, "binary_data_output", False)
         outputs = self.outputs or [WantedOutput(OUTPUTS[0])]
-        return {output.name: bool(output.parameters.get("binary_data", by_default)) for output in outputs}
+        return {output.name: _parameter(output, "binary_data", by_default) for output in outputs}
 
 
 _decode = msgspec.json.Decoder(InferRequest).decode
+
+
+def _parameter(part: WantedOutput | InferRequest, name: str, default: bool) -> bool:
+    value = (part.parameters or {}).get(name, default)
+    if not isinstance(value, bool):
+        raise RequestError(400, f"parameter {name!r}: found {value!r}, expected true or false")
+    return value
+
+
+def _check_parameters(request: InferRequest) -> None:
+    """Raise RequestError for a parameter that would change the answer or the rows, and is none of this service's."""
+    for part in (request, *request.inputs, *(request.outputs or ())):
+        for name in part.parameters or ():
+            if name in UNSUPPORTED or name.startswith(UNSUPPORTED_KINDS):
+                raise RequestError(400, f"parameter {name!r} is not supported: {UNSUPPORTED_REASON}")
 
 
 def split_body(body: bytes, header_length: str | None) -> tuple[InferRequest, memoryview]:
@@ -74,6 +92,7 @@ def split_body(body: bytes, header_length: str | None) -> tuple[InferRequest, me
         if size > len(body):
             raise RequestError(400, f"{HEADER_LENGTH} is {size}, and the body has {len(body)} bytes")
     request: InferRequest = decode_json(_decode, body[:size])
+    _check_parameters(request)
     outputs = [output.name for output in request.outputs or ()]
     if any(outputs.count(name) > (name in OUTPUTS) for name in outputs):
         raise RequestError(400, f"outputs: found {outputs!r}, expected some of {', '.join(OUTPUTS)}, each once")
@@ -98,7 +117,7 @@ def to_chunk(request: InferRequest, binary: memoryview, log_format: LogFormat, l
             )
         check_rows(num_rows, limits)
         _check_type(tensor, kinds[tensor.name])
-        size = tensor.parameters.get("binary_data_size")
+        size = (tensor.parameters or {}).get("binary_data_size")
         if size is None:
             columns.append(_json_column(tensor, num_rows))
             continue

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import io
 import itertools
 import json
 import logging
@@ -12,6 +13,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
+import polars
 import pyarrow as pa
 import pytest
 import schemathesis
@@ -273,6 +275,11 @@ def test_a_wrong_row_is_named(client, golden, body, named):
         (lambda r: r["inputs"][1].update(parameters={"binary_data_size": 16}), ("I2", "binary_data_size")),
         (lambda r: r["inputs"][-1].update(data=["zz", None]), ("row 0", "C")),
         (lambda r: r.update(outputs=[{"name": "other"}]), ("other",)),
+        (lambda r: r.update(outputs=[{"name": "score", "parameters": {"classification": 1}}]), ("classification",)),
+        (lambda r: r.update(outputs=[{"name": "score", "parameters": {"shared_memory_region": "a"}}]), ("region",)),
+        (lambda r: r.update(outputs=[{"name": "score", "parameters": {"binary_data": "no"}}]), ("binary_data", "no")),
+        (lambda r: r.update(parameters={"sequence_id": 1}), ("sequence_id",)),
+        (lambda r: r.update(parameters={"binary_data_output": None}), ("binary_data_output",)),
         (lambda r: r.update(outputs=[{"name": "logit"}, {"name": "logit"}]), ("logit", "once")),
     ],
 )  # fmt: skip
@@ -333,6 +340,9 @@ def test_a_changed_arrow_stream_is_scored_or_refused(client, golden, place, valu
 
 MANY = 2 * 10**9
 CODES = pa.array(np.zeros(10_000, np.int8))
+ONE = pa.array(["0" * 2**20], pa.string_view())
+_, PLACES, LONG = ONE.buffers()  # cells that share a text
+VIEWS = pa.Array.from_buffers(pa.string_view(), 10_000, [None, pa.py_buffer(PLACES[:16].to_pybytes() * 10_000), LONG])
 
 
 @pytest.mark.parametrize(
@@ -344,6 +354,8 @@ CODES = pa.array(np.zeros(10_000, np.int8))
         (pa.nulls(6000), None, 2, "12,000 rows"),
         (pa.array(["0" * 2**22]), "zstd", 1, "bytes"),
         (pa.DictionaryArray.from_arrays(CODES, ["0" * 2**20]), None, 1, "bytes"),
+        (VIEWS, None, 1, "bytes"),
+        (pa.DictionaryArray.from_arrays(CODES, ONE), None, 1, "bytes"),
         (pa.ListArray.from_arrays(pa.array([0, MANY], pa.int32()), pa.nulls(MANY)), None, 1, "bytes"),
         (pa.FixedSizeListArray.from_arrays(pa.nulls(MANY), MANY), None, 1, "bytes"),
         (pa.ListArray.from_arrays([0, 10_000], pa.DictionaryArray.from_arrays(CODES, ["0" * 2**20])), None, 1, "bytes"),
@@ -380,6 +392,46 @@ def test_dictionaries_of_numbers_and_texts_score_as_plain_columns(client, golden
         coded = pa.table({name: chunked[name].dictionary_encode() for name in golden.schema.names})
         answer = client.post("/v1/score", content=arrow_of(coded), headers={"content-type": ARROW})
         assert answer.json().get("scores") == golden_scores, answer.text
+
+
+TEXTS = [pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.string_view(), pa.binary_view()]
+
+
+@pytest.mark.parametrize("of_type", TEXTS, ids=str)
+@pytest.mark.parametrize("is_coded", [False, True])
+def test_texts_of_every_arrow_type_score_as_strings(client, predictor, golden, golden_scores, of_type, is_coded):
+    def cast(cells):
+        if not pa.types.is_string(cells.type):
+            return cells
+        cells = cells.combine_chunks()
+        if not is_coded:
+            return cells.cast(of_type)
+        coded = cells.dictionary_encode()
+        return pa.DictionaryArray.from_arrays(coded.indices, coded.dictionary.cast(of_type))
+
+    table = pa.table({name: cast(golden[name]) for name in golden.schema.names})
+    assert predictor.score(table.slice(7)).tolist() == golden_scores[7:]
+    answer = client.post("/v1/score", content=arrow_of(table), headers={"content-type": ARROW})
+    assert answer.json().get("scores") == golden_scores, answer.text
+
+
+def test_streams_of_polars_score_as_its_tables(client, golden, golden_scores):
+    frame = polars.from_arrow(golden)
+    for columns in (frame, frame.with_columns(polars.col(polars.String).cast(polars.Categorical))):
+        body = io.BytesIO()
+        columns.write_ipc_stream(body, compat_level=polars.CompatLevel.newest())
+        answer = client.post("/v1/score", content=body.getvalue(), headers={"content-type": ARROW})
+        assert answer.json().get("scores") == golden_scores, answer.text
+
+
+def test_parameters_may_be_null_and_hints_are_ignored(client, golden, golden_scores):
+    request = infer_of(golden)
+    request |= {"parameters": None, "outputs": [{"name": "score", "parameters": None}]}
+    for tensor in request["inputs"]:
+        tensor["parameters"] = None
+    assert client.post("/v2/models/clicks/infer", json=request).json()["outputs"][0]["data"] == golden_scores
+    request["parameters"] = {"priority": 1, "content_type": "pd"}
+    assert client.post("/v2/models/clicks/infer", json=request).json()["outputs"][0]["data"] == golden_scores
 
 
 def test_texts_of_any_length_arrive_as_they_are(make_service, text_bundle):
