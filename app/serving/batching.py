@@ -6,6 +6,8 @@ A row's score does not depend on the rows beside it, so joining requests changes
 from __future__ import annotations
 
 import asyncio
+import resource
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -27,6 +29,9 @@ LARGE_BODY = 1 << 16  # bytes: larger ones have a queue of their own, so that sm
 HUGE_BODY = 1 << 20  # larger ones are decoded in another process, and have a queue of their own too
 LOOP_BYTES = 1 << 14  # of JSON that the event loop itself decodes and scores: 25 rows, 2 ms
 LEAST_QUEUE = 4  # requests that wait, however long they take
+REFUSALS_A_SECOND = 500  # Beyond, a refusal is given later: clients that ask again at once would take all the time
+FREE_REFUSALS = 50  # at once
+MOST_DELAY = 1.0  # seconds of a refusal
 
 Decode = Callable[[], RowsToScore]
 Seen = tuple[Predictor, RowsToScore, Scored]
@@ -51,7 +56,7 @@ class Batch:
 
     answers: list[tuple[Work, Result]]
     seen: list[Seen]
-    milliseconds: float
+    milliseconds: float  # that they took
 
 
 class Batcher:
@@ -60,6 +65,7 @@ class Batcher:
     def __init__(self, limits: Limits, observe: Observe) -> None:
         self.small, self.large = _Queue(limits, observe, LOOP_BYTES), _Queue(limits, observe, 0)
         self.huge = _Queue(limits, observe, 0)
+        self.refusals = Refusals()
 
     @property
     def num_waiting(self) -> int:
@@ -71,6 +77,11 @@ class Batcher:
 
     async def logits(self, predictor: Predictor, decode: Decode, num_bytes: int, deadline: float) -> np.ndarray:
         """Return the logits [n] float32 of what `decode` makes of a body of so many bytes. Raises RequestError."""
+        try:
+            self.check_room(num_bytes)  # again: others have come while its body arrived
+        except RequestError:
+            await asyncio.sleep(self.refusals.delay())
+            raise
         future = asyncio.get_running_loop().create_future()
         return await self._queue(num_bytes).logits(Work(predictor, decode, num_bytes, deadline, future))
 
@@ -78,6 +89,19 @@ class Batcher:
         if num_bytes > HUGE_BODY:
             return self.huge
         return self.large if num_bytes > LARGE_BODY else self.small
+
+
+class Refusals:
+    """Spaces refusals in time, once there are many."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._last = clock, 0.0  # the time of the last refusal, if none were free
+
+    def delay(self) -> float:
+        """Return the seconds to wait before a refusal is given."""
+        now, free = self._clock(), FREE_REFUSALS / REFUSALS_A_SECOND
+        self._last = min(max(self._last, now - free) + 1 / REFUSALS_A_SECOND, now + MOST_DELAY)
+        return max(self._last - now, 0.0)
 
 
 class _Queue:
@@ -96,6 +120,7 @@ class _Queue:
         self._is_scoring = False  # in the thread
         self._last_ms: deque[float] = deque(maxlen=TIMED_BATCHES)
         self._request_ms = 0.0  # that a request takes: the median of the last batches
+        self._loop_ms = 0.0  # that the event loop has had when the last batch was answered
 
     def check_room(self) -> None:
         """Raise RequestError 429 if a new request would wait too long at the pace of the last batches.
@@ -109,7 +134,6 @@ class _Queue:
 
     async def logits(self, work: Work) -> np.ndarray:
         """Return the logits of a request. Raises RequestError."""
-        self.check_room()  # again: others have come while its body arrived
         self._waiting.append(work)
         self.num_waiting += 1
         try:
@@ -134,7 +158,7 @@ class _Queue:
     def _start(self) -> None:
         self._next = None
         if sum(work.num_bytes for work in self._waiting) <= self._loop_bytes:
-            self._finish(score_batch(self._waiting, self.limits))
+            self._finish(score_batch(self._waiting, self.limits), 0.0)
             return
         self._is_scoring = True
         scored = asyncio.get_running_loop().run_in_executor(self._thread, score_batch, self._waiting, self.limits)
@@ -142,22 +166,33 @@ class _Queue:
 
     def _scored(self, batch: asyncio.Future[Batch]) -> None:
         self._is_scoring = False
-        self._finish(batch.result())
+        self._finish(batch.result(), batch.result().milliseconds)
 
-    def _finish(self, batch: Batch) -> None:
+    def _finish(self, batch: Batch, thread_ms: float) -> None:
         """Answer what was scored, note the pace, and start the next batch."""
         for work, result in batch.answers:
             _answer(work, result)
-        self._last_ms.append(batch.milliseconds / len(batch.answers))
-        self._request_ms = sorted(self._last_ms)[len(self._last_ms) // 2]
+        self._note_pace(batch, thread_ms)
         self._plan()
         for each in batch.seen:
             self._observe(*each)
 
+    def _note_pace(self, batch: Batch, thread_ms: float) -> None:
+        """Note the time that a request takes: all that the event loop and the thread have had since the last batch.
+
+        Of small batches only their own, since the loop may have done anything between them.
+        """
+        before, self._loop_ms = self._loop_ms, 1000 * time.thread_time()
+        milliseconds = batch.milliseconds
+        if self._loop_bytes and len(batch.answers) >= LEAST_QUEUE:
+            milliseconds = self._loop_ms - before + thread_ms
+        self._last_ms.append(milliseconds / len(batch.answers))
+        self._request_ms = sorted(self._last_ms)[len(self._last_ms) // 2]
+
 
 def score_batch(waiting: deque[Work], limits: Limits) -> Batch:
     """Take requests from a queue until they have enough rows, and score them. No other thread may take from it."""
-    started, num_rows = time.monotonic(), 0
+    started, num_rows = _Stopwatch(), 0
     answers: list[tuple[Work, Result]] = []
     decoded: list[tuple[Work, RowsToScore]] = []
     while waiting and num_rows < limits.max_batch:
@@ -178,7 +213,24 @@ def score_batch(waiting: deque[Work], limits: Limits) -> Batch:
         results, scored = score_together(works[0].predictor, chunks)
         answers += zip(works, results, strict=True)
         seen += scored
-    return Batch(answers, seen, 1000 * (time.monotonic() - started))
+    return Batch(answers, seen, started.milliseconds())
+
+
+class _Stopwatch:
+    """Measures the time that this thread has, without what other processes take, and what it waits for the disk."""
+
+    def __init__(self) -> None:
+        self._began, self._had, self._num_read = time.monotonic(), time.thread_time(), _num_pages_read()
+
+    def milliseconds(self) -> float:
+        if _num_pages_read() > self._num_read:
+            return 1000 * (time.monotonic() - self._began)
+        return 1000 * (time.thread_time() - self._had)
+
+
+def _num_pages_read() -> int:
+    """Pages of mapped files that had to be read from the disk for this thread."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt if sys.platform == "linux" else 0
 
 
 def _decoded(work: Work) -> RowsToScore:

@@ -6,7 +6,7 @@ import asyncio
 import math
 import signal
 import time
-from types import FrameType, SimpleNamespace
+from types import FrameType
 from typing import Any
 
 import httptools
@@ -25,7 +25,14 @@ IDLE_SECONDS = 75  # between two requests of a connection
 FINISH_SECONDS = 30  # for requests to be answered after the port was closed
 POLL_SECONDS = 0.02  # of requests that wait for the model to be open
 
-_refused: Any = SimpleNamespace(response_complete=True, message_event=asyncio.Event())  # for all: it has no state
+
+class _Refused:
+    """Stands for a request that is refused by its headers. Its body is dropped."""
+
+    def __init__(self) -> None:
+        self.response_complete = self.disconnected = False
+        self.more_body = self.keep_alive = True
+        self.message_event = asyncio.Event()
 
 
 class Application:
@@ -163,30 +170,48 @@ class BoundedRequests(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return
         self._has_headers = True
-        answer = self._refusal()
-        if answer is None:
+        refusal = self._refusal()
+        if refusal is None:
             self._headers_until.cancel()
             super().on_headers_complete()
-        else:  # the body has as much time as the headers, and is dropped
-            self.cycle = _refused
-            self.transport.write(answer)
+            return
+        self.cycle: Any = _Refused()  # the body has as much time as the headers
+        answer, delay = refusal
+        if delay:
+            self.loop.call_later(delay, self._refuse, self.cycle, answer)
+        else:
+            self._refuse(self.cycle, answer)
+
+    def _refuse(self, refused: _Refused, answer: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        self.transport.write(answer)
+        refused.response_complete = True
+        if not refused.keep_alive:
+            self.transport.close()
+        elif not refused.more_body:
+            self.on_response_complete()
 
     def on_body(self, body: bytes) -> None:
         self._bytes_without_body = 0
-        if self.cycle.response_complete:
+        if isinstance(self.cycle, _Refused) or self.cycle.response_complete:
             self._discarded_bytes += len(body)
-        super().on_body(body)
+        else:
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
             return
-        super().on_message_complete()
-        if self.cycle is _refused:
-            self._headers_until.cancel()
+        if not isinstance(self.cycle, _Refused):
+            super().on_message_complete()
+            return
+        self._headers_until.cancel()
+        self.cycle.more_body = False
+        if self.cycle.response_complete:
             self.on_response_complete()
 
-    def _refusal(self) -> bytes | None:
-        """Return an answer by the headers alone, if there is one.
+    def _refusal(self) -> tuple[bytes, float] | None:
+        """Return an answer by the headers alone, and the seconds to wait before it, if there is one.
 
         None too if another answer is due before it, or if the connection ends with it."""
         service = self.app.service
@@ -195,5 +220,5 @@ class BoundedRequests(HttpToolsProtocol):
         if service is None or not is_next or is_last or self.parser.get_method() != b"POST":
             return None
         length = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
-        answer: bytes | None = service.refusal(self.url, self.headers, length)
-        return answer
+        refusal: tuple[bytes, float] | None = service.refusal(self.url, self.headers, length)
+        return refusal

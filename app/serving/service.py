@@ -112,8 +112,8 @@ class Service:
         self.generations.refresh_safely()
         self.observed.model(self.generations, not self.is_draining, self.batcher.num_waiting)
 
-    def refusal(self, url: bytes, headers: list[tuple[bytes, bytes]], num_bytes: int) -> bytes | None:
-        """Return the whole answer to a request whose rows would wait too long, None for others.
+    def refusal(self, url: bytes, headers: list[tuple[bytes, bytes]], num_bytes: int) -> tuple[bytes, float] | None:
+        """Return the whole answer to a request whose rows would wait too long, and when to give it. None for others.
 
         In overload nearly all requests are refused: what that takes is taken from those that are scored.
         """
@@ -130,7 +130,7 @@ class Service:
             answered = {**_HEADERS_OF[429], **_headers(self.generations.current), **more}
             lines = [f"{name}: {value}\r\n" for name, value in answered.items()]
             head = f"HTTP/1.1 429 Too Many Requests\r\n{''.join(lines)}content-length: {len(body)}\r\n\r\n"
-            return head.encode() + body
+            return head.encode() + body, self.batcher.refusals.delay()
         return None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -46,6 +46,7 @@ from data_prep.prepared.schema import read_schema
 RATES = (100, 200, 400, 600, 800, 1000, 1300, 1600, 2000, 2500, 3000, 4000)
 MOST_P99_MS = 25.0  # of the rate that a service is said to bear
 DELTA_ROWS = 100_000
+STORM = (16, 64, 256, 1000)  # connections that ask again at once
 
 
 @dataclasses.dataclass
@@ -200,6 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--swaps", type=int, default=100)
     parser.add_argument("--workers", type=int, default=1, help="of the service")
     parser.add_argument("--question", action="append", choices=QUESTIONS, help="one of several; all if not given")
+    parser.add_argument("--serve", action="append", default=[], metavar="OPTION", help="of the service, in the storm")
     options = parse(parser, arguments)
     with kept(options.folder or os.environ.get("SERVING_FOLDER")) as folder:
         make_wide_bundle(folder, options.rows)
@@ -447,6 +449,72 @@ async def overload(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+WRK_SCRIPT = """
+wrk.method, wrk.headers["content-type"], wrk.body = "POST", "application/json", [==[%s]==]
+local threads = {}
+function setup(thread) table.insert(threads, thread) end
+function init() good, refused = 0, 0 end
+function response(status)
+  if status == 200 then good = good + 1 elseif status == 429 then refused = refused + 1 end
+end
+function done(summary)
+  local all, no = 0, 0
+  for _, thread in ipairs(threads) do all, no = all + thread:get("good"), no + thread:get("refused") end
+  print("counts", all, no, summary.errors.timeout, summary.duration)
+end
+"""
+
+
+async def storm(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Connections that ask again at once, by wrk: good answers a second, alone and beside two busy loops.
+
+    A few more connections are measured: the times of those of their requests that were accepted. `over_best` is the
+    goodput over the best of all numbers of connections.
+    """
+    wrk = shutil.which("wrk")
+    if wrk is None:
+        raise FileNotFoundError("wrk is needed for the storm; install it, or leave this question out")
+    script, found = folder / "storm.lua", {}
+    script.write_text(WRK_SCRIPT % one_row_bodies(folder)[0].decode())
+    port = free_port()
+    with running(service(folder / "bundle", port, *options.serve), port) as process:
+        for name, num_loops in (("quiet", 0), ("beside_loops", 2)):
+            loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(num_loops)]
+            try:
+                of_all = {str(count): await storm_of(count, wrk, script, port, process, options) for count in STORM}
+            finally:
+                for loop in loops:
+                    loop.kill()
+            best = max(figures["per_second"] for figures in of_all.values())
+            for figures in of_all.values():
+                figures["over_best"] = round(figures["per_second"] / max(best, 1), 2)
+            found[name] = of_all
+    return {"storm": found}
+
+
+async def storm_of(
+    count: int, wrk: str, script: Path, port: int, process: psutil.Process, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Return the figures of one number of connections."""
+    command = [wrk, "-t1", f"-c{count}", f"-d{options.seconds:g}s", "-s", str(script)]
+    before = processor_seconds(process)
+    running_wrk = await asyncio.create_subprocess_exec(
+        *command, f"http://127.0.0.1:{port}/v1/score", stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    sender = Sender(port, one_row_bodies(script.parent), "application/json")
+    load = await sender.poisson(50, options.seconds)
+    sender.close()
+    printed = (await running_wrk.communicate())[0].decode()
+    good, refused, timeouts, microseconds = map(int, printed.rpartition("counts")[2].split())
+    return {
+        "per_second": round(good / microseconds * 1e6),
+        "per_processor_second": round(good / (processor_seconds(process) - before)),
+        "refused_per_second": round(refused / microseconds * 1e6),
+        "timeouts": timeouts,
+        "accepted_p50_p99_ms": [round(load.percentile(share, 200), 1) for share in (50, 99)],
+    }
+
+
 async def swaps(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Swap models under 200 requests a second. Then measure the time from a delta's rename until it serves."""
     models, port, count = folder / "models", free_port(), options.swaps
@@ -508,6 +576,7 @@ QUESTIONS = {
     "fastapi": against_fastapi,
     "large": large_requests,
     "overload": overload,
+    "storm": storm,
     "swaps": swaps,
 }
 

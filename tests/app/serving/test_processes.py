@@ -300,6 +300,19 @@ def test_a_refusal_needs_no_body_and_leaves_the_connection_open(serve, tiny_bund
         assert b'wide_deep_requests_total{route="/v1/score",status="429"} 1.0' in answer
 
 
+def test_who_asks_again_at_once_waits_for_the_refusal(serve, tiny_bundle):
+    """Every answer comes, in its order, the one to a client that has closed its side too."""
+    request = b"POST /v1/score HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}"
+    with serve(tiny_bundle, "--max-queue", "1", "--max-delay-ms", "9000", "--deadline-ms", "20000") as (_, port):
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as waiting:
+            waiting.sendall(request)
+            time.sleep(0.3)
+            start = time.monotonic()
+            answers = raw(port, request * 500 + b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            assert time.monotonic() - start > 0.8  # (500 - FREE_REFUSALS) / REFUSALS_A_SECOND
+        assert re.findall(rb"HTTP/1.1 (\d+)", answers) == [b"429"] * 500 + [b"200"]
+
+
 def test_wrong_bundles_and_ports_end_with_status_2(project, tmp_path, port, tiny_bundle):
     def run(*arguments):
         command = [sys.executable, "-m", "app.cli.serve", *map(str, arguments)]

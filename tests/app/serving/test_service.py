@@ -23,7 +23,7 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 
-from app.serving.batching import LEAST_QUEUE
+from app.serving.batching import FREE_REFUSALS, LEAST_QUEUE, MOST_DELAY, REFUSALS_A_SECOND, Refusals
 from app.serving.forms import tensors
 from app.serving.forms.form import RequestError
 from app.serving.forms.tensors import HEADER_LENGTH
@@ -524,6 +524,39 @@ def test_a_pause_refuses_none_and_slow_scoring_does(make_service, tiny_bundle, g
     assert statuses(service, row, *[{}] * 7) == [(200, None)] * 5 + [(429, "1")] * 2
     service.batcher.small._request_ms = 1000.0
     assert statuses(service, row, *[{}] * 5) == [(200, None)] * LEAST_QUEUE + [(429, "1")]
+
+
+def test_the_pace_is_of_the_time_that_the_process_has_had(make_service, tiny_bundle, golden, monkeypatch):
+    service = make_service(tiny_bundle)
+    row, score_chunk = golden.to_pylist()[:1], service.generations.current.score_chunk
+
+    def had_by_another(chunk):
+        time.sleep(0.03)
+        return score_chunk(chunk)
+
+    def had(chunk):
+        until = time.thread_time() + 0.03
+        while time.thread_time() < until:
+            pass
+        return score_chunk(chunk)
+
+    for slowly, is_slow in ((had_by_another, False), (had, True)):
+        monkeypatch.setattr(service.generations.current, "score_chunk", slowly)
+        for _ in range(4):
+            assert score(Client(service), row).status_code == 200
+        assert (service.batcher.small._request_ms > 25) == is_slow
+        service.batcher.small._last_ms.clear()
+
+
+def test_refusals_are_spaced_once_there_are_many():
+    now = 100.0
+    refusals = Refusals(lambda: now)
+    delays = [refusals.delay() for _ in range(FREE_REFUSALS + 3)]
+    assert delays[:FREE_REFUSALS] == [pytest.approx(0, abs=1e-9)] * FREE_REFUSALS
+    assert delays[FREE_REFUSALS:] == [pytest.approx(number / REFUSALS_A_SECOND) for number in (1, 2, 3)]
+    assert max(refusals.delay() for _ in range(5000)) == MOST_DELAY
+    now += MOST_DELAY + 1
+    assert [refusals.delay() for _ in range(FREE_REFUSALS)] == [pytest.approx(0, abs=1e-9)] * FREE_REFUSALS
 
 
 def test_large_requests_are_scored_one_at_a_time_beside_small_ones(make_service, tiny_bundle, golden, monkeypatch):
