@@ -29,8 +29,8 @@ LARGE_BODY = 1 << 16  # bytes: larger ones have a queue of their own, so that sm
 HUGE_BODY = 1 << 20  # larger ones are decoded in another process, and have a queue of their own too
 LOOP_BYTES = 1 << 14  # of JSON that the event loop itself decodes and scores: 25 rows, 2 ms
 LEAST_QUEUE = 4  # requests that wait, however long they take
-REFUSALS_A_SECOND = 500  # Beyond, a refusal is given later: clients that ask again at once would take all the time
-FREE_REFUSALS = 50  # at once
+REFUSALS_A_SECOND = 250  # Beyond, a refusal is given later: clients that ask again at once would take all the time
+FREE_REFUSALS = 25  # at once
 MOST_DELAY = 1.0  # seconds of a refusal
 
 Decode = Callable[[], RowsToScore]
@@ -71,14 +71,14 @@ class Batcher:
     def num_waiting(self) -> int:
         return self.small.num_waiting + self.large.num_waiting + self.huge.num_waiting
 
-    def check_room(self, num_bytes: int) -> None:
-        """Raise RequestError 429 if a request with a body of so many bytes would wait too long."""
-        self._queue(num_bytes).check_room()
+    def admit(self, num_bytes: int) -> None:
+        """Raise RequestError 429 if a request with a body of so many bytes would wait too long. Else it has a place."""
+        self._queue(num_bytes).admit()
 
     async def logits(self, predictor: Predictor, decode: Decode, num_bytes: int, deadline: float) -> np.ndarray:
         """Return the logits [n] float32 of what `decode` makes of a body of so many bytes. Raises RequestError."""
         try:
-            self.check_room(num_bytes)  # again: others have come while its body arrived
+            self._queue(num_bytes).check_room()  # again: others have come while its body arrived
         except RequestError:
             await asyncio.sleep(self.refusals.delay())
             raise
@@ -116,6 +116,7 @@ class _Queue:
         self._thread = ThreadPoolExecutor(1, "scoring")
         self._waiting: deque[Work] = deque()
         self.num_waiting = 0  # those being scored too
+        self._num_coming = 0
         self._next: asyncio.Handle | None = None  # the next batch's start
         self._is_scoring = False  # in the thread
         self._last_ms: deque[float] = deque(maxlen=TIMED_BATCHES)
@@ -127,10 +128,22 @@ class _Queue:
 
         A short pause of the machine refuses nothing, because the pace is a median.
         """
-        waiting = self.num_waiting
+        waiting = self.num_waiting + self._num_coming
         is_slow = waiting >= LEAST_QUEUE and waiting * self._request_ms > self.limits.max_wait_ms
         if is_slow or waiting >= self.limits.max_queue:
             raise RequestError(429, f"{waiting} requests wait already; try again in a second")
+
+    def admit(self) -> None:
+        """Check the room for a request whose headers have arrived, and count it until its task begins.
+
+        Else all of those that the event loop reads in one go would be admitted by what waited before them.
+        """
+        self.check_room()
+        self._num_coming += 1
+        asyncio.get_running_loop().call_soon(self._come)
+
+    def _come(self) -> None:
+        self._num_coming -= 1
 
     async def logits(self, work: Work) -> np.ndarray:
         """Return the logits of a request. Raises RequestError."""

@@ -121,7 +121,7 @@ class Service:
         if methods.get("POST") not in (self._score, self._infer):
             return None
         try:
-            self.batcher.check_room(num_bytes)
+            self.batcher.admit(num_bytes)
         except RequestError as error:
             number = request_id(headers)
             self._note(number, "POST", path, 429, None, 0.0)
