@@ -109,7 +109,6 @@ class BoundedRequests(HttpToolsProtocol):
         super().connection_made(transport)
         self._bytes_without_body = 0  # since the last byte of a body: headers, trailers, extensions of chunks
         self._discarded_bytes = 0  # of a body that came after the answer
-        self._has_headers = False
         self._headers_until = self.loop.call_later(HEADER_SECONDS, transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -127,50 +126,47 @@ class BoundedRequests(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         self._bytes_without_body += len(data)
         try:
-            self._parse(data)
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as offer:
+                self._decline(memoryview(data)[offer.args[0] :])
         except httptools.HttpParserError:
             self.send_400_response("Invalid HTTP request received.")
             return
         if self._bytes_without_body > MOST_HEADER_BYTES or self._discarded_bytes > MOST_DISCARDED_BYTES:
             self.transport.close()
 
-    def _parse(self, data: bytes) -> None:
-        """Parse what has arrived. Who offers another protocol, as `curl --http2` does, is answered by this one.
+    def _decline(self, rest: memoryview) -> None:
+        """Answer a request that offers another protocol, as `curl --http2` does, by this one, and parse what follows.
 
-        The parser stops behind the headers of such a request. Another one gets them without the offer.
+        The parser has stopped behind its headers. Another one gets them without the offer.
         """
-        rest = memoryview(data)
-        while len(rest):
+        while True:
+            if self.parser.get_method() == b"CONNECT":
+                raise httptools.HttpParserError("this is no proxy")
+            first = b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.scope["http_version"].encode())
+            lines = [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
             try:
+                self.parser.feed_data(b"\r\n".join([first, *lines, b"\r\n"]))
                 self.parser.feed_data(rest)
                 return
-            except httptools.HttpParserUpgrade as offer:
-                if self.parser.get_method() == b"CONNECT":
-                    raise httptools.HttpParserError("this is no proxy") from None
+            except httptools.HttpParserUpgrade as offer:  # of the next request
                 rest = rest[offer.args[0] :]
-                first = b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.scope["http_version"].encode())
-                lines = [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
-                self.parser = httptools.HttpRequestParser(self)
-                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-                self.parser.feed_data(b"\r\n".join([first, *lines, b"\r\n"]))
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._bytes_without_body = self._discarded_bytes = 0
-        self._has_headers = False
         self._headers_until.cancel()
         self._headers_until = self.loop.call_later(HEADER_SECONDS, self.transport.close)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._has_headers:  # else it is a trailer, which nobody reads
-            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self.scope["http_version"] = self.parser.get_http_version()
         if self.parser.should_upgrade():
             return
-        self._has_headers = True
         refusal = self._refusal()
+        self.headers = []  # for trailers, which nobody reads
         if refusal is None:
             self._headers_until.cancel()
             super().on_headers_complete()
