@@ -195,7 +195,7 @@ class _Queue:
 
         Of small batches only their own, since the loop may have done anything between them.
         """
-        before, self._loop_ms = self._loop_ms, 1000 * time.thread_time()
+        before, (self._loop_ms, _) = self._loop_ms, _usage()
         milliseconds = batch.milliseconds
         if self._loop_bytes and len(batch.answers) >= LEAST_QUEUE:
             milliseconds = self._loop_ms - before + thread_ms
@@ -233,17 +233,19 @@ class _Stopwatch:
     """Measures the time that this thread has, without what other processes take, and what it waits for the disk."""
 
     def __init__(self) -> None:
-        self._began, self._had, self._num_read = time.monotonic(), time.thread_time(), _num_pages_read()
+        self._began, (self._had_ms, self._num_read) = time.monotonic(), _usage()
 
     def milliseconds(self) -> float:
-        if _num_pages_read() > self._num_read:
-            return 1000 * (time.monotonic() - self._began)
-        return 1000 * (time.thread_time() - self._had)
+        had_ms, num_read = _usage()
+        return 1000 * (time.monotonic() - self._began) if num_read > self._num_read else had_ms - self._had_ms
 
 
-def _num_pages_read() -> int:
-    """Pages of mapped files that had to be read from the disk for this thread."""
-    return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt if sys.platform == "linux" else 0
+def _usage() -> tuple[float, int]:
+    """Return the milliseconds that this thread has had, and the pages of mapped files that it has waited for."""
+    if sys.platform != "linux":
+        return 1000 * time.thread_time(), 0
+    usage = resource.getrusage(resource.RUSAGE_THREAD)
+    return 1000 * (usage.ru_utime + usage.ru_stime), usage.ru_majflt
 
 
 def _decoded(work: Work) -> RowsToScore:

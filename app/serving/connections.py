@@ -144,7 +144,7 @@ class BoundedRequests(HttpToolsProtocol):
         while True:
             if self.parser.get_method() == b"CONNECT":
                 raise httptools.HttpParserError("this is no proxy")
-            first = b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.scope["http_version"].encode())
+            first = b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
             lines = [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
             self.parser = httptools.HttpRequestParser(self)
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
@@ -162,7 +162,6 @@ class BoundedRequests(HttpToolsProtocol):
         self._headers_until = self.loop.call_later(HEADER_SECONDS, self.transport.close)
 
     def on_headers_complete(self) -> None:
-        self.scope["http_version"] = self.parser.get_http_version()
         if self.parser.should_upgrade():
             return
         refusal = self._refusal()
