@@ -40,7 +40,7 @@ from app.config.run_settings import DeviceOptions
 from benchmarks.harness.commands import remembered
 from benchmarks.harness.prepared_rows import read_rows
 from benchmarks.harness.timing import machine
-from common import settings
+from common import yaml_settings
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import Schema, read_schema
 
@@ -162,7 +162,7 @@ def measure(prepared: Path, changes: list[str], host: DeviceOptions, work: Path,
     begin = time.perf_counter()
     sections: dict[str, dict[str, Any]] = {"device": asdict(host)}  # which a process has once
     for word in changes:
-        for section, values in settings.parse_override(word).items():
+        for section, values in yaml_settings.parse_override(word).items():
             sections.setdefault(section, {}).update(values)
     trained = train(CONFIG, prepared, run, None, None, **sections)
     seconds = time.perf_counter() - begin
