@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import resource
 import signal
 import subprocess
@@ -134,7 +133,7 @@ def _run(connection: Connection[Any, Any], memory_bytes: int) -> None:
             except MemoryError:
                 answer = 413, f"decoding the body takes more than {memory_bytes:,} bytes"
             del body
-            connection.send_bytes(pickle.dumps(answer, protocol=5))
+            connection.send(answer)
 
 
 if __name__ == "__main__":
