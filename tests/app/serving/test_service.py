@@ -13,7 +13,6 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
-import polars
 import pyarrow as pa
 import pytest
 import schemathesis
@@ -416,6 +415,7 @@ def test_texts_of_every_arrow_type_score_as_strings(client, predictor, golden, g
 
 
 def test_streams_of_polars_score_as_its_tables(client, golden, golden_scores):
+    polars = pytest.importorskip("polars", reason="polars is not installed")
     frame = polars.from_arrow(golden)
     for columns in (frame, frame.with_columns(polars.col(polars.String).cast(polars.Categorical))):
         body = io.BytesIO()
