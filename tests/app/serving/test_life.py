@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from bisect import bisect_right
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -193,6 +194,13 @@ class Service(Life):
         """Allow what served, and what an operation leads to."""
         self.allowed.append((time.monotonic(), self.allowed[-1][1] | self.serving | set(more) | self.expected()))
 
+    def _allow_since(self, begin, versions):
+        """Allow what an operation made from its begin on: a worker may serve it before the operation is over here."""
+        place = bisect_right(self.allowed, begin, key=lambda entry: entry[0])
+        self.allowed.insert(place, (begin, set(self.allowed[place - 1][1])))
+        for _, allowed in self.allowed[place:]:
+            allowed |= versions
+
     def roll_back(self, draw):
         if len(self.serving) == 1:
             (serving,) = self.serving
@@ -223,9 +231,8 @@ class Service(Life):
                 self.take_folded()
                 self.log.append(name)
                 known, begin = set(self.model.versions), time.monotonic()
-                # While an operation lasts, what it makes may be served, and is not in the model yet.
                 getattr(self, name)(draw)
-                self._allow(set(self.model.versions) - known)
+                self._allow_since(begin, self.expected() | set(self.model.versions) - known)
                 done = time.monotonic()
                 self.settle()
                 print(f"{name}: {done - begin:.1f} s, and {time.monotonic() - done:.1f} s until it serves", flush=True)
