@@ -100,8 +100,9 @@ class RowEncoder:
             log_format = _format_of(log_format, chunk.file.columns)
         kernels = choose_kernels(self._options.kernels)
         parsed: ParsedChunk = kernels.parse_chunk(chunk, log_format)
-        rows = parsed.rows.with_lists(log_format, kernels)
-        return dataclasses.replace(parsed, rows=rows), self.encode_rows(rows)
+        if (rows := parsed.rows.with_lists(log_format, kernels)) is not parsed.rows:
+            parsed = dataclasses.replace(parsed, rows=rows)
+        return parsed, self.encode_rows(rows)
 
     def encode_rows(self, rows: ParsedRows) -> Examples:
         """Return parsed rows encoded."""
@@ -139,28 +140,24 @@ class RowEncoder:
     def _numbers(self, rows: ParsedRows) -> NDArray[np.float32]:
         numbers = np.empty((len(rows.labels), len(self._numeric)), np.float32)
         for field, columns, sources in self._numeric_groups:
-            present = np.concatenate([rows.columns[source].present for source in sources])
-            if field.transform == INDICATOR:
-                cells = ~present
-            else:
-                values = np.concatenate([rows.columns[source].values for source in sources])
-                cells = np.where(present, transform_numbers(field, values), 0)
-            numbers[:, columns] = cells.reshape(len(sources), -1).T
+            values, present = rows.block(sources)
+            is_indicator = field.transform == INDICATOR
+            cells = ~present if is_indicator else np.where(present, transform_numbers(field, values), 0)
+            numbers[:, columns] = cells.T
         return numbers
 
     @functools.cached_property
-    def _numeric_groups(self) -> list[tuple[NumericField, list[int], list[str]]]:
-        """Numeric columns that have the same transform: a field of it, and each one's place and source."""
-        groups: list[tuple[NumericField, list[int], list[str]]] = []
+    def _numeric_groups(self) -> list[tuple[NumericField, list[int], tuple[str, ...]]]:
+        """Numeric columns that have the same transform: a field of it, and their places and sources."""
+        groups: list[tuple[NumericField, list[int]]] = []
         for column, field in enumerate(self._numeric):
-            for of_group, columns, sources in groups:
+            for of_group, columns in groups:
                 if dataclasses.replace(field, name=of_group.name, source=of_group.source) == of_group:
                     columns.append(column)
-                    sources.append(field.source)
                     break
             else:
-                groups.append((field, [column], [field.source]))
-        return groups
+                groups.append((field, [column]))
+        return [(field, columns, tuple(self._numeric[each].source for each in columns)) for field, columns in groups]
 
 
 @functools.lru_cache(maxsize=4)

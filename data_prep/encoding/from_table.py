@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from data_prep.encoding.from_values import check_names, lines_of, mappings_to_chunk
-from data_prep.kernels.parsed import BARE_SEPARATOR, ONLY_FILE, Cells, Chunk, ParsedRows, cells_of_block
+from data_prep.kernels.parsed import BARE_SEPARATOR, ONLY_FILE, Cells, Chunk, ParsedRows
 from data_prep.options.log_format import FormatToScore, LogFormat
 
 if TYPE_CHECKING:
@@ -156,10 +156,8 @@ class RawTable:
 
     @functools.cached_property
     def rows(self) -> ParsedRows:
-        columns = cells_of_block(self.log_format.integer_fields, self.integers)
-        columns |= cells_of_block(self.log_format.hex_fields, self.hex_values)
-        labels = np.zeros(self.num_lines, np.bool_)
-        return ParsedRows(np.arange(self.num_lines), labels, columns, value_block=self.hex_values)
+        blocks = {self.log_format.integer_fields: self.integers, self.log_format.hex_fields: self.hex_values}
+        return ParsedRows(np.arange(self.num_lines), np.zeros(self.num_lines, np.bool_), {}, blocks=blocks)
 
 
 def join_table_rows(parts: Sequence[RawTable]) -> RawTable:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import itertools
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ from data_prep.kernels.parsed import (
     Chunk,
     ParsedChunk,
     ParsedRows,
-    cells_of_block,
+    without_labels,
 )
 from data_prep.kernels.strings import PADDING_BYTES, Strings
 from data_prep.options.kinds import KINDS
@@ -67,79 +66,101 @@ _NUMBERS: dict[str, type[np.generic]] = {
     "floats": np.float64,
     "times": np.int64,
 }  # as in _Rows
+_REJECT = ("reject_lines", "reject_starts", "reject_ends", "reasons")  # as in _Rejects
+_ROW = tuple(field[0] for field in _Rows._fields_[1:])
+_OF_A_LINE: dict[str, type[np.generic]] = {"line_numbers": np.int64, "labels": np.uint8, "weights": np.float32}
+_OF_A_LINE |= dict(zip(_REJECT, (np.int64, np.int64, np.int64, np.int8), strict=True))
+_ALIGNMENT = 64  # of arrays: a line of the cache
 _KIND_NUMBERS = LIBRARY.interface.enums["LogKernelsKind"]
 
 
 def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
     """Native `parse.parse_chunk`."""
-    num_bytes, capacity = len(chunk.lines), chunk.num_lines
     raw = text = np.frombuffer(chunk.lines, np.uint8)
     if log_format.text_fields or log_format.key_fields or log_format.quotes:
         # Strings need padding, and lines with quotes are rewritten in place.
         text = np.concatenate([raw, np.zeros(PADDING_BYTES, np.uint8)])
-    row_numbers, labels = np.empty(capacity, np.int64), np.full(capacity, _UNLABELLED, np.uint8)
-    stored = _stored(log_format)
-    blocks = [(stored[name], _block(len(stored[name]), capacity, dtype)) for name, dtype in _NUMBERS.items()]
-    texts = stored["strings"]
-    starts, lengths = (np.empty((len(texts), capacity), np.int64) for _ in range(2))
-    weights = np.empty(capacity if log_format.weight else 0, np.float32)
-    rejects: list[NDArray[Any]] = [np.empty(capacity, np.int64) for _ in range(3)]  # line numbers, starts, ends
-    rejects.append(np.empty(capacity, np.int8))  # reasons
+    in_c = _format_in_c(log_format, chunk.file.columns, chunk.is_bare)
+    outputs = _Outputs(in_c, chunk.num_lines)
     num_rejects = ctypes.c_int64()
-    outputs: list[NDArray[Any]] = [row_numbers, labels]
-    outputs += itertools.chain(*(block for _, block in blocks))
-    outputs += [starts, lengths, weights]
     num_rows = load().log_kernels_parse(
         address(text, np.uint8, len(text)),
-        num_bytes,
+        len(raw),
         MAX_LINE_BYTES,
-        _format_in_c(log_format, chunk.file.columns, chunk.is_bare).struct,
-        _Rows(capacity, *map(_room, outputs)),
-        _Rejects(*map(_room, rejects)),
+        in_c.struct,
+        _Rows(chunk.num_lines, *outputs.addresses(_ROW)),
+        _Rejects(*outputs.addresses(_REJECT)),
         ctypes.byref(num_rejects),
     )
     chunk.check_num_lines(num_rows + num_rejects.value)
-    filled = {names: Cells(*(_filled(array, num_rows) for array in block)) for names, block in blocks if names}
-    columns: dict[str, Cells] = {}
-    for names, block in filled.items():
-        columns |= cells_of_block(names, block)
-    positions = zip(_filled(starts, num_rows), _filled(lengths, num_rows), strict=True)
-    strings = {name: Strings(text, *of_cells) for name, of_cells in zip(texts, positions, strict=True)}
-    columns |= {name: Cells(strings[name], strings[name].lengths > 0) for name in log_format.text_fields}
-    labels = labels[:num_rows]
-    rows = ParsedRows(
-        row_numbers=row_numbers[:num_rows] + chunk.first_line,
-        labels=labels == 1,
-        columns=columns,
-        weights=weights[:num_rows] if log_format.weight else None,
-        keys={name: strings[name].keys().view(np.int64) for name in log_format.key_fields},
-        value_block=filled.get(log_format.value_fields),
-    )
-    bad = [array[: num_rejects.value].tolist() for array in rejects]
+    bad = outputs.rejects(num_rejects.value)
     return ParsedChunk(
-        rows=rows.without_label(labels == _UNLABELLED) if log_format.label == "optional" else rows,
-        rejects_by_reason=Counter(REASONS[reason] for reason in bad[-1]),
-        rejects_tsv=b"".join(
-            chunk.reject(line, reason, raw[start:end]) for line, start, end, reason in zip(*bad, strict=True)
-        ),
+        rows=_rows_of(outputs, num_rows, chunk.first_line, text, log_format),
+        rejects_by_reason=Counter(REASONS[reason] for *_, reason in bad),
+        rejects_tsv=b"".join(chunk.reject(line, reason, raw[start:end]) for line, start, end, reason in bad),
     )
 
 
-@functools.lru_cache(maxsize=4)
-def _stored(log_format: LogFormat) -> dict[str, tuple[str, ...]]:
-    """Return the columns that are parsed into the same array, by its name in `_Rows`."""
-    arrays = {name: KINDS[kind].array for name, kind in log_format.columns.items()}
-    stored = {array: tuple(name for name in arrays if arrays[name] == array) for array in _NUMBERS}
-    return stored | {"strings": log_format.text_fields + log_format.key_fields}
+def _rows_of(
+    outputs: _Outputs, num_rows: int, first_line: int, text: NDArray[np.uint8], log_format: LogFormat
+) -> ParsedRows:
+    """Return the rows that the kernel has made of `text`."""
+    labels = outputs["labels"][:num_rows]
+    weights = outputs["weights"][:num_rows].copy() if log_format.weight else None
+    strings = {}
+    if texts := outputs.form.texts:
+        starts, lengths = (_filled(outputs[name], num_rows) for name in ("string_starts", "string_lengths"))
+        strings = {name: Strings(text, *cells) for name, *cells in zip(texts, starts, lengths, strict=True)}
+    return ParsedRows(
+        row_numbers=outputs["line_numbers"][:num_rows] + first_line,
+        labels=labels == 1,
+        separate={name: Cells(strings[name], strings[name].lengths > 0) for name in log_format.text_fields},
+        blocks={
+            names: Cells(*(_filled(outputs[each], num_rows) for each in (name, f"{name}_present")))
+            for name, names in outputs.form.blocks.items()
+            if names
+        },
+        weights=without_labels(weights, labels == _UNLABELLED) if log_format.label == "optional" else weights,
+        keys={name: strings[name].keys().view(np.int64) for name in log_format.key_fields},
+    )
 
 
-def _block(num_columns: int, capacity: int, dtype: type[np.generic]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    return np.empty((num_columns, capacity), dtype), np.empty((num_columns, capacity), np.bool_)
+class _Outputs:
+    """Arrays that the parser fills, in one piece of memory: to make each alone takes longer than to parse a row."""
+
+    def __init__(self, form: _FormatInC, capacity: int) -> None:
+        self._places, num_bytes = _layout(form, capacity)
+        self._memory = np.empty(num_bytes, np.uint8)
+        self._first = output_address(self._memory)
+        self.form = form
+        self["labels"][:] = _UNLABELLED
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        offset, shape, dtype = self._places[name]
+        return np.ndarray(shape, dtype, self._memory, offset)
+
+    def addresses(self, names: Sequence[str]) -> list[int]:
+        return [self._first + self._places[name][0] for name in names]
+
+    def rejects(self, count: int) -> list[tuple[int, ...]]:
+        """Return number, start, end and reason of so many lines that were rejected."""
+        return list(zip(*(self[name][:count].tolist() for name in _REJECT), strict=True)) if count else []
 
 
-def _room(array: NDArray[Any]) -> int:
-    """Return the address of an output, or 0 if it has no room, as most formats lack columns of some kinds."""
-    return output_address(array) if array.size else 0
+@functools.lru_cache(maxsize=64)
+def _layout(form: _FormatInC, capacity: int) -> tuple[dict[str, tuple[int, tuple[int, ...], Any]], int]:
+    """Return offset, shape and type of each output for so many lines, and the bytes that all of them take."""
+    shapes: dict[str, tuple[tuple[int, ...], Any]] = {name: ((capacity,), dtype) for name, dtype in _OF_A_LINE.items()}
+    for name, dtype in _NUMBERS.items():
+        of_block = len(form.blocks[name]), capacity
+        shapes |= {name: (of_block, dtype), f"{name}_present": (of_block, np.bool_)}
+    shapes |= {name: ((len(form.texts), capacity), np.int64) for name in ("string_starts", "string_lengths")}
+    places: dict[str, tuple[int, tuple[int, ...], Any]] = {}
+    offset = 0
+    for name, (shape, dtype) in shapes.items():
+        places[name] = offset, shape, dtype
+        offset += -(-int(np.prod(shape)) * np.dtype(dtype).itemsize // _ALIGNMENT) * _ALIGNMENT
+    return places, offset
 
 
 class _FormatInC:
@@ -151,7 +172,10 @@ class _FormatInC:
         kinds = [KINDS[kind].native or kind for kind in described]
         num_columns = len(kinds)
         self._kinds = np.array([_KIND_NUMBERS[f"{kind}_column"] for kind in kinds], np.uint8)
-        together = _stored(log_format).values()
+        arrays = {name: KINDS[kind].array for name, kind in log_format.columns.items()}
+        self.blocks = {array: tuple(name for name in arrays if arrays[name] == array) for array in _NUMBERS}
+        self.texts = log_format.text_fields + log_format.key_fields
+        together = [*self.blocks.values(), self.texts]
         slots = [next((s.index(name) for s in together if name in s), 0) for name in names]
         self._slots = np.array(slots, np.int64)
         self._alike = np.ones(num_columns, np.int64)

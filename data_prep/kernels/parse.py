@@ -20,7 +20,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.kernels.parsed import BARE_SEPARATOR, MAX_LINE_BYTES, Cells, Chunk, ParsedChunk, ParsedRows
+from data_prep.kernels.parsed import (
+    BARE_SEPARATOR,
+    MAX_LINE_BYTES,
+    Cells,
+    Chunk,
+    ParsedChunk,
+    ParsedRows,
+    without_labels,
+)
 from data_prep.kernels.strings import Strings, trim_blanks
 from data_prep.options.kinds import KINDS
 from data_prep.options.log_format import (
@@ -220,14 +228,14 @@ def _parse_cells(
     rows = ParsedRows(
         row_numbers=row_numbers,
         labels=labels,
-        columns=parsed,
-        weights=weights,
+        separate=parsed,
+        weights=without_labels(weights, unlabelled) if log_format.label == "optional" else weights,
         keys={name: text.cells(*columns[name]).keys().view(np.int64) for name in log_format.key_fields},
     )
     reasons = np.zeros(len(row_numbers), np.int8)
     for reason in sorted(bad, reverse=True):  # from the last one to the first, which wins
         reasons[bad[reason]] = reason
-    return rows.without_label(unlabelled) if log_format.label == "optional" else rows, reasons
+    return rows, reasons
 
 
 def _parse_column(

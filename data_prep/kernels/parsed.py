@@ -5,6 +5,7 @@ Letters: n rows, M categorical columns of numbers.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -102,23 +103,32 @@ class Cells(NamedTuple):
         return Cells(values, cells.present & chosen)
 
 
-def cells_of_block(names: Sequence[str], block: Cells) -> dict[str, Cells]:
-    """Return a block's rows as columns of these names. Its arrays are [len(names), n]."""
-    return dict(zip(names, map(Cells, *block), strict=True))
-
-
 @dataclass(frozen=True)
 class ParsedRows:
     """Rows of the log as columns."""
 
     row_numbers: NDArray[np.int64]  # [n] number of the line in the log, from 0; rejected lines count too
     labels: NDArray[np.bool_]  # [n]
-    columns: dict[str, Cells]  # of the fields, by name
+    separate: dict[str, Cells]  # fields, by name
     lists: dict[str, Lists] = field(default_factory=dict)  # by column of kind list, see `with_lists`
     weights: NDArray[np.float32] | None = None  # [n]
     keys: dict[str, NDArray[np.int64]] = field(default_factory=dict)  # by column of kind id, [n] each
-    # Categories that are numbers as the array whose rows are those columns, if there is one: it saves copying them.
-    value_block: Cells | None = None
+    blocks: dict[tuple[str, ...], Cells] = field(default_factory=dict)  # fields side by side, as arrays [len(names), n]
+
+    @functools.cached_property
+    def columns(self) -> dict[str, Cells]:
+        """All fields, by name."""
+        columns = dict(self.separate)
+        for names, block in self.blocks.items():
+            columns |= zip(names, map(Cells, *block), strict=True)
+        return columns
+
+    def block(self, names: tuple[str, ...]) -> Cells:
+        """Return fields of numbers as arrays [len(names), n]."""
+        if names in self.blocks:
+            return self.blocks[names]
+        values, present = zip(*(self.columns[name] for name in names), strict=True)
+        return Cells(np.stack(values), np.stack(present))
 
     def take(self, chosen: NDArray[np.bool_]) -> ParsedRows:
         if chosen.all():
@@ -127,24 +137,19 @@ class ParsedRows:
         return ParsedRows(
             row_numbers=self.row_numbers[indices],
             labels=self.labels[indices],
-            columns={name: cells.take(indices) for name, cells in self.columns.items()},
+            separate={name: cells.take(indices) for name, cells in self.columns.items()},
             weights=None if self.weights is None else self.weights[indices],
             keys={name: keys[indices] for name, keys in self.keys.items()},
         )
 
-    def without_label(self, unlabelled: NDArray[np.bool_]) -> ParsedRows:
-        """Return the rows, those that are `unlabelled` [n] with weight 0."""
-        weights = np.ones(len(self.labels), np.float32) if self.weights is None else self.weights
-        return replace(self, weights=np.where(unlabelled, np.float32(0), weights))
-
     def with_lists(self, log_format: LogFormat, kernels: ModuleType) -> ParsedRows:
         """Return the rows with the columns of kind list split into their values. A list without any is missing."""
-        lists, columns = {}, dict(self.columns)
+        lists, separate = {}, dict(self.separate)
         for name in log_format.columns_of_kind("list"):
-            form, texts = log_format.list_form(name), columns[name].values
+            form, texts = log_format.list_form(name), separate[name].values
             lists[name] = kernels.split_lists(texts, form.separator, form.max_length, log_format.trim)
-            columns[name] = Cells(texts, lists[name].lengths > 0)
-        return replace(self, lists=lists, columns=columns) if lists else self
+            separate[name] = Cells(texts, lists[name].lengths > 0)
+        return replace(self, lists=lists, separate=separate) if lists else self
 
     def blanked(self, *names: str) -> ParsedRows:
         """Return the rows once for each of `names`, one copy after the other, each with all cells of its field missing.
@@ -156,21 +161,26 @@ class ParsedRows:
         return ParsedRows(
             row_numbers=np.tile(self.row_numbers, len(names)),
             labels=np.tile(self.labels, len(names)),
-            columns={name: cells.copies(kept[name]) for name, cells in self.columns.items()},
+            separate={name: cells.copies(kept[name]) for name, cells in self.columns.items()},
             lists={name: lists.copies(kept[name]) for name, lists in self.lists.items()},
         )
 
     def number_columns(self, columns: Sequence[CategoricalColumn]) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
         """Return the categories of `columns` that are numbers, and where they are present, both [M, n]."""
         numbers = [column for column in columns if not column.is_text]
-        if self.value_block is not None and len(self.value_block.values) == len(numbers):
-            return self.value_block
+        if block := self.blocks.get(tuple(column.name for column in numbers)):
+            return block
         values = np.empty((len(numbers), len(self.labels)), np.uint32)
         present = np.empty(values.shape, np.bool_)
         for index, column in enumerate(numbers):
             cells = self.columns[column.source]
             values[index], present[index] = _category(column.kind, cells.values), cells.present
         return values, present
+
+
+def without_labels(weights: NDArray[np.float32] | None, unlabelled: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Return the weights of rows [n], 0 of those that are `unlabelled`. None stands for weights of 1."""
+    return np.where(unlabelled, np.float32(0), np.float32(1) if weights is None else weights)
 
 
 HOUR = 3_600_000  # milliseconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -30,7 +31,7 @@ class CategoricalColumn:
     max_length: int = 1  # columns of `ids`
     pool: Literal["mean", "sum"] = "mean"
 
-    @property
+    @functools.cached_property
     def is_text(self) -> bool:
         """True if values are strings, not numbers."""
         return self.kind == "cross" or self.kind in TEXT_KINDS
