@@ -6,7 +6,7 @@ A row without a label gets the cell of a good one, so that one parser decides wh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
 from typing import Any
@@ -15,11 +15,10 @@ import numpy as np
 
 from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.parsed import BARE_SEPARATOR, Chunk, ParsedChunk
-from data_prep.options.kinds import FIELD_KINDS, KINDS, Kind
+from data_prep.options.kinds import KINDS, Kind
 from data_prep.options.log_format import NO_BOOLEANS, LogFormat
 from data_prep.raw_log.line_cells import add_label, has_label, split_line
 
-_BARE = bytes([BARE_SEPARATOR])
 _HEX32 = range(-(2**31), 2**32)
 
 
@@ -55,30 +54,50 @@ def mappings_to_chunk(rows: Sequence[Mapping[str, Any]], log_format: LogFormat) 
     Text is the cell as the log has it, of a number too. Other columns are ignored. Raises ValueError for a column that
     is missing, TypeError for a value that no cell of its kind holds.
     """
-    columns = {name: kind for name, kind in log_format.columns.items() if kind in FIELD_KINDS}
-    separator = _BARE if log_format.quotes else log_format.separator.encode()
+    columns = dict(log_format.fields)
+    others = {name: log_format.any_cell(name) for name in log_format.columns if name not in columns}
+    separator = chr(BARE_SEPARATOR) if log_format.quotes else log_format.separator
     lines = []
     for number, row in enumerate(rows):
         if not row.keys() >= columns.keys():
             check_names(f"row {number}", row, log_format)
-        cells = []
-        for name, kind in log_format.columns.items():
-            if name not in columns:
-                cells.append(log_format.any_cell(name).encode())
-                continue
+        cells = dict.fromkeys(log_format.columns, "") | others
+        for name, kind in columns.items():
             value = row[name]
-            if value is None:
-                cells.append(b"")
+            if type(value) is str:
+                cells[name] = value
             elif type(value) is int and kind == "integer":
-                cells.append(b"%d" % value)
-            else:
+                cells[name] = str(value)
+            elif value is not None:
                 try:
-                    text = value if type(value) is str else _text(value, name, log_format)
-                    cells.append(_checked_cell(text, separator))
+                    cells[name] = _text(value, name, log_format)
                 except (TypeError, ValueError, OverflowError) as error:
                     raise TypeError(f"row {number}, column {name!r} of kind {kind}: {error}") from None
-        lines.append(separator.join(cells))
+        try:
+            lines.append(_line(cells.values(), separator))
+        except ValueError:
+            raise _bad_cell(cells, separator, number, log_format) from None
     return Chunk(0, len(lines), b"\n".join([*lines, b""]), is_bare=log_format.quotes)
+
+
+def _line(cells: Collection[str], separator: str) -> bytes:
+    """Return cells as a line without its end. Raises ValueError for a cell that no line of the log has."""
+    text = separator.join(cells)
+    if text.count(separator) >= len(cells) or "\n" in text or "\r" in text:
+        raise ValueError(
+            f"{text!r} has a line end or the separator {separator.encode()!r} in it, which no cell of the log has"
+        )
+    return text.encode()
+
+
+def _bad_cell(cells: Mapping[str, str], separator: str, number: int, log_format: LogFormat) -> TypeError:
+    """Return the error of the first cell that no line of the log has."""
+    for name, cell in cells.items():
+        try:
+            _line([cell], separator)
+        except ValueError as error:
+            return TypeError(f"row {number}, column {name!r} of kind {log_format.columns[name]}: {error}")
+    raise AssertionError("every cell stands in a line")
 
 
 def cells_to_chunk(cells: Mapping[str, str], log_format: LogFormat) -> Chunk:
@@ -178,13 +197,6 @@ def _hex_text(value: int) -> str:
     if value not in _HEX32:
         raise TypeError(f"expected a number of 32 bits, found {value}")
     return f"{value & 0xFFFFFFFF:08x}"
-
-
-def _checked_cell(value: str, separator: bytes) -> bytes:
-    cell = value.encode()
-    if b"\n" in cell or b"\r" in cell or separator in cell:
-        raise ValueError(f"{value!r} has a line end or the separator {separator!r} in it, which no cell of the log has")
-    return cell
 
 
 def rejected(chunk: Chunk, parsed: ParsedChunk) -> dict[int, str]:
