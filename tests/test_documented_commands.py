@@ -70,7 +70,7 @@ NOT_RUN = {
     r"(mlflow|curl localhost:5000).*": A_PACKAGE,
     r"python -m app (serve (models|FOLDER)|export device_0 models/).*": IN_LIFE,
     r"curl localhost:8000/v1/(status|pin|rollback|unpin).*": IN_LIFE,
-    r"python -m app online parts \w+\.\w+=.*": "other settings than those before it, which the same folder refuses",
+    r"python -m app online parts \w+\.\w+=.*": "other settings, which the same folder refuses",
     r"bash run_with_mpi.sh|python net.py": "run by tests/examples",
     r".*--target Ascend": "needs the device",
 }
