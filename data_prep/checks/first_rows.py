@@ -172,9 +172,15 @@ def _first_lines(file: LogFile, wanted: int) -> list[bytes]:
     if not lines:
         raise ValueError(f"{file.location} has no lines to describe")
     if any(b"\0" in line for line in lines[:100]):
-        raise ValueError(f"{file.location} holds NUL bytes: it is no text, or it is UTF-16; convert it to UTF-8")
+        raise ValueError(
+            f"{file.location} holds NUL bytes: it is no text, or it is UTF-16; convert it to UTF-8: "
+            "iconv -f UTF-16 -t UTF-8 OLD > NEW"
+        )
     if all(line.startswith(b"{") and line.endswith(b"}") for line in lines[:100]):
-        raise ValueError(f"{file.location} holds JSON; a log is text with separators or Parquet: convert it")
+        raise ValueError(
+            f"{file.location} holds JSON; a log is text with separators or Parquet. Convert it: "
+            "pandas.read_json(OLD, lines=True, dtype=False).to_parquet(NEW)"
+        )
     return lines
 
 

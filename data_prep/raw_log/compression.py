@@ -27,13 +27,14 @@ _MOST_EXTENSION_BYTES = 1 << 20  # of a header before a member's own, such as a 
 _MOST_EXTENSIONS = 8  # such headers for a member
 _NAMES_SHOWN = 20
 
-# The first bytes of packed files, and the ending of those that can be read.
+# The first bytes of files that are no text, and what to do with them.
 MAGIC = {
-    b"\x1f\x8b": ".gz",
-    b"\x28\xb5\x2f\xfd": ".zst",
-    b"PK\x03\x04": None,
-    b"BZh91AY&": None,  # four bytes alone could be a text value
-    b"\xfd7zXZ\x00": None,
+    b"\x1f\x8b": "rename it to end in .gz",
+    b"\x28\xb5\x2f\xfd": "rename it to end in .zst",
+    b"PK\x03\x04": "pack it by gzip or zstd instead: unzip -p OLD | gzip > NEW.gz",
+    b"BZh91AY&": "pack it by gzip or zstd instead: bzcat OLD | gzip > NEW.gz",  # four bytes could be a text value
+    b"\xfd7zXZ\x00": "pack it by gzip or zstd instead: xzcat OLD | gzip > NEW.gz",
+    b"ARROW1\x00\x00": "write this table of Arrow as Parquet: pandas.read_feather(OLD).to_parquet(NEW)",
 }
 
 
@@ -53,10 +54,9 @@ def unpacked(location: str, stored: io.BufferedReader[Any], member: str) -> Iter
         yield io.BufferedReader(_Zstd(stored), _READ_BYTES)
     else:
         start = stored.peek(8)[:8]
-        for magic, ending in MAGIC.items():
+        for magic, what in MAGIC.items():
             if start.startswith(magic):
-                what = f"rename it to end in {ending}" if ending else "pack it by gzip or zstd instead"
-                raise ValueError(f"{location} is packed, not text (it starts with {start[:4]!r}); {what}")
+                raise ValueError(f"{location} is no text (it starts with {start[:4]!r}); {what}")
         yield stored
 
 
