@@ -17,8 +17,12 @@ import yaml
 import app
 from app import describe, evaluate, load_run, prepare, train
 from app.checkpoint.retention import whole_checkpoints
+from app.cli.bundle import add_arguments
+from app.cli.predict import main
 from app.evaluation.calibration import Calibration
 from app.evaluation.metrics import MEASURED
+from app.run.record import EFFECTS
+from app.run.report import REPORT_FILE
 from app.training.start import plan_launch
 from app.training.step import first_layer, precision
 from common import settings
@@ -317,6 +321,28 @@ def test_scores_are_those_of_the_bundle_for_any_kind_of_rows(trained, lines, tmp
     np.testing.assert_array_equal(run.export(tmp_path / "bundle").score(lines), scores)
     effects = run.explain(lines[0])
     assert abs(effects[0].change) == max(abs(effect.change) for effect in effects) > 0
+
+
+def test_effects_of_a_log_or_a_table_are_returned_and_stay_in_the_report(trained, tiny_log, tmp_path):
+    run, _ = trained
+    whole, page = run.effects(tiny_log, values=3), run.path / REPORT_FILE
+    words = ["effects", str(run.path / "bundle"), str(tiny_log), "--values", "3"]
+    assert main(add_arguments, "bundle", [*words, "--output", str(tmp_path / "of_command.parquet")]) == 0
+    for written in (tmp_path / "of_command.parquet", run.path / EFFECTS):
+        pd.testing.assert_frame_equal(pd.read_parquet(written), whole)
+    assert whole[whole["cells"] == "value"].groupby("column").size().max() == 3
+    assert "3,000 rows" in page.read_text() and "by its number" in page.read_text()
+
+    columns = run.predictor.log_format.columns
+    cells = [line.split("\t") for line in tiny_log.read_text().splitlines()[:50]]
+    frame = pd.DataFrame(cells, columns=list(columns), index=range(7, 57))
+    pd.testing.assert_frame_equal(run.effects(frame), run.predictor.effects(frame))
+    assert "50 rows" in page.read_text() and "50 rows" in run.report().page and "3,000 rows" not in page.read_text()
+    written = (run.path / EFFECTS).read_bytes()
+    (tmp_path / "bad.txt").write_text("no line of this log\n")
+    with pytest.raises(ValueError, match="none of 1 lines is good"):
+        run.effects(tmp_path / "bad.txt")
+    assert (run.path / EFFECTS).read_bytes() == written
 
 
 def test_a_finished_run_is_returned_and_more_epochs_continue_it_to_another_bundle(again, lines, caplog):
