@@ -32,9 +32,16 @@ class Scored:
 
     places: np.ndarray  # [n] of good lines in the chunk
     logits: np.ndarray  # [n] float32
-    labels: np.ndarray  # [n] float32; NaN where a row has none, or weight 0
     rejected: dict[int, str]
     encoded: Examples | None = None  # ids and numbers of the good lines; None where there are no lines
+
+    @property
+    def labels(self) -> np.ndarray:
+        """[n] float32. NaN where a row has none, or weight 0."""
+        rows = self.encoded
+        if rows is None or rows.weights is None:
+            return np.zeros(0, np.float32) if rows is None else rows.labels
+        return np.where(rows.weights > 0, rows.labels, np.float32(np.nan))
 
 
 class BundleModel:
@@ -81,15 +88,13 @@ class BundleModel:
         if isinstance(chunk, RawTable):
             rows = self.encoder.encode_rows(chunk.rows)
             logits = self.logits_of_ids(rows.ids, rows.numeric)
-            return Scored(chunk.rows.row_numbers, logits, np.full(len(logits), np.nan, np.float32), {}, rows)
+            return Scored(chunk.rows.row_numbers, logits, {}, rows)
         if not chunk.num_lines:
-            empty = np.zeros(0, np.float32)
-            return Scored(np.zeros(0, np.int64), empty, empty, {})
+            return Scored(np.zeros(0, np.int64), np.zeros(0, np.float32), {})
         parsed, rows = self.encoder.encode(chunk)
         reasons = rejected(chunk, parsed)
         places = parsed.rows.row_numbers - chunk.first_line
-        labels = rows.labels if rows.weights is None else np.where(rows.weights > 0, rows.labels, np.float32(np.nan))
-        return Scored(places, self.logits_of_ids(rows.ids, rows.numeric), labels, reasons, rows)
+        return Scored(places, self.logits_of_ids(rows.ids, rows.numeric), reasons, rows)
 
     def logits_of_ids(self, ids: np.ndarray, numeric: np.ndarray) -> np.ndarray:
         """Return the logits of encoded rows: `ids` [n, C], `numeric` [n, N] -> float32 [n]."""

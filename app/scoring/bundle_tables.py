@@ -37,6 +37,7 @@ INDEX, DELETED = "index", "deleted"
 BLOCKS_OF_A_REQUEST, BLOCKS_AT_ONCE, PAUSE_SECONDS = 64, 4, 5e-5
 GROUPS_A_BLOCK = BLOCK_BYTES // 16
 NO_IDS = np.zeros(0, np.int64)
+_BITS = np.uint64(1) << np.arange(64, dtype=np.uint64)
 
 RowType = Literal["float32", "float16", "int8"]
 
@@ -166,18 +167,18 @@ class BundleTables:
 
     def rows(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return deep rows [n, D] and wide rows [n], float32. Raises ValueError naming the file of a damaged block."""
-        self._check("rows", places >> self._rows_shift)
+        self._check("rows", places, self._rows_shift)
         return self._deep(places), self._arrays["wide"].take(places, mode="clip")
 
     def stored(self, name: str, places: np.ndarray) -> np.ndarray:
         """Return the rows at `places` [n] of one array as the file has them. Raises as `rows`."""
-        self._check("rows", places >> self._rows_shift)
+        self._check("rows", places, self._rows_shift)
         return self._arrays[name].take(places, axis=0, mode="clip")
 
     def row_ids(self) -> np.ndarray:
         """Return the ids that have a row, ascending. Raises as `rows`."""
         groups = np.arange(len(self._arrays[INDEX]))
-        self._check("ids", groups >> self._groups_shift)
+        self._check("ids", groups, self._groups_shift)
         row_ids = [NO_IDS]
         for part in in_pieces(groups):
             bits = np.ascontiguousarray(self._arrays[INDEX][part, 0]).view(np.uint8)
@@ -187,12 +188,11 @@ class BundleTables:
     def find(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the place of each id's row [n], and a mask of the ids that have one [n]. Raises as `rows`."""
         groups = np.minimum(ids >> 6, len(self._arrays[INDEX]) - 1)  # a delta may add ids that are not in this file
-        self._check("ids", groups >> self._groups_shift)
+        self._check("ids", groups, self._groups_shift)
         index = self._arrays[INDEX].take(groups, axis=0)
-        bits, bit = index[:, 0], (ids & 63).astype(np.uint64)
-        below = np.bitwise_count(bits & ((np.uint64(1) << bit) - np.uint64(1)))
-        places = (index[:, 1] + below).astype(np.int64)
-        known = (bits >> bit & np.uint64(1)).astype(np.bool_) & (ids < self.spec.num_ids)
+        bits, bit = index[:, 0], _BITS[ids & 63]
+        places = (index[:, 1] + np.bitwise_count(bits & (bit - _BITS[0]))).view(np.int64)
+        known = (bits & bit != 0) & (ids < self.spec.num_ids)
         # A place behind the last row is that of an id without one.
         return np.minimum(places, max(self.spec.num_rows - 1, 0)), known
 
@@ -206,11 +206,11 @@ class BundleTables:
             values += self._arrays["offset"].take(places, mode="clip")[:, None]
         return values
 
-    def _check(self, part: str, blocks: np.ndarray) -> None:
-        """Compare the checksums of blocks that were not touched before. Any thread may call it."""
+    def _check(self, part: str, places: np.ndarray, shift: int) -> None:
+        """Compare the checksums of blocks of 2^shift places that were not touched before. Any thread may call it."""
         if self._is_all_checked[part]:
             return
-        checked = self._checked[part]
+        blocks, checked = places >> shift, self._checked[part]
         if checked[blocks].all():
             return
         for number, block in enumerate(np.unique(blocks[~checked[blocks]])):

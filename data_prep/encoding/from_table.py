@@ -157,7 +157,8 @@ class RawTable:
     @functools.cached_property
     def rows(self) -> ParsedRows:
         blocks = {self.log_format.integer_fields: self.integers, self.log_format.hex_fields: self.hex_values}
-        return ParsedRows(np.arange(self.num_lines), np.zeros(self.num_lines, np.bool_), {}, blocks=blocks)
+        labels, weights = np.zeros(self.num_lines, np.bool_), np.zeros(self.num_lines, np.float32)  # of none
+        return ParsedRows(np.arange(self.num_lines), labels, {}, weights=weights, blocks=blocks)
 
 
 def join_table_rows(parts: Sequence[RawTable]) -> RawTable:

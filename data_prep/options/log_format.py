@@ -317,7 +317,7 @@ class LogFormat:
         order = {name: index for index, name in enumerate(self.columns)}
         return [order[name] for name in names]
 
-    @property
+    @functools.cached_property
     def fields(self) -> list[tuple[str, Kind]]:
         """Names and kinds of all fields. A vocabulary is for these, whatever the format of a log."""
         return [(name, kind) for name, kind in self.columns.items() if kind in FIELD_KINDS]
