@@ -6,6 +6,7 @@ import asyncio
 import math
 import signal
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -69,8 +70,9 @@ class Application:
 class Server(uvicorn.Server):
     """Ends at once by SIGINT. By SIGTERM it is first unready for `drain_seconds`, in which it answers as before."""
 
-    def __init__(self, options: ServerOptions) -> None:
-        self.application = Application()
+    def __init__(self, options: ServerOptions, beat: Callable[[bool], None]) -> None:
+        """`beat` is called ten times a second, with whether the server ends."""
+        self.application, self._beat = Application(), beat
         super().__init__(
             uvicorn.Config(
                 self.application,
@@ -99,6 +101,7 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Return whether to end. uvicorn calls this ten times a second."""
         self.application.is_ending = await super().on_tick(counter) or time.monotonic() >= self._end_time
+        self._beat(self.application.is_ending)
         return self.application.is_ending
 
 

@@ -41,6 +41,8 @@ CANNOT_START = 2  # exit status if no model can be opened
 STABLE_SECONDS = 60.0  # after which the end of a worker counts as the first one
 MOST_PAUSE_SECONDS = 60.0  # before a worker is started again
 METRICS_BYTES = 1 << 19  # of a file of metrics, of which a worker has five. A thousand fields take half
+HUNG_SECONDS = 20.0  # without a beat of its event loop, before a worker is killed
+PAUSED_SECONDS = 5.0  # between two looks of the supervisor, after which it knows nothing of the beats before: all slept
 END_SECONDS = 35  # for the workers to end after the port was closed: what requests have, and some more
 
 
@@ -86,11 +88,27 @@ class _Seat:
     number: int
     recent: mmap.mmap  # shared by all
     serving: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 1))  # shared: 1 when the worker's model is open
+    pulse: mmap.mmap = field(
+        default_factory=lambda: mmap.mmap(-1, 1)
+    )  # shared: another number at each beat of its event loop, 0 before and after
+    last_pulse: int = 0  # that the supervisor saw
+    heard: float = 0.0  # when that was another one, by time.monotonic, as `started` and `due`
     process: BaseProcess | None = None
     is_restart: bool = False
-    started: float = 0.0  # by time.monotonic, as `due`
+    started: float = 0.0
     pause_seconds: float = 0.0  # before the next start
     due: float = 0.0
+
+    def beat(self, is_ending: bool) -> None:
+        """Let the supervisor see that the event loop runs, or that it ends and must not be watched."""
+        self.pulse[0] = 0 if is_ending else self.pulse[0] % 255 + 1
+
+    def is_hung(self, now: float) -> bool:
+        """Return whether there was no beat for too long. The supervisor asks this about once a second."""
+        pulse = self.pulse[0]
+        if not pulse or pulse != self.last_pulse:
+            self.last_pulse, self.heard = pulse, now
+        return now - self.heard > HUNG_SECONDS
 
 
 class _Supervisor:
@@ -102,6 +120,7 @@ class _Supervisor:
         recent = mmap.mmap(-1, options.workers * RECENT_BYTES)
         self._seats = [_Seat(number, recent) for number in range(options.workers)]
         self._stopping = False
+        self._looked = time.monotonic()
 
     def run(self) -> int:
         """Start the workers and see to them until a signal. Return the exit status."""
@@ -115,8 +134,20 @@ class _Supervisor:
             for seat in self._seats:
                 if not self._stopping and seat.process is not None and not seat.process.is_alive():
                     status = self._plan_restart(seat, seat.process.exitcode)
+            self._kill_hung()
         self._end()
         return status
+
+    def _kill_hung(self) -> None:
+        """Kill the workers whose event loops stand still. They are started again as any that end."""
+        before, self._looked = self._looked, time.monotonic()
+        for seat in self._seats:
+            if self._looked - before > PAUSED_SECONDS:
+                seat.heard = self._looked
+            if seat.is_hung(self._looked) and seat.process is not None:
+                log.error("worker %d has hung for %g s and is killed", seat.number, HUNG_SECONDS)
+                seat.process.kill()
+                seat.heard = self._looked
 
     def _start(self, seat: _Seat) -> None:
         arguments = (self._options, self._sockets, seat)
@@ -136,7 +167,7 @@ class _Supervisor:
         from prometheus_client.multiprocess import mark_process_dead
 
         mark_process_dead(seat.number, str(self._metrics))
-        has_served, seat.serving[0] = seat.serving[0], 0
+        has_served, seat.serving[0], seat.pulse[0] = seat.serving[0], 0, 0
         now, seat.process, seat.is_restart = time.monotonic(), None, True
         if not has_served and not any(other.serving[0] for other in self._seats):
             log.error("worker %d ended with status %s before it served, and no other serves", seat.number, exit_status)
@@ -197,7 +228,7 @@ def run_worker(options: ServerOptions, sockets: list[socket.socket], seat: _Seat
     from app.serving.connections import Server
 
     sys.setswitchinterval(SWITCH_SECONDS)
-    server = Server(options)
+    server = Server(options, seat.beat)
     _handle_signals(server.handle_exit)
     watch = _Watch(server, options, seat)
     watch.start()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
@@ -21,7 +22,8 @@ import tritonclient.http as triton
 from app.scoring.predictor import Predictor
 from app.serving import processes
 from app.serving.forms import FORMS
-from app.serving.options import ADMIN_PATHS
+from app.serving.options import ADMIN_PATHS, ServerOptions
+from tests.app.serving.conftest import running
 from tests.app.serving.test_generations import models, watched  # noqa: F401
 from tests.app.serving.test_service import ARROW, arrow_of, lines_of
 
@@ -364,6 +366,64 @@ def test_workers_share_the_load_and_outlive_one_another(serve, tiny_bundle, gold
         process.terminate()
         assert process.wait(30) == 0
         assert not second.is_running()
+
+
+HANGS_FOR_A_SECOND = """
+import sys
+from app.cli.serve import add_arguments, main
+from app.serving import processes
+
+processes.HUNG_SECONDS = 1.0
+sys.exit(main(add_arguments, "app.cli.serve"))
+"""
+
+
+def test_a_worker_that_hangs_is_killed_and_started_again(project, tiny_bundle, golden, golden_scores, eventually):
+    command = ["-c", HANGS_FOR_A_SECOND, tiny_bundle, "--port", "0", "--workers", "2"]
+    with running(command, project) as (process, port):
+        workers = psutil.Process(process.pid).children
+        address = f"http://127.0.0.1:{port}"
+        eventually(lambda: httpx.get(f"{address}/metrics").text.count("wide_deep_ready 2.0"))
+        hung, other = workers()
+        hung.suspend()
+        eventually(lambda: hung.pid not in [worker.pid for worker in workers()] and len(workers()) == 2)
+        assert next(line for line in process.stderr if "has hung for 1 s and is killed" in line)
+        assert "ended with status -9 and is started again" in process.stderr.readline()
+        eventually(lambda: sample(address, "ready") == 2.0)
+        assert other.is_running()
+        assert httpx.post(f"{address}/v1/score", json={"rows": golden.to_pylist()}).json()["scores"] == golden_scores
+
+
+def test_workers_that_slept_with_their_supervisor_are_not_killed(monkeypatch, tmp_path):
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "")
+    now = [100.0]
+    monkeypatch.setattr(processes.time, "monotonic", lambda: now[0])
+    supervisor = processes._Supervisor(ServerOptions(tmp_path, "clicks", workers=2), [], tmp_path)
+    killed = []
+
+    def look(seconds, *beating):
+        now[0] += seconds
+        for seat in beating:
+            seat.beat(False)
+        supervisor._kill_hung()
+
+    first, second = supervisor._seats
+    for seat in (first, second):
+        seat.process = SimpleNamespace(kill=lambda number=seat.number: killed.append(number))
+    look(1, first, second)
+    for _ in range(18):
+        look(1, second)
+    look(1000)  # nobody ran
+    for _ in range(19):
+        look(1, second)
+    assert not killed
+    look(2, second)
+    assert killed == [0]
+    for seat in (first, second):
+        seat.beat(True)
+    for _ in range(100):
+        look(1)
+    assert killed == [0]
 
 
 def sample(address, name):
