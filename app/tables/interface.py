@@ -345,3 +345,13 @@ class HostTables(Tables):
         gradient that is not finite or whose square might not be. Then nothing was written. With `checked` the caller
         knows that the gradients are finite, as a training step does, whose graph has checked them.
         """
+
+    def grow(self, vocabulary_size: int) -> None:
+        """Take ids up to `vocabulary_size`, more than before. The new ones have their initial rows.
+
+        Ids that `unique` found before are of no use after it. Raise ValueError for tables that cannot grow.
+        """
+        raise ValueError(
+            f"{type(self).__name__} cannot take more ids: rows that several processes own are fixed at the start; "
+            "train online in one process"
+        )

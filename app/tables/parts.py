@@ -93,6 +93,11 @@ class PartTables(HostTables):
         self.step += 1
         self.update_seconds = {name: s for part in self.parts.values() for name, s in part.update_seconds.items()}
 
+    def grow(self, vocabulary_size: int) -> None:
+        self.spec = replace(self.spec, vocabulary_size=vocabulary_size)
+        for part in self.parts.values():
+            part.grow(vocabulary_size)
+
     def state(self) -> dict[str, TableState]:
         return {name: rows for part in self.parts.values() for name, rows in part.state().items()}
 

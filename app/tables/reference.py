@@ -10,7 +10,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -164,6 +164,14 @@ class ReferenceTables(WholeTables, HostTables):
             steps[table](unique, gradients)
             self.update_seconds[update_name(self.spec, table)] = time.perf_counter() - start
 
+    def grow(self, vocabulary_size: int) -> None:
+        new_ids = np.arange(self.spec.vocabulary_size, vocabulary_size)
+        self.spec = replace(self.spec, vocabulary_size=vocabulary_size)
+        for table, arrays in initial_arrays(self.spec, new_ids).items():
+            of_table = self._arrays[table]
+            of_table.update({name: np.concatenate([of_table[name], rows]) for name, rows in arrays.items()})
+        self._touched, self._changed = (np.pad(flags, (0, len(new_ids))) for flags in (self._touched, self._changed))
+
     def _rows_and_means(self, table: str, row_ids: np.ndarray) -> dict[str, np.ndarray]:
         """Copies of the states of rows as they are after the last step, and their running means after it."""
         states = self._gather(table, row_ids)
@@ -240,17 +248,15 @@ def _own_states(spec: TablesSpec, table: str, states: dict[str, np.ndarray]) -> 
     return tuple(states[array.name] for array in state_arrays(spec.optimizer(table)))  # without those of a mean
 
 
-def initial_arrays(spec: TablesSpec) -> Arrays:
-    """Return the rows and optimizer states of both whole tables before the first step."""
+def initial_arrays(spec: TablesSpec, row_ids: np.ndarray | None = None) -> Arrays:
+    """Return rows and optimizer states of both tables before the first step: of all V ids, or of `row_ids`."""
+    row_ids = np.arange(spec.vocabulary_size) if row_ids is None else row_ids
     arrays = {
         table: {
-            array.name: np.full(
-                (spec.vocabulary_size, 1 if array.one_a_row else spec.width(table)), array.initial, array.dtype
-            )
+            array.name: np.full((len(row_ids), 1 if array.one_a_row else spec.width(table)), array.initial, array.dtype)
             for array in spec.state_arrays(table)
         }
         for table in (WIDE, DEEP)
     }
-    all_rows = np.arange(spec.vocabulary_size)
-    arrays[DEEP]["rows"] = initial_rows(spec.seed, all_rows, spec.embedding_dim, spec.initial_scale)
+    arrays[DEEP]["rows"] = initial_rows(spec.seed, row_ids, spec.embedding_dim, spec.initial_scale)
     return arrays

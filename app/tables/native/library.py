@@ -116,6 +116,12 @@ class NativeHandle:
         """Call `host_tables_<name>` of this handle. Arrays are passed as their `address` or `output_address`."""
         return getattr(self._library, f"host_tables_{name}")(self._handle, *arguments)
 
+    def grow(self, spec: TablesSpec) -> None:
+        """Take more ids: those of `spec`, which is as before but for them."""
+        if self.call("grow", spec.vocabulary_size) == NO_MEMORY:
+            raise MemoryError(f"no memory to find the rows of {spec.vocabulary_size:,} ids")
+        self._spec = spec
+
     def unique(self, ids: np.ndarray) -> NativeUniqueIds:
         """See `Tables.unique`. Runs on one thread, beside the step before."""
         check_ids_shape(ids, self._spec)

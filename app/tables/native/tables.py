@@ -7,6 +7,7 @@ import ctypes
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -158,6 +159,10 @@ class NativeTables(HostTables):
         states = self._rows.read(table, slots)
         step_rows(self.spec, table, states, summed, scale, self._learning_rates[table](self.step), self.step)
         self._rows.overwrite(table, slots, states)
+
+    def grow(self, vocabulary_size: int) -> None:
+        self.spec = replace(self.spec, vocabulary_size=vocabulary_size)
+        self._handle.grow(self.spec)
 
     def touch(self, row_ids: np.ndarray) -> np.ndarray:
         """See `NativeRows.touch`."""

@@ -67,6 +67,10 @@ class ByDistinctRow(ByPosition):
         fields = np.concatenate([starts, is_distinct.astype(np.int32)])
         return DistinctIds(rows.shape, rows.values, rows.inverse, rows, index, fields)
 
+    def grow(self, vocabulary_size: int) -> None:
+        super().grow(vocabulary_size)
+        self._spec = replace(self._spec, vocabulary_size=vocabulary_size)
+
     def lookup(self, unique: UniqueIds, means: bool = False) -> Rows:
         return self.tables.lookup(own(unique).rows, means)
 

@@ -108,6 +108,10 @@ class ByPosition:
         """Return the ids that `tables` look up and update. It is called on the prefetch thread."""
         return self.tables.unique(batch.ids)
 
+    def grow(self, vocabulary_size: int) -> None:
+        """See `HostTables.grow`."""
+        self.tables.grow(vocabulary_size)
+
     def lookup(self, unique: UniqueIds, means: bool = False) -> Rows:
         """See `HostTables.lookup`."""
         return self.tables.lookup(unique, means)

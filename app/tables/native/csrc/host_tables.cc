@@ -312,6 +312,12 @@ HostTablesStatus host_tables_end_writing(HostTables* tables) {
   return HOST_TABLES_OK;
 }
 
+HostTablesStatus host_tables_grow(HostTables* tables, int64_t vocabulary_size) {
+  if (!tables->map.grow(vocabulary_size)) return HOST_TABLES_NO_MEMORY;
+  tables->spec.vocabulary_size = vocabulary_size;
+  return HOST_TABLES_OK;
+}
+
 void host_tables_clear(HostTables* tables) {
   tables->map = host_tables::RowMap(tables->spec.vocabulary_size);
   tables->slabs = host_tables::RowSlabs(tables->spec.vocabulary_size, tables->layout);

@@ -218,6 +218,9 @@ HOST_TABLES_API void host_tables_read_snapshot(const HostTables* tables, HostTab
                                                int32_t num_threads);
 HOST_TABLES_API void host_tables_close_snapshot(HostTables* tables);
 
+// Takes ids below `vocabulary_size`, which is more than before.
+HOST_TABLES_API HostTablesStatus host_tables_grow(HostTables* tables, int64_t vocabulary_size);
+
 // Forgets all touched rows and gives their memory back.
 HOST_TABLES_API void host_tables_clear(HostTables* tables);
 

@@ -1,6 +1,7 @@
 #include "storage/row_map.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -75,6 +76,18 @@ bool RowMap::reserve(std::int64_t num_new) {
   for_each([&grown](std::int64_t row, std::int32_t slot) { grown.insert(row, slot); });
   std::swap(layout_, grown.layout_);
   std::swap(memory_, grown.memory_);
+  return true;
+}
+
+bool RowMap::grow(std::int64_t num_rows) {
+  if (layout_.form == Form::kFlat) {
+    const std::size_t bytes = layout_bytes(layout_);
+    HugeMemory grown(sizeof(std::int32_t) * static_cast<std::size_t>(num_rows));
+    if (grown.data() == nullptr) return false;
+    std::memcpy(grown.data(), memory_.data(), bytes);
+    std::swap(memory_, grown);
+  }
+  num_rows_ = num_rows;
   return true;
 }
 

@@ -28,6 +28,8 @@ class RowMap {
   std::size_t uncommitted_bytes() const { return memory_.uncommitted_bytes(); }
   // Room for `num_new` more rows; false, and nothing changed, where there is no memory.
   bool reserve(std::int64_t num_new);
+  // Takes rows below `num_rows`, which is more than before; false, and nothing changed, where there is no memory.
+  bool grow(std::int64_t num_rows);
   // `row` must have no slot yet, and room must have been reserved.
   void insert(std::int64_t row, std::int32_t slot);
 
