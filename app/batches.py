@@ -23,7 +23,7 @@ import numpy as np
 from data_prep.prepared.data_files import damaged_files
 from data_prep.prepared.examples import Examples, concatenate
 from data_prep.prepared.reader import read_blocks
-from data_prep.prepared.schema import ADVICE, VOCABULARY_FILE, Schema
+from data_prep.prepared.schema import ADVICE, VOCABULARY, Schema
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def check_files(folder: Path, schema: Schema) -> None:
 
     The rows' bytes are checked as they are read.
     """
-    for sentence in damaged_files(folder, schema, VOCABULARY_FILE):
+    for sentence in damaged_files(folder, schema, VOCABULARY):
         raise ValueError(f"{sentence}; {ADVICE}; see python -m data_prep inspect {folder}")
     for file in schema.all_files():
         path = folder / file.name

@@ -25,7 +25,7 @@ from app.evaluation.grouped_auc import GroupedAuc
 from app.evaluation.metrics import Metrics
 from app.evaluation.score_bins import Bins
 from common.files import write_whole
-from data_prep.prepared.schema import VOCABULARY_FILE, CategoricalField, Schema
+from data_prep.prepared.schema import CategoricalField, Schema
 from data_prep.prepared.truth import Best
 
 FOLDER = "evaluations"
@@ -158,12 +158,12 @@ def first_column(schema: Schema, name: str) -> int:
 
 def names_of_ids(dataset: Path, field: CategoricalField, ids: np.ndarray) -> list[str]:
     """Return the values of some ids of a field. The vocabulary is read only if it has any of them."""
-    path, (first, end) = dataset / VOCABULARY_FILE, field.oov_ids
+    paths, (first, end) = sorted(dataset.glob("vocabulary*.parquet")), field.oov_ids
     wanted = [int(i) for i in ids if not first <= i < end]
     values: dict[int, str] = {}
-    if wanted and path.is_file():
+    for path in paths if wanted else ():
         vocabulary = pq.read_table(path, columns=["id", "value"], filters=[("id", "in", wanted)])
-        values = dict(zip(vocabulary["id"].to_pylist(), vocabulary["value"].to_pylist(), strict=True))
+        values |= dict(zip(vocabulary["id"].to_pylist(), vocabulary["value"].to_pylist(), strict=True))
 
     def name(number: int) -> str:
         if first <= number < end:

@@ -10,7 +10,7 @@ from app.checkpoint.manifest import Manifest
 from app.config.config import Config
 from app.run.older import upgraded
 from common import settings
-from data_prep.prepared.schema import VOCABULARY_FILE, CategoricalField, Schema
+from data_prep.prepared.schema import CategoricalField, Schema
 
 # May differ between a run and its continuation, as none of it changes a step that was taken.
 FREE_SECTIONS = ("prepare", "eval", "checkpoint", "cluster", "parallel")
@@ -38,7 +38,15 @@ def kept_settings(sections: dict[str, Any]) -> dict[str, Any]:
 
 def difference(old: dict[str, Any], new: dict[str, Any]) -> str | None:
     """Return the first difference between a run's identity (of any release) and that of this launch, if any."""
-    return first_difference({"config": kept_settings(old["config"]), "data": old["data"]}, new)
+    old = {"config": kept_settings(old["config"]), "data": old["data"]}
+    if any(len(of["data"].get("vocabulary", ())) > 1 for of in (old, new)):
+        old, new = (of | {"data": _before_it_grew(of["data"])} for of in (old, new))
+    return first_difference(old, new)
+
+
+def _before_it_grew(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a `data_identity` without the values that its run added to the vocabulary, file by file."""
+    return data | {"vocabulary": data["vocabulary"][:1], "vocabulary_size": None}
 
 
 def data_identity(schema: Schema) -> dict[str, Any]:
@@ -53,7 +61,7 @@ def data_identity(schema: Schema) -> dict[str, Any]:
         "numeric": {field.name: as_json(asdict(field)) for field in schema.numeric},
         "categorical": [field.name for field in schema.categorical],
         "fields": {field.name: _meaning(field, schema) for field in schema.categorical},
-        "vocabulary": [file.checksum for file in schema.other_files if file.name == VOCABULARY_FILE],
+        "vocabulary": [file.checksum for file in schema.other_files if file.name in schema.vocabulary_files],
         "train_files": [file.checksum for file in schema.splits["train"].files],
     }
 

@@ -35,10 +35,12 @@ class Comparison:
 
     def check_made_rows(self, dense: dict[str, np.ndarray]) -> None:
         """Raise ValueError if the logits of made rows differ by more than rounding explains. For float32 rows."""
-        folder, size = self.trained.folder, self.trained.batch_size
-        _, options, vocabulary = open_vocabulary(folder)
+        folder, size, num_ids = self.trained.folder, self.trained.batch_size, self.trained.schema.vocabulary_size
+        _, options, vocabulary = open_vocabulary(folder, num_ids)
         table = make_rows(vocabulary, options.data, SELF_TEST_ROWS, seed=2)
-        _, encoded = open_encoder(folder).encode(table_to_chunk(table, options.data))  # from raw values on
+        _, encoded = open_encoder(folder, vocabulary_size=num_ids).encode(
+            table_to_chunk(table, options.data)
+        )  # from raw values on
         batches = [slice(start, start + size) for start in range(0, SELF_TEST_ROWS, size)]
         expected = np.concatenate([self._expected(encoded.ids[batch], encoded.numeric[batch]) for batch in batches])
         logits = self.predictor.logits(table)

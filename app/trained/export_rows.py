@@ -21,7 +21,7 @@ from app.checkpoint.read import Checkpoint, FileTable
 from app.tables.interface import DEEP, TableSnapshot, scored_table
 from app.tables.optimizers import ROWS
 from app.training.learning_rates import running_mean, step_history
-from data_prep.prepared.schema import VOCABULARY_FILE, Schema
+from data_prep.prepared.schema import Schema
 
 GROUP_ROWS = 1 << 16  # rows at a time, and a row group
 
@@ -49,7 +49,7 @@ def export_rows(checkpoint: Checkpoint, table: str, dataset: Path, schema: Schem
                 bar.update(touched_rows.num_rows)
         if written != len(row_ids):
             raise ValueError(
-                f"{dataset / VOCABULARY_FILE} names {written:,} of the {len(row_ids):,} touched rows of the {table} "
+                f"the vocabulary in {dataset} names {written:,} of the {len(row_ids):,} touched rows of the {table} "
                 "table; give the folder that the run was trained on (--dataset DIR)"
             )
         partial.replace(output)
@@ -83,9 +83,9 @@ def _names_of_rows(dataset: Path, schema: Schema) -> Iterator[pa.Table]:
             "row": pa.array(rows, pa.int64()),
         }
     )
-    vocabulary = pq.ParquetFile(dataset / VOCABULARY_FILE)
-    for batch in vocabulary.iter_batches(GROUP_ROWS, columns=["field", "value", "id"]):
-        yield pa.Table.from_batches([batch]).rename_columns(["field", "value", "row"])
+    for name in schema.vocabulary_files:
+        for batch in pq.ParquetFile(dataset / name).iter_batches(GROUP_ROWS, columns=["field", "value", "id"]):
+            yield pa.Table.from_batches([batch]).rename_columns(["field", "value", "row"])
 
 
 def _touched(names: pa.Table, saved: TableSnapshot) -> pa.Table:

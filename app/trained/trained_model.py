@@ -46,7 +46,7 @@ def open_trained(checkpoint: Checkpoint, dataset: Path | None = None, overrides:
     manifest = checkpoint.manifest
     config = yaml_settings.override(read_config(manifest.config, where=str(checkpoint.path / MANIFEST)), overrides)
     folder = dataset or Path(manifest.dataset)
-    schema = read_schema(folder)
+    schema = read_schema(folder).with_ids(manifest.data["vocabulary_size"])
     check_files(folder, schema)
     check_same_inputs(manifest, schema, folder)
     check_group_field(config.eval, schema)

@@ -74,6 +74,7 @@ class ExportedModel:
     means: RunningMean | None = None
     calibration: Calibration | None = None
     changed: np.ndarray | None = None
+    num_ids: int | None = None  # V, if values may have been added to the vocabulary since
 
     def row_ids(self, schema: Schema) -> np.ndarray:
         """Return the ids, ascending, whose rows are not the initial ones. Rows of numeric fields are the tower's."""
@@ -124,7 +125,7 @@ def write_model(folder: Path, model: ExportedModel, rows: RowType, parent: Predi
     With a `parent` it is a delta, which has the rows that differ from the parent's. Raises ValueError if the model or
     the vocabulary is not the parent's with additions.
     """
-    schema, _, base_vocabulary = open_vocabulary(model.prepared)
+    schema, _, base_vocabulary = open_vocabulary(model.prepared, model.num_ids)
     config, dense = model.config, model.state.dense
     spec = BundleTablesSpec(
         num_rows=0,

@@ -17,7 +17,7 @@ from data_prep.options.columns import CategoricalColumn
 from data_prep.options.kinds import Kind
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.prepared.schema import SCHEMA_FILE, VOCABULARY_FILE, Schema, read_schema
+from data_prep.prepared.schema import SCHEMA_FILE, Schema, read_schema
 
 # Options that decide which columns there are and what an id means: they have to be those of the base folder.
 _DECISIVE = (
@@ -45,8 +45,9 @@ class BaseVocabulary:
     extends: bool = False  # with the values that are new in the log
 
     @property
-    def path(self) -> Path:
-        return self.folder / VOCABULARY_FILE
+    def paths(self) -> list[Path]:
+        """The files of the vocabulary, by rising ids."""
+        return [self.folder / name for name in self.schema.vocabulary_files]
 
     @functools.cached_property
     def log_format(self) -> LogFormat:
@@ -58,7 +59,7 @@ class BaseVocabulary:
         field, column = next(
             each for each in zip(self.schema.categorical, self.columns, strict=True) if each[0].name == name
         )
-        texts = read_vocabulary(self.path, field, column).texts
+        texts = read_vocabulary(self.paths, field, column).texts
         assert texts is not None
         return {text.decode() for text in texts.tolist()} - {""}
 
@@ -66,16 +67,19 @@ class BaseVocabulary:
         """Read the vocabulary, a field at a time. Fields that share another's are left out."""
         for field, column in zip(self.schema.categorical, self.columns, strict=True):
             if not column.shares:
-                yield read_vocabulary(self.path, field, column)
+                yield read_vocabulary(self.paths, field, column)
 
 
-def read_base_vocabulary(folder: Path, options: PrepareOptions, extend: bool = False) -> BaseVocabulary:
+def read_base_vocabulary(
+    folder: Path, options: PrepareOptions, extend: bool = False, schema: Schema | None = None
+) -> BaseVocabulary:
     """Return the vocabulary of a prepared folder, to be used as it is or to `extend`.
 
+    `schema` is one that the folder had (`Schema.with_ids`), by default the newest.
     Raises FileNotFoundError if the folder is not a prepared one. Raises ValueError if the options ask for other columns
     than it has, or if a hashed vocabulary is to be extended.
     """
-    schema = read_schema(folder)
+    schema = schema or read_schema(folder)
     if extend and "hash" in (options.vocabulary, schema.options.get("vocabulary")):
         raise ValueError(
             f"--extend adds values to a vocabulary, but that of {folder} is hashed (prepare.vocabulary=hash): "

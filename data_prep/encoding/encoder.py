@@ -29,6 +29,7 @@ from data_prep.kernels import numpy_kernels
 from data_prep.kernels.crosses import text_columns
 from data_prep.kernels.lists import Lists
 from data_prep.kernels.native import choose_kernels
+from data_prep.kernels.numpy_kernels import FieldLookup, StringLookup
 from data_prep.kernels.parsed import Chunk, ParsedChunk, ParsedRows
 from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import BOOLEANS, LogFormat
@@ -81,14 +82,34 @@ class RowEncoder:
         return dataclasses.replace(log_format, booleans={**found, **log_format.booleans})
 
     def _texts_of_booleans(self, place: int) -> tuple[str, ...]:
+        is_known = self.knows(Strings.of([text.encode() for text in BOOLEAN_TEXTS]), place)
+        known = {text for text, is_there in zip(BOOLEAN_TEXTS, is_known, strict=True) if is_there}
         tables = [lookup.opened[1][place] for lookup in (self._lookup, *self._additions)]
-        texts = Strings.of([text.encode() for text in BOOLEAN_TEXTS])
-        known: set[str] = set()
-        for table in tables:
-            ids = numpy_kernels.find_strings(table, texts, np.ones(len(texts), np.bool_))
-            is_known = (ids < table.first_oov_id) | (ids >= table.first_oov_id + table.num_oov_ids)
-            known.update(text for text, is_there in zip(BOOLEAN_TEXTS, is_known, strict=True) if is_there)
         return texts_among(known, sum(len(table.texts) for table in tables))
+
+    def knows(self, values: NDArray[np.integer] | Strings, place: int) -> NDArray[np.bool_]:
+        """Return which values [n] have ids of their own, of the vocabulary `place` of those of numbers, or of text."""
+        known = np.zeros(len(values), np.bool_)
+        for lookup in (self._lookup, *self._additions):
+            if isinstance(values, Strings):
+                table: FieldLookup | StringLookup = lookup.opened[1][place]
+                ids = numpy_kernels.find_strings(lookup.opened[1][place], values, np.ones(len(values), np.bool_))
+            else:
+                table = lookup.opened[0][place]
+                ids = numpy_kernels.find_values(lookup.opened[0][place], values.astype(np.uint32))
+            known |= (ids < table.first_oov_id) | (ids >= table.first_oov_id + table.num_oov_ids)
+        return known
+
+    def missing_id(self, is_text: bool, place: int) -> int:
+        """Return the id of a missing cell, of the vocabulary `place` of those of numbers, or of text."""
+        return self._lookup.opened[is_text][place].missing_id
+
+    def with_added(self, added: LookupTables, folder: Path) -> RowEncoder:
+        """Return an encoder that knows the values of `added`, too. It writes search tables to `folder`."""
+        if self._additions:
+            added = merge_lookup_tables([*self._additions, added], folder / f"merged-{LOOKUP_FILE}")
+        _ = added.opened
+        return RowEncoder(self._numeric, self._lookup, self._dtype, self._options, [added])
 
     def encode(self, chunk: Chunk) -> tuple[ParsedChunk, Examples]:
         """Return the parsed chunk, bad lines included, and its good lines encoded.

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from common.pages import give_back_freed_memory
 from data_prep.encoding.base import BaseVocabulary
@@ -30,7 +32,7 @@ from data_prep.execution.prepared_folder import WORK_FOLDER
 from data_prep.execution.stopping import check_stop
 from data_prep.kernels.counting import COUNT_BITS, NOTHING
 from data_prep.kernels.parsed import MISSING
-from data_prep.kernels.strings import concatenate_strings, group_equal
+from data_prep.kernels.strings import Strings, concatenate_strings, group_equal
 from data_prep.options.columns import CategoricalColumn
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import VOCABULARY_FILE, CategoricalField
@@ -73,7 +75,12 @@ def fit_vocabulary(
 
 def copy_base_vocabulary(base: BaseVocabulary, folder: Path) -> FittedVocabulary:
     """Take a base vocabulary as it is. Copies vocabulary.parquet and writes the search tables."""
-    shutil.copyfile(base.path, folder / VOCABULARY_FILE)
+    if len(base.paths) == 1:
+        shutil.copyfile(base.paths[0], folder / VOCABULARY_FILE)
+    else:
+        writer = VocabularyWriter(folder / VOCABULARY_FILE, base.columns)
+        writer.copy(base.paths)
+        writer.finish()
     return _write_tables(base.fields(), base.columns, folder, size=base.schema.vocabulary_size)
 
 
@@ -86,12 +93,13 @@ def extend_base_vocabulary(
     """
     columns = options.categorical_columns
     writer = VocabularyWriter(folder / VOCABULARY_FILE, columns)
-    writer.copy(base.path)
+    writer.copy(base.paths)
 
     def listed() -> Iterator[FieldVocabulary]:
         next_id = base.schema.vocabulary_size
         for old, column in zip(base.fields(), options.vocabularies, strict=True):
-            values, counts, texts = _new_values(old, statistics, options, column)
+            num_known, is_known = len(old.values) - 1, partial(_are_in, old)  # a missing value does not count
+            values, counts, texts = new_values(statistics, options, column, num_known, is_known)
             new = FieldVocabulary(old.name, old.oov_ids, ((next_id, next_id + len(values)),), values, counts, texts)
             writer.add(new)
             next_id += len(values)
@@ -155,30 +163,48 @@ def _fitted_values(
     return order_values(statistics.values.frequent(column.place, min_count), num_missing, max_size)
 
 
-def _new_values(
-    old: FieldVocabulary, statistics: LogStatistics, options: PrepareOptions, column: CategoricalColumn
+def new_values(
+    statistics: LogStatistics,
+    options: PrepareOptions,
+    column: CategoricalColumn,
+    num_known: int,
+    is_known: Callable[[NDArray[np.int64] | Strings], NDArray[np.bool_]],
 ) -> OrderedValues:
-    """Return the frequent values that the base vocabulary lacks. `field_max_size` limits old and new ones together."""
+    """Return the frequent values of a vocabulary that are not known yet, in the order of their new ids.
+
+    `num_known` values have ids, and `is_known` returns which of some do. `field_max_size` limits both together. The
+    missing value is known.
+    """
     if options.is_hashed(column.name):
         nothing = np.empty(0, np.int64)
-        return nothing, nothing, None if old.texts is None else NOTHING.texts
+        return nothing, nothing, NOTHING.texts if column.is_text else None
     min_count, max_size = options.least_count(column.name), options.field_max_size.get(column.name)
-    room = None if max_size is None else max(max_size - (len(old.values) - 1), 0)  # a missing value does not count
-    if old.texts is None:
+    room = None if max_size is None else max(max_size - num_known, 0)
+    if not column.is_text:
         packed = statistics.values.frequent(column.place, min_count)
-        known = np.isin((packed >> COUNT_BITS).astype(np.int64), old.values)
-        values, counts, _ = order_values(packed[~known], 0, room)
-        kept = values != MISSING  # which has its id already
+        packed = packed[~is_known((packed >> COUNT_BITS).astype(np.int64))]
+        values, counts, _ = order_values(packed, 0, room)
+        kept = values != MISSING
         return values[kept], counts[kept], None
     counted = statistics.texts.frequent(column.place, min_count)
-    both = concatenate_strings([old.texts, counted.texts])
+    counted = counted.take(np.flatnonzero(~is_known(counted.texts)))
+    values, counts, texts = order_strings(counted, 0, room)
+    assert texts is not None
+    there = np.flatnonzero(values != MISSING)
+    return np.arange(len(there)), counts[there], texts.take(there).compact()
+
+
+def _are_in(old: FieldVocabulary, values: NDArray[np.int64] | Strings) -> NDArray[np.bool_]:
+    """Return which values [n] a vocabulary has."""
+    if not isinstance(values, Strings):
+        return np.isin(values, old.values)
+    assert old.texts is not None
+    both = concatenate_strings([old.texts, values])
     order, firsts = group_equal(both.keys(), both)
     first_of_group = np.minimum.reduceat(order, firsts) if len(firsts) else firsts
-    is_new = np.sort(first_of_group[first_of_group >= len(old.texts)]) - len(old.texts)
-    values, counts, texts = order_strings(counted.take(is_new), 0, room)
-    assert texts is not None
-    kept = np.flatnonzero(values != MISSING)
-    return np.arange(len(kept)), counts[kept], texts.take(kept).compact()
+    known = np.ones(len(values), np.bool_)
+    known[first_of_group[first_of_group >= len(old.texts)] - len(old.texts)] = False
+    return known
 
 
 def _join(old: FieldVocabulary, new: FieldVocabulary) -> FieldVocabulary:

@@ -17,24 +17,29 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import CategoricalField, Schema, read_schema
 
 
-def open_encoder(prepared: Path, with_labels: bool = False) -> RowEncoder:
+def open_encoder(prepared: Path, with_labels: bool = False, vocabulary_size: int | None = None) -> RowEncoder:
     """Return an encoder with the vocabulary and the numeric transforms of a prepared folder, for use in this process.
 
-    Its rows are to be scored, and need no label, or `with_labels` they are read as the folder's were.
+    Its rows are to be scored, and need no label, or `with_labels` they are read as the folder's were. With a
+    `vocabulary_size` the values that were added in place after so many ids are unknown.
     Raises FileNotFoundError if the folder is not a prepared one, ValueError if its schema.json is not readable.
     """
-    schema, options, base = open_vocabulary(prepared)
+    schema, options, base = open_vocabulary(prepared, vocabulary_size)
     with tempfile.TemporaryDirectory(prefix="vocabulary-") as folder:
         lookup = write_lookup_tables(base.fields(), Path(folder) / LOOKUP_FILE)
         _ = lookup.opened  # before the file is deleted
     return RowEncoder(schema.numeric, lookup, schema.ids_dtype, options if with_labels else without_label(options))
 
 
-def open_vocabulary(prepared: Path) -> tuple[Schema, PrepareOptions, BaseVocabulary]:
-    """Return the schema, the options and the vocabulary of a prepared folder. Raises as `open_encoder`."""
+def open_vocabulary(
+    prepared: Path, vocabulary_size: int | None = None
+) -> tuple[Schema, PrepareOptions, BaseVocabulary]:
+    """Return the schema, the options and the vocabulary of a prepared folder. See `open_encoder`."""
     schema = read_schema(prepared)
+    if vocabulary_size is not None:
+        schema = schema.with_ids(vocabulary_size)
     options = options_of(schema, prepared)
-    return schema, options, read_base_vocabulary(prepared, options)
+    return schema, options, read_base_vocabulary(prepared, options, schema=schema)
 
 
 def write_lookup(

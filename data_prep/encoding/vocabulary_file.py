@@ -66,23 +66,24 @@ class VocabularyWriter:
             ]
             self._writer.write_table(pa.table(columns, schema=_PARQUET_SCHEMA))
 
-    def copy(self, path: Path) -> None:
-        """Write all of another vocabulary.parquet with the same fields. This must be called first."""
-        with pq.ParquetFile(path) as file:
-            for number in range(file.num_row_groups):
-                group = file.read_row_group(number)
-                names = group["field"].cast(pa.string()).combine_chunks()
-                name_index = pc.index_in(names, value_set=self._dictionary)
-                field = pa.DictionaryArray.from_arrays(name_index, self._dictionary)
-                self._writer.write_table(pa.table([field, *group.columns[1:]], schema=_PARQUET_SCHEMA))
+    def copy(self, paths: Sequence[Path]) -> None:
+        """Write all of another vocabulary with the same fields. This must be called first."""
+        for path in paths:
+            with pq.ParquetFile(path) as file:
+                for number in range(file.num_row_groups):
+                    group = file.read_row_group(number)
+                    names = group["field"].cast(pa.string()).combine_chunks()
+                    name_index = pc.index_in(names, value_set=self._dictionary)
+                    field = pa.DictionaryArray.from_arrays(name_index, self._dictionary)
+                    self._writer.write_table(pa.table([field, *group.columns[1:]], schema=_PARQUET_SCHEMA))
 
     def finish(self) -> None:
         self._writer.close()
 
 
-def read_vocabulary(path: Path, field: CategoricalField, column: CategoricalColumn) -> FieldVocabulary:
-    """Return the vocabulary of a field as it was written."""
-    table = pq.read_table(path, filters=[("field", "==", field.name)])
+def read_vocabulary(paths: Sequence[Path], field: CategoricalField, column: CategoricalColumn) -> FieldVocabulary:
+    """Return the vocabulary of a field as it was written, in one file or, by rising ids, in several."""
+    table = pa.concat_tables(pq.read_table(path, filters=[("field", "==", field.name)]) for path in paths)
     written, counts = table["value"].combine_chunks(), table["count"].to_numpy()
     texts = None
     if column.is_text:

@@ -80,11 +80,12 @@ def encode_values(
     """Return ids [n, C] of `dtype` for values [C, n]."""
     ids = ids_room(values.shape[1], len(fields), dtype)
     for index, field in enumerate(fields):
-        ids[:, index] = np.where(present[index], _find(field, values[index]), field.missing_id)
+        ids[:, index] = np.where(present[index], find_values(field, values[index]), field.missing_id)
     return ids
 
 
-def _find(field: FieldLookup, values: NDArray[np.uint32]) -> NDArray[np.int64]:
+def find_values(field: FieldLookup, values: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Return ids [n] of values [n]."""
     ids = field.first_oov_id + bucket(values, field.num_oov_ids)
     if len(field.words):
         wanted = values.astype(np.uint64)

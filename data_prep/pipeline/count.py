@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,9 +17,8 @@ from numpy.typing import NDArray
 
 from data_prep.execution import memory_limit
 from data_prep.execution.prepared_folder import REJECTS_FILE, WorkDir
-from data_prep.kernels.counting import NOTHING, CountedStrings, count_float_bins, merge
-from data_prep.kernels.crosses import cut_rows, presence, text_columns
-from data_prep.kernels.lists import Lists
+from data_prep.kernels.counting import count_float_bins
+from data_prep.kernels.crosses import cut_rows, presence
 from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.native_counting import choose_counting
 from data_prep.kernels.parsed import Chunk, ParsedChunk, ParsedRows
@@ -28,6 +26,7 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.split import TRAIN, SplitRule, assign_rows, splitmix64
 from data_prep.statistics.profile import ChunkSpans
 from data_prep.statistics.statistics import ChunkCounts, LogStatistics, NumericStatistics, RowSample
+from data_prep.statistics.value_counts import count_numbers, count_texts
 
 if TYPE_CHECKING:
     from data_prep.raw_log.reading import LogReading
@@ -70,8 +69,8 @@ class ChunkCounter:
             self.count_lines(chunk, parsed, training),
             numeric=[self._numeric(rows, name, training) for name in self.options.data.numeric_fields],
             sample=self._sample(rows, training) if self.options.numeric_transform == "quantile" else None,
-            values=self._count_numbers(rows, training),
-            texts=self._count_texts(rows, training, kernels),
+            values=count_numbers(rows, self.options, training),
+            texts=count_texts(rows, self.options, training),
         )
 
     def count_lines(self, chunk: Chunk, parsed: ParsedChunk, training: NDArray[np.bool_]) -> ChunkCounts:
@@ -94,32 +93,6 @@ class ChunkCounter:
             ],
             spans=ChunkSpans.of(rows.row_numbers, rows.labels),
         )
-
-    def _count_numbers(self, rows: ParsedRows, training: NDArray[np.bool_]) -> list[NDArray[np.uint64]]:
-        """Return the counted training values of each column of numbers."""
-        all_columns = self.options.categorical_columns
-        names = [column.name for column in all_columns if not column.is_text]
-        columns = zip(names, *rows.number_columns(all_columns), strict=True)
-        count_values = choose_counting(self.options.kernels).count_values
-        return [
-            np.empty(0, np.uint64) if self.options.is_hashed(name) else count_values(values, present, training)[0]
-            for name, values, present in columns
-        ]
-
-    def _count_texts(self, rows: ParsedRows, training: NDArray[np.bool_], kernels: ModuleType) -> list[CountedStrings]:
-        """Return the counted training values of each vocabulary of text."""
-        is_hashed, count_strings = self.options.is_hashed, choose_counting(self.options.kernels).count_strings
-        columns = [c for c in self.options.categorical_columns if not (c.cross and is_hashed(c.name))]
-        counted: list[list[CountedStrings]] = [[] for column in self.options.vocabularies if column.is_text]
-        for column, texts, present in text_columns(rows, columns, kernels):
-            if is_hashed(column.shares or column.name):
-                continue
-            if isinstance(texts, Lists):
-                chosen = texts.values.take(training[texts.rows])
-            else:
-                chosen = texts.take(present & training)
-            counted[column.place].append(count_strings(chosen))
-        return [parts[0] if len(parts) == 1 else merge([NOTHING, *parts]) for parts in counted]
 
     def _numeric(self, rows: ParsedRows, name: str, training: NDArray[np.bool_]) -> NumericStatistics:
         numbers, present = rows.columns[name]

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,7 +39,9 @@ from data_prep.options.kinds import TEXT_KINDS
 from data_prep.options.log_format import LogFormat
 
 SCHEMA_FILE = "schema.json"
-VOCABULARY_FILE = "vocabulary.parquet"
+VOCABULARY, PARQUET = "vocabulary", ".parquet"  # as each of its files begins and ends
+VOCABULARY_FILE = VOCABULARY + PARQUET
+ADDED_PREFIX = f"{VOCABULARY}-"  # of the files beside it, with values that were added in place
 FORMAT_VERSION = 4
 CHECKSUM = "checksum"  # key of schema.json: that of all else in it
 BLOCK_CHECKSUM = 8  # hex digits
@@ -116,6 +118,16 @@ class Split:
         return self.clicks / self.rows if self.rows else float("nan")
 
 
+def added_file_name(first_id: int) -> str:
+    """Return the name of the file with values that were added in place, whose ids begin with `first_id`."""
+    return f"{ADDED_PREFIX}{first_id:012d}{PARQUET}"
+
+
+def _first_added_id(name: str) -> int:
+    """Return the first id in a file of the vocabulary, 0 for VOCABULARY_FILE and all other files."""
+    return int(name[len(ADDED_PREFIX) : -len(PARQUET)]) if name.startswith(ADDED_PREFIX) else 0
+
+
 @dataclass(frozen=True)
 class Schema:
     """Content of schema.json."""
@@ -163,6 +175,24 @@ class Schema:
     def num_positions(self) -> int:
         """P, the columns of `ids`."""
         return sum(field.max_length for field in self.categorical)
+
+    @property
+    def vocabulary_files(self) -> list[str]:
+        """The files of the vocabulary by rising ids: VOCABULARY_FILE, then those of values that were added in place."""
+        return [VOCABULARY_FILE, *sorted(file.name for file in self.other_files if _first_added_id(file.name))]
+
+    def with_ids(self, vocabulary_size: int) -> Schema:
+        """Return the schema as it was with so many ids, before more values were added in place."""
+        later = [first for file in self.other_files if (first := _first_added_id(file.name)) >= vocabulary_size > 0]
+        if not later:
+            return self
+        size = min(later)
+        categorical = tuple(
+            replace(field, id_ranges=tuple(each for each in field.id_ranges if each[0] < size))
+            for field in self.categorical
+        )
+        files = tuple(file for file in self.other_files if _first_added_id(file.name) < size)
+        return replace(self, categorical=categorical, vocabulary_size=size, other_files=files)
 
     def vocabulary_of(self, name: str) -> str:
         """Return the name that a field's values have in vocabulary.parquet: its own, or that of the field it shares."""

@@ -1,6 +1,6 @@
 """Count the values of categorical fields, numbers and strings, in bounded memory.
 
-Letters: K distinct values of a field.
+Letters: n rows, K distinct values of a field.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.kernels.counting import COUNT_BITS, COUNT_MASK, NOTHING, CountedStrings, merge
+from data_prep.kernels.crosses import text_columns
+from data_prep.kernels.lists import Lists
+from data_prep.kernels.native import choose_kernels
+from data_prep.kernels.native_counting import choose_counting
+from data_prep.kernels.parsed import ParsedRows
 from data_prep.kernels.strings import Strings
+from data_prep.options.prepare_options import PrepareOptions
 from data_prep.statistics.profile import Coverage
 
 # At least so many wait for a merge.
@@ -27,6 +33,31 @@ _BLOCK_WORDS = 1 << 20
 _BLOCK_STRINGS = 1 << 19
 
 Counted = TypeVar("Counted", NDArray[np.uint64], CountedStrings)
+
+
+def count_numbers(rows: ParsedRows, options: PrepareOptions, chosen: NDArray[np.bool_]) -> list[NDArray[np.uint64]]:
+    """Return the counted values in the `chosen` rows [n] of each column of numbers, see counting.count_values."""
+    all_columns = options.categorical_columns
+    names = [column.name for column in all_columns if not column.is_text]
+    columns = zip(names, *rows.number_columns(all_columns), strict=True)
+    count_values = choose_counting(options.kernels).count_values
+    return [
+        np.empty(0, np.uint64) if options.is_hashed(name) else count_values(values, present, chosen)[0]
+        for name, values, present in columns
+    ]
+
+
+def count_texts(rows: ParsedRows, options: PrepareOptions, chosen: NDArray[np.bool_]) -> list[CountedStrings]:
+    """Return the counted values in the `chosen` rows [n] of each vocabulary of text."""
+    is_hashed, count_strings = options.is_hashed, choose_counting(options.kernels).count_strings
+    columns = [c for c in options.categorical_columns if not (c.cross and is_hashed(c.name))]
+    counted: list[list[CountedStrings]] = [[] for column in options.vocabularies if column.is_text]
+    for column, texts, present in text_columns(rows, columns, choose_kernels(options.kernels)):
+        if is_hashed(column.shares or column.name):
+            continue
+        of_rows = texts.values.take(chosen[texts.rows]) if isinstance(texts, Lists) else texts.take(present & chosen)
+        counted[column.place].append(count_strings(of_rows))
+    return [parts[0] if len(parts) == 1 else merge([NOTHING, *parts]) for parts in counted]
 
 
 class _FieldCounts(ABC, Generic[Counted]):

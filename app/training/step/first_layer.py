@@ -16,7 +16,7 @@ from app.config.parallel import recomputed_runs
 from app.config.run_settings import Precision
 from app.model.layer_library import LIBRARY
 from app.tables.model_fields import fields_of_model, is_plain
-from data_prep.prepared.schema import VOCABULARY_FILE, Schema
+from data_prep.prepared.schema import Schema
 
 # Columns of products that take as long as both sums. Measured: 6 to 16 and 18 (Zen 4, 2 cores;
 # benchmarks/results/training.md); more here, so that a field near the limit does not lose on another machine.
@@ -103,9 +103,11 @@ def expected_shares(schema: Schema, dataset: Path, batch_size: int) -> np.ndarra
     A field's ids without counts (out of vocabulary, or hashed) count as equally frequent, the case with most of them,
     and the pooled rows of lists as all distinct.
     """
-    from pyarrow import parquet  # slow
+    import pyarrow as pa  # slow
+    from pyarrow import parquet
 
-    table = parquet.read_table(dataset / VOCABULARY_FILE, columns=["id", "count"])
+    columns = ["id", "count"]
+    table = pa.concat_tables(parquet.read_table(dataset / name, columns=columns) for name in schema.vocabulary_files)
     ids, counts = table["id"].to_numpy(), table["count"].to_numpy()
     order = np.argsort(ids, kind="stable")
     ids, counts, rows = ids[order], counts[order], schema.splits["train"].rows

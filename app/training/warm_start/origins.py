@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from data_prep.prepared.schema import VOCABULARY_FILE, CategoricalField, Schema
+from data_prep.prepared.schema import CategoricalField, Schema
 
 log = logging.getLogger(__name__)
 
@@ -35,14 +35,14 @@ def row_origins(old_folder: Path, old: Schema, new_folder: Path, new: Schema) ->
         for field in fields:
             if field.name in of_old:
                 sources.setdefault(old.vocabulary_of(field.name), field)
-        values = _values(new_folder, name)
+        values = _values(new_folder, new, name)
         for source, field in reversed(sources.items()):  # the first overrides the others
             takers.setdefault(source, []).append(field.name)
             new_ids, old_ids = (
                 np.concatenate(parts)
                 for parts in zip(
                     _buckets(of_old[field.name], field, old, new),
-                    _same_values(_values(old_folder, source), values),
+                    _same_values(_values(old_folder, old, source), values),
                     strict=True,
                 )
             )
@@ -100,16 +100,17 @@ def _same_values(old: pa.Table, new: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     return both["id"].to_numpy(), both["id_old"].to_numpy()
 
 
-def _values(folder: Path, field: str) -> pa.Table:
+def _values(folder: Path, of: Schema, field: str) -> pa.Table:
     """Return `value` and `id` of one field."""
     schema = pa.schema([("value", pa.string()), ("id", pa.int64())])
     parts = [schema.empty_table()]
-    with pq.ParquetFile(folder / VOCABULARY_FILE) as file:
-        for number in range(file.num_row_groups):
-            statistics = file.metadata.row_group(number).column(0).statistics
-            if statistics is not None and not statistics.min <= field <= statistics.max:
-                continue
-            group = file.read_row_group(number, columns=["field", "value", "id"])
-            of_field = group.filter(pc.equal(group["field"].cast(pa.string()), field))
-            parts.append(of_field.select(["value", "id"]).cast(schema))
+    for name in of.vocabulary_files:
+        with pq.ParquetFile(folder / name) as file:
+            for number in range(file.num_row_groups):
+                statistics = file.metadata.row_group(number).column(0).statistics
+                if statistics is not None and not statistics.min <= field <= statistics.max:
+                    continue
+                group = file.read_row_group(number, columns=["field", "value", "id"])
+                of_field = group.filter(pc.equal(group["field"].cast(pa.string()), field))
+                parts.append(of_field.select(["value", "id"]).cast(schema))
     return pa.concat_tables(parts)

@@ -208,7 +208,7 @@ def _open_dataset(manifest: Manifest, config: Config) -> tuple[Path, Schema]:
     """Return the prepared folder that the source was trained on, and its schema. Raise ValueError for another one."""
     old_folder = Path(config.train.init_dataset or manifest.dataset)
     try:
-        old = read_schema(old_folder)
+        old = read_schema(old_folder).with_ids(manifest.data["vocabulary_size"])
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"{error}: rows are mapped by that folder's vocabulary; give its new path with train.init_dataset=DIR"

@@ -234,13 +234,13 @@ def test_the_memory_of_another_dense_optimizer_is_refused(start, trained, tiny_s
         start(tiny_schema, tiny_dataset, trained[0], *words)
 
 
-def test_a_field_s_values_are_found_among_row_groups_by_the_field_s_name(tmp_path):
+def test_a_field_s_values_are_found_among_row_groups_by_the_field_s_name(tmp_path, tiny_schema):
     """Values that sort before the field's name do not hide their group."""
     fields = ["b", "b", "c", "c", "d"]
     table = pa.table({"field": fields, "value": ["a", "", "a", "aa", "z"], "id": range(5)})
     pq.write_table(table, tmp_path / VOCABULARY_FILE, row_group_size=2)
-    assert _values(tmp_path, "c").to_pydict() == {"value": ["a", "aa"], "id": [2, 3]}
-    assert _values(tmp_path, "none").num_rows == 0
+    assert _values(tmp_path, tiny_schema, "c").to_pydict() == {"value": ["a", "aa"], "id": [2, 3]}
+    assert _values(tmp_path, tiny_schema, "none").num_rows == 0
 
 
 def test_a_folder_that_moved(start, trained, other_dataset, tiny_dataset, tmp_path, tiny_config, tiny_schema):

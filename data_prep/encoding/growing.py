@@ -1,0 +1,148 @@
+"""A vocabulary in use that takes the new values of a log's parts, which get ids as `prepare --extend` gives them.
+
+What is there is not written again: each part's values are a file beside those before, and schema.json names them all.
+So the schema of any earlier moment is the same one with fewer ids (`Schema.with_ids`).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from common.files import make_folder, sync_folder
+from data_prep.encoding.encoder import RowEncoder
+from data_prep.encoding.fit import new_values
+from data_prep.encoding.lookup_file import LOOKUP_FILE
+from data_prep.encoding.prepared_vocabulary import open_encoder, open_vocabulary
+from data_prep.encoding.vocabulary import FieldVocabulary, ids_dtype, write_lookup_tables
+from data_prep.encoding.vocabulary_file import VocabularyWriter
+from data_prep.kernels.parsed import MISSING, ParsedRows
+from data_prep.kernels.strings import Strings, concatenate_strings
+from data_prep.options.columns import CategoricalColumn
+from data_prep.prepared.data_files import data_file, write_schema
+from data_prep.prepared.schema import SCHEMA_FILE, Schema, added_file_name, read_schema
+from data_prep.statistics.statistics import LogStatistics
+from data_prep.statistics.value_counts import count_numbers, count_texts
+
+_ANY_BYTES = 1 << 62  # the counts of a part stay in memory
+
+
+def open_to_grow(prepared: Path, folder: Path, vocabulary_size: int | None) -> Schema:
+    """Make `folder` a prepared folder whose vocabulary can grow, and return its schema.
+
+    Its other files are links to those of `prepared`. With a `vocabulary_size` it may have grown before: what was added
+    after so many ids is forgotten. None begins with the vocabulary of `prepared`.
+    """
+    schema = read_schema(prepared)
+    if folder.resolve() != prepared.resolve():
+        make_folder(folder)
+        for file in schema.all_files():
+            _link(prepared / file.name, folder / file.name)
+        if vocabulary_size is None or not (folder / SCHEMA_FILE).exists():
+            write_schema(schema, folder)
+    schema = read_schema(folder)
+    kept = schema if vocabulary_size is None else schema.with_ids(vocabulary_size)
+    if kept != schema:
+        write_schema(kept, folder)  # before a file that it named is written again
+    return kept
+
+
+class GrowingVocabulary:
+    """The vocabulary of a folder of `open_to_grow`: its newest `schema`, and the `encoder` of rows with labels."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.schema, self._options, _ = open_vocabulary(folder)
+        self.encoder: RowEncoder = open_encoder(folder, with_labels=True)
+
+    def add_values_of(self, parts: Sequence[ParsedRows]) -> int:
+        """Give ids to the values that are new and frequent enough in all rows of `parts`. Return how many those are.
+
+        They are on disk then. Raises ValueError if a cross has too many values, or ids would need another dtype.
+        """
+        fields = self._new_fields(parts)
+        num_new = sum(len(field.values) for _, field in fields)
+        if not num_new:
+            return 0
+        schema = self.schema
+        if ids_dtype(schema.vocabulary_size + num_new) != schema.ids_dtype:
+            raise ValueError(
+                f"{schema.vocabulary_size + num_new:,} ids do not fit in {schema.ids_dtype}, which the run began with; "
+                "prepare the newer log anew, and train from it"
+            )
+        name = added_file_name(schema.vocabulary_size)
+        self._write(name, [field for _, field in fields])
+        added = {field.name: field.id_ranges for _, field in fields}
+        owners = [column.shares or column.name for column in self._options.categorical_columns]
+        self.schema = replace(
+            schema,
+            categorical=tuple(
+                replace(field, id_ranges=(*field.id_ranges, *added.get(owner, ())))
+                for field, owner in zip(schema.categorical, owners, strict=True)
+            ),
+            vocabulary_size=schema.vocabulary_size + num_new,
+            other_files=(*schema.other_files, data_file(self.folder, name)),
+        )
+        write_schema(self.schema, self.folder)
+        with tempfile.TemporaryDirectory(prefix="vocabulary-") as folder:
+            tables = write_lookup_tables((self._with_missing(*each) for each in fields), Path(folder) / LOOKUP_FILE)
+            self.encoder = self.encoder.with_added(tables, Path(folder))
+        return num_new
+
+    def _new_fields(self, parts: Sequence[ParsedRows]) -> list[tuple[CategoricalColumn, FieldVocabulary]]:
+        """Return the new values of each vocabulary with their ids."""
+        options, next_id = self._options, self.schema.vocabulary_size
+        counted = LogStatistics(options, Path(), _ANY_BYTES)
+        for rows in parts:
+            all_rows = np.ones(len(rows.labels), np.bool_)
+            counted.values.add(count_numbers(rows, options, all_rows))
+            counted.texts.add(count_texts(rows, options, all_rows))
+        known = {field.name: field for field in self.schema.categorical}
+        fields = []
+        for column in options.vocabularies:
+            of_field, is_known = known[column.name], partial(self._is_known, column.place)
+            new = new_values(counted, options, column, of_field.num_values - 1, is_known)
+            id_ranges = ((next_id, next_id + len(new[0])),) if len(new[0]) else ()
+            fields.append((column, FieldVocabulary(column.name, of_field.oov_ids, id_ranges, *new)))
+            next_id += len(new[0])
+        return fields
+
+    def _is_known(self, place: int, values: np.ndarray | Strings) -> np.ndarray:
+        return self.encoder.knows(values, place)
+
+    def _write(self, name: str, fields: Sequence[FieldVocabulary]) -> None:
+        partial_path = self.folder / f".{name}.partial"
+        writer = VocabularyWriter(partial_path, self._options.categorical_columns)
+        for field in fields:
+            if len(field.values):
+                writer.add(field)
+        writer.finish()
+        sync_folder(partial_path)
+        partial_path.replace(self.folder / name)
+        sync_folder(self.folder)
+
+    def _with_missing(self, column: CategoricalColumn, field: FieldVocabulary) -> FieldVocabulary:
+        """Return a field with the missing value before the others, which every search table has."""
+        missing_id = self.encoder.missing_id(column.is_text, column.place)
+        values, texts = np.concatenate([[MISSING], field.values]), field.texts
+        if texts is not None:
+            texts = concatenate_strings([Strings.of([b""]), texts])
+            values = np.concatenate([[MISSING], 1 + field.values])
+        ranges = ((missing_id, missing_id + 1), *field.id_ranges)
+        return FieldVocabulary(field.name, field.oov_ids, ranges, values, np.concatenate([[0], field.counts]), texts)
+
+
+def _link(target: Path, link: Path) -> None:
+    """Make a symbolic link, which appears whole or not at all."""
+    target = target.resolve()
+    if not link.is_symlink() or link.readlink() != target:
+        make_folder(link.parent)
+        beside = link.with_name(f".{link.name}.partial")
+        beside.unlink(missing_ok=True)
+        beside.symlink_to(target)
+        beside.replace(link)

@@ -1,0 +1,185 @@
+"""A vocabulary that grows part by part has the ids that `prepare --vocabulary --extend` gives, part after part."""
+
+import dataclasses
+import itertools
+import random
+import shutil
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from common.files import checksum
+from data_prep.encoding.encoder import ParsedRows
+from data_prep.encoding.growing import GrowingVocabulary, open_to_grow
+from data_prep.encoding.prepared_vocabulary import open_encoder
+from data_prep.kernels.parsed import Chunk
+from data_prep.options.log_format import LogFormat
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.prepare import prepare
+from data_prep.prepared.data_files import damaged_files
+from data_prep.prepared.schema import read_schema
+
+ALL_TRAINED = {"train_fraction": 1, "valid_fraction": 0, "test_fraction": 0}
+FORMAT = LogFormat(
+    columns={"click": "label", "hex": "hex32", "site": "string", "from": "string", "tags": "list", "n": "integer"},
+    separator=",",
+    shares={"from": "site"},
+)
+OPTIONS = PrepareOptions(
+    data=FORMAT,
+    min_count=2,
+    oov_buckets=3,
+    integer_buckets=True,
+    crosses=(("hex", "site"),),
+    field_max_size={"tags": 9},
+    workers=1,
+    **ALL_TRAINED,
+)
+
+
+def lines_of(chance, num_rows, day):
+    """Rows whose values are born and die with the days."""
+    rows = []
+    for _ in range(num_rows):
+        site, origin = (chance.choice(["", f"s{day + chance.randrange(6)}", f"é{chance.randrange(90)}"]) for _ in "ab")
+        value = chance.choice(["", f"{day * 3 + chance.randrange(8):08x}"])
+        tags = "|".join(f"t{day + chance.randrange(9)}" for _ in range(chance.randrange(4)))
+        rows.append(
+            f"{chance.randrange(2)},{value},{site},{origin},{tags},{chance.choice(['', 2 ** chance.randrange(20)])}"
+        )
+    return ("\n".join(rows) + "\n").encode()
+
+
+def parsed(encoder, text):
+    """The rows of a text, in chunks of odd sizes."""
+    lines = text.splitlines(keepends=True)
+    cuts = [0, len(lines) // 3, len(lines)]
+    chunks = [Chunk(0, end - start, b"".join(lines[start:end])) for start, end in itertools.pairwise(cuts)]
+    return [encoder.encode(chunk)[0].rows for chunk in chunks]
+
+
+def ids_of(folder, names=("vocabulary.parquet",)):
+    tables = [pq.read_table(folder / name).to_pydict() for name in names]
+    return {
+        (field, value): (id_, count)
+        for table in tables
+        for field, value, id_, count in zip(table["field"], table["value"], table["id"], table["count"], strict=True)
+    }
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_ids_are_those_of_a_vocabulary_that_each_part_extends(tmp_path, seed):
+    chance = random.Random(seed)
+    texts = [lines_of(chance, 200 if day == 0 else chance.randrange(1, 80), day) for day in range(6)]
+    (tmp_path / "log-0").write_bytes(texts[0])
+    prepare(tmp_path / "log-0", tmp_path / "day-0", OPTIONS)
+    open_to_grow(tmp_path / "day-0", tmp_path / "grown", None)
+    growing, before = GrowingVocabulary(tmp_path / "grown"), {}
+    for day, text in enumerate(texts[1:], 1):
+        (tmp_path / f"log-{day}").write_bytes(text)
+        folder = tmp_path / f"day-{day}"
+        expected = prepare(
+            tmp_path / f"log-{day}", folder, OPTIONS, vocabulary_of=tmp_path / f"day-{day - 1}", extend=True
+        )
+        before = {path.name: path.read_bytes() for path in growing.folder.glob("vocab*")}
+        if chance.random() < 0.5:  # a restart
+            growing = GrowingVocabulary(tmp_path / "grown")
+        size = growing.schema.vocabulary_size
+        assert growing.add_values_of(parsed(growing.encoder, text)) == expected.vocabulary_size - size
+        schema = read_schema(growing.folder)
+        assert schema == growing.schema
+        assert schema.vocabulary_size == expected.vocabulary_size
+        for field, known in zip(schema.categorical, expected.categorical, strict=True):
+            ranges = [each for each in known.id_ranges if each[0] < each[1]]
+            assert dataclasses.replace(field, id_ranges=()) == dataclasses.replace(known, id_ranges=())
+            assert (
+                np.concatenate([np.arange(*each) for each in field.id_ranges]).tolist()
+                == np.concatenate([np.arange(*each) for each in ranges]).tolist()
+            )
+        assert ids_of(growing.folder, schema.vocabulary_files) == ids_of(folder)
+        assert {name: (growing.folder / name).read_bytes() for name in before} == before  # nothing is written again
+        assert list(damaged_files(growing.folder, schema, "vocabulary")) == []
+        lines = Chunk(0, text.count(b"\n"), text)
+        _, found = growing.encoder.encode(lines)
+        for encoder in (open_encoder(folder, True), open_encoder(growing.folder, True)):
+            np.testing.assert_array_equal(found.ids, encoder.encode(lines)[1].ids)
+    assert len(before) > 2
+
+
+def test_against_a_count_by_hand(tmp_path):
+    """Values of one part that come twice in it, by falling count, then by value, field after field."""
+    text = "1,0000000a,a,,x,\n0,0000000a,a,,x,\n"
+    (tmp_path / "log").write_text(text)
+    prepare(tmp_path / "log", tmp_path / "day-0", OPTIONS)
+    open_to_grow(tmp_path / "day-0", tmp_path / "grown", None)
+    growing = GrowingVocabulary(tmp_path / "grown")
+    size = growing.schema.vocabulary_size
+    new = b"1,0000000c,b,c,x|y,\n0,0000000c,,b,y|z,\n0,0000000b,c,c,y|z,\n0,0000000b,c,a,z,\n1,0000000b,once,,z,\n"
+    growing.add_values_of(parsed(growing.encoder, new))
+    ids = ids_of(growing.folder, growing.schema.vocabulary_files[1:])
+    expected = [("hex", "0000000b", 3), ("hex", "0000000c", 2), ("site", "c", 4), ("site", "b", 2)]
+    expected += [("tags", "z", 4), ("tags", "y", 3), ("hex*site", "0000000b*c", 2)]
+    assert ids == {(field, value): (size + place, count) for place, (field, value, count) in enumerate(expected)}
+
+
+def grown_twice(tmp_path):
+    chance = random.Random(3)
+    (tmp_path / "log").write_bytes(lines_of(chance, 200, 0))
+    prepare(tmp_path / "log", tmp_path / "day-0", OPTIONS)
+    schemas = [open_to_grow(tmp_path / "day-0", tmp_path / "grown", None)]
+    growing = GrowingVocabulary(tmp_path / "grown")
+    texts = [lines_of(chance, 80, day) for day in (4, 8)]
+    for text in texts:
+        growing.add_values_of(parsed(growing.encoder, text))
+        schemas.append(growing.schema)
+    return schemas, texts
+
+
+def test_an_earlier_moment_is_the_same_schema_with_fewer_ids(tmp_path):
+    schemas, texts = grown_twice(tmp_path)
+    for schema in schemas:
+        assert schemas[-1].with_ids(schema.vocabulary_size) == schema
+        assert schema.with_ids(schemas[-1].vocabulary_size) == schema
+    lines = Chunk(0, texts[1].count(b"\n"), texts[1])
+    early = open_encoder(tmp_path / "grown", True, schemas[0].vocabulary_size).encode(lines)[1].ids
+    np.testing.assert_array_equal(early, open_encoder(tmp_path / "day-0", True).encode(lines)[1].ids)
+
+
+def test_what_was_added_after_a_moment_is_forgotten_and_added_again_with_the_same_bytes(tmp_path):
+    schemas, texts = grown_twice(tmp_path)
+    grown = tmp_path / "grown"
+    expected = {path.name: checksum(path) for path in grown.iterdir()}
+    for start in (0, 1):
+        open_to_grow(grown, grown, schemas[start].vocabulary_size)
+        growing = GrowingVocabulary(grown)
+        assert growing.schema == schemas[start]
+        for text in texts[start:]:
+            growing.add_values_of(parsed(growing.encoder, text))
+        assert {path.name: checksum(path) for path in grown.iterdir()} == expected
+
+
+def test_a_grown_folder_is_a_base_for_a_preparation_and_its_data_may_move(tmp_path):
+    schemas, texts = grown_twice(tmp_path)
+    grown, moved = tmp_path / "grown", tmp_path / "moved"
+    shutil.move(tmp_path / "day-0", moved)
+    open_to_grow(moved, grown, schemas[2].vocabulary_size)
+    assert read_schema(grown) == schemas[2]
+    assert list(damaged_files(grown, schemas[2])) == []
+    (tmp_path / "next").write_bytes(texts[1])
+    copied = prepare(tmp_path / "next", tmp_path / "out", OPTIONS, vocabulary_of=grown)
+    assert copied.vocabulary_size == schemas[2].vocabulary_size
+    assert ids_of(tmp_path / "out") == ids_of(grown, schemas[2].vocabulary_files)
+    (tmp_path / "later").write_bytes(lines_of(random.Random(9), 80, 20))
+    extended = prepare(tmp_path / "later", tmp_path / "more", OPTIONS, vocabulary_of=grown, extend=True)
+    assert extended.vocabulary_size > schemas[2].vocabulary_size
+    assert ids_of(grown, schemas[2].vocabulary_files).items() <= ids_of(tmp_path / "more").items()
+
+
+def test_rows_without_anything_new_write_nothing(tmp_path):
+    schemas, texts = grown_twice(tmp_path)
+    growing = GrowingVocabulary(tmp_path / "grown")
+    rows: list[ParsedRows] = parsed(growing.encoder, texts[1])
+    assert growing.add_values_of(rows) == 0
+    assert growing.add_values_of([]) == 0
+    assert read_schema(growing.folder) == schemas[2]
