@@ -47,9 +47,10 @@ def arrow_table(rows: Any, log_format: LogFormat | None = None) -> pa.Table | No
         names = [name for name, _ in log_format.fields]
         rows = rows.select(names) if is_table else rows[names]
     try:
-        return _without_views(rows) if is_table else pa.Table.from_pandas(rows, preserve_index=False)
+        table = rows if is_table else pa.Table.from_pandas(rows, preserve_index=False)
     except pa.ArrowException as error:
         raise TypeError(f"a column of the table holds values of several types: {_mixed(rows) or error}") from error
+    return _without_views(table)
 
 
 def _without_views(table: pa.Table) -> pa.Table:
@@ -63,7 +64,10 @@ def _without_views(table: pa.Table) -> pa.Table:
         if pa.types.is_dictionary(of_type):
             dictionaries = [each.dictionary.cast(of_type.value_type) for each in column.chunks]
             pairs = zip(column.chunks, dictionaries, strict=True)
-            column = pa.chunked_array([pa.DictionaryArray.from_arrays(each.indices, texts) for each, texts in pairs])
+            chunks = [
+                pa.DictionaryArray.from_arrays(each.indices, texts, ordered=of_type.ordered) for each, texts in pairs
+            ]
+            column = pa.chunked_array(chunks, of_type)
         else:
             column = column.cast(of_type)
         table = table.set_column(place, table.column_names[place], column)
