@@ -11,11 +11,13 @@ from types import FrameType
 from typing import Any
 
 import httptools
+import msgspec
 import uvicorn
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from app.serving.observed import ID_HEADER, request_id
 from app.serving.options import ServerOptions
 from app.serving.service import LIVE, READY, Service
 
@@ -61,10 +63,12 @@ class Application:
             await asyncio.sleep(POLL_SECONDS)
         if self.service is not None:
             await self.service(scope, receive, send)
-        elif scope["path"] == LIVE:
-            await JSONResponse({})(scope, receive, send)
         else:
-            await JSONResponse({"error": "no model is open"}, 503, {"retry-after": "1"})(scope, receive, send)
+            headers = {ID_HEADER: request_id(scope["headers"])}
+            response = JSONResponse({}, headers=headers)
+            if scope["path"] != LIVE:
+                response = JSONResponse({"error": "no model is open"}, 503, headers | {"retry-after": "1"})
+            await response(scope, receive, send)
 
 
 class Server(uvicorn.Server):
@@ -138,6 +142,14 @@ class BoundedRequests(HttpToolsProtocol):
             return
         if self._bytes_without_body > MOST_HEADER_BYTES or self._discarded_bytes > MOST_DISCARDED_BYTES:
             self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no request, in the form of other errors."""
+        body = msgspec.json.encode({"error": msg})
+        number = request_id(self.scope["headers"] if self.scope else ())
+        head = f"HTTP/1.1 400 Bad Request\r\n{ID_HEADER}: {number}\r\ncontent-type: application/json\r\n"
+        self.transport.write(f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body)
+        self.transport.close()
 
     def _decline(self, rest: memoryview) -> None:
         """Answer a request that offers another protocol, as `curl --http2` does, by this one, and parse what follows.

@@ -1,13 +1,23 @@
-"""Counts of requests, rows and scores for Prometheus and the page, and the drift of the rows from the held-out rows."""
+"""Counts of requests, rows and scores for Prometheus and the page, the drift of the rows from the held-out rows, and
+the access log: a line of JSON for each request on standard output, and the ids by which callers find theirs.
+
+Of what a client has sent, a line has the id alone: no value of a row, no other header, and an address by its form.
+"""
 
 from __future__ import annotations
 
 import mmap
 import os
+import random
+import re
 import time
 from bisect import bisect_left
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -27,6 +37,10 @@ WINDOW_ROWS = 100_000  # of drift: the last one to two times as many rows
 POINTS, POINT_SECONDS = 60, 2  # of the page's charts
 _SLOTS = 64  # of a worker, one a point: the last POINTS are whole
 _REFUSALS = (429, 503, 504)
+ID_HEADER = "x-request-id"
+_ID = re.compile(rb"[A-Za-z0-9._:/+=@~-]{1,128}")
+_TRACE = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")  # W3C's
+_STANDARD_OUTPUT = 1
 
 
 class Recent:
@@ -208,3 +222,33 @@ class Observed:
             if not sample.name.endswith("_created")
         ]
         return {"samples": samples, "drift": drift, "recent": self.recent.series()}
+
+
+def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """Return the id of a request: its x-request-id, the trace's of its traceparent, or a new one if neither is right.
+
+    An id has up to 128 letters, digits and ._:/+=@~- so that it can stand in any log.
+    """
+    found = dict(headers)
+    if _ID.fullmatch(given := found.get(b"x-request-id", b"")):
+        return given.decode()
+    trace = _TRACE.fullmatch(found.get(b"traceparent", b""))
+    return trace[1].decode() if trace else f"{random.getrandbits(128):032x}"
+
+
+def log_request(number: str, method: str, route: str, status: int, rows: int | None, seconds: float) -> None:
+    """Write a line. `rows` is the number of those that were scored.
+
+    In one write, so that lines of several processes are whole. A reader that has gone costs no client an answer.
+    """
+    line = {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "request_id": number,
+        "method": method,
+        "route": route,
+        "status": status,
+        "rows": rows,
+        "milliseconds": round(seconds * 1e3, 3),
+    }
+    with suppress(OSError):
+        os.write(_STANDARD_OUTPUT, msgspec.json.encode(line) + b"\n")

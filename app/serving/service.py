@@ -25,14 +25,13 @@ from app.scoring.bundle_model import Scored
 from app.scoring.explain import FieldEffect
 from app.scoring.predictor import Predictor, probabilities
 from app.serving import openapi
-from app.serving.access_log import ID_HEADER, log_request, request_id
 from app.serving.batching import HUGE_BODY, LOOP_BYTES, Batcher, score_together
 from app.serving.decoding import Decode, DecodingProcess, decode_checked, decode_rows, decode_tensors
 from app.serving.forms import FORMS, json_rows, packed, tensors
 from app.serving.forms.form import RequestError, RowsToScore, decode_json, rows_to_chunk
 from app.serving.forms.tensors import HEADER_LENGTH
 from app.serving.generations import Generations
-from app.serving.observed import Observed
+from app.serving.observed import ID_HEADER, Observed, log_request, request_id
 from app.serving.options import ADMIN_PATHS, Limits, ServerOptions
 from data_prep.options.log_format import LogFormat
 

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import signal
 import socket
 import threading
@@ -45,8 +46,9 @@ sys.exit(main(add_arguments, "app.cli.serve"))
 def test_a_service_whose_model_is_being_opened_is_live_and_not_ready(project, tiny_bundle, tmp_path):
     command = ["-c", OPENS_LATE, tiny_bundle, "--port", "0", tmp_path / "may-open"]
     with running(command, project, is_open=False) as (_, port), ThreadPoolExecutor() as pool:
-        assert get(port, "/v2/health/live") == 200
-        assert get(port, "/v2/health/ready") == 503
+        for path, status in (("live", 200), ("ready", 503)):
+            answer = httpx.get(f"http://127.0.0.1:{port}/v2/health/{path}", headers={"x-request-id": "mine"})
+            assert (answer.status_code, answer.headers["x-request-id"]) == (status, "mine")
         waiting = pool.submit(get, port, "/v1/status")
         time.sleep(0.2)
         assert not waiting.done()
@@ -135,6 +137,18 @@ def test_administration_has_a_port_of_its_own(serve, tiny_bundle):
 )
 def test_requests_for_another_host_are_refused(port, head, status):
     assert raw(port, head)[9:12] == status
+
+
+def test_what_is_no_request_has_an_id_too(port):
+    head = b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\nx-request-id: mine\r\n"
+    assert b"\r\nx-request-id: mine\r\n" in raw(port, head + b"accept: */*\r\nb\x00d: 1\r\n\r\n")
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.sendall(head + b"\r\n")
+        assert b"\r\nx-request-id: mine\r\n" in connection.recv(4096)
+        connection.sendall(b"no request\r\n\r\n")
+        bad = connection.recv(4096)
+    assert re.search(rb"\r\nx-request-id: [0-9a-f]{32}\r\n", bad)
+    assert bad.endswith(b'\r\n\r\n{"error":"Invalid HTTP request received."}')
 
 
 LOCAL, OPEN = {"host": "127.0.0.1"}, {"host": "0.0.0.0"}
