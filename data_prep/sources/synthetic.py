@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import TypeAlias
 
@@ -161,7 +161,7 @@ def synthesize(
         paths = [output / f"part-{number:05d}.txt" for number in range(-(-rows // part_rows))]
     pieces = [_pieces(first, min(first + (part_rows or rows), rows)) for first in range(0, rows, part_rows or rows)]
     clicks = 0
-    made = _made_in_order(log, list(chain.from_iterable(pieces)), output.suffix == ".gz", workers)
+    made = _made_in_order(log, list(chain.from_iterable(pieces)), paths[0].suffix == ".gz", workers)
     with progress_bar(
         total=rows, desc="synthesize", unit=" rows", unit_scale=True, disable=not show_progress
     ) as progress:
@@ -219,29 +219,34 @@ def _write(path: Path, made: Iterator[Made], pieces: list[Piece]) -> Iterator[pa
 
 
 def _made_in_order(log: SyntheticLog, pieces: list[Piece], compress: bool, workers: int) -> Iterator[Made]:
-    """Yield text, probabilities and labels of each piece. At most two pieces a worker are in memory."""
-    if workers == 1 or len(pieces) == 1:
-        yield from (_make(log, piece, compress) for piece in pieces)
+    """Yield text, probabilities and labels of each piece. At most two blocks a worker are in memory."""
+    blocks = [list(of_block) for _, of_block in groupby(pieces, lambda piece: piece[0] // BLOCK_ROWS)]
+    if workers == 1 or len(blocks) == 1:
+        yield from chain.from_iterable(_make(log, of_block, compress) for of_block in blocks)
         return
     # "spawn", as a forked copy of a process with pyarrow's threads running may hang.
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        pending: deque[Future[Made]] = deque()
-        for piece in pieces:
-            pending.append(pool.submit(_make, log, piece, compress))
+        pending: deque[Future[list[Made]]] = deque()
+        for of_block in blocks:
+            pending.append(pool.submit(_make, log, of_block, compress))
             if len(pending) == 2 * workers:
-                yield pending.popleft().result()
+                yield from pending.popleft().result()
         while pending:
-            yield pending.popleft().result()
+            yield from pending.popleft().result()
 
 
-def _make(log: SyntheticLog, piece: Piece, compress: bool) -> Made:
-    block, start = divmod(piece[0], BLOCK_ROWS)
-    made, rows = draw_block(log, block), slice(start, start + piece[1] - piece[0])
-    text = block_text(made, rows)
-    if compress:
-        # Each block is a gzip member of its own; a reader sees them as one stream (RFC 1952, 2.2).
-        text = gzip.compress(text, GZIP_LEVEL, mtime=0)
-    return text, made.probability[rows], made.label[rows]
+def _make(log: SyntheticLog, pieces: list[Piece], compress: bool) -> list[Made]:
+    """Return the pieces of one block."""
+    block = pieces[0][0] // BLOCK_ROWS
+    drawn, made = draw_block(log, block), list[Made]()
+    for start, end in pieces:
+        rows = slice(start - block * BLOCK_ROWS, end - block * BLOCK_ROWS)
+        text = block_text(drawn, rows)
+        if compress:
+            # Each piece is a gzip member of its own; a reader sees them as one stream (RFC 1952, 2.2).
+            text = gzip.compress(text, GZIP_LEVEL, mtime=0)
+        made.append((text, drawn.probability[rows], drawn.label[rows]))
+    return made
 
 
 def _uniforms(seed: int, block: int, streams: int) -> np.ndarray:

@@ -292,6 +292,18 @@ def test_parts_are_the_log_in_pieces(tmp_path):
     assert parts.clicks == whole.clicks
 
 
+def test_a_block_is_drawn_once_for_all_its_parts(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(synthetic, "draw_block", lambda log, block: drawn.append(block) or draw_block(log, block))
+    synthesize(tmp_path / "parts", BLOCK_ROWS + 8, workers=1, part_rows=10_000)
+    assert drawn == [0, 1]
+
+
+def test_parts_in_a_folder_named_like_a_compressed_file_are_text(tmp_path):
+    parts = synthesize(tmp_path / "parts.gz", 20, workers=1, part_rows=10)
+    assert [len(path.read_text().splitlines()) for path in sorted(parts.log_path.glob("*.txt"))] == [10, 10]
+
+
 def test_parts_are_not_written_beside_other_files(tmp_path):
     (tmp_path / "old.txt").touch()
     with pytest.raises(FileExistsError, match="it is there and no empty folder; name another one"):
