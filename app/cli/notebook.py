@@ -158,7 +158,7 @@ def sweep(
 ) -> pd.DataFrame:
     """Train a run for each point of `values` as `python -m app sweep`, and return a pandas table, the best run first.
 
-    `values` are lists by the names of settings, such as {"loss.l2_coef": [1e-3, 1e-2]}; `options` are those of a
+    `values` are lists by the names of settings, such as {"loss.l2_coef": [1e-3, 1e-2]}. `options` are those of a
     sweep's file: runs, seed, parallel, rungs, keep. A line has the run's folder, its settings, its metrics on valid at
     its best epoch, and what it took. The runs are other processes. The same call resumes. Raises ValueError for wrong
     settings, KeyboardInterrupt after Ctrl-C, with the runs saved.

@@ -19,7 +19,7 @@ import numpy as np
 
 from app.scoring.bundle_model import BundleModel
 from app.scoring.explain import changes_of_logits
-from common.hashing import mix64
+from common.hashing import GOLDEN, mix64
 from common.text import number_text
 from data_prep.encoding.encoder import Chunk, ParsedRows
 from data_prep.options.log_format import LogFormat
@@ -35,7 +35,6 @@ VALUES = 20  # of a category, those with the largest mean changes
 RARE = 1_000  # a value that fewer than one of so many rows have is no strong one: its mean is chance
 ROWS = 100_000  # of a log
 _SHOWN = 3  # cells of a column, as a line of text
-_SEEDS = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True)
@@ -137,7 +136,7 @@ class _Sample:
     """The lines whose keys, random numbers made of their numbers and a seed, are the smallest."""
 
     def __init__(self, most_rows: int, seed: int) -> None:
-        self.num_lines, self._most_rows, self._seed = 0, most_rows, np.uint64(seed * _SEEDS % 2**64)
+        self.num_lines, self._most_rows, self._seed = 0, most_rows, np.uint64(seed * int(GOLDEN) % 2**64)
         self._bound = np.uint64(2**64 - 1)  # no larger key is among them
         self._drawn: list[tuple[np.ndarray, Chunk]] = []
 

@@ -101,7 +101,7 @@ class DecodingProcess:
         return self._connection
 
     def _killed(self, status: int, message: str) -> RequestError:
-        """End the process; the next body starts another. Return the error of this one."""
+        """End the process, and return the error of its body. The next body starts another process."""
         log.warning("%s", message)
         self.close()
         return RequestError(status, message)

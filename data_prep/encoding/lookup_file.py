@@ -9,7 +9,7 @@ import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,6 @@ from numpy.typing import NDArray
 from data_prep.execution.pieces import storable
 from data_prep.kernels.numpy_kernels import FieldLookup, StringLookup
 from data_prep.kernels.strings import Strings, concatenate_strings, group_equal
-
-if TYPE_CHECKING:
-    pass
 
 LOOKUP_FILE = "lookup.bin"
 _ALIGNMENT = 8  # of each array in the file

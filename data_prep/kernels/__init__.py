@@ -1,3 +1,4 @@
 """The functions of arrays that take most of the time: parsed (the arrays), strings, lists, crosses, parse,
-numpy_kernels (NumPy), native (C++, csrc/; it chooses one of the two), counting and native_counting (of training rows).
+numpy_kernels (NumPy), native (C++, csrc/, and the choice between the two), counting and native_counting (of training
+rows).
 """

@@ -194,7 +194,7 @@ SCORE = b"POST /v1/score HTTP/1.1\r\nhost: localhost\r\n"
 
 
 def test_an_offer_of_another_protocol_is_answered_by_http_1(port, golden, golden_scores):
-    """As Java's client and `curl --http2` send it: the body in another packet, and a second request behind it."""
+    """Send the body in another packet and a second request behind it, as Java's client and `curl --http2` do."""
     body = json.dumps({"rows": golden.to_pylist()}).encode()
     offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n"
     head = SCORE + offer + b"content-length: %d\r\n\r\n" % len(body)

@@ -116,7 +116,7 @@ def test_a_process_that_fails_is_named_and_replaced(monkeypatch, code, status, m
 
 
 def test_a_large_body_is_answered_when_every_process_is_told_to_end(serve, tiny_bundle, golden, eventually):
-    """As systemd tells them."""
+    """End the process that decodes too, as systemd does."""
     rows = golden.to_pylist() * 60  # 2 MiB
     with serve(tiny_bundle, "--deadline-ms", "60000") as (process, port), ThreadPoolExecutor(1) as sender:
         body = json.dumps({"rows": rows}).encode()

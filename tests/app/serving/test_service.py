@@ -119,7 +119,7 @@ def test_logits_are_those_of_the_predictor_in_every_form_of_rows(client, golden,
 @pytest.mark.parametrize("names", [["score"], ["logit"], ["score", "logit"], ["logit", "score"]])
 @pytest.mark.parametrize("binary", list(itertools.product([False, True], repeat=2)))
 def test_outputs_are_as_a_v2_request_asks(client, golden, golden_scores, golden_logits, names, binary):
-    """Each as numbers of JSON or as binary data, in the order of the request."""
+    """Ask for each as numbers of JSON or as binary data. They come in the order of the request."""
     of_model = {"score": golden_scores, "logit": golden_logits}
     wanted = [{"name": n, "parameters": {"binary_data": b}} for n, b in zip(names, binary, strict=False)]
     answer = client.post("/v2/models/clicks/infer", json={**infer_of(golden), "outputs": wanted})
