@@ -1,5 +1,5 @@
 // Draw the charts of a page with Bokeh, each when it comes near the window: a page may hold a hundred of them. Paper gets
-// drawings of its own width, made one after the other in the background: a browser that prints waits for no script.
+// drawings of its own width.
 // M. Okabe, K. Ito, "Color universal design", 2008; dashes tell lines apart where colours do not.
 const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#b0508c", "#b07800", "#2b8fc4", "#7a4fb5", "#5c5c5c"];
 const DASHES = ["solid", "solid", "7 3", "2 3", "9 3 2 3", "12 4", "4 2", "1 2"];
@@ -168,11 +168,13 @@ async function drawForPaper(place) {
   document.body.append(sheet);
   const plot = makePlot(sheet, drawingOf(place));
   plot.toolbar_location = null;
-  const view = await Bokeh.Plotting.show(plot, sheet);
+  const view = await Bokeh.require("core/build_views").build_view(plot, { parent: null });
+  view.build(sheet);
   const svg = view.export("svg").canvas;
   svg.setAttribute("viewBox", `0 0 ${svg.getAttribute("width")} ${svg.getAttribute("height")}`);
   svg.setAttribute("class", "paper");
   place.nextElementSibling.after(svg);
+  view.remove();
   sheet.remove();
 }
 
@@ -182,7 +184,5 @@ const near = new IntersectionObserver(
   { rootMargin: "1000px" },
 );
 places.forEach((place) => near.observe(place));
-const waiting = [...places];
-const drawNextForPaper = () =>
-  waiting.length && drawForPaper(waiting.shift()).then(() => setTimeout(drawNextForPaper, 50));
-setTimeout(drawNextForPaper, 500);
+// A browser that prints waits for the promises of this listener, but for no timer and no frame, as Plotting.show needs.
+addEventListener("beforeprint", () => places.forEach(drawForPaper), { once: true });
