@@ -8,7 +8,7 @@ ones that the settings of `train.auto` were chosen on; --log adds others. The de
 proposes. Its lines are shuffled and cut into ten parts: a fold tests on two, chooses the epoch, the baseline's penalty
 and what else there is to choose on a third, and trains on seven. LightGBM has its defaults, 300 rounds, and the same
 rows and columns: numbers, codes of categories, a list as one column for each value. An interval is Student's, over the
-folds. Folds already in --work are not repeated.
+folds; those of several shuffles share rows, so theirs is too narrow. Folds already in --work are not repeated.
 """
 
 from __future__ import annotations
@@ -90,14 +90,15 @@ def prepare_fold(header: str, lines: list[str], data: Any, fold: int, folder: Pa
     """Return the prepared folder of a fold, made if it does not exist."""
     output = folder / f"prepared-{fold}"
     if not output.is_dir():
-        order = np.random.default_rng(1).permutation(len(lines))
+        order = np.random.default_rng(1 + fold // FOLDS).permutation(len(lines))
         log = folder / "log"
         shutil.rmtree(log, ignore_errors=True)
         log.mkdir(parents=True)
         for part, rows in enumerate(np.array_split(order, PARTS)):
             name = f"part-{part}.csv"
             (log / name).write_text(header + "".join(lines[row] for row in rows), encoding="utf-8")
-        tested = [2 * fold, 2 * fold + 1]
+        place = 2 * (fold % FOLDS)
+        tested = [place, place + 1]
         prepare(
             str(log),
             output,
@@ -105,7 +106,7 @@ def prepare_fold(header: str, lines: list[str], data: Any, fold: int, folder: Pa
             data,
             split="files",
             test_files=tuple(f"part-{part}.csv" for part in tested),
-            valid_files=(f"part-{(2 * fold + 2) % PARTS}.csv",),
+            valid_files=(f"part-{(place + 2) % PARTS}.csv",),
         )
         shutil.rmtree(log)
     return output
@@ -226,7 +227,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", nargs="*", choices=tuple(TABLES), default=tuple(TABLES))
     parser.add_argument("--log", nargs="*", default=[], metavar="FILE[=LABEL]", help="other tables")
-    parser.add_argument("--folds", type=int, default=FOLDS)
+    parser.add_argument("--folds", type=int, default=FOLDS, help="every five are of another shuffle of the lines (5)")
     parser.add_argument("--set", nargs="*", default=[], metavar="section.key=value", help="changes to auto.yaml")
     parser.add_argument("--threads", type=int, default=0, help="of a run; 0: all cores")
     parser.add_argument("--work", type=Path, help="prepared folders and figures; default: a new one, removed")
