@@ -1,10 +1,11 @@
 """Settings that follow from the prepared table, with `train.auto=true` (configs/auto.yaml).
 
 Two sizes were searched by hand (docs/recipes.md): a hundred thousand rows and four million. What lies between is
-interpolated in the logarithm of the rows, what lies outside has the values of the nearer size. Three rules carry a
+interpolated in the logarithm of the rows, what lies outside has the values of the nearer size. Four rules carry a
 setting to another table. Fewer rows take as many steps, in smaller batches. L2 on the whole table is added to the mean
 loss, so it falls as 1 / rows: it is the weight of so many rows, more the more fields the deep part sees, and never of
-more than a tenth of the rows. FTRL sums gradients of batch means, so its l1 and l2 fall as 1 / batch size.
+more than a tenth of the rows. FTRL sums gradients of batch means, so its l1 and l2 fall as 1 / batch size. Crosses are
+seen by both parts, with an L2 and epochs of their own.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from app.config.config import Config
 from common import settings
-from data_prep.prepared.schema import Schema
+from data_prep.prepared.schema import CategoricalField, Schema
 
 _FEW, _MANY = 94_000, 4_000_000  # training rows of the two sizes
 _STEPS = 94  # of an epoch at least: those of the smaller size. 24 hold Adult 0.010 AUC lower, 188 change nothing
@@ -27,6 +28,9 @@ _L1_FOR_MANY = 1e-3  # of the wide part, in batches of 2,000: values seen a few 
 # With fewer rows, and fewer rows for a value of the other fields, no part sees the fields of prepare.integer_buckets.
 # On 94,000 rows of Criteo's log, 1.6 a value, they cost 0.0015 AUC. On tables with 5 to 850 they gain 0 to 0.005.
 _ROWS_FOR_BUCKETS, _ROWS_OF_VALUE_FOR_BUCKETS = 200_000, 3
+# With crosses, which the deep part sees too. Their values have few rows, as those of Criteo's log: with the L2 of the
+# other fields the deep part learns noise, in 12 epochs by heart. A tenth of 14,000 rows keeps the crosses' rows near 0.
+_EPOCHS_OF_FEW, _EPOCHS_OF_FEW_WITH_CROSSES, _L2_SHARE_WITH_CROSSES = 12, 8, 0.07
 _FINAL_FACTOR = 0.05  # of the learning rates, at the end of the last epoch
 _FEW_STEPS = 100  # after fewer a model has hardly begun to learn
 
@@ -57,18 +61,21 @@ def settings_by_rows(schema: Schema, epochs: int = 0, batch_size: int = 0) -> di
 
     searched_batch_size = round(between(1000, 2000), -2)
     batch_size = batch_size or int(min(searched_batch_size, max(num_rows // _STEPS, 1)))
-    epochs = epochs or round(between(12, 3))
     width = 2 ** round(math.log2(between(64, 256)))
     seen = _seen_fields(schema, num_rows)
-    num_deep = len(seen.get("deep_fields", [field for field in schema.categorical if not field.cross]))
-    l2_rows = min(_MOST_L2_ROWS, _L2_ROWS_OF_FIELD * num_deep, _L2_SHARE_OF_ROWS * num_rows)
+    if any(field.cross for field in seen):
+        few_epochs, l2_rows = _EPOCHS_OF_FEW_WITH_CROSSES, min(_MOST_L2_ROWS, _L2_SHARE_WITH_CROSSES * num_rows)
+    else:
+        few_epochs = _EPOCHS_OF_FEW
+        l2_rows = min(_MOST_L2_ROWS, _L2_ROWS_OF_FIELD * len(seen), _L2_SHARE_OF_ROWS * num_rows)
+    epochs = epochs or round(between(few_epochs, 3))
     schedule = {
         "name": "cosine",
         "decay_steps": max(1, epochs * math.ceil(num_rows / batch_size)),
         "final_factor": _FINAL_FACTOR,
     }
     return {
-        "model": {"embedding_dim": 8, "hidden_widths": [width, width // 2], **seen},
+        "model": {"embedding_dim": 8, "hidden_widths": [width, width // 2], **_parts(schema, seen)},
         "loss": {"l2_coef": float(f"{l2_rows / max(num_rows, 1):.3g}")},
         "wide_optimizer": {
             "name": "ftrl",
@@ -84,15 +91,19 @@ def settings_by_rows(schema: Schema, epochs: int = 0, batch_size: int = 0) -> di
     }
 
 
-def _seen_fields(schema: Schema, num_rows: int) -> dict[str, Any]:
+def _seen_fields(schema: Schema, num_rows: int) -> list[CategoricalField]:
     buckets = {f"{numeric.source}_bucket" for numeric in schema.numeric}
-    seen = [field for field in schema.categorical if field.name not in buckets]
-    wide, deep = [field.name for field in seen], [field.name for field in seen if not field.cross]
-    num_values = sum(field.num_values for field in seen if not field.cross)
+    others = [field for field in schema.categorical if field.name not in buckets]
+    num_values = sum(field.num_values for field in others if not field.cross)
     enough = min(_ROWS_FOR_BUCKETS, _ROWS_OF_VALUE_FOR_BUCKETS * num_values)
-    if num_rows >= enough or len(seen) == len(schema.categorical):
+    return list(schema.categorical) if num_rows >= enough else others
+
+
+def _parts(schema: Schema, seen: list[CategoricalField]) -> dict[str, Any]:
+    """Return the settings of fields with which both parts see `seen`."""
+    if len(seen) == len(schema.categorical) and not any(field.cross for field in seen):
         return {}
-    return {"wide_fields": wide, "deep_fields": deep}
+    return {part: [field.name for field in seen] for part in ("wide_fields", "deep_fields")}
 
 
 def describe_by_rows(config: Config, num_rows: int) -> str:

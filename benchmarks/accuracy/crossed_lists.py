@@ -3,8 +3,7 @@
     python -m benchmarks.accuracy.crossed_lists [--rows 40000] [--seeds 1] [--work FOLDER]
 
 Each log is prepared without crosses, and with [[user, genres]] as a mean and as a sum over a row's pairs. The recipe
-few_rows is trained on each, with a wide part that lets the weights of pairs grow, which some tens of rows have. It is
-compared with logistic regression on the same rows.
+auto is trained on each and compared with logistic regression on the same rows.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from benchmarks.accuracy.recipes import ALL, Data, prepare, regression, train
 from benchmarks.harness.commands import CommandServer
 from benchmarks.harness.timing import machine
 
-RECIPE = "few_rows"
-SETTINGS = ("wide_optimizer.learning_rate=0.3", "wide_optimizer.l2=0.003", "train.epochs=20")
+RECIPE = "auto"
 USERS, GENRES, MOST_GENRES = 300, 20, 4
 PREPARED = {"without": (), "mean": ("prepare.crosses=[[user,genres]]",), "sum": ("prepare.crosses=[[user,genres]]",)}
 
@@ -59,7 +57,7 @@ def measure(rows: int, seed: int, commands: CommandServer, work: Path) -> dict[s
         pool = "sum" if name == "sum" else "mean"
         data = Data(f"{name}-{seed}", log, ("--data", str(describe(work, pool)), *crosses))
         prepared = prepare(data, RECIPE, work)
-        model = train(prepared, RECIPE, (*SETTINGS, f"train.seed={seed}"), commands, work)
+        model = train(prepared, RECIPE, (f"train.seed={seed}",), commands, work)
         found[name] = {"wide&deep": model["test"][ALL]["auc"], "regression": regression(prepared)[ALL]["auc"]}
         print(
             f"seed {seed}, cross {name:8}" + "".join(f"  {of} {auc:.4f}" for of, auc in found[name].items()), flush=True

@@ -7,6 +7,7 @@ import pytest
 
 from app.config.by_rows import describe_by_rows, describe_few_steps, resolve_by_rows, settings_by_rows
 from app.config.config import Config
+from app.tables.model_fields import fields_of_model
 from common import settings, yaml_settings
 from data_prep.prepared.schema import CategoricalField, Split
 
@@ -81,9 +82,31 @@ def test_few_rows_take_as_many_steps_as_a_hundred_thousand(resolved, num_rows):
 def test_l2_is_the_weight_of_some_rows_by_fields_and_rows(resolved, num_rows, num_fields, l2_rows):
     schema = resolved.schema(num_rows)
     fields = tuple(CategoricalField(f"F{i}", (0, 1), ((1, 2),)) for i in range(num_fields))
-    crossed = CategoricalField("F0*F1", (0, 1), ((1, 2),), cross=("F0", "F1"))  # for the wide part only
-    schema = dataclasses.replace(schema, categorical=(*fields, crossed))
+    schema = dataclasses.replace(schema, categorical=fields)
     assert settings_by_rows(schema)["loss"]["l2_coef"] * num_rows == pytest.approx(l2_rows, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "l2_rows", "epochs"),
+    [(600, 42, 8), (14_000, 980, 8), (94_000, 1500, 8), (400_000, 1500, 5), (4_000_000, 1500, 3)],
+)
+@pytest.mark.parametrize("num_fields", [2, 26])
+def test_crosses_are_seen_by_both_parts_with_more_l2_and_fewer_epochs(resolved, num_rows, l2_rows, epochs, num_fields):
+    fields = [CategoricalField(f"F{i}", (0, 1), ((1, 2),)) for i in range(num_fields)]
+    crossed = CategoricalField("F0*F1", (0, 1), ((1, 9),), cross=("F0", "F1"), max_length=4)
+    plain = dataclasses.replace(resolved.schema(num_rows), categorical=tuple(fields))
+    with_cross = dataclasses.replace(plain, categorical=(*fields, crossed))
+    chosen, without = settings_by_rows(with_cross), settings_by_rows(plain)
+    model = settings.merge(Config(), chosen, where="train.auto").model
+    assert all(field.wide and field.deep for field in fields_of_model(with_cross, model))
+    assert chosen["loss"]["l2_coef"] * num_rows == pytest.approx(l2_rows, rel=0.01)
+    assert chosen["train"] == without["train"] | {"epochs": epochs}
+    for optimizer in ("wide_optimizer", "deep_optimizer", "tower_optimizer"):
+        steps = {"decay_steps": epochs * math.ceil(num_rows / chosen["train"]["batch_size"])}
+        assert chosen[optimizer] == without[optimizer] | {"schedule": without[optimizer]["schedule"] | steps}
+    assert not {"wide_fields", "deep_fields"} & set(without["model"])
+    fewer = settings_by_rows(with_cross, epochs=2)
+    assert fewer["train"]["epochs"] == 2 and fewer["loss"] == chosen["loss"]
 
 
 def test_what_is_set_counts_and_the_rest_follows_it(resolved):
@@ -119,8 +142,8 @@ def test_buckets_are_seen_where_values_or_the_table_have_rows_enough(resolved):
         model = settings_by_rows(schema)["model"]
         return [model.get(part) for part in ("wide_fields", "deep_fields")]
 
-    assert seen(90_000, 60_000) == seen(199_999, 100_000) == [["C1", "x"], ["C1"]]
-    assert seen(90_000, 30_000) == seen(600, 100) == seen(300_000, 200_000) == [None, None]
+    assert seen(90_000, 60_000) == seen(199_999, 100_000) == [["C1", "x"]] * 2
+    assert seen(90_000, 30_000) == seen(600, 100) == seen(300_000, 200_000) == [["C1", "I1_bucket", "x"]] * 2
     assert "wide_fields" not in settings_by_rows(resolved.schema(1))["model"]  # it has no buckets
 
 
