@@ -26,7 +26,7 @@ from data_prep.encoding.from_table import RawTable, join_table_rows
 
 TIMED_BATCHES = 31  # of which the median is the pace: a pause of a few, as while a model is opened, does not count
 LARGE_BODY = 1 << 16  # bytes: larger ones have a queue of their own, so that small ones do not wait for them
-HUGE_BODY = 1 << 20  # larger ones are decoded in another process, and have a queue of their own too
+HUGE_BODY = 1 << 20  # larger ones too
 LOOP_BYTES = 1 << 14  # of JSON that the event loop itself decodes and scores: 25 rows, 2 ms
 LEAST_QUEUE = 4  # requests that wait, however long they take
 REFUSALS_A_SECOND = 250  # Beyond, a refusal is given later: clients that ask again at once would take all the time

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from app.serving.forms import FORMS, tensors
-from app.serving.forms.form import RequestError, RowsToScore, rejected_row
+from app.serving.forms.form import NameRow, RequestError, RowsToScore, rejected_row
 from app.serving.options import Limits
 from data_prep.encoding.encoder import Chunk
 from data_prep.encoding.from_values import first_rejected
@@ -38,11 +38,7 @@ Decode = Callable[[bytes], tuple[RowsToScore, Any]]  # the rows, and what else t
 
 def decode_rows(content_type: str, log_format: LogFormat, limits: Limits, body: bytes) -> tuple[RowsToScore, None]:
     """Return the rows of a body of /v1/score. Raises RequestError."""
-    form = FORMS[content_type]
-    try:
-        return form.to_chunk(body, log_format, limits), None
-    except RequestError as error:
-        raise error.with_row_as(partial(form.name_row, body)) if form.name_row else error from None
+    return FORMS[content_type].to_chunk(body, log_format, limits), None
 
 
 def decode_tensors(
@@ -55,13 +51,21 @@ def decode_tensors(
     return chunk, infer
 
 
-def decode_checked(decode: Decode, log_format: LogFormat, body: bytes) -> tuple[RowsToScore, Any]:
-    """Return what `decode` does, if every line is good. The first bad one may be large, and is named here."""
-    chunk, reply = decode(body)
-    if isinstance(chunk, Chunk):
-        found = first_rejected(chunk, log_format)
-        if found is not None:
-            raise rejected_row(chunk, *found, log_format)
+def decode_checked(
+    decode: Decode, name_row: NameRow | None, log_format: LogFormat, body: bytes
+) -> tuple[RowsToScore, Any]:
+    """Return what `decode` does, if every line is good. The first bad one may be large, and is named here.
+
+    To find its name may take as long as to decode the body.
+    """
+    try:
+        chunk, reply = decode(body)
+        if isinstance(chunk, Chunk):
+            found = first_rejected(chunk, log_format)
+            if found is not None:
+                raise rejected_row(chunk, *found, log_format)
+    except RequestError as error:
+        raise error.with_row_as(partial(name_row, body)) if name_row else error from None
     return chunk, reply
 
 

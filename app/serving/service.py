@@ -28,7 +28,7 @@ from app.serving import openapi
 from app.serving.batching import HUGE_BODY, LOOP_BYTES, Batcher, score_together
 from app.serving.decoding import Decode, DecodingProcess, decode_checked, decode_rows, decode_tensors
 from app.serving.forms import FORMS, json_rows, packed, tensors
-from app.serving.forms.form import RequestError, RowsToScore, decode_json, rows_to_chunk
+from app.serving.forms.form import NameRow, RequestError, RowsToScore, decode_json, rows_to_chunk
 from app.serving.forms.tensors import HEADER_LENGTH
 from app.serving.generations import Generations
 from app.serving.observed import ID_HEADER, Observed, log_request, request_id
@@ -50,7 +50,8 @@ _CLOSE = {"connection": "close"}  # after an answer to a request whose body was 
 _HEADERS_OF = {408: _CLOSE, 413: _CLOSE, 429: {"retry-after": "1"}, 503: {"retry-after": "1"}}
 
 EXPLAIN = "/v1/explain"
-MOST_EXPLAINED_BYTES = 1 << 18  # of one row, which the event loop decodes, or a version
+MOST_EXPLAINED_BYTES = 1 << 17  # of one row, which the event loop decodes, or a version
+MOST_DECODED_HERE = 1 << 17  # bytes. Of JSON that is made for it a decoder holds the interpreter for 40 ms
 LIVE, READY = "/v2/health/live", "/v2/health/ready"
 MODEL = "/v2/models/{model}"
 _MODEL_PATH = re.compile(r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(?P<rest>/ready|/infer)?")
@@ -76,7 +77,8 @@ class Service:
 
     def __init__(self, generations: Generations, observed: Observed, options: ServerOptions) -> None:
         self.generations, self.observed, self.options = generations, observed, options
-        self.batcher, self._decoding = Batcher(options.limits, self._observe), DecodingProcess(options.limits)
+        self.batcher = Batcher(options.limits, self._observe)
+        self._decoding, self._decoding_huge = (DecodingProcess(options.limits) for _ in range(2))  # of either queue
         self.is_draining = False  # still answers, but is not ready: callers should go elsewhere
         self._allows = lru_cache(maxsize=256)(options.allows)
         self._most_bytes, self._held_bytes = options.limits.max_body_mib << 20, 0
@@ -225,7 +227,7 @@ class Service:
         request: Request,
         decode: Callable[[LogFormat, Limits, bytes], tuple[RowsToScore, Any]],
         has_small_rows: bool,
-        name_row: Callable[[bytes, int], str] | None = None,
+        name_row: NameRow | None = None,
     ) -> tuple[Predictor, np.ndarray, Any]:
         """Return the model, its logits of a request's rows, and what else `decode` gives."""
         limits = self.options.limits
@@ -237,7 +239,8 @@ class Service:
 
             def decoded() -> RowsToScore:
                 nonlocal reply
-                chunk, reply = self._decode(partial(decode, predictor.log_format, limits), predictor.log_format, body)
+                log_format = predictor.log_format
+                chunk, reply = self._decode(partial(decode, log_format, limits), name_row, log_format, body)
                 return chunk
 
             try:
@@ -248,11 +251,14 @@ class Service:
             request.scope["num_rows"] = len(logits)
             return predictor, logits, reply
 
-    def _decode(self, decode: Decode, log_format: LogFormat, body: bytes) -> tuple[RowsToScore, Any]:
-        """Decode a body here, or a huge one in another process. A thread of the batcher calls this."""
-        if len(body) <= HUGE_BODY:
+    def _decode(
+        self, decode: Decode, name_row: NameRow | None, log_format: LogFormat, body: bytes
+    ) -> tuple[RowsToScore, Any]:
+        """Decode a body here, or a large one in another process. A thread of the batcher calls this."""
+        if len(body) <= MOST_DECODED_HERE:
             return decode(body)
-        return self._decoding.run(partial(decode_checked, decode, log_format), body)
+        process = self._decoding_huge if len(body) > HUGE_BODY else self._decoding
+        return process.run(partial(decode_checked, decode, name_row, log_format), body)
 
     def _deadline_ms(self, request: Request) -> float:
         most = self.options.limits.deadline_ms
@@ -272,15 +278,15 @@ class Service:
 
         async def read(stream: AsyncIterator[bytes]) -> bytes:
             nonlocal held
-            parts: list[bytes] = []
-            size = 0
+            body = bytearray()
             async for part in stream:
-                parts.append(part)
-                size += len(part)
+                body += part
                 held += len(part)
                 self._held_bytes += len(part)
-                self._check_size(size, most)
-            return b"".join(parts)
+                self._check_size(len(body), most)
+            if len(body) <= MOST_DECODED_HERE:
+                return bytes(body)
+            return body  # type: ignore[return-value]  # It is only read, and to copy 64 MiB would take 40 ms
 
         try:
             self._check_size(_content_length(request), most)

@@ -17,6 +17,7 @@ from data_prep.encoding.from_values import bad_cell
 from data_prep.options.log_format import LogFormat
 
 RowsToScore = Chunk | RawTable
+NameRow = Callable[[bytes, int], str]  # of a body and a row's number, for errors if that is not the row's name
 _MOST_SHOWN = 500  # characters of a message: it may quote the request
 
 
@@ -42,7 +43,7 @@ class Form:
     to_chunk: Callable[[bytes, LogFormat, Limits], RowsToScore]  # raises RequestError
     describe: Callable[[LogFormat, dict[str, Any]], dict[str, Any]]  # for /docs: its schema, and a row as an example
     has_small_rows: bool = True  # a small body may have so many that the event loop must not score them
-    name_row: Callable[[bytes, int], str] | None = None  # of a body, for errors, if that is not its number
+    name_row: NameRow | None = None
 
 
 def rows_to_chunk(rows: Any, log_format: LogFormat, limits: Limits) -> RowsToScore:

@@ -1,5 +1,6 @@
 """Large bodies are decoded in another process: the answers are the same, and nothing that it does stops the service."""
 
+import asyncio
 import http.client
 import json
 import time
@@ -13,7 +14,8 @@ from app.serving.decoding import DecodingProcess
 from app.serving.forms.form import RequestError
 from app.serving.forms.tensors import HEADER_LENGTH
 from app.serving.options import Limits
-from tests.app.serving.conftest import Client
+from app.serving.service import EXPLAIN, MOST_EXPLAINED_BYTES
+from tests.app.serving.conftest import Client, run_beside
 from tests.app.serving.test_service import ARROW, arrow_of, binary_of, infer_of, lines_of
 
 MIB = 1 << 20
@@ -57,6 +59,43 @@ def test_health_is_answered_beside_a_body_that_takes_seconds(served, bomb):
     assert psutil.Process(process.pid).memory_info().rss - before < 140 * MIB
 
 
+def slow_bodies(golden):
+    """Bodies that hold a decoder of the service for as long as their size allows."""
+    header, cells = ",".join(golden.schema.names), "," * (len(golden.schema.names) - 1)
+    for other in (",", "," + "x" * 4000):  # in a column of no field
+        yield "text/csv", "\n".join([f"{header},o", *[f"{cells}{other}"] * 5000, f"no integer{cells}{other}"]).encode()
+    for num_bytes in (MIB, MOST_EXPLAINED_BYTES):
+        number = b"1.2345678901234567e-300"  # slow to read
+        numbers = b",".join([number] * ((num_bytes - 99) // (len(number) + 1)))
+        yield "application/json", b'{"rows": [{"I1": [' + numbers + b"]}]}"
+
+
+def test_no_body_holds_the_event_loop(make_service, tiny_bundle, golden):
+    """Time is what this process has had, all of its threads, between two turns of the loop: so no other work counts."""
+    service = make_service(tiny_bundle, deadline_ms=60_000)
+    # Started before: a process takes a tenth of a second to start.
+    for process in (service._decoding, service._decoding_huge):
+        process.run(str, b"")
+
+    async def post_beside_a_clock(client):
+        slowest, answers = {}, []
+        for number, (form, body) in enumerate(slow_bodies(golden)):
+            for path in ("/v1/score", EXPLAIN)[: 1 + (len(body) <= MOST_EXPLAINED_BYTES)]:
+                sent = asyncio.create_task(client.post(path, content=body, headers={"content-type": form}))
+                last, slowest[path, number] = time.process_time(), 0.0
+                while not sent.done():
+                    await asyncio.sleep(0)
+                    now = time.process_time()
+                    slowest[path, number], last = max(slowest[path, number], now - last), now
+                answers.append(sent.result().json()["error"])
+        return slowest, answers
+
+    slowest, answers = run_beside(service, post_beside_a_clock)
+    print(slowest)
+    assert max(slowest.values()) < 0.12, slowest  # 0.05 where nothing else runs
+    assert all(answer.startswith("line 5002") for answer in answers[:2])
+
+
 def wrong(rows, number):
     return [*rows[:number], {**rows[number], "C3": "no hex"}, *rows[number + 1 :]]
 
@@ -87,8 +126,7 @@ def test_a_body_has_the_same_answer_from_either_process(make_service, tiny_bundl
         headers = {"content-type": form} | ({HEADER_LENGTH: str(length)} if length else {})
         expected = here.post(path, content=body, headers=headers)
         with monkeypatch.context() as patched:
-            patched.setattr("app.serving.batching.HUGE_BODY", 0)
-            patched.setattr("app.serving.service.HUGE_BODY", 0)
+            patched.setattr("app.serving.service.MOST_DECODED_HERE", 0)
             found = there.post(path, content=body, headers=headers)
         assert (found.status_code, found.content) == (expected.status_code, expected.content)
         statuses.append(found.status_code)
