@@ -86,7 +86,8 @@ class CheckpointManager:
 
     def __init__(self, context: RunContext, parts: TrainingState, selection: Selection) -> None:
         self.saved: Position | None = None
-        self.online: dict[str, Any] = {}  # of the next checkpoint's manifest
+        self.online: dict[str, Any] = {}  # of the next checkpoint's manifest, as `schema`
+        self.schema = context.schema
         self._context = context
         self._run, self._group = context.run, context.group
         self._options = context.config.checkpoint
@@ -197,7 +198,7 @@ class CheckpointManager:
         try:
             snapshot = self._parts.snapshot_rows(changed_only)
             if not changed_only:  # a delta's rows alone would not show it
-                statistics = table_statistics(snapshot.tables, self._context.schema.vocabulary_size)
+                statistics = table_statistics(snapshot.tables, self.schema.vocabulary_size)
         except MemoryError as raised:
             error = raised
         try:
@@ -220,7 +221,7 @@ class CheckpointManager:
             epoch_step=position.epoch_step,
             config=settings.as_dict(self._context.config),
             dataset=str(self._context.dataset.resolve()),
-            data=data_identity(self._context.schema),
+            data=data_identity(self.schema),
             metrics=defined(metrics) if metrics else {},
             selection=self._selection.state(),
             schedules=self._parts.learning_rates.state(),

@@ -8,13 +8,14 @@ Letters: n rows.
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from common.text import natural_order
-from data_prep.encoding.encoder import RowEncoder
+from data_prep.encoding.encoder import ParsedRows, RowEncoder
 from data_prep.prepared.examples import Examples, concatenate
 from data_prep.raw_log.chunks import StoredFile
 from data_prep.raw_log.log_files import LogFile, find_log, is_part
@@ -35,10 +36,19 @@ class Part:
 
     file: LogFile
     checksum: str
-    rows: Examples  # of its good lines, in their order
-    row_numbers: np.ndarray  # [n] of their lines, from 0
+    parsed: Sequence[ParsedRows]  # its good lines, in their order, in pieces
+    rows: Examples  # of the same
     num_lines: int
     first_reject: str  # reason and line of the first bad line, "" if all are good
+
+    @property
+    def row_numbers(self) -> np.ndarray:
+        """The numbers [n] of the good lines, from 0."""
+        return np.concatenate([rows.row_numbers for rows in self.parsed])
+
+    def encoded(self, encoder: RowEncoder) -> Part:
+        """Return the part with the ids of another encoder of the same columns."""
+        return replace(self, rows=concatenate([encoder.encode_rows(rows) for rows in self.parsed]))
 
     @property
     def counts(self) -> dict[str, float]:
@@ -131,20 +141,20 @@ def read_part(file: LogFile, checksum: str, encoder: RowEncoder) -> Part:
     Raises ValueError if it is damaged, has other columns, or changes meanwhile.
     """
     find_log(file.location)  # checks the name
-    examples, numbers, num_lines, first_reject = [], [], 0, ""
+    pieces, examples, num_lines, first_reject = [], [], 0, ""
     log_format = encoder.log_format
     with open_reader(file, log_format) as reader:
         for task, _ in reader.chunks(CHUNK_BYTES, file_of_log(0, file.name, 0, file, log_format)):
             parsed, rows = encoder.encode(task.load())
             examples.append(rows)
-            numbers.append(parsed.rows.row_numbers)
+            pieces.append(parsed.rows)
             num_lines += task.num_lines
             first_reject = first_reject or parsed.rejects_tsv.split(b"\n")[0].decode(errors="replace")
     if file_state(file.location) != file.state:
         raise ValueError("it changed while it was read; rename a part into the folder when it is whole")
     if not examples:
         raise ValueError("it has no lines")
-    return Part(file, checksum, concatenate(examples), np.concatenate(numbers), num_lines, first_reject)
+    return Part(file, checksum, pieces, concatenate(examples), num_lines, first_reject)
 
 
 def why_suspicious(

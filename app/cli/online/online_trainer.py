@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,17 @@ from app.scoring.predictor import Predictor
 from app.tables.interface import UniqueIds
 from app.training.context import RunContext
 from app.training.loop import Trainer
+from app.training.step.step import HostTablesStep
 from app.training.stop_signals import Stopped
 from common.files import write_whole
-from data_prep.encoding.prepared_vocabulary import open_encoder
+from data_prep.encoding.growing import GrowingVocabulary, open_to_grow
 from data_prep.prepared.truth import best_possible, truth_path
 from data_prep.raw_log.log_files import LogFile
 
 log = logging.getLogger("app")
 
 STATUS = "status.json"
+PREPARED = "prepared"  # folder of the run: the vocabulary as it grows
 HELD_ASIDE = 5  # exit status
 POLL_SECONDS = 1.0
 
@@ -51,13 +53,15 @@ class OnlineTrainer(Trainer):
     """A launch of an online run. Its epochs are the parts."""
 
     def __init__(self, context: RunContext, backend: str, options: OnlineOptions) -> None:
-        super().__init__(context, backend)
+        saved, prepared = context.run.plan.checkpoint, context.run.path / PREPARED
+        num_ids = saved.manifest.data["vocabulary_size"] if saved is not None else None
+        schema = open_to_grow(context.dataset, prepared, num_ids)
+        super().__init__(replace(context, dataset=prepared, schema=schema), backend)
         self.options, self.source = options, Source(options.source)
-        saved = context.run.plan.checkpoint
         self.ledger = Ledger(**saved.manifest.online) if saved is not None else Ledger()
-        self.encoder = open_encoder(context.dataset, with_labels=True)
+        self.vocabulary = GrowingVocabulary(prepared)
         scorer = Scorer(self.parts.step.prepare, self.parts.step.score)
-        self.publisher = Publisher(options.serve, self.config, context.dataset, self.schema, scorer)
+        self.publisher = Publisher(options.serve, self.config, prepared, schema, scorer)
         self.frozen = self._open_frozen(options.frozen) if options.frozen else None
         self._last: dict[str, Any] = {}  # what was measured of the last part
         self._status = ""
@@ -87,7 +91,7 @@ class OnlineTrainer(Trainer):
         """Score a part, train on it, save and publish, or hold it aside."""
         start = time.perf_counter()
         try:
-            part = read_part(file, checksum, self.encoder)
+            part = read_part(file, checksum, self.vocabulary.encoder)
         except ValueError as error:
             self.source.hold(file, str(error))
             return
@@ -95,9 +99,16 @@ class OnlineTrainer(Trainer):
         if reason := why_suspicious(part, self.ledger, self._click_rate, most_rejected, most_change):
             self.source.hold(file, reason)
             return
-        self._last = {"part": file.name, "rows": len(part.rows), "rejected": part.num_lines - len(part.rows)}
-        self._last |= self._measure_part(part)
-        self._last |= self._train_part(part)
+        line = {"part": file.name, "rows": len(part.rows), "rejected": part.num_lines - len(part.rows)}
+        line |= self._measure_part(part)
+        try:
+            line["new_values"] = self.vocabulary.add_values_of(part.parsed)
+        except ValueError as error:
+            self.source.hold(file, str(error))
+            return
+        if line["new_values"]:
+            part = self._with_new_ids(part)
+        self._last = line | self._train_part(part)
         self.ledger = self.ledger.after(part)
         self.position = Position(self.position.step, self.position.epoch + 1, 0)
         self.run.write_metrics({"step": self.position.step, "epoch": self.position.last_epoch, **self._last})
@@ -112,6 +123,14 @@ class OnlineTrainer(Trainer):
         assert newest is not None
         return self.publisher.publish(newest)
 
+    def _with_new_ids(self, part: Part) -> Part:
+        """Take the vocabulary's new ids into tables, checkpoints and bundles. Return the part encoded with them."""
+        schema = self.schema = self.checkpoints.schema = self.publisher.schema = self.vocabulary.schema
+        step = self.parts.step
+        assert isinstance(step, HostTablesStep)  # as `run` has checked
+        step.grow(schema.vocabulary_size)
+        return part.encoded(self.vocabulary.encoder)
+
     def _batches(self, part: Part) -> Iterator[tuple[Batch, UniqueIds]]:
         for batch in batches_of(part.rows, self.config.train.batch_size):
             counting = batch.rows_that_count()
@@ -120,15 +139,16 @@ class OnlineTrainer(Trainer):
 
     def _measure_part(self, part: Part) -> dict[str, Any]:
         """Return the metrics of the model on rows that it has not seen, of `frozen`, and of the true probabilities."""
-        stream, of_frozen = MetricStream(), MetricStream()
+        stream = MetricStream()
         with Prefetcher(self._batches(part)) as batches:
             for batch, unique in batches:
                 stream.add(self._score(batch, unique), batch.labels, batch.weights)
-                if self.frozen is not None:
-                    of_frozen.add(self.frozen.logits_of_ids(batch.ids, batch.numeric), batch.labels, batch.weights)
         measured = Measurement(*stream.result_and_bins())
         values = defined(measured.metrics) | interval_ends(intervals_of(measured, self.config))
         if self.frozen is not None:
+            of_frozen = MetricStream()
+            logits = np.concatenate([self.frozen.logits_of_parsed(rows) for rows in part.parsed])
+            of_frozen.add(logits, part.rows.labels, part.rows.weights)
             values |= {f"frozen_{name}": value for name, value in defined(of_frozen.result()).items()}
         if (truth := truth_path(Path(part.file.location))).is_file():
             best = best_possible(truth, part.row_numbers)
@@ -145,14 +165,10 @@ class OnlineTrainer(Trainer):
         return {name: float(np.mean([getattr(each, name) for each in losses])) for name in ("wide_loss", "deep_loss")}
 
     def _open_frozen(self, bundle: Path) -> Predictor:
-        """Return a bundle that has the ids of this run. Raise ValueError for another one."""
+        """Return a bundle that scores rows of this run's log. Raise ValueError for another one."""
         frozen = Predictor.open(bundle, self.config.device.num_threads)
-        theirs, ours = (
-            [(field.name, field.oov_ids, field.id_ranges) for field in schema.categorical]
-            for schema in (frozen.schema, self.schema)
-        )
-        if theirs != ours or len(frozen.schema.numeric) != len(self.schema.numeric):
-            raise ValueError(f"--frozen {bundle} has other columns or another vocabulary than this run; leave it out")
+        if frozen.log_format.fields != self.vocabulary.encoder.log_format.fields:
+            raise ValueError(f"--frozen {bundle} is for a log with other columns than this run's; leave it out")
         return frozen
 
     def _write_status(self) -> None:

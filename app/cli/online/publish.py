@@ -29,7 +29,8 @@ class Publisher:
         make_folder(folder)
         if (folder / MANIFEST).exists():
             raise ValueError(f"--serve {folder} is one bundle; give a folder of bundles, or a new one")
-        self._folder, self._config, self._dataset, self._schema = folder, config, dataset, schema
+        self._folder, self._config, self._dataset = folder, config, dataset
+        self.schema = schema  # the vocabulary may have grown since the checkpoint before
         self._scorer = scorer
         self._newest: Predictor | None = None
 
@@ -47,7 +48,7 @@ class Publisher:
         if newest and of_checkpoint and newest[-1][1].checkpoint["id"] == of_checkpoint["id"]:
             is_open = self._newest is not None and self._newest.version == newest[-1][1].version
             parent = self._newest if is_open else Predictor.open(newest[-1][0], self._config.device.num_threads)
-        trained = Trained(checkpoint, self._config, self._dataset, self._schema)
+        trained = Trained(checkpoint, self._config, self._dataset, self.schema)
         output = self._folder / step_name(checkpoint.manifest.step)
         with new_bundle(output, overwrite=True) as folder:
             model = _changes_of(trained) if parent else exported_model(trained)

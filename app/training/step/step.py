@@ -196,6 +196,10 @@ class HostTablesStep(TrainStep):
         self.seconds = {"lookup": 0.0, "tower": 0.0, "update": 0.0}
         self._scorer = HostTablesScorer(rows, logits)
 
+    def grow(self, vocabulary_size: int) -> None:
+        """See `HostTables.grow`."""
+        self.rows.grow(vocabulary_size)
+
     def prepare(self, batch: Batch) -> UniqueIds:
         return self.rows.prepare(batch)
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,8 +23,13 @@ from app.run.folder import run_config
 from app.scoring.bundle_folder import read_chain
 from app.scoring.predictor import Predictor
 from app.trained import export_bundle
+from common.files import checksum
+from data_prep.encoding import growing
+from data_prep.encoding.encoder import options_of
+from data_prep.encoding.growing import GrowingVocabulary
 from data_prep.encoding.prepared_vocabulary import open_encoder
 from data_prep.kernels.parsed import Chunk
+from data_prep.pipeline.prepare import prepare
 from tests.checkpoints import load
 from tests.kills import num_kills
 
@@ -53,6 +59,12 @@ def bundle_bytes(folder):
     }
 
 
+def metrics_of(folder):
+    """The lines of metrics.jsonl on parts."""
+    text = (folder.path / "online/metrics.jsonl").read_text()
+    return [line for line in map(json.loads, text.splitlines()) if "part" in line]
+
+
 def assert_same_end(folder, expected):
     """Compare all files of checkpoints, and those of bundles, with those of another folder."""
     assert {name: saved.files for name, saved in checkpoints_of(folder).items()} == {
@@ -61,12 +73,20 @@ def assert_same_end(folder, expected):
     here, there = bundle_bytes(folder), bundle_bytes(expected)
     assert here.keys() == there.keys()
     assert [name for name in there if here[name] != there[name]] == []
+    vocabularies = [
+        {path.name: checksum(path) for path in (each.path / "online/prepared").glob("vocabulary*")}
+        for each in (folder, expected)
+    ]
+    assert vocabularies[0] == vocabularies[1]
 
 
 def test_each_row_is_trained_on_once_in_the_log_s_order(
-    never_killed, parts, cpu, tiny_dataset, tiny_schema, assert_same_bits
+    never_killed, parts, cpu, tiny_dataset, tiny_schema, assert_same_bits, tmp_path
 ):
-    """The same by hand: the run's model with its optimizers' state, and one plain step after the other."""
+    """The same by hand: the run's model with its optimizers' state, and one plain step after the other.
+
+    The vocabulary is what `prepare --extend` makes of the parts, one after the other.
+    """
     from app.training.assemble import assemble
     from app.training.warm_start.dense import warm_start
 
@@ -74,13 +94,23 @@ def test_each_row_is_trained_on_once_in_the_log_s_order(
     assert config.deep_optimizer.name == "lazy_adam"
     by_hand = assemble(config, tiny_schema, "native")
     warm_start(by_hand, config, tiny_schema, tiny_dataset, ONE_PROCESS)
+    all_trained = {"train_fraction": 1, "valid_fraction": 0, "test_fraction": 0}
+    options, folder = replace(options_of(tiny_schema, tiny_dataset), **all_trained, workers=1), tiny_dataset
+    sizes = [tiny_schema.vocabulary_size]
     for part in parts[:3]:
-        lines = part.read_bytes()
-        _, rows = open_encoder(tiny_dataset, with_labels=True).encode(Chunk(0, lines.count(b"\n"), lines))
+        extended = tmp_path / part.name
+        sizes.append(prepare(part, extended, options, vocabulary_of=folder, extend=True).vocabulary_size)
+        by_hand.step.grow(sizes[-1])
+        folder, lines = extended, part.read_bytes()
+        _, rows = open_encoder(folder, with_labels=True).encode(Chunk(0, lines.count(b"\n"), lines))
         for batch in batches_of(rows, 100):
             by_hand.step(batch, by_hand.step.prepare(batch))
     manifest, state = load(never_killed.path / "online/checkpoints/step-00000009")
     assert_same_bits(state, by_hand.state())
+    assert manifest.data["vocabulary_size"] == sizes[-1]
+    assert sizes[0] < sizes[1] < sizes[2] < sizes[3]
+    new_values = [line["new_values"] for line in metrics_of(never_killed)]
+    assert new_values == np.diff(sizes).tolist()
     assert list(manifest.online["trained"]) == [part.name for part in parts[:3]]
 
 
@@ -108,14 +138,16 @@ def test_after_each_part_a_delta_scores_as_the_checkpoint(never_killed, parts, t
     sizes = [tables.spec.num_rows for tables in newest.tables]
     assert max(sizes[1:]) < sizes[0]
     lines = parts[3].read_text().splitlines()
-    whole = never_killed.path / "whole"
-    never_killed.app("export", never_killed.path / "online/checkpoints/step-00000009", whole)
-    np.testing.assert_array_equal(newest.logits(lines), Predictor.open(whole).logits(lines))
+    for place in (1, 3):  # the vocabulary has grown since the first of them
+        whole = never_killed.path / f"whole-{place}"
+        assert never_killed.app("export", never_killed.path / f"online/checkpoints/{chain[place][0].name}", whole) == 0
+        found = Predictor(chain[: place + 1]).logits(lines)
+        np.testing.assert_array_equal(found, Predictor.open(whole).logits(lines))
+    assert never_killed.app("evaluate", "--run", never_killed.path / "online") == 0
 
 
 def test_what_is_measured_is_of_the_model_before_the_part(never_killed, parts):
-    text = (never_killed.path / "online/metrics.jsonl").read_text()
-    lines = [line for line in map(json.loads, text.splitlines()) if "part" in line]
+    lines = metrics_of(never_killed)
     assert [line["part"] for line in lines] == [part.name for part in parts[:3]]
     for line, before in zip(lines, ("step-00000000", "step-00000003", "step-00000006"), strict=True):
         rows = parts[lines.index(line)].read_text().splitlines()
@@ -138,6 +170,9 @@ DEATHS = [
     (Publisher, "publish", 1),  # before the first bundle
     (export_bundle, "finish", 1),  # in it
     (online_trainer, "read_part", 1),
+    (GrowingVocabulary, "_write", 1),  # before its new values are on disk
+    (growing, "data_file", 1),  # before schema.json names them
+    (OnlineTrainer, "_with_new_ids", 1),  # before any step knows them
     (OnlineTrainer, "_take_step", 2),  # in a part
     (write, "write_manifest", 1),  # in its checkpoint
     (Publisher, "publish", 2),  # after its checkpoint: the first call is that of the launch
