@@ -3,7 +3,7 @@ predict, serve, bundle.
 
 Exit status: 0 done, or stopped at train.time_limit. 1 training stopped at NaN or infinity. 2 wrong input or settings.
 3 something could not be written. 4 training ended with a loss above that of predicting the click rate. 5 online
-holds parts aside. 130 after Ctrl-C, 143 after SIGTERM.
+holds parts aside. 6 an online run that was asked for its status ended by an error. 130 after Ctrl-C, 143 after SIGTERM.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 from dataclasses import replace
 from functools import partial
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from app.checkpoint.retention import whole_checkpoints
 from app.cli.online.log_parts import MOST_CHANGE
-from app.cli.online.online_settings import is_begun, online_config
+from app.cli.online.online_settings import KEPT, is_begun, online_config
+from app.cli.online.state import release, status_of
 from app.config.config import Config
 from app.run.folder import run_checkpoints, run_config
 from app.training.start import plan_launch
@@ -29,11 +31,15 @@ log = logging.getLogger("app")
 def add_parser(commands: Any) -> None:
     """Add the command to those of `python -m app`."""
     parser = commands.add_parser("online", help="train on the parts of a log as they come, and publish bundles")
-    parser.add_argument("source", metavar="SOURCE", help="folder into which whole parts of the log are renamed")
     parser.add_argument(
-        "--from", dest="run", type=Path, required=True, metavar="RUN", help="the run (or a checkpoint) to go on from"
+        "source",
+        metavar="SOURCE",
+        help="folder into which whole parts of the log are renamed; or `status`, which prints that of the run in "
+        "--work as JSON (exit status 5: parts are held aside, 6: it ended by an error); or `release PART`, which lets "
+        "a part that is held aside be trained on",
     )
-    parser.add_argument("--serve", type=Path, required=True, metavar="FOLDER", help="folder of bundles, for `serve`")
+    parser.add_argument("--from", dest="run", type=Path, metavar="RUN", help="the run (or a checkpoint) to go on from")
+    parser.add_argument("--serve", type=Path, metavar="FOLDER", help="folder of bundles, for `serve`")
     parser.add_argument("--once", action="store_true", help="end when no part is left, as for cron")
     parser.add_argument(
         "--work", type=Path, default=Path("online"), metavar="DIR", help="the online run's own folder (%(default)s)"
@@ -46,6 +52,14 @@ def add_parser(commands: Any) -> None:
         metavar="X",
         help="hold a part aside if its click rate is so many times that of the last ones, or less (%(default)s)",
     )
+    parser.add_argument(
+        "--keep",
+        type=int,
+        default=KEPT,
+        metavar="N",
+        help="keep so many checkpoints, bundles and records of parts that are gone, and what these need "
+        "(%(default)s; 0: all)",
+    )
     parser.add_argument("--frozen", type=Path, metavar="BUNDLE", help="score each part by this bundle, to compare")
     parser.add_argument(
         "settings", nargs="*", default=(), metavar="section.key=value", help="settings (docs/configuration.md)"
@@ -54,12 +68,29 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train until no part is left or a signal comes. Return the exit status."""
+    """Train until no part is left or a signal comes, or print or change the run's state. Return the exit status."""
+    work = arguments.work.absolute()
+    if arguments.source == "status" and not arguments.settings:
+        content, exit_status = status_of(work)
+        print(json.dumps(content, indent=1))
+        return exit_status
+    if arguments.source == "release" and len(arguments.settings) == 1:
+        (part,) = arguments.settings
+        print(f"{part} is released; it was held aside because {release(work, part)}")
+        return 0
+    if missing := [flag for flag, given in (("--from", arguments.run), ("--serve", arguments.serve)) if given is None]:
+        raise ValueError(
+            f"online {arguments.source} lacks {' and '.join(missing)}; expected: online SOURCE --from RUN --serve "
+            "FOLDER, online status, or online release PART"
+        )
     require("onnx", "onnxruntime")
     if not arguments.most_change > 1:
         raise ValueError(f"--most-change must be above 1, found {arguments.most_change:g}")
-    work = arguments.work.absolute()
+    if arguments.keep < 0:
+        raise ValueError(f"--keep must be 0 or more, found {arguments.keep}")
     config, dataset = _resumed(arguments, work) if is_begun(work) else _new(arguments)
+    if not any(word.startswith("checkpoint.keep_last=") for word in arguments.settings):
+        config = replace(config, checkpoint=replace(config.checkpoint, keep_last=arguments.keep))
     launch = plan_launch(config, arguments.dataset or dataset, work)
     if launch.backend == "stock":
         raise ValueError("online needs tables.backend=native or reference; build the native tables: make native")
@@ -96,5 +127,5 @@ def _trainer(arguments: argparse.Namespace, context: RunContext, backend: str) -
     from app.cli.online.online_trainer import OnlineOptions, OnlineTrainer
 
     words = arguments
-    options = OnlineOptions(words.source, words.serve, words.once, words.most_change, words.frozen)
+    options = OnlineOptions(words.source, words.serve, words.once, words.most_change, words.frozen, words.keep)
     return OnlineTrainer(context, backend, options)

@@ -8,8 +8,9 @@ Letters: n rows.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,18 +67,20 @@ class Ledger:
     trained: dict[str, dict[str, Any]] = field(default_factory=dict)
     recent: list[dict[str, float]] = field(default_factory=list)  # `Part.counts` of the last ones
 
-    def after(self, part: Part) -> Ledger:
-        """Return the ledger with one part more."""
+    def after(self, part: Part, there: Collection[str] = (), keep: int = 0) -> Ledger:
+        """Return the ledger with one part more, and with `keep` without those before the last that are not `there`."""
         record = {"checksum": part.checksum, "state": asdict(part.file.state)}
         recent = [*self.recent, part.counts][-RECENT:]
-        return Ledger(self.trained | {part.file.name: record}, recent)
+        trained = self.trained | {part.file.name: record}
+        needed = {*there, *list(trained)[-keep:], max(trained, key=_order)} if keep else trained
+        return Ledger({name: trained[name] for name in trained if name in needed}, recent)
 
     def has(self, file: LogFile) -> bool:
         """Return True if a part was trained on and has not been written since."""
         known = self.trained.get(file.name)
         return known is not None and known["state"] == asdict(file.state)
 
-    def why_not(self, name: str, checksum: str) -> str | None:
+    def why_never(self, name: str, checksum: str) -> str | None:
         """Return why a part must not be trained on: "" if it was already, or None if it may be."""
         if name in self.trained:
             if self.trained[name]["checksum"] == checksum:
@@ -85,46 +88,75 @@ class Ledger:
             return "it was trained on with another content; give new rows a new name, after those of the others"
         if twin := next((other for other, known in self.trained.items() if known["checksum"] == checksum), None):
             return f"it has the content of {twin}, which was trained on"
+        return None
+
+    def why_late(self, name: str) -> str | None:
+        """Return why a part comes too late, None if it comes after the others."""
         if self.trained and _order(name) < _order(last := max(self.trained, key=_order)):
             return f"it comes before {last}, which was trained on; rename it to a name after that to train on it now"
         return None
 
 
 class Source:
-    """The parts in a folder. `held` are those that are held aside: the reason by name, until they are changed."""
+    """The parts in a folder. `held` are those that are held aside: the reason by name, until they are changed.
 
-    def __init__(self, folder: str) -> None:
+    Those of `can_be_released`, with the checksum of each, are taken all the same once they are in `released`, a folder
+    that has a file of the part's name with that checksum.
+    """
+
+    def __init__(self, folder: str, released: Path) -> None:
         """Raise FileNotFoundError if there is no such folder."""
-        self.folder = folder
+        self.folder, self._released = folder, released
         self.held: dict[str, str] = {}
+        self.can_be_released: dict[str, str] = {}
         self._looked_at: dict[str, FileState] = {}
         self._files()
+
+    def names(self) -> set[str]:
+        """Return the names of the parts that are there."""
+        return {file.name for file in self._files()}
+
+    def is_released(self, name: str, checksum: str) -> bool:
+        """Return True if somebody who looked at the part wants it to be trained on."""
+        path = self._released / name
+        return path.is_file() and path.read_text().strip() == checksum
 
     def next_part(self, ledger: Ledger) -> tuple[LogFile, str] | None:
         """Return the next part and its checksum, None if none is left. Hold aside what must not be trained on."""
         files = self._files()
         for gone in self._looked_at.keys() - {file.name for file in files}:
-            del self._looked_at[gone]
-            self.held.pop(gone, None)
+            self._forget(gone)
         for file in files:
-            if ledger.has(file) or self._looked_at.get(file.name) == file.state:
+            is_known = self._looked_at.get(file.name) == file.state
+            if ledger.has(file) or (is_known and not self._is_wanted(file.name)):
                 continue
             with open_stream(file.location) as raw, StoredFile(raw) as stored:
                 checksum = stored.fingerprint().checksum
-            reason = ledger.why_not(file.name, checksum)
-            if reason is None:
-                self.held.pop(file.name, None)
+            if (reason := ledger.why_never(file.name, checksum)) is not None:
+                self.hold(file, reason)
+            elif (reason := ledger.why_late(file.name)) and not self.is_released(file.name, checksum):
+                self.hold(file, reason, checksum)
+            else:
+                self._forget(file.name)
                 return file, checksum
-            self.hold(file, reason)
         return None
 
-    def hold(self, file: LogFile, reason: str) -> None:
-        """Pass a part over until it is changed. With a reason, list it and log that."""
+    def hold(self, file: LogFile, reason: str, checksum: str = "") -> None:
+        """Pass a part over until it is changed, or with a `checksum` released. List and log the reason, if any."""
+        self._forget(file.name)
         self._looked_at[file.name] = file.state
-        self.held.pop(file.name, None)
+        if checksum:
+            self.can_be_released[file.name] = checksum
         if reason:
             self.held[file.name] = reason
             log.warning("warning: %s is held aside: %s", file.location, reason)
+
+    def _forget(self, name: str) -> None:
+        for of_parts in (self._looked_at, self.held, self.can_be_released):
+            of_parts.pop(name, None)
+
+    def _is_wanted(self, name: str) -> bool:
+        return name in self.can_be_released and self.is_released(name, self.can_be_released[name])
 
     def _files(self) -> list[LogFile]:
         found = files_in(self.folder)
@@ -172,8 +204,6 @@ def why_suspicious(
             f"{num_rejected:,} of its {part.num_lines:,} lines are bad, more than prepare.max_reject_fraction "
             f"{most_rejected:g}; the first: {part.first_reject[:200]!r}"
         )
-    if not 0 < counts["clicks"] < counts["rows"]:
-        return "the labels of all its rows that count are equal"
     if ledger.recent:
         click_rate = sum(each["clicks"] for each in ledger.recent) / sum(each["rows"] for each in ledger.recent)
     found, expected = counts["clicks"] / counts["rows"], counts["rows"] * click_rate
@@ -181,9 +211,18 @@ def why_suspicious(
     if is_far and abs(counts["clicks"] - expected) > FEW_CLICKS * np.sqrt(expected + 1):
         return (
             f"its click rate is {found:.4f}, that of the last parts {click_rate:.4f}: more than a factor of "
-            f"{most_change:g} apart; if its labels are right, start with a larger --most-change"
+            f"{most_change:g} apart"
         )
     return None
+
+
+def why_useless(part: Part) -> str | None:
+    """Return why nothing can be learned from a part, None if something can."""
+    if 0 < part.counts["clicks"] < part.counts["rows"]:
+        return None
+    if not len(part.rows):
+        return f"{part.num_lines:,} of its {part.num_lines:,} lines are bad; the first: {part.first_reject[:200]!r}"
+    return "the labels of all its rows that count are equal"
 
 
 def _order(name: str) -> tuple[list[tuple[int, str]], str]:

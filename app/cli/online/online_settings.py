@@ -20,7 +20,7 @@ from common.yaml_settings import override
 # log that drifts this gained twice the AUC of a tenth (docs/online.md).
 RATE_FLOOR = 0.3
 GROUPS = ("wide", "deep", "tower")
-KEPT, FULL_EVERY = 3, 24  # checkpoints
+KEPT, FULL_EVERY = 14, 24  # checkpoints
 
 
 def online_config(source: Checkpoint, words: Sequence[str] = ()) -> tuple[Config, list[str]]:

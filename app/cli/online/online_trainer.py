@@ -14,8 +14,18 @@ import numpy as np
 
 from app.batches import Batch, Prefetcher, batches_of
 from app.checkpoint.manifest import Position
-from app.cli.online.log_parts import MOST_CHANGE, Ledger, Part, Source, read_part, why_suspicious
+from app.cli.online.log_parts import (
+    MOST_CHANGE,
+    Ledger,
+    Part,
+    Source,
+    read_part,
+    why_suspicious,
+    why_useless,
+)
+from app.cli.online.online_settings import KEPT
 from app.cli.online.publish import Publisher
+from app.cli.online.state import HELD_ASIDE, RELEASED, STATUS, remove_old_bundles
 from app.evaluation.measure import Scorer, intervals_of
 from app.evaluation.metrics import MetricStream, defined
 from app.evaluation.results import Measurement, interval_ends
@@ -32,9 +42,7 @@ from data_prep.raw_log.log_files import LogFile
 
 log = logging.getLogger("app")
 
-STATUS = "status.json"
 PREPARED = "prepared"  # folder of the run: the vocabulary as it grows
-HELD_ASIDE = 5  # exit status
 POLL_SECONDS = 1.0
 
 
@@ -47,6 +55,7 @@ class OnlineOptions:
     once: bool = False
     most_change: float = MOST_CHANGE
     frozen: Path | None = None  # a bundle whose scores are measured beside
+    keep: int = KEPT  # bundles, and records of parts that are gone. 0 keeps all
 
 
 class OnlineTrainer(Trainer):
@@ -57,7 +66,7 @@ class OnlineTrainer(Trainer):
         num_ids = saved.manifest.data["vocabulary_size"] if saved is not None else None
         schema = open_to_grow(context.dataset, prepared, num_ids)
         super().__init__(replace(context, dataset=prepared, schema=schema), backend)
-        self.options, self.source = options, Source(options.source)
+        self.options, self.source = options, Source(options.source, self.run.path / RELEASED)
         self.ledger = Ledger(**saved.manifest.online) if saved is not None else Ledger()
         self.vocabulary = GrowingVocabulary(prepared)
         scorer = Scorer(self.parts.step.prepare, self.parts.step.score)
@@ -95,9 +104,13 @@ class OnlineTrainer(Trainer):
         except ValueError as error:
             self.source.hold(file, str(error))
             return
-        most_rejected, most_change = self.config.prepare.max_reject_fraction, self.options.most_change
-        if reason := why_suspicious(part, self.ledger, self._click_rate, most_rejected, most_change):
+        if reason := why_useless(part):
             self.source.hold(file, reason)
+            return
+        most_rejected, most_change = self.config.prepare.max_reject_fraction, self.options.most_change
+        reason = why_suspicious(part, self.ledger, self._click_rate, most_rejected, most_change)
+        if reason and not self.source.is_released(file.name, checksum):
+            self.source.hold(file, reason, checksum)
             return
         line = {"part": file.name, "rows": len(part.rows), "rejected": part.num_lines - len(part.rows)}
         line |= self._measure_part(part)
@@ -109,7 +122,7 @@ class OnlineTrainer(Trainer):
         if line["new_values"]:
             part = self._with_new_ids(part)
         self._last = line | self._train_part(part)
-        self.ledger = self.ledger.after(part)
+        self.ledger = self.ledger.after(part, self.source.names(), self.options.keep)
         self.position = Position(self.position.step, self.position.epoch + 1, 0)
         self.run.write_metrics({"step": self.position.step, "epoch": self.position.last_epoch, **self._last})
         bundle = self._save_and_publish()
@@ -121,7 +134,12 @@ class OnlineTrainer(Trainer):
         self.checkpoints.finish(self.position, None)
         newest = self.checkpoints.newest
         assert newest is not None
-        return self.publisher.publish(newest)
+        bundle = self.publisher.publish(newest)
+        try:
+            remove_old_bundles(self.options.serve, self.options.keep)
+        except (OSError, ValueError) as error:  # they are in nobody's way
+            log.warning("warning: old bundles stay: %s", error)
+        return bundle
 
     def _with_new_ids(self, part: Part) -> Part:
         """Take the vocabulary's new ids into tables, checkpoints and bundles. Return the part encoded with them."""
@@ -178,6 +196,7 @@ class OnlineTrainer(Trainer):
             "parts": len(self.ledger.trained),
             "last": self._last,
             "held": self.source.held,
+            "can_be_released": self.source.can_be_released,
         }
         text = json.dumps(content, indent=1) + "\n"
         if text != self._status:

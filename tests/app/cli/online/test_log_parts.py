@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from app.cli.online.log_parts import RECENT, Ledger, Part, Source, read_part, why_suspicious
+from app.cli.online.log_parts import RECENT, Ledger, Part, Source, read_part, why_suspicious, why_useless
 from common.files import checksum
 from data_prep.encoding.prepared_vocabulary import open_encoder
 from data_prep.prepared.examples import Examples
@@ -44,7 +44,7 @@ def move_in(folder, name, text):
 def test_no_content_is_trained_on_twice_and_none_is_lost_in_silence(tmp_path, seed):
     """Deliveries, repeats, changes, removals and restarts in a random order."""
     chance, ledger, trained = random.Random(seed), Ledger(), []
-    source = Source(str(tmp_path))
+    source = Source(str(tmp_path), tmp_path / "released")
     for _ in range(60):
         name, text = f"part-{chance.randrange(12)}.txt", f"rows {chance.randrange(15)}"
         action = chance.choice(["deliver", "deliver", "deliver", "remove", "touch", "restart"])
@@ -55,7 +55,7 @@ def test_no_content_is_trained_on_twice_and_none_is_lost_in_silence(tmp_path, se
         elif action == "touch" and (tmp_path / name).exists():
             os.utime(tmp_path / name, ns=(0, chance.randrange(10**9)))
         elif action == "restart":
-            source = Source(str(tmp_path))
+            source = Source(str(tmp_path), tmp_path / "released")
         ledger, new = take_all(source, ledger)
         trained += new
         for path in tmp_path.iterdir():  # each file that lies there was trained on as it is, or is named
@@ -69,13 +69,13 @@ def test_no_content_is_trained_on_twice_and_none_is_lost_in_silence(tmp_path, se
 def test_parts_come_in_natural_order_and_what_is_no_part_does_not(tmp_path):
     for name in ("part-10.txt", "part-9.txt", "part-9.txt.truth.parquet", "_SUCCESS", ".hidden", "README.md"):
         (tmp_path / name).write_text(name)
-    ledger, _ = take_all(Source(str(tmp_path)), Ledger())
+    ledger, _ = take_all(Source(str(tmp_path), tmp_path / "released"), Ledger())
     assert list(ledger.trained) == ["part-9.txt", "part-10.txt"]
 
 
 def test_a_part_that_is_held_is_not_read_again_until_it_changes(tmp_path):
     (tmp_path / "part-1.txt").write_text("a")
-    source = Source(str(tmp_path))
+    source = Source(str(tmp_path), tmp_path / "released")
     file, _ = source.next_part(Ledger())
     source.hold(file, "why not")
     assert source.next_part(Ledger()) is None
@@ -89,7 +89,7 @@ def test_a_part_that_is_held_is_not_read_again_until_it_changes(tmp_path):
 
 def test_there_must_be_a_folder(tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no such folder"):
-        Source(str(tmp_path / "nowhere"))
+        Source(str(tmp_path / "nowhere"), tmp_path)
 
 
 def test_a_part_is_read_with_its_labels_and_the_numbers_of_its_lines(tmp_path, tiny_log, tiny_dataset):
@@ -97,7 +97,7 @@ def test_a_part_is_read_with_its_labels_and_the_numbers_of_its_lines(tmp_path, t
     lines[7] = b"no row\n"
     path = tmp_path / "part-1.txt"
     path.write_bytes(b"".join(lines))
-    source = Source(str(tmp_path))
+    source = Source(str(tmp_path), tmp_path / "released")
     part = read_part(*source.next_part(Ledger()), open_encoder(tiny_dataset, with_labels=True))
     assert part.num_lines == 50
     assert part.row_numbers.tolist() == [number for number in range(50) if number != 7]
@@ -112,9 +112,6 @@ GUARD = {"click_rate": 0.2, "most_rejected": 0.01, "most_change": 3.0}
     ("part", "reason"),
     [
         (part_of(200, 1000), None),
-        (part_of(0, 1000), "are equal"),
-        (part_of(1000, 1000), "are equal"),
-        (part_of(200, 1000, weights=np.zeros(1000, np.float32)), "are equal"),
         (part_of(200, 1000, lines=1011), "11 of its 1,011 lines are bad"),
         (part_of(200, 1000, lines=1010), None),
         (part_of(650, 1000), "its click rate is 0.6500, that of the last parts 0.2000"),
@@ -126,6 +123,44 @@ GUARD = {"click_rate": 0.2, "most_rejected": 0.01, "most_change": 3.0}
 def test_a_suspicious_part_is_named_with_the_reason(part, reason):
     found = why_suspicious(part, Ledger(), **GUARD)
     assert found is None if reason is None else reason in found
+
+
+@pytest.mark.parametrize("part", [part_of(0, 9), part_of(9, 9), part_of(2, 9, weights=np.zeros(9, np.float32))])
+def test_nothing_can_be_learned_of_one_label(part):
+    assert "are equal" in why_useless(part)
+    assert "7 of its 7 lines are bad; the first: '1" in why_useless(part_of(0, 0, lines=7))
+    assert why_useless(part_of(1, 9)) is None
+
+
+def test_a_part_that_came_late_is_taken_once_it_is_released_and_only_as_it_was(tmp_path):
+    source, released = Source(str(tmp_path), tmp_path / "released"), tmp_path / "released"
+    released.mkdir()
+    move_in(tmp_path, "part-2", "b")
+    ledger, _ = take_all(source, Ledger())
+    move_in(tmp_path, "part-1", "a")
+    move_in(tmp_path, "part-3", "b")
+    assert source.next_part(ledger) is None
+    assert source.held.keys() == {"part-1", "part-3"}
+    assert source.can_be_released == {"part-1": checksum(tmp_path / "part-1")}
+    (released / "part-1").write_text(source.can_be_released["part-1"] + "\n")
+    move_in(tmp_path, "part-1", "other")
+    assert source.next_part(ledger) is None
+    move_in(tmp_path, "part-1", "a")
+    for again in (source, Source(str(tmp_path), released)):  # after a restart, too
+        file, content = again.next_part(ledger)
+        assert (file.name, again.held.get("part-1")) == ("part-1", None)
+        assert content == checksum(tmp_path / "part-1")
+
+
+def test_records_of_parts_that_are_gone_are_kept_for_a_while():
+    ledger, there = Ledger(), {"part-1", "part-5"}
+    for number in [1, 2, 3, 5, 6, 99, 7, 8, 9]:  # 99 is the last by its name
+        ledger = ledger.after(part_of(1, 2, f"part-{number}", checksum=f"{number}"), there, keep=2)
+    assert list(ledger.trained) == ["part-1", "part-5", "part-99", "part-8", "part-9"]
+    assert ledger.why_late("part-98")
+    assert ledger.why_never("part-10", "5") == "it has the content of part-5, which was trained on"
+    everything = Ledger().after(part_of(1, 2, "a")).after(part_of(1, 2, "b"), {"b"})
+    assert list(everything.trained) == ["a", "b"]
 
 
 def test_the_last_parts_decide_which_click_rate_is_usual():

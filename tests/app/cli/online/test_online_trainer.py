@@ -239,6 +239,15 @@ def test_what_was_trained_on_or_cannot_be_is_held_aside_and_changes_nothing(make
     assert list(status["held"]) == [parts[1].name]
     assert "another content" in status["held"][parts[1].name]
     assert (status["parts"], status["step"]) == (2, 2 * STEPS_A_PART)
+    folder.deliver(parts[0])
+    (folder.source / parts[1].name).unlink()
+    assert folder.run() == 5
+    work = ("--work", folder.path / "online")
+    assert folder.app("online", "status", *work) == 5
+    assert folder.app("online", "release", parts[0].name, *work) == 0
+    assert folder.run() == 0
+    assert folder.app("online", "status", *work) == 0
+    assert json.loads((folder.path / "online/status.json").read_text())["parts"] == 3
 
 
 def test_another_run_does_not_go_on_in_the_folder(never_killed, trained_run, caplog):

@@ -1,0 +1,85 @@
+"""The state of an online run for those who watch it, what they may release, and the bundles that are kept."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from app.checkpoint.write import step_name
+from app.run.decision import read_state
+from app.scoring.bundle_folder import bundles_in, chains, rank, read_manifests
+from app.serving.options import ServerOptions
+from app.serving.statement import Statement
+from app.trained.follow import is_locked
+from common.files import make_folder, sync_folder, write_whole
+
+STATUS, RELEASED = "status.json", "released"
+HELD_ASIDE, NOT_RUNNING = 5, 6  # exit statuses
+REMOVED = ".removed"
+
+
+def read_status(work: Path) -> dict[str, Any]:
+    """Return the content of status.json. Raises FileNotFoundError or ValueError if it cannot be read."""
+    path = work / STATUS
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"there is no {path}: expected the folder of an online run; name it: --work DIR"
+        ) from None
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}); the next start of the online run writes it again") from error
+    if not isinstance(content, dict) or not isinstance(content.get("held"), dict):
+        raise ValueError(f"{path} is none of an online run; give its folder by --work DIR")
+    return content
+
+
+def status_of(work: Path) -> tuple[dict[str, Any], int]:
+    """Return the status of an online run, and the exit status that says it to a machine. Raises as `read_status`."""
+    content = {"running": is_locked(work), **read_status(work)}
+    content["ended"] = "" if content["running"] else read_state(work).get("status", "")
+    if content["ended"] not in ("", "stopped"):
+        content["ended"] = content["ended"].replace("running", "killed")  # it could not write that it ended
+        return content, NOT_RUNNING
+    return content, HELD_ASIDE if content["held"] else 0
+
+
+def release(work: Path, name: str) -> str:
+    """Let a part that is held aside be trained on all the same. Return its reason.
+
+    Raises as `read_status`, and ValueError for a part that is not held, or must never be trained on.
+    """
+    status = read_status(work)
+    if name not in status["held"]:
+        held = ", ".join(status["held"]) or "none"
+        raise ValueError(f"{name} is not held aside by the online run in {work}; held are: {held}")
+    if name not in (can_be := status.get("can_be_released", {})):
+        raise ValueError(
+            f"{name} cannot be released: {status['held'][name]}; repair the part, and rename it into the folder again"
+        )
+    make_folder(work / RELEASED)
+    write_whole(work / RELEASED / name, can_be[name] + "\n")
+    return str(status["held"][name])
+
+
+def remove_old_bundles(folder: Path, keep: int) -> list[Path]:
+    """Remove the bundles named after their step, but for the `keep` newest, the pinned one, and what these need.
+
+    Return what was removed. A `keep` of 0 removes none. Raises ValueError if it cannot be known which one is pinned.
+    """
+    for leftover in folder.glob(f".*{REMOVED}"):  # a process was killed
+        shutil.rmtree(leftover)
+    there = read_manifests(folder)
+    by_version = chains(there)
+    pinned = Statement(ServerOptions(folder, name="")).read()
+    newest = sorted(by_version.values(), key=rank)[-keep:]
+    needed = {path for chain in [*newest, by_version.get(pinned or "", ())] for path, _ in chain}
+    old = [path for path in bundles_in(folder) if keep and path in there and path not in needed]
+    old = [path for path in old if path.name.startswith(step_name(there[path].checkpoint["step"]))]
+    for path in sorted(old, key=lambda path: -there[path].generation):  # a delta before what it needs
+        hidden = path.rename(path.with_name(f".{path.name}{REMOVED}"))
+        sync_folder(folder)
+        shutil.rmtree(hidden)
+    return old
