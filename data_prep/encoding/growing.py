@@ -21,6 +21,7 @@ from data_prep.encoding.lookup_file import LOOKUP_FILE
 from data_prep.encoding.prepared_vocabulary import open_encoder, open_vocabulary
 from data_prep.encoding.vocabulary import FieldVocabulary, ids_dtype, write_lookup_tables
 from data_prep.encoding.vocabulary_file import VocabularyWriter
+from data_prep.kernels.crosses import presence
 from data_prep.kernels.parsed import MISSING, ParsedRows
 from data_prep.kernels.strings import Strings, concatenate_strings
 from data_prep.options.columns import CategoricalColumn
@@ -59,6 +60,28 @@ class GrowingVocabulary:
         self.folder = folder
         self.schema, self._options, _ = open_vocabulary(folder)
         self.encoder: RowEncoder = open_encoder(folder, with_labels=True)
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns that `shares` are of: the categorical ones, then the numeric ones."""
+        return [*(column.name for column in self._options.categorical_columns), *self._options.data.numeric_fields]
+
+    def shares(self, parts: Sequence[ParsedRows], ids: np.ndarray) -> tuple[list[float], list[float]]:
+        """Return the share of missing cells of each column, and that of rows whose value has no id of its own.
+
+        `ids` [n, P] are those of all rows of `parts`, of whose positions the first of a list counts. A numeric column
+        has no ids.
+        """
+        categorical, numeric = self._options.categorical_columns, self._options.data.numeric_fields
+        num_rows, missing = max(len(ids), 1), np.zeros(len(self.columns))
+        for rows in parts:
+            present = [*presence(rows, categorical), *(rows.columns[name].present for name in numeric)]
+            missing += [np.count_nonzero(~each) for each in present]
+        ends = np.cumsum([field.max_length for field in self.schema.categorical])
+        firsts = ids[:, ends - [field.max_length for field in self.schema.categorical]]
+        low, high = np.array([field.oov_ids for field in self.schema.categorical]).reshape(-1, 2).T
+        unknown = ((firsts >= low) & (firsts < high)).sum(axis=0)
+        return (missing / num_rows).round(4).tolist(), (unknown / num_rows).round(4).tolist()
 
     def add_values_of(self, parts: Sequence[ParsedRows]) -> int:
         """Give ids to the values that are new and frequent enough in all rows of `parts`. Return how many those are.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from app.checkpoint.retention import whole_checkpoints
-from app.cli.online.log_parts import MOST_CHANGE
+from app.cli.online.log_parts import Bounds
 from app.cli.online.online_settings import KEPT, is_begun, online_config
 from app.cli.online.state import release, status_of
 from app.config.config import Config
@@ -26,6 +26,13 @@ if TYPE_CHECKING:
     from app.training.loop import Trainer  # imports MindSpore
 
 log = logging.getLogger("app")
+
+BOUNDS = {  # of the guard: what beyond X holds a part aside
+    "change": "its click rate is X times that of the last ones, or an Xth",
+    "miscalibration": "the model expects X times as many clicks, for each that came, as in the last ones, or an Xth",
+    "missing": "the share of missing cells of a column is X above the most of the last ones",
+    "unknown": "the share of a column's values without ids is X above the most of the last ones",
+}
 
 
 def add_parser(commands: Any) -> None:
@@ -45,13 +52,9 @@ def add_parser(commands: Any) -> None:
         "--work", type=Path, default=Path("online"), metavar="DIR", help="the online run's own folder (%(default)s)"
     )
     parser.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one RUN was trained on)")
-    parser.add_argument(
-        "--most-change",
-        type=float,
-        default=MOST_CHANGE,
-        metavar="X",
-        help="hold a part aside if its click rate is so many times that of the last ones, or less (%(default)s)",
-    )
+    for bound, help_text in BOUNDS.items():
+        text = f"hold a part aside if {help_text} (%(default)g)"
+        parser.add_argument(f"--most-{bound}", type=float, default=getattr(Bounds, bound), metavar="X", help=text)
     parser.add_argument(
         "--keep",
         type=int,
@@ -84,8 +87,9 @@ def run(arguments: argparse.Namespace) -> int:
             "FOLDER, online status, or online release PART"
         )
     require("onnx", "onnxruntime")
-    if not arguments.most_change > 1:
-        raise ValueError(f"--most-change must be above 1, found {arguments.most_change:g}")
+    for name, least in (("change", 1), ("miscalibration", 1), ("missing", 0), ("unknown", 0)):
+        if not (found := getattr(arguments, f"most_{name}")) > least:
+            raise ValueError(f"--most-{name} must be above {least}, found {found:g}")
     if arguments.keep < 0:
         raise ValueError(f"--keep must be 0 or more, found {arguments.keep}")
     config, dataset = _resumed(arguments, work) if is_begun(work) else _new(arguments)
@@ -127,5 +131,7 @@ def _trainer(arguments: argparse.Namespace, context: RunContext, backend: str) -
     from app.cli.online.online_trainer import OnlineOptions, OnlineTrainer
 
     words = arguments
-    options = OnlineOptions(words.source, words.serve, words.once, words.most_change, words.frozen, words.keep)
+    given = {bound: getattr(words, f"most_{bound}") for bound in BOUNDS}
+    bounds = Bounds(context.config.prepare.max_reject_fraction, **given)
+    options = OnlineOptions(words.source, words.serve, bounds, words.once, words.frozen, words.keep)
     return OnlineTrainer(context, backend, options)

@@ -27,8 +27,7 @@ log = logging.getLogger("app")
 
 CHUNK_BYTES = 8 << 20
 RECENT = 14  # parts by which the guard knows the usual click rate
-MOST_CHANGE = 3.0  # default of the factor, either way, between a part's click rate and that of the last ones
-FEW_CLICKS = 5.0  # standard deviations of a small part's clicks that are chance, whatever the factor
+FEW_CLICKS = 5.0  # standard deviations of a small part's clicks, or cells, that are chance, whatever the bound
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,9 @@ class Part:
     rows: Examples  # of the same
     num_lines: int
     first_reject: str  # reason and line of the first bad line, "" if all are good
+    missing: Sequence[float] = ()  # share of each column's cells, see GrowingVocabulary.shares
+    unknown: Sequence[float] = ()  # share of each categorical column's rows, before its new values get ids
+    calibration: float | None = None  # of the model before, on its rows
 
     @property
     def row_numbers(self) -> np.ndarray:
@@ -52,11 +54,23 @@ class Part:
         return replace(self, rows=concatenate([encoder.encode_rows(rows) for rows in self.parsed]))
 
     @property
-    def counts(self) -> dict[str, float]:
-        """Lines, rows and clicks. Of weighted rows the sums of weights."""
+    def counts(self) -> dict[str, Any]:
+        """Lines, rows and clicks, of weighted rows the sums of weights, and what the guard looks at besides."""
         weights = np.ones(len(self.rows)) if self.rows.weights is None else self.rows.weights.astype(np.float64)
         clicks = float((weights * self.rows.labels).sum())
-        return {"lines": self.num_lines, "rows": float(weights.sum()), "clicks": clicks}
+        looked_at = {name: getattr(self, name) for name in ("missing", "unknown", "calibration")}
+        return {"lines": self.num_lines, "rows": float(weights.sum()), "clicks": clicks} | looked_at
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bounds of the guard, beyond which a part is held aside."""
+
+    rejected: float  # share of a part's lines that are bad
+    change: float = 3.0  # factor, either way, between its click rate and that of the last parts
+    miscalibration: float = 2.0  # factor, either way, between its calibration and that of the last parts
+    missing: float = 0.2  # rise of the share of a column's cells that are missing, above the most of the last parts
+    unknown: float = 0.3  # the same of a column's rows whose value has no id
 
 
 @dataclass(frozen=True)
@@ -65,7 +79,7 @@ class Ledger:
 
     # By name, in their order: `checksum` of the file's bytes, and its `state`, by which it need not be read again.
     trained: dict[str, dict[str, Any]] = field(default_factory=dict)
-    recent: list[dict[str, float]] = field(default_factory=list)  # `Part.counts` of the last ones
+    recent: list[dict[str, Any]] = field(default_factory=list)  # `Part.counts` of the last ones
 
     def after(self, part: Part, there: Collection[str] = (), keep: int = 0) -> Ledger:
         """Return the ledger with one part more, and with `keep` without those before the last that are not `there`."""
@@ -190,30 +204,60 @@ def read_part(file: LogFile, checksum: str, encoder: RowEncoder) -> Part:
 
 
 def why_suspicious(
-    part: Part, ledger: Ledger, click_rate: float, most_rejected: float, most_change: float
+    part: Part, ledger: Ledger, click_rate: float, bounds: Bounds, columns: Sequence[str] = ()
 ) -> str | None:
     """Return why a part should not be trained on, None if it looks like the last ones.
 
-    `click_rate` is that before the first part. At most the share `most_rejected` of the lines may be bad, and the click
-    rate may differ by the factor `most_change`.
+    `click_rate` is that before the first part. `columns` are the names of those that the shares are of.
     """
     counts = part.counts
     num_rejected = part.num_lines - len(part.rows)
-    if num_rejected > most_rejected * part.num_lines:
+    if num_rejected > bounds.rejected * part.num_lines:
         return (
             f"{num_rejected:,} of its {part.num_lines:,} lines are bad, more than prepare.max_reject_fraction "
-            f"{most_rejected:g}; the first: {part.first_reject[:200]!r}"
+            f"{bounds.rejected:g}; the first: {part.first_reject[:200]!r}"
         )
     if ledger.recent:
         click_rate = sum(each["clicks"] for each in ledger.recent) / sum(each["rows"] for each in ledger.recent)
     found, expected = counts["clicks"] / counts["rows"], counts["rows"] * click_rate
-    is_far = not click_rate / most_change <= found <= click_rate * most_change
-    if is_far and abs(counts["clicks"] - expected) > FEW_CLICKS * np.sqrt(expected + 1):
+    is_chance = abs(counts["clicks"] - expected) <= FEW_CLICKS * np.sqrt(expected + 1)
+    if not is_chance and _is_far(found, click_rate, bounds.change):
         return (
             f"its click rate is {found:.4f}, that of the last parts {click_rate:.4f}: more than a factor of "
-            f"{most_change:g} apart"
+            f"{bounds.change:g} apart (--most-change)"
         )
+    for name, what, bound in (("missing", "are missing", bounds.missing), ("unknown", "have no id", bounds.unknown)):
+        shares = np.array(counts[name])
+        last = [each[name] for each in ledger.recent if each.get(name)] or [np.full(shares.size, np.inf)]
+        most = np.array(last).max(axis=0)
+        rise = shares - most - bound - FEW_CLICKS * np.sqrt(shares * (1 - shares) / max(len(part.rows), 1))
+        if rise.size and rise.max() > 0:
+            worst = int(rise.argmax())
+            return (
+                f"{shares[worst]:.1%} of the values of {columns[worst]} {what}, in the last parts at most "
+                f"{most[worst]:.1%}: a rise of more than {bound:.0%} (--most-{name})"
+            )
     return None
+
+
+def why_miscalibrated(part: Part, ledger: Ledger, bounds: Bounds) -> str | None:
+    """Return why what the model expects of a measured part is too far from its labels, None if it is not."""
+    last = [each["calibration"] for each in ledger.recent if each.get("calibration")]
+    clicks, found = part.counts["clicks"], part.calibration
+    if not last or not found:
+        return None
+    usual = float(np.median(last))
+    is_chance = abs(found / usual - 1) * clicks <= FEW_CLICKS * np.sqrt(found / usual * clicks + 1)
+    if is_chance or not _is_far(found, usual, bounds.miscalibration):
+        return None
+    return (
+        f"the model expects {found:.3f} times its clicks, of the last parts {usual:.3f} times: more than a factor of "
+        f"{bounds.miscalibration:g} apart (--most-miscalibration)"
+    )
+
+
+def _is_far(found: float, usual: float, factor: float) -> bool:
+    return not usual / factor <= found <= usual * factor
 
 
 def why_useless(part: Part) -> str | None:

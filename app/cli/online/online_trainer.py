@@ -15,11 +15,12 @@ import numpy as np
 from app.batches import Batch, Prefetcher, batches_of
 from app.checkpoint.manifest import Position
 from app.cli.online.log_parts import (
-    MOST_CHANGE,
+    Bounds,
     Ledger,
     Part,
     Source,
     read_part,
+    why_miscalibrated,
     why_suspicious,
     why_useless,
 )
@@ -52,8 +53,8 @@ class OnlineOptions:
 
     source: str
     serve: Path
+    bounds: Bounds
     once: bool = False
-    most_change: float = MOST_CHANGE
     frozen: Path | None = None  # a bundle whose scores are measured beside
     keep: int = KEPT  # bundles, and records of parts that are gone. 0 keeps all
 
@@ -107,13 +108,19 @@ class OnlineTrainer(Trainer):
         if reason := why_useless(part):
             self.source.hold(file, reason)
             return
-        most_rejected, most_change = self.config.prepare.max_reject_fraction, self.options.most_change
-        reason = why_suspicious(part, self.ledger, self._click_rate, most_rejected, most_change)
-        if reason and not self.source.is_released(file.name, checksum):
+        missing, unknown = self.vocabulary.shares(part.parsed, part.rows.ids)
+        part = replace(part, missing=missing, unknown=unknown)
+        bounds, is_released = self.options.bounds, self.source.is_released(file.name, checksum)
+        reason = why_suspicious(part, self.ledger, self._click_rate, bounds, self.vocabulary.columns)
+        if reason and not is_released:
             self.source.hold(file, reason, checksum)
             return
-        line = {"part": file.name, "rows": len(part.rows), "rejected": part.num_lines - len(part.rows)}
+        line: dict[str, Any] = {"part": file.name, "rows": len(part.rows), "rejected": part.num_lines - len(part.rows)}
         line |= self._measure_part(part)
+        part = replace(part, calibration=line["calibration"])
+        if (reason := why_miscalibrated(part, self.ledger, bounds)) and not is_released:
+            self.source.hold(file, reason, checksum)
+            return
         try:
             line["new_values"] = self.vocabulary.add_values_of(part.parsed)
         except ValueError as error:

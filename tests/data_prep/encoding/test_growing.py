@@ -183,3 +183,25 @@ def test_rows_without_anything_new_write_nothing(tmp_path):
     assert growing.add_values_of(rows) == 0
     assert growing.add_values_of([]) == 0
     assert read_schema(growing.folder) == schemas[2]
+
+
+def test_shares_of_missing_cells_and_of_values_without_ids(tmp_path):
+    schemas, texts = grown_twice(tmp_path)
+    growing = GrowingVocabulary(tmp_path / "grown")
+    text = texts[0] + lines_of(random.Random(8), 60, 9)
+    rows = parsed(growing.encoder, text)
+    ids = np.concatenate([growing.encoder.encode_rows(piece).ids for piece in rows])
+    missing, unknown = growing.shares(rows, ids)
+    cells = [line.split(",") for line in text.decode().splitlines()]
+    known = ids_of(growing.folder, schemas[2].vocabulary_files)
+    assert growing.columns == ["hex", "site", "from", "tags", "n_bucket", "hex*site", "n"]
+    by_name = dict(zip(growing.columns, missing, strict=True))
+    for place, name in ((1, "hex"), (2, "site"), (3, "from"), (4, "tags"), (5, "n_bucket"), (5, "n")):
+        assert by_name[name] == round(sum(not row[place] for row in cells) / len(cells), 4), name
+    without = dict(zip(growing.columns, unknown, strict=False))
+    for place, name, owner in ((1, "hex", "hex"), (2, "site", "site"), (3, "from", "site")):
+        expected = sum((owner, row[place]) not in known for row in cells) / len(cells)
+        assert without[name] == round(expected, 4), name
+    firsts = [row[4].split("|")[0] for row in cells]
+    assert without["tags"] == round(sum(("tags", first) not in known for first in firsts) / len(cells), 4)
+    assert max(unknown) > 0

@@ -1,6 +1,7 @@
 """The next part, and those that are held aside: files only, no model."""
 
 import dataclasses
+import json
 import os
 import random
 from collections import Counter
@@ -8,7 +9,17 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from app.cli.online.log_parts import RECENT, Ledger, Part, Source, read_part, why_suspicious, why_useless
+from app.cli.online.log_parts import (
+    RECENT,
+    Bounds,
+    Ledger,
+    Part,
+    Source,
+    read_part,
+    why_miscalibrated,
+    why_suspicious,
+    why_useless,
+)
 from common.files import checksum
 from data_prep.encoding.prepared_vocabulary import open_encoder
 from data_prep.prepared.examples import Examples
@@ -105,7 +116,7 @@ def test_a_part_is_read_with_its_labels_and_the_numbers_of_its_lines(tmp_path, t
     assert part.first_reject.startswith("part-1.txt:8\t")
 
 
-GUARD = {"click_rate": 0.2, "most_rejected": 0.01, "most_change": 3.0}
+GUARD = {"click_rate": 0.2, "bounds": Bounds(rejected=0.01), "columns": ("C1", "C2", "I1")}
 
 
 @pytest.mark.parametrize(
@@ -161,6 +172,52 @@ def test_records_of_parts_that_are_gone_are_kept_for_a_while():
     assert ledger.why_never("part-10", "5") == "it has the content of part-5, which was trained on"
     everything = Ledger().after(part_of(1, 2, "a")).after(part_of(1, 2, "b"), {"b"})
     assert list(everything.trained) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("missing", "unknown", "reason"),
+    [
+        ([0.1, 0.0, 0.4], [0.1, 0.5], None),
+        ([0.1, 0.0, 0.64], [0.1, 0.5], None),  # 0.4 was seen, 0.2 more is allowed, the rest is chance
+        ([0.1, 0.0, 0.7], [0.1, 0.5], "70.0% of the values of I1 are missing, in the last parts at most 40.0%"),
+        ([0.1, 0.3, 0.0], [0.1, 0.5], "30.0% of the values of C2 are missing, in the last parts at most 0.0%"),
+        ([0.1, 0.0, 0.4], [0.55, 0.5], "55.0% of the values of C1 have no id, in the last parts at most 10.0%"),
+        ([0.1, 0.0, 0.4], [0.1, 0.84], None),
+    ],
+)
+def test_a_share_of_a_column_that_jumps_is_named(missing, unknown, reason):
+    usual = [([0.1, 0.0, 0.1], [0.1, 0.2]), ([0.0, 0.0, 0.4], [0.0, 0.5])]
+    ledger = Ledger()
+    for number, shares in enumerate(usual):
+        last = dataclasses.replace(part_of(20, 100, f"part-{number}"), missing=shares[0], unknown=shares[1])
+        assert why_suspicious(last, Ledger(), **GUARD) is None  # of the first part nothing is known
+        ledger = ledger.after(last)
+    part = dataclasses.replace(part_of(200, 1000), missing=missing, unknown=unknown)
+    found = why_suspicious(part, Ledger(**json.loads(json.dumps(dataclasses.asdict(ledger)))), **GUARD)
+    assert found is None if reason is None else reason in found
+    few = dataclasses.replace(part_of(1, 4), missing=missing, unknown=unknown)
+    assert why_suspicious(few, ledger, **GUARD) is None
+
+
+def test_a_ledger_of_an_earlier_release_has_no_shares():
+    ledger = Ledger({}, [{"lines": 10, "rows": 10.0, "clicks": 2.0}])
+    part = dataclasses.replace(part_of(200, 1000), missing=[0.9] * 3, unknown=[0.9] * 2, calibration=9.0)
+    assert why_suspicious(part, ledger, **GUARD) is None
+    assert why_miscalibrated(part, ledger, GUARD["bounds"]) is None
+
+
+@pytest.mark.parametrize(
+    ("clicks", "calibration", "is_held"),
+    [(200, 1.0, False), (200, 2.1, False), (200, 2.5, True), (200, 0.5, True), (1, 3, False)],
+)
+def test_a_part_on_which_the_model_is_far_off_is_named(clicks, calibration, is_held):
+    ledger = Ledger()
+    for number, usual in enumerate([1.1, 9.0, 1.1]):
+        ledger = ledger.after(dataclasses.replace(part_of(200, 1000, f"part-{number}"), calibration=usual))
+    part = dataclasses.replace(part_of(clicks, 1000), calibration=calibration)
+    reason = why_miscalibrated(part, ledger, GUARD["bounds"])
+    assert (reason is not None) == is_held
+    assert not is_held or f"the model expects {calibration:.3f} times its clicks, of the last parts 1.100" in reason
 
 
 def test_the_last_parts_decide_which_click_rate_is_usual():

@@ -215,6 +215,11 @@ def test_what_was_trained_on_or_cannot_be_is_held_aside_and_changes_nothing(make
     folder.deliver(parts[2], "part-00022.txt", b"".join(b"1" + line[1:] for line in lines))
     folder.deliver(parts[2], "part-00023.txt.gz", b"\x1f\x8b cut")
     folder.deliver(parts[2], "part-00024.txt", b"")
+    cells = [line.split(b"\t") for line in lines]
+    emptied = [b"\t".join([*of_line[:14], b"", *of_line[15:]]) for of_line in cells]
+    folder.deliver(parts[2], "part-00025.txt", b"".join(emptied))
+    others = [b"\t".join([*of_line[:14], b"abcdef%02d" % (n % 9), *of_line[15:]]) for n, of_line in enumerate(cells)]
+    folder.deliver(parts[2], "part-00026.txt", b"".join(others))
     assert folder.run() == 5
     assert checkpoints_of(folder) == before
     held = json.loads((folder.path / "online/status.json").read_text())["held"]
@@ -225,6 +230,8 @@ def test_what_was_trained_on_or_cannot_be_is_held_aside_and_changes_nothing(make
         "part-00022.txt": "labels of all its rows that count are equal",
         "part-00023.txt.gz": "is damaged",
         "part-00024.txt": "it has no lines",
+        "part-00025.txt": "100.0% of the values of C1 are missing",
+        "part-00026.txt": "100.0% of the values of C1 have no id",
     }
     assert held.keys() == reasons.keys()
     for name, reason in reasons.items():
