@@ -39,6 +39,16 @@ def whole_checkpoints(folder: Path, read: Read = read_manifest) -> list[Checkpoi
     return [checkpoint for checkpoint in opened if isinstance(checkpoint, Checkpoint)]
 
 
+def open_named(path: Path) -> Checkpoint:
+    """Open the checkpoint that a user names. Raises as `Checkpoint.open`, with the ones nearby if it is not there."""
+    try:
+        return Checkpoint.open(path)
+    except FileNotFoundError as error:
+        nearby = (path, path / "checkpoints", path.parent)
+        there = ", ".join(str(each.path) for folder in nearby for each in whole_checkpoints(folder))
+        raise FileNotFoundError(f"{error}; whole ones nearby: {there or 'none'}") from error
+
+
 def best_or_newest(folder: Path, metric: str) -> Checkpoint:
     """Return the checkpoint with the best `metric` on `valid`, or the newest if none was evaluated.
 

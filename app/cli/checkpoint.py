@@ -12,14 +12,13 @@ from tqdm import tqdm
 from app.checkpoint.array_file import read_entries
 from app.checkpoint.manifest import read_manifest
 from app.checkpoint.read import Checkpoint, row_layout
-from app.checkpoint.retention import compact, open_if_whole, rewrite, step_folders
+from app.checkpoint.retention import compact, open_if_whole, open_named, rewrite, step_folders
 from app.checkpoint.write import ROW_IDS, step_name
 from app.run.folder import run_checkpoints
 from app.run.identity import check_same_inputs
 from app.tables.interface import DEEP, STATE_ARRAYS
 from common.console import progress_bar
 from common.files import LOCK_FILE, FolderInUse, lock_folder
-from data_prep.prepared.schema import read_schema
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -84,7 +83,7 @@ def _one_line(path: Path) -> str:
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    checkpoint = Checkpoint.open(arguments.checkpoint)
+    checkpoint = open_named(arguments.checkpoint)
     manifest = checkpoint.manifest
     print(f"{checkpoint.path}: {manifest.size_bytes:,} bytes in {len(manifest.files)} files")
     print(
@@ -108,7 +107,7 @@ def _show(arguments: argparse.Namespace) -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> None:
-    checkpoint = Checkpoint.open(arguments.checkpoint)
+    checkpoint = open_named(arguments.checkpoint)
     _verify_with_bar(checkpoint)
     count = f"{len(checkpoint.chain)} checkpoints, " if checkpoint.older else ""
     count += f"{len(list(checkpoint.files()))} files, {checkpoint.num_bytes:,} bytes"
@@ -137,7 +136,7 @@ def reshard(path: Path, folder: Path, num_shards: int) -> Path:
     """
     if num_shards < 1:
         raise ValueError(f"a table has 1 file or more, found --shards {num_shards}")
-    checkpoint = Checkpoint.open(path)
+    checkpoint = open_named(path)
     target = folder / step_name(checkpoint.manifest.step)
     with _own(folder, "give another FOLDER, or wait for its end"), _kept(checkpoint):
         if target.exists():
@@ -154,7 +153,7 @@ def _compact(arguments: argparse.Namespace) -> None:
         return
     advice = f"wait for its end, or write a full one elsewhere: checkpoint reshard {path} FOLDER --shards 1"
     with _own(path.parent, advice):
-        checkpoint = Checkpoint.open(path)  # not before: a training may remove or compact what a delta needs
+        checkpoint = open_named(path)  # not before: a training may remove or compact what a delta needs
         with byte_bar("compact", 2 * checkpoint.num_bytes) as bar:
             compact(checkpoint, max(checkpoint.manifest.shards.values(), default=1), bar.update)
     print(f"{path} is a full checkpoint now")
@@ -197,10 +196,10 @@ def _kept(checkpoint: Checkpoint) -> Iterator[None]:
 
 def _export_rows(arguments: argparse.Namespace) -> None:
     from app.trained.export_rows import export_rows  # imports pyarrow, which the other commands do without
+    from app.trained.trained_model import read_trained_on
 
-    checkpoint = Checkpoint.open(arguments.checkpoint)
-    dataset = arguments.dataset or Path(checkpoint.manifest.dataset)
-    schema = read_schema(dataset)
+    checkpoint = open_named(arguments.checkpoint)
+    dataset, schema = read_trained_on(checkpoint, arguments.dataset)
     check_same_inputs(checkpoint.manifest, schema, dataset)
     with _kept(checkpoint):
         _verify_with_bar(checkpoint)

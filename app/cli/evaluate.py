@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from app.checkpoint.read import Checkpoint
+from app.checkpoint.retention import open_named
 from app.cli import rank
 from app.config.run_settings import Target
 from app.distributed.mpirun import launch
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.run, arguments.target = arguments.follow, arguments.target or "CPU"
         return follow(arguments.run, lambda checkpoint: _evaluate(arguments, checkpoint))
     path: Path | None = arguments.checkpoint
-    return _evaluate(arguments, Checkpoint.open(path) if path else best_of_run(arguments.run))
+    return _evaluate(arguments, open_named(path) if path else best_of_run(arguments.run))
 
 
 def _evaluate(arguments: argparse.Namespace, checkpoint: Checkpoint) -> int:

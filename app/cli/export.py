@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from app.checkpoint.manifest import MANIFEST
-from app.checkpoint.read import Checkpoint
+from app.checkpoint.retention import open_named
 from app.run.folder import best_of_run
 from app.scoring.bundle_tables import TABLES, RowType
 from app.scoring.predictor import Predictor
@@ -49,7 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
         if name != "rows" or rows not in get_args(RowType):
             raise ValueError(f"argument {word!r}: expected rows=float32, rows=float16 or rows=int8")
     source = arguments.source
-    checkpoint = Checkpoint.open(source) if (source / MANIFEST).is_file() else best_of_run(source)
+    is_checkpoint = (source / MANIFEST).is_file() or (source.name.startswith("step-") and not source.exists())
+    checkpoint = open_named(source) if is_checkpoint else best_of_run(source)
     trained = open_trained(checkpoint, arguments.dataset)
     evaluated = export(trained, arguments.bundle, rows, parent, arguments.calibrate, arguments.overwrite)
     _print(arguments.bundle, rows, evaluated)

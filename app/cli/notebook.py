@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from app.checkpoint.read import Checkpoint
+from app.checkpoint.retention import open_named
 from app.cli import sweep as sweep_command
 from app.config import device
 from app.config.by_rows import resolve_by_rows
@@ -187,7 +188,7 @@ def evaluate(
     `by` are names of fields, `time` and `unseen`: metrics of parts of the rows. `calibrate` fits the scores to valid.
     """
     folder = run.path if isinstance(run, Run) else Path(run)
-    chosen = Checkpoint.open(Path(checkpoint)) if checkpoint else best_of_run(folder)
+    chosen = open_named(Path(checkpoint)) if checkpoint else best_of_run(folder)
     with log_shown(*LOGGERS):
         trained = open_trained(chosen, Path(dataset) if dataset else None).with_device(target="auto")
         evaluate_split.check_evaluation(trained, split, by, calibrate)

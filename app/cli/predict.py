@@ -15,6 +15,7 @@ from common.packages import require
 require("isal", "numpy", "pyarrow", "tqdm", "xxhash", "yaml")
 
 from app.scoring.batch_prediction import STDIN, predict
+from app.scoring.bundle_folder import read_manifest
 from common.console import STOPPED_BY_READER, has_no_reader, log_to_console
 from data_prep.execution.pools import KINDS, ExecutorChoice
 from data_prep.execution.stopping import Stopped, stop_by_signals
@@ -88,6 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _max_reject_fraction(arguments: argparse.Namespace) -> float:
     bound = arguments.max_reject_fraction
     if bound is None:
+        read_manifest(arguments.bundle)  # names a folder that is no bundle as such
         options = read_schema(arguments.bundle).options
         bound = float(options.get("max_reject_fraction", PrepareOptions().max_reject_fraction))
     if not 0 <= bound <= 1:

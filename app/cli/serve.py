@@ -95,6 +95,8 @@ def run(arguments: argparse.Namespace) -> int:
             raise ValueError(f"{name} must be 0 … 65535, found {port}")
     if not 0 <= arguments.drain_seconds < 3600:
         raise ValueError(f"--drain-seconds must be 0 … 3600, found {arguments.drain_seconds}")
+    if not arguments.path.exists():
+        raise FileNotFoundError(f"{arguments.path} is not there; give a bundle of `export`, or a folder of bundles")
     name = arguments.name or arguments.path.resolve().name
     options = ServerOptions(
         path=arguments.path,

@@ -37,6 +37,23 @@ class Trained:
         return replace(self, config=replace(self.config, device=replace(self.config.device, **changes)))
 
 
+def read_trained_on(checkpoint: Checkpoint, dataset: Path | None) -> tuple[Path, Schema]:
+    """Return the prepared folder `dataset`, by default the one that a checkpoint was trained on, and its schema.
+
+    Raises FileNotFoundError if there is none, ValueError if its schema.json is not readable.
+    """
+    folder = dataset or Path(checkpoint.manifest.dataset)
+    try:
+        return folder, read_schema(folder)
+    except FileNotFoundError as error:
+        if dataset:
+            raise
+        raise FileNotFoundError(
+            f"{checkpoint.path} was trained on {folder}, and no prepared folder is there; if it was moved, name its "
+            "new place: --dataset DIR (in Python: dataset=DIR)"
+        ) from error
+
+
 def open_trained(checkpoint: Checkpoint, dataset: Path | None = None, overrides: Sequence[str] = ()) -> Trained:
     """Return a checkpoint with its run's settings, changed by `overrides`, and the prepared folder `dataset`.
 
@@ -45,8 +62,8 @@ def open_trained(checkpoint: Checkpoint, dataset: Path | None = None, overrides:
     """
     manifest = checkpoint.manifest
     config = yaml_settings.override(read_config(manifest.config, where=str(checkpoint.path / MANIFEST)), overrides)
-    folder = dataset or Path(manifest.dataset)
-    schema = read_schema(folder).with_ids(manifest.data["vocabulary_size"])
+    folder, schema = read_trained_on(checkpoint, dataset)
+    schema = schema.with_ids(manifest.data["vocabulary_size"])
     check_files(folder, schema)
     check_same_inputs(manifest, schema, folder)
     check_group_field(config.eval, schema)

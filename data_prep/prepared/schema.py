@@ -27,6 +27,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any, Literal
 
 import numpy as np
@@ -246,7 +247,7 @@ def read_schema(folder: Path) -> Schema:
             else "the folder does not exist"
         )
         raise FileNotFoundError(
-            f"no prepared data in {folder}: {found}; run: make preprocess INPUT=LOG OUTPUT={folder}"
+            f"no prepared data in {folder}: {found}; run: make preprocess INPUT=LOG OUTPUT={quote(str(folder))}"
         )
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -266,7 +267,7 @@ def _instead_of(file: Path) -> str:
     """Return what to give in place of a file."""
     if (file.parent / SCHEMA_FILE).is_file():
         return f"give the folder that it is in: {file.parent}"
-    return f"if it is a log, prepare it: make preprocess INPUT={file} OUTPUT=prepared, and give prepared"
+    return f"if it is a log, prepare it: make preprocess INPUT={quote(str(file))} OUTPUT=prepared, and give prepared"
 
 
 INDICATOR = "missing"

@@ -125,6 +125,64 @@ def test_an_evaluation_of_what_is_not_there(command, checkpoint_of, words, messa
     assert message in log
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("evaluate", "--checkpoint"),
+        ("checkpoint", "show"),
+        ("checkpoint", "verify"),
+        ("export", "--overwrite"),
+    ],
+)
+def test_a_checkpoint_that_is_not_there_is_answered_by_those_that_are(command, checkpoint_of, words):
+    path = checkpoint_of()
+    for asked in (path.with_name("step-00000009"), path.parent):
+        if words[0] == "export" and asked == path.parent:  # a folder without a run is refused as such
+            continue
+        status, log = command(*words, asked, *(("bundle",) if words[0] == "export" else ()))
+        assert status == 2
+        assert f"{asked} is no whole checkpoint: it has no manifest.json; whole ones nearby: {path}" in log
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("evaluate", "--checkpoint", "{}"),
+        ("export", "{}", "bundle"),
+        ("checkpoint", "export-rows", "{}", "rows.parquet"),
+    ],
+)
+def test_a_prepared_folder_that_was_moved_is_asked_for(command, checkpoint_of, tmp_path, words):
+    path = checkpoint_of(dataset=str(tmp_path / "Über prepared"))
+    status, log = command(*(word.format(path) for word in words))
+    assert status == 2
+    assert f"{path} was trained on {tmp_path / 'Über prepared'}, and no prepared folder is there" in log
+    assert "name its new place: --dataset DIR" in log
+    assert not (tmp_path / "bundle").exists() and not (tmp_path / "rows.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("predict", "no bundle", "log.txt", "scores.csv"),
+            "no bundle is no bundle: it has no manifest.json; make one",
+        ),
+        (("bundle", "verify", "no bundle"), "no bundle is no bundle: it has no manifest.json; make one"),
+        (("serve", "no bundle"), "no bundle is not there; give a bundle of `export`, or a folder of bundles"),
+    ],
+)
+def test_a_bundle_that_is_not_there_is_named_as_such(command, words, message):
+    status, log = command(*words)
+    assert status == 2 and message in log, log
+
+
+def test_a_command_that_is_advised_can_be_pasted(command, tmp_path):
+    status, log = command("train", dataset=tmp_path / "mit Leer zeichen")
+    assert status == 2
+    assert f"run: make preprocess INPUT=LOG OUTPUT='{tmp_path / 'mit Leer zeichen'}'" in log
+
+
 def test_an_evaluation_on_other_data(command, checkpoint_of, tiny_schema):
     other = {**data_identity(tiny_schema), "vocabulary_size": 7}
     status, log = command("evaluate", "--checkpoint", checkpoint_of(data=other))
