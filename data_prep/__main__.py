@@ -15,8 +15,8 @@ from common.packages import explain_missing, require
 
 require("bokeh", "isal", "jinja2", "numpy", "pyarrow", "tqdm", "xxhash", "yaml")  # the others only when they are needed
 
-from data_prep.execution.pools import KINDS, ExecutorChoice
-from data_prep.execution.stopping import Stopped, stop_by_signals
+from common.signals import Stopped, stop_by_signals
+from data_prep.options.executor import EXECUTORS, ExecutorChoice
 from data_prep.options.options_file import PREPARE_SECTION, read_options
 from data_prep.options.prepare_options import PrepareOptions
 
@@ -197,7 +197,7 @@ def _add_prepare_arguments(prepare: argparse.ArgumentParser) -> None:
 
     workers = prepare.add_argument_group("workers")
     workers.add_argument(
-        "--executor", choices=KINDS, default=KINDS[0], help="run on local processes, Dask or MPI (%(default)s)"
+        "--executor", choices=EXECUTORS, default=EXECUTORS[0], help="run on local processes, Dask or MPI (%(default)s)"
     )
     workers.add_argument(
         "--scheduler",

@@ -38,11 +38,8 @@ BEYOND = {
     # The parts of a log that comes are read as a preparation reads it.
     ("app.cli.online.log_parts", "data_prep.raw_log"),
     ("app.cli.online.online_trainer", "data_prep.raw_log"),
-    # A log is scored in a pass over it by several processes, as it is prepared.
-    ("app.cli.predict", "data_prep.execution"),
-    ("app.scoring.batch_prediction", "data_prep.execution"),
+    # A stream to score is packed as files are.
     ("app.scoring.batch_prediction", "data_prep.raw_log"),
-    ("app.scoring.effects", "data_prep.raw_log"),
 }
 MOST_ENTRIES = {"app": 14}  # of a folder; 12 elsewhere
 

@@ -17,8 +17,8 @@ require("isal", "numpy", "pyarrow", "tqdm", "xxhash", "yaml")
 from app.scoring.batch_prediction import STDIN, predict
 from app.scoring.bundle_folder import read_manifest
 from common.console import STOPPED_BY_READER, has_no_reader, log_to_console
-from data_prep.execution.pools import KINDS, ExecutorChoice
-from data_prep.execution.stopping import Stopped, stop_by_signals
+from common.signals import Stopped, stop_by_signals
+from data_prep.options.executor import EXECUTORS, ExecutorChoice
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import read_schema
 
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep", nargs="+", default=[], metavar="COLUMN", help="columns of the log to write as well")
     parser.add_argument("--workers", type=int, metavar="N", help="processes (one per core)")
     parser.add_argument(
-        "--executor", choices=KINDS, default="processes", help="run on local processes, Dask or MPI (processes)"
+        "--executor", choices=EXECUTORS, default="processes", help="run on local processes, Dask or MPI (processes)"
     )
     parser.add_argument("--scheduler", metavar="ADDRESS", help="with --executor dask: the scheduler of a cluster")
     parser.add_argument(

@@ -28,13 +28,12 @@ import pyarrow.parquet as pq
 from app.evaluation.metrics import MEASURED, MetricStream, confidence_intervals
 from app.scoring.predictor import Predictor, probabilities
 from common.files import LOCK_FILE, lock_folder, sync_folder, write_whole
+from common.signals import check_stop
 from data_prep.encoding.encoder import Chunk
-from data_prep.execution.pools import ExecutorChoice
-from data_prep.execution.stopping import check_stop
+from data_prep.encoding.from_log import LogToScore
+from data_prep.encoding.from_values import add_label, split_line
+from data_prep.options.executor import ExecutorChoice
 from data_prep.raw_log.compression import MAGIC
-from data_prep.raw_log.line_cells import add_label, split_line
-from data_prep.raw_log.log_files import LogFile, absolute, find_log
-from data_prep.raw_log.scoring_pass import format_to_score, read_log
 
 STDIN = "-"
 CHUNK_BYTES = 2 << 20  # of the log: some 10,000 rows
@@ -114,29 +113,23 @@ def predict(
     """
     executor = executor or ExecutorChoice()
     predictor = Predictor.open(bundle)
-    log_format = predictor.log_format
     _check_output(output, overwrite)
     for place, name in enumerate(keep):
         if name in (LINE, FILE, SCORE, REASON) or name in keep[:place]:
             raise ValueError(f"--keep {name}: the output has a column of that name already")
     from_stdin = list(inputs) == [STDIN]
     with _work_folder(output, can_resume=not from_stdin) as folder:
-        files = _spool(folder) if from_stdin else find_log(list(inputs))
-        if executor.kind != "processes":
-            files, bundle = tuple(map(absolute, files)), bundle.absolute()
-        format_of_log = format_to_score(files, log_format, keep)
-        labelled = log_format.label_column in format_of_log.columns
+        log = LogToScore.of([_spool(folder)] if from_stdin else inputs, predictor.log_format, keep)
         identity = {
             "bundle": predictor.manifest.id,
-            "files": [[file.location, file.state.size, file.state.modified_ns] for file in files],
+            "files": log.identity,
             "keep": list(keep),
             "chunk_bytes": chunk_bytes,
         }
         _begin_or_resume(folder, identity, restart)
-        score = ChunkScorer(str(bundle), predictor.manifest.id, tuple(format_of_log.columns), tuple(keep))
-        with _Writer(folder / RESULT, output, keep, has_files=len(files) > 1, labelled=labelled) as writer:
-            work = folder / WORK
-            read_log(files, format_of_log, score, writer.add, "score", work, executor, num_workers, chunk_bytes)
+        score = ChunkScorer(str(bundle.absolute()), predictor.manifest.id, tuple(log.log_format.columns), tuple(keep))
+        with _Writer(folder / RESULT, output, keep, len(log.files) > 1, log.has_labels) as writer:
+            log.run(score, writer.add, "score", folder / WORK, executor, num_workers, chunk_bytes)
         if output != STDIN:
             (folder / RESULT).replace(output)
             sync_folder(Path(output).parent)
@@ -197,7 +190,7 @@ def _begin_or_resume(folder: Path, identity: dict[str, Any], restart: bool) -> N
     write_whole(state, json.dumps(identity) + "\n")
 
 
-def _spool(folder: Path) -> tuple[LogFile, ...]:
+def _spool(folder: Path) -> str:
     """Copy standard input to a file of the work folder: workers read it in pieces. Raises Stopped after a signal."""
     stream: Any = sys.stdin.buffer
     _wait_for(stream)
@@ -207,7 +200,7 @@ def _spool(folder: Path) -> tuple[LogFile, ...]:
         while block := stream.read1(1 << 20):
             file.write(block)
             _wait_for(stream)
-    return find_log(str(path))
+    return str(path)
 
 
 def _wait_for(stream: Any) -> None:

@@ -22,10 +22,9 @@ from app.scoring.explain import changes_of_logits
 from common.hashing import GOLDEN, mix64
 from common.text import number_text
 from data_prep.encoding.encoder import Chunk, ParsedRows
+from data_prep.encoding.from_log import LogToScore
+from data_prep.encoding.from_values import add_label
 from data_prep.options.log_format import LogFormat
-from data_prep.raw_log.line_cells import add_label
-from data_prep.raw_log.log_files import find_log
-from data_prep.raw_log.scoring_pass import chunks_of, format_to_score
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,13 +74,11 @@ def effects_of_log(
     """
     if min(most_rows, values) < 1:
         raise ValueError(f"expected 1 row and 1 value or more, found {most_rows} and {values}")
-    files, explained = find_log(list(inputs)), list[Explained]()
-    log_format = format_to_score(files, model.log_format, ())
-    labelled, sample = model.log_format.label_column in log_format.columns, _Sample(most_rows, seed)
-    for chunk in chunks_of(files, log_format):
+    log, explained, sample = LogToScore.of(inputs, model.log_format), list[Explained](), _Sample(most_rows, seed)
+    for chunk in log.chunks():
         sample.add(chunk)
     for chunk in sample.chunks():
-        parsed, _ = model.encoder.encode(chunk if labelled else add_label(chunk, model.log_format))
+        parsed, _ = model.encoder.encode(chunk if log.has_labels else add_label(chunk, model.log_format))
         explained.append((parsed.rows, changes_of_logits(model, parsed.rows)))
     drawn = min(most_rows, sample.num_lines)
     if not any(len(rows.labels) for rows, _ in explained):

@@ -18,7 +18,7 @@ from app.scoring.bundle_model import BundleModel, check_golden
 from app.scoring.distribution import Distribution, read_distribution
 from app.scoring.effects import VALUES, effects_of_rows
 from app.scoring.explain import ORDERS, FieldEffect, effects, parts_of_logits
-from app.scoring.frames import as_frame, as_series
+from common.packages import load
 from data_prep.encoding.encoder import Chunk, ParsedRows
 from data_prep.encoding.from_table import RawTable, chunk_of
 from data_prep.encoding.from_values import bad_cell, lines_of, rejected
@@ -107,11 +107,11 @@ class Predictor(BundleModel):
         table of pandas, polars or pyarrow. A pandas series has the table's index. Raises ValueError or TypeError,
         naming the first row, for what is no row.
         """
-        return as_series(rows, probabilities(self._logits(rows)), "score")
+        return _as_series(rows, probabilities(self._logits(rows)), "score")
 
     def logits(self, rows: RawRows) -> Any:
         """Return the logits of raw rows, in the form and with the errors of `score`."""
-        return as_series(rows, self._logits(rows), "logit")
+        return _as_series(rows, self._logits(rows), "logit")
 
     def _logits(self, rows: RawRows) -> np.ndarray:
         chunk = self.chunk_of(rows)
@@ -142,7 +142,7 @@ class Predictor(BundleModel):
         """
         if isinstance(rows, str | bytes | Mapping):
             return effects(self, lines_of([rows], self.log_format))
-        return as_frame(rows, parts_of_logits(self.parsed(rows), self.log_format, self.logits_of_parsed, orders))
+        return _as_frame(rows, parts_of_logits(self.parsed(rows), self.log_format, self.logits_of_parsed, orders))
 
     def effects(self, rows: RawRows, values: int = VALUES) -> Any:
         """Return the effects of the columns over rows, as a table of the same kind with a line for each ColumnEffect.
@@ -152,7 +152,7 @@ class Predictor(BundleModel):
         Raises as `score`.
         """
         table = effects_of_rows(self, self.parsed(rows), values)
-        return as_frame(() if hasattr(rows, "iloc") else rows, table.to_pydict())
+        return _as_frame(() if hasattr(rows, "iloc") else rows, table.to_pydict())
 
     def parsed(self, rows: RawRows) -> ParsedRows:
         """Return raw rows parsed. Raises as `score`."""
@@ -194,6 +194,32 @@ def _reopen(links: Sequence[tuple[Path, str]], num_threads: int) -> Predictor:
             ) from error
         chain.append((folder, manifest))
     return Predictor(chain, num_threads)
+
+
+def _as_series(rows: Any, values: np.ndarray, name: str) -> Any:
+    """Return values [n] of rows as a series of pandas (with the table's index) or polars, else as an array."""
+    if hasattr(rows, "iloc"):
+        return load("pandas").Series(values, index=rows.index, name=name)
+    return load("polars").Series(name, values) if _is_of_polars(rows) else values
+
+
+def _as_frame(rows: Any, columns: Mapping[str, Any]) -> Any:
+    """Return columns of rows as a table of the same kind, with the index of a pandas table. Lines get a table of
+    pandas.
+
+    Raises ModuleNotFoundError if pandas is not there.
+    """
+    if _is_of_polars(rows):
+        return load("polars").DataFrame(dict(columns))
+    if hasattr(rows, "schema"):
+        import pyarrow as pa
+
+        return pa.table(dict(columns))
+    return load("pandas").DataFrame(dict(columns), index=rows.index if hasattr(rows, "iloc") else None)
+
+
+def _is_of_polars(rows: Any) -> bool:
+    return type(rows).__module__.partition(".")[0] == "polars"
 
 
 def probabilities(logits: np.ndarray) -> np.ndarray:

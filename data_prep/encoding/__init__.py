@@ -3,5 +3,5 @@
 vocabulary holds the id of each value, vocabulary_file is vocabulary.parquet, and fit makes a vocabulary from counts.
 base reads that of another folder, booleans finds its texts for true and false. lookup_file holds the search tables,
 encoder turns raw lines into rows, prepared_vocabulary takes a folder's vocabulary elsewhere, and growing adds values to
-one in use. from_values and from_table encode rows outside of a preparation.
+one in use. from_values, from_table and from_log read rows outside of a preparation.
 """

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.pages import give_back_freed_memory
+from common.signals import check_stop
 from data_prep.encoding.base import BaseVocabulary
 from data_prep.encoding.lookup_file import LOOKUP_FILE, LookupTables
 from data_prep.encoding.vocabulary import (
@@ -29,7 +30,6 @@ from data_prep.encoding.vocabulary import (
 )
 from data_prep.encoding.vocabulary_file import VocabularyWriter, order_strings
 from data_prep.execution.prepared_folder import WORK_FOLDER
-from data_prep.execution.stopping import check_stop
 from data_prep.kernels.counting import COUNT_BITS, NOTHING
 from data_prep.kernels.parsed import MISSING
 from data_prep.kernels.strings import Strings, concatenate_strings, group_equal

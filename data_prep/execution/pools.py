@@ -20,29 +20,16 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
-from data_prep.execution.stopping import check_stop, children_without_interrupt
+from common.signals import check_stop, children_without_interrupt
+from data_prep.options.executor import ExecutorChoice, ExecutorKind
 
-Kind = Literal["processes", "dask", "mpi"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 _INSTALL = {"dask": "pip install '.[dask]'", "mpi": "pip install '.[mpi]'"}
 _SIGNAL_SECONDS = 0.2
 _ANSWER_SECONDS = 10
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGXFSZ, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 _MPI_COMMAND = "mpirun -n 3 python -m mpi4py.futures -m data_prep prepare ... --executor mpi"
-
-
-@dataclass(frozen=True)
-class ExecutorChoice:
-    """The kind of executor. `scheduler` is the address of a Dask cluster. None starts one on this machine."""
-
-    kind: Kind = "processes"
-    scheduler: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.scheduler and self.kind != "dask":
-            raise ValueError(f"--scheduler {self.scheduler} is for --executor dask; found --executor {self.kind}")
 
 
 @dataclass(frozen=True)
@@ -189,7 +176,7 @@ def _mpi(choice: ExecutorChoice, num_workers: int) -> Iterator[_Cluster]:
         yield _Cluster(executor, world.size - 1)
 
 
-_CLUSTERS: dict[Kind, Callable[[ExecutorChoice, int], AbstractContextManager[_Cluster]]] = {
+_CLUSTERS: dict[ExecutorKind, Callable[[ExecutorChoice, int], AbstractContextManager[_Cluster]]] = {
     "processes": _processes,
     "dask": _dask,
     "mpi": _mpi,

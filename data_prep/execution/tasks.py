@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from common.pages import keep_freed_memory
+from common.signals import check_stop, children_without_interrupt
 from data_prep.execution.pieces import Pieces, numbered
 from data_prep.execution.pools import Pool
-from data_prep.execution.stopping import check_stop, children_without_interrupt
 
 Task = TypeVar("Task")
 Item = TypeVar("Item")

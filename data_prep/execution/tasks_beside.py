@@ -6,9 +6,9 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
+from common.signals import check_stop, children_without_interrupt
 from data_prep.execution.pieces import Pieces
 from data_prep.execution.pools import Pool
-from data_prep.execution.stopping import check_stop, children_without_interrupt
 from data_prep.execution.tasks import WAIT_SECONDS, Job, Results, job_name, run_in_worker
 
 

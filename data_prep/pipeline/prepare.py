@@ -21,8 +21,9 @@ from data_prep.encoding.base import BaseVocabulary, read_base_vocabulary
 from data_prep.encoding.booleans import with_booleans
 from data_prep.encoding.fit import fit_vocabulary
 from data_prep.execution import memory_limit
-from data_prep.execution.pools import ExecutorChoice, Pools
+from data_prep.execution.pools import Pools
 from data_prep.execution.prepared_folder import WorkDir, new_folder, real_output, sync_files
+from data_prep.options.executor import ExecutorChoice
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.disk_space import (
     check_room,

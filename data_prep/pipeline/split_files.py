@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from common.files import format_checksum
 from common.pages import keep_freed_memory
+from common.signals import check_stop
 from data_prep.execution.pieces import Pieces, leading, numbered, storable
 from data_prep.execution.prepared_folder import REJECTS_FILE, WorkDir
-from data_prep.execution.stopping import check_stop
 from data_prep.execution.tasks import ReadPart, Results
 from data_prep.execution.tasks_beside import TasksBeside
 from data_prep.pipeline.second_pass import REST, EncodedRest, Encoder

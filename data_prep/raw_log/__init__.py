@@ -1,3 +1,3 @@
 """The log as stored: storage, log_files, compression, chunks, parquet, reading (passes over all of it),
-sample, line_cells, and scoring_pass (a log to score).
+sample.
 """

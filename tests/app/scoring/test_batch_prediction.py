@@ -23,7 +23,7 @@ from app.evaluation.metrics import MetricStream
 from app.scoring import batch_prediction as module
 from app.scoring.batch_prediction import predict
 from app.scoring.predictor import Predictor
-from data_prep.execution.stopping import Stopped
+from common.signals import Stopped
 
 BAD = {3: "not a line", 700: "2\t" + "1\t" * 13 + "\t".join(["0123abcd"] * 26)}
 

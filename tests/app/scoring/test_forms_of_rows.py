@@ -26,14 +26,13 @@ from app.serving.forms import FORMS
 from app.serving.forms.form import RequestError
 from app.serving.options import Limits
 from app.trained import write_bundle
-from data_prep.encoding.from_values import bad_cell
+from data_prep.encoding.from_values import bad_cell, split_line
 from data_prep.kernels import numpy_kernels
 from data_prep.kernels.parsed import Chunk
 from data_prep.options.log_format import BOOLEANS
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
-from data_prep.raw_log.line_cells import split_line
 from tests.data_prep.kernels.generated_logs import generate_log
 
 NUM_ROWS = 60

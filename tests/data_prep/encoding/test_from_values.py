@@ -5,11 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from data_prep.encoding.from_values import chunk_to_mapping, mappings_to_chunk
+from data_prep.encoding.from_values import add_label, chunk_to_mapping, mappings_to_chunk
 from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.parsed import Chunk
 from data_prep.options.log_format import LogFormat
-from data_prep.raw_log.line_cells import add_label
 from tests.data_prep.kernels.test_parse import cells_of
 
 CELLS = [

@@ -12,7 +12,9 @@ from contextlib import closing
 import pytest
 
 from data_prep.execution import pools
-from data_prep.execution.pools import ExecutorChoice, Pools
+from data_prep.execution.pools import Pools
+from data_prep.execution.prepared_folder import partial_folder
+from data_prep.options.executor import ExecutorChoice
 from data_prep.pipeline.prepare import prepare
 from tests.prepared_folders import contents
 
@@ -140,3 +142,23 @@ def test_a_worker_that_dies_is_reported_by_its_signal(by, kind, words):
     workers = Pools(ExecutorChoice())
     with closing(workers), pytest.raises(kind, match=words), workers.open(2) as pool:
         pool.submit(signal.raise_signal, by).result()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_all_processes_while_workers_start_is_one_line(tmp_path, log_path, command_environment, number):
+    output = tmp_path / "out"
+    command = [sys.executable, "-m", "data_prep", "prepare", str(log_path), str(output), "prepare.workers=2"]
+    command.append("prepare.memory_limit=1 GiB")  # MindSpore is not imported yet
+    with subprocess.Popen(
+        command, env=command_environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        job = partial_folder(output) / "work" / "counts.job"  # written just before the workers are started
+        while not job.exists():
+            assert process.poll() is None
+            time.sleep(0.005)
+        time.sleep(0.1)
+        os.killpg(process.pid, number)
+        errors = process.communicate()[1]
+    assert process.returncode == 128 + number
+    lines = [line for line in errors.replace("\r", "\n").splitlines() if line and "counts:" not in line]
+    assert lines == [f"stopped by {number.name}; the same command resumes"]

@@ -12,8 +12,9 @@ import pytest
 import data_prep.pipeline.count
 import data_prep.pipeline.second_pass
 from data_prep.execution.pieces import Pieces
-from data_prep.execution.pools import ExecutorChoice, Pool, Pools
+from data_prep.execution.pools import Pool, Pools
 from data_prep.execution.tasks import job_name, map_in_order, numbered, tasks_ahead
+from data_prep.options.executor import ExecutorChoice
 
 # The functions of this file are imported by worker processes, which run what the preparation's workers run.
 WORKERS_RUN = (data_prep.pipeline.count.ChunkCounter.count, data_prep.pipeline.second_pass.Encoder.encode)

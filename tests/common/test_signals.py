@@ -1,0 +1,33 @@
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from common.signals import Stopped, check_stop, children_without_interrupt, stop_by_signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_at_the_next_safe_place(number):
+    before = signal.getsignal(number)
+    with pytest.raises(Stopped) as stop, stop_by_signals():
+        check_stop()
+        signal.raise_signal(number)
+        reached = True  # not stopped here
+        assert signal.getsignal(number) == signal.SIG_DFL  # a second one ends the process
+        check_stop()
+    assert reached
+    assert (stop.value.name, stop.value.exit_status) == (number.name, 128 + number)
+    assert signal.getsignal(number) == before
+    with stop_by_signals():
+        check_stop()
+
+
+def test_children_do_not_get_ctrl_c():
+    program = "import time; print('ready', flush=True); time.sleep(0.5)"
+    with children_without_interrupt():
+        child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    with child:
+        child.stdout.readline()
+        child.send_signal(signal.SIGINT)
+        assert child.wait() == 0
