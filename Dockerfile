@@ -7,6 +7,7 @@ RUN python -m venv .venv && .venv/bin/python -m pip install --no-cache-dir -r re
 COPY common common
 COPY data_prep data_prep
 COPY app app
+COPY scripts/native.mk scripts/
 RUN make -C data_prep/kernels/csrc all
 
 FROM python:3.11-slim

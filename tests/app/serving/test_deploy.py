@@ -40,7 +40,9 @@ def test_the_steps_of_the_dockerfile_make_a_service(project, tmp_path, tiny_bund
             source, target = (rest.split()[0], root / rest.split()[1])
             built = shutil.ignore_patterns("build", "__pycache__")
             (project / source).is_dir() and shutil.copytree(project / source, target, ignore=built)
-            (project / source).is_file() and shutil.copy(project / source, root)
+            if (project / source).is_file():
+                target.mkdir(exist_ok=True)
+                shutil.copy(project / source, target)
         else:
             subprocess.run(["bash", "-c", rest], cwd=root, env=environment, check=True, timeout=500)
     entry = json.loads(re.search(r"ENTRYPOINT (.*)", (project / "Dockerfile").read_text())[1])
