@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from app.checkpoint.retention import whole_checkpoints
+from app.cli.online.candidate import MOST_WORSE
 from app.cli.online.log_parts import Bounds
 from app.cli.online.online_settings import KEPT, is_begun, online_config
 from app.cli.online.state import release, status_of
@@ -56,6 +57,14 @@ def add_parser(commands: Any) -> None:
         text = f"hold a part aside if {help_text} (%(default)g)"
         parser.add_argument(f"--most-{bound}", type=float, default=getattr(Bounds, bound), metavar="X", help=text)
     parser.add_argument(
+        "--most-worse",
+        type=float,
+        default=MOST_WORSE,
+        metavar="X",
+        help="do not publish a model whose log loss on rows of the last parts is by the share X above that of the "
+        "served one (%(default)g)",
+    )
+    parser.add_argument(
         "--keep",
         type=int,
         default=KEPT,
@@ -87,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
             "FOLDER, online status, or online release PART"
         )
     require("onnx", "onnxruntime")
-    for name, least in (("change", 1), ("miscalibration", 1), ("missing", 0), ("unknown", 0)):
+    for name, least in (("change", 1), ("miscalibration", 1), ("missing", 0), ("unknown", 0), ("worse", 0)):
         if not (found := getattr(arguments, f"most_{name}")) > least:
             raise ValueError(f"--most-{name} must be above {least}, found {found:g}")
     if arguments.keep < 0:
@@ -133,5 +142,5 @@ def _trainer(arguments: argparse.Namespace, context: RunContext, backend: str) -
     words = arguments
     given = {bound: getattr(words, f"most_{bound}") for bound in BOUNDS}
     bounds = Bounds(context.config.prepare.max_reject_fraction, **given)
-    options = OnlineOptions(words.source, words.serve, bounds, words.once, words.frozen, words.keep)
+    options = OnlineOptions(words.source, words.serve, bounds, words.once, words.frozen, words.most_worse, words.keep)
     return OnlineTrainer(context, backend, options)

@@ -80,6 +80,8 @@ class Ledger:
     # By name, in their order: `checksum` of the file's bytes, and its `state`, by which it need not be read again.
     trained: dict[str, dict[str, Any]] = field(default_factory=dict)
     recent: list[dict[str, Any]] = field(default_factory=list)  # `Part.counts` of the last ones
+    samples: list[str] = field(default_factory=list)  # files with rows of the last ones, see `candidate`
+    withheld: str = ""  # why the model is not published
 
     def after(self, part: Part, there: Collection[str] = (), keep: int = 0) -> Ledger:
         """Return the ledger with one part more, and with `keep` without those before the last that are not `there`."""
@@ -87,7 +89,7 @@ class Ledger:
         recent = [*self.recent, part.counts][-RECENT:]
         trained = self.trained | {part.file.name: record}
         needed = {*there, *list(trained)[-keep:], max(trained, key=_order)} if keep else trained
-        return Ledger({name: trained[name] for name in trained if name in needed}, recent)
+        return replace(self, trained={name: trained[name] for name in trained if name in needed}, recent=recent)
 
     def has(self, file: LogFile) -> bool:
         """Return True if a part was trained on and has not been written since."""
@@ -241,10 +243,13 @@ def why_suspicious(
 
 
 def why_miscalibrated(part: Part, ledger: Ledger, bounds: Bounds) -> str | None:
-    """Return why what the model expects of a measured part is too far from its labels, None if it is not."""
+    """Return why what the model expects of a measured part is too far from its labels, None if it is not.
+
+    A model that is withheld says nothing of a part.
+    """
     last = [each["calibration"] for each in ledger.recent if each.get("calibration")]
     clicks, found = part.counts["clicks"], part.calibration
-    if not last or not found:
+    if not last or not found or ledger.withheld:
         return None
     usual = float(np.median(last))
     is_chance = abs(found / usual - 1) * clicks <= FEW_CLICKS * np.sqrt(found / usual * clicks + 1)

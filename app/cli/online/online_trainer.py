@@ -14,6 +14,7 @@ import numpy as np
 
 from app.batches import Batch, Prefetcher, batches_of
 from app.checkpoint.manifest import Position
+from app.cli.online.candidate import LAST_PARTS, MOST_WORSE, Samples, served_logits, why_worse
 from app.cli.online.log_parts import (
     Bounds,
     Ledger,
@@ -38,11 +39,13 @@ from app.training.step.step import HostTablesStep
 from app.training.stop_signals import Stopped
 from common.files import write_whole
 from data_prep.encoding.growing import GrowingVocabulary, open_to_grow
+from data_prep.prepared.examples import Examples
 from data_prep.prepared.truth import best_possible, truth_path
 from data_prep.raw_log.log_files import LogFile
 
 log = logging.getLogger("app")
 
+SAMPLES = "samples"  # folder of the run: rows of the last parts
 PREPARED = "prepared"  # folder of the run: the vocabulary as it grows
 POLL_SECONDS = 1.0
 
@@ -56,6 +59,7 @@ class OnlineOptions:
     bounds: Bounds
     once: bool = False
     frozen: Path | None = None  # a bundle whose scores are measured beside
+    most_worse: float = MOST_WORSE  # share by which the log loss of what is published may be above the served model's
     keep: int = KEPT  # bundles, and records of parts that are gone. 0 keeps all
 
 
@@ -69,7 +73,7 @@ class OnlineTrainer(Trainer):
         super().__init__(replace(context, dataset=prepared, schema=schema), backend)
         self.options, self.source = options, Source(options.source, self.run.path / RELEASED)
         self.ledger = Ledger(**saved.manifest.online) if saved is not None else Ledger()
-        self.vocabulary = GrowingVocabulary(prepared)
+        self.vocabulary, self.samples = GrowingVocabulary(prepared), Samples(self.run.path / SAMPLES)
         scorer = Scorer(self.parts.step.prepare, self.parts.step.score)
         self.publisher = Publisher(options.serve, self.config, prepared, schema, scorer)
         self.frozen = self._open_frozen(options.frozen) if options.frozen else None
@@ -92,7 +96,7 @@ class OnlineTrainer(Trainer):
                     continue
                 self._write_status()
                 if self.options.once:
-                    raise Stopped("no part is left", HELD_ASIDE if self.source.held else 0)
+                    raise Stopped("no part is left", HELD_ASIDE if self.source.held or self.ledger.withheld else 0)
                 time.sleep(POLL_SECONDS)
         finally:
             self.checkpoints.close()
@@ -131,16 +135,34 @@ class OnlineTrainer(Trainer):
         self._last = line | self._train_part(part)
         self.ledger = self.ledger.after(part, self.source.names(), self.options.keep)
         self.position = Position(self.position.step, self.position.epoch + 1, 0)
+        self._judge(part)
         self.run.write_metrics({"step": self.position.step, "epoch": self.position.last_epoch, **self._last})
         bundle = self._save_and_publish()
-        log.info("%s; %s after %.1f s", _described(self._last), bundle.name, time.perf_counter() - start)
+        published = bundle.name if bundle else "not published"
+        log.info("%s; %s after %.1f s", _described(self._last), published, time.perf_counter() - start)
 
-    def _save_and_publish(self) -> Path:
-        """Save if no checkpoint has this state, and publish if no bundle has it. Return the bundle."""
+    def _judge(self, part: Part) -> None:
+        """Note in the ledger whether the model is to be published after a part: not if the served one is better."""
+        names = [*self.ledger.samples, self.samples.add(self.position.step, part.rows, self.options.keep)][-LAST_PARTS:]
+        rows, served, reason = self.samples.read(names), self.publisher.served(), ""
+        there = None if served is None else served_logits(served, rows, self.schema)
+        if there is not None:
+            candidate = np.concatenate([self._score(*each) for each in self._batches(rows)])
+            reason = why_worse(candidate, there, rows, self.options.most_worse)
+        self.ledger = replace(self.ledger, samples=names, withheld=reason)
+
+    def _save_and_publish(self) -> Path | None:
+        """Save if no checkpoint has this state, and publish if no bundle has it. Return the bundle.
+
+        None if the model is worse than the served one.
+        """
         self.checkpoints.online = asdict(self.ledger)
         self.checkpoints.finish(self.position, None)
         newest = self.checkpoints.newest
         assert newest is not None
+        if self.ledger.withheld:
+            log.warning("warning: %s is not published: %s", newest.path.name, self.ledger.withheld)
+            return None
         bundle = self.publisher.publish(newest)
         try:
             remove_old_bundles(self.options.serve, self.options.keep)
@@ -156,8 +178,8 @@ class OnlineTrainer(Trainer):
         step.grow(schema.vocabulary_size)
         return part.encoded(self.vocabulary.encoder)
 
-    def _batches(self, part: Part) -> Iterator[tuple[Batch, UniqueIds]]:
-        for batch in batches_of(part.rows, self.config.train.batch_size):
+    def _batches(self, rows: Examples) -> Iterator[tuple[Batch, UniqueIds]]:
+        for batch in batches_of(rows, self.config.train.batch_size):
             counting = batch.rows_that_count()
             if counting.num_rows:
                 yield counting, self.parts.step.prepare(counting)
@@ -165,7 +187,7 @@ class OnlineTrainer(Trainer):
     def _measure_part(self, part: Part) -> dict[str, Any]:
         """Return the metrics of the model on rows that it has not seen, of `frozen`, and of the true probabilities."""
         stream = MetricStream()
-        with Prefetcher(self._batches(part)) as batches:
+        with Prefetcher(self._batches(part.rows)) as batches:
             for batch, unique in batches:
                 stream.add(self._score(batch, unique), batch.labels, batch.weights)
         measured = Measurement(*stream.result_and_bins())
@@ -183,7 +205,7 @@ class OnlineTrainer(Trainer):
     def _train_part(self, part: Part) -> dict[str, float]:
         """Train on each row of a part once, in their order, and return the mean losses of its steps."""
         losses = []
-        with Prefetcher(self._batches(part)) as batches:
+        with Prefetcher(self._batches(part.rows)) as batches:
             for batch, unique in batches:
                 self.context.stop.check()  # what was trained of the part is forgotten with the process
                 losses.append(self._take_step(batch, unique))
@@ -204,6 +226,7 @@ class OnlineTrainer(Trainer):
             "last": self._last,
             "held": self.source.held,
             "can_be_released": self.source.can_be_released,
+            "withheld": self.ledger.withheld,
         }
         text = json.dumps(content, indent=1) + "\n"
         if text != self._status:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from app.trained.write_bundle import ExportedModel
 from common.files import make_folder
 from data_prep.prepared.schema import Schema
 
+log = logging.getLogger("app")
+
 
 class Publisher:
     """Writes bundles into `folder`. What it writes follows from checkpoint and folder alone."""
@@ -34,6 +37,20 @@ class Publisher:
         self._scorer = scorer
         self._newest: Predictor | None = None
 
+    def served(self) -> Predictor | None:
+        """Return the newest bundle of the folder, None if there is none that can be opened."""
+        newest = max(chains(read_manifests(self._folder)).values(), key=rank, default=None)
+        if newest is None:
+            return None
+        path, manifest = newest[-1]
+        if self._newest is None or self._newest.version != manifest.version:
+            try:
+                self._newest = Predictor.open(path, self._config.device.num_threads)
+            except (OSError, ValueError) as error:
+                log.warning("warning: the newest bundle cannot be used, so the next one is whole: %s", error)
+                return None
+        return self._newest
+
     def publish(self, checkpoint: Checkpoint) -> Path:
         """Write the bundle of a checkpoint unless it is there. Return its folder.
 
@@ -43,11 +60,9 @@ class Publisher:
         for path, manifest in there.items():
             if manifest.checkpoint["id"] == checkpoint.manifest.id:
                 return path
-        newest = max(chains(there).values(), key=rank, default=None)
-        of_checkpoint, parent = checkpoint.manifest.parent, None
-        if newest and of_checkpoint and newest[-1][1].checkpoint["id"] == of_checkpoint["id"]:
-            is_open = self._newest is not None and self._newest.version == newest[-1][1].version
-            parent = self._newest if is_open else Predictor.open(newest[-1][0], self._config.device.num_threads)
+        newest, of_checkpoint = self.served(), checkpoint.manifest.parent
+        is_parent = newest and of_checkpoint and newest.manifest.checkpoint["id"] == of_checkpoint["id"]
+        parent = newest if is_parent else None
         trained = Trained(checkpoint, self._config, self._dataset, self.schema)
         output = self._folder / step_name(checkpoint.manifest.step)
         with new_bundle(output, overwrite=True) as folder:

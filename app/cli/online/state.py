@@ -43,7 +43,7 @@ def status_of(work: Path) -> tuple[dict[str, Any], int]:
     if content["ended"] not in ("", "stopped"):
         content["ended"] = content["ended"].replace("running", "killed")  # it could not write that it ended
         return content, NOT_RUNNING
-    return content, HELD_ASIDE if content["held"] else 0
+    return content, HELD_ASIDE if content["held"] or content.get("withheld") else 0
 
 
 def release(work: Path, name: str) -> str:

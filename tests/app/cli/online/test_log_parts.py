@@ -217,6 +217,7 @@ def test_a_part_on_which_the_model_is_far_off_is_named(clicks, calibration, is_h
     part = dataclasses.replace(part_of(clicks, 1000), calibration=calibration)
     reason = why_miscalibrated(part, ledger, GUARD["bounds"])
     assert (reason is not None) == is_held
+    assert why_miscalibrated(part, dataclasses.replace(ledger, withheld="worse"), GUARD["bounds"]) is None
     assert not is_held or f"the model expects {calibration:.3f} times its clicks, of the last parts 1.100" in reason
 
 

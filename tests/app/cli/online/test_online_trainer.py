@@ -257,6 +257,24 @@ def test_what_was_trained_on_or_cannot_be_is_held_aside_and_changes_nothing(make
     assert json.loads((folder.path / "online/status.json").read_text())["parts"] == 3
 
 
+def test_a_model_that_got_worse_is_saved_and_not_published(make_online, parts, caplog):
+    folder = make_online("worse")
+    rates = [f"{group}_optimizer.learning_rate=20" for group in ("wide", "tower")]
+    folder.deliver(parts[0])
+    assert folder.run(*rates) == 5
+    assert list(checkpoints_of(folder)) == ["step-00000000", "step-00000003"]
+    for _ in range(2):  # the same command again publishes it no more
+        assert [path.name for path in sorted((folder.path / "bundles").iterdir())] == ["step-00000000"]
+        status = json.loads((folder.path / "online/status.json").read_text())
+        assert "worse by more than 2% (--most-worse)" in status["withheld"]
+        assert f"step-00000003 is not published: {status['withheld']}" in caplog.text
+        caplog.clear()
+        assert folder.run(*rates) == 5
+    folder.deliver(parts[1])
+    assert folder.run(*rates, "--most-worse", "1e9") == 0
+    assert read_chain(folder.path / "bundles/step-00000006")[0][0].name == "step-00000006"  # it is whole
+
+
 def test_another_run_does_not_go_on_in_the_folder(never_killed, trained_run, caplog):
     before = checkpoints_of(never_killed)
     assert never_killed.run("deep_optimizer.learning_rate=0.5") == 2

@@ -1,0 +1,82 @@
+"""The guard after a part: a model that scores the last parts worse than the one that is served is not published.
+
+Of each part some rows are kept in a file, so that a process that was killed decides as one that was not.
+
+Letters: n rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from app.checkpoint.write import step_name
+from app.scoring.predictor import Predictor
+from common.files import make_folder, sync_folder
+from data_prep.prepared.examples import Examples, concatenate
+from data_prep.prepared.schema import Schema
+
+SAMPLE_ROWS = 10_000  # of a part
+LAST_PARTS = 3  # whose rows a candidate is judged by
+MOST_WORSE = 0.02  # default of the share by which its log loss may be above the served model's
+CHANCE = 2.0  # standard errors of the mean difference of losses
+
+
+class Samples:
+    """Rows of the last parts, in files of a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        make_folder(folder)
+        self._folder = folder
+
+    def add(self, step: int, rows: Examples, keep: int) -> str:
+        """Store rows of the part that ended with a step, and return the file's name. With `keep`, so many stay."""
+        weights = np.ones(len(rows), np.float32) if rows.weights is None else rows.weights
+        counting = np.flatnonzero(weights > 0)
+        chosen = rows.take(counting[:: -(-len(counting) // SAMPLE_ROWS)])
+        name = f"{step_name(step)}.npz"
+        beside = self._folder / f".{name}"
+        with beside.open("wb") as file:
+            weights = np.ones(len(chosen), np.float32) if chosen.weights is None else chosen.weights
+            np.savez(file, ids=chosen.ids, numeric=chosen.numeric, labels=chosen.labels, weights=weights)
+        sync_folder(beside)
+        beside.replace(self._folder / name)
+        for old in sorted(self._folder.glob("step-*.npz"))[: -(keep + LAST_PARTS) if keep else 0]:
+            old.unlink()
+        return name
+
+    def read(self, names: Sequence[str]) -> Examples:
+        """Return the rows of these files, without those that are gone."""
+        paths = [path for name in names if (path := self._folder / name).is_file()]
+        return concatenate([Examples(**np.load(path)) for path in paths])
+
+
+def served_logits(served: Predictor, rows: Examples, schema: Schema) -> np.ndarray | None:
+    """Return the logits [n] of a bundle, for which ids that it lacks are out of vocabulary. None for another model.
+
+    `schema` is that of the ids.
+    """
+    ours, theirs = ([(f.name, f.oov_ids, f.max_length) for f in each.categorical] for each in (schema, served.schema))
+    if ours != theirs or served.schema.numeric != schema.numeric:
+        return None
+    of_positions = np.repeat([oov[0] for _, oov, _ in ours], [length for _, _, length in ours])
+    ids = np.where(rows.ids >= served.schema.vocabulary_size, of_positions, rows.ids).astype(rows.ids.dtype)
+    return served.logits_of_ids(ids, rows.numeric)
+
+
+def why_worse(candidate: np.ndarray, served: np.ndarray, rows: Examples, most_worse: float) -> str:
+    """Return why a candidate with these logits [n] must not be served in place of a model with others, else ""."""
+    losses, served_losses = (
+        np.logaddexp(0, logits.astype(np.float64)) - rows.labels * logits for logits in (candidate, served)
+    )
+    weights = rows.weights
+    loss, served_loss = (float(np.average(each, weights=weights)) for each in (losses, served_losses))
+    error = float(np.std(losses - served_losses)) / np.sqrt(len(rows))
+    if loss - served_loss <= max(most_worse * served_loss, CHANCE * error):
+        return ""
+    return (
+        f"its log loss on {len(rows):,} rows of the last parts is {loss:.4f}, that of the served model "
+        f"{served_loss:.4f}: worse by more than {most_worse:.0%} (--most-worse)"
+    )
