@@ -5,18 +5,20 @@ The system releases a lock when the process that holds it ends, however it ends.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 import xxhash
 
 LOCK_FILE = "run.lock"
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a full disk, a quota, `ulimit -f`
 # `is_locked` holds the lock for a moment; a process that meets that tries again.
 PROBE_TRIES, PROBE_SECONDS = 3, 0.02
 
@@ -87,12 +89,30 @@ def write_whole(path: Path, text: str) -> None:
     evaluation, a launch or a preparation, not for steps.
     """
     beside = path.with_name(f"{path.name}.tmp")
-    with beside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())  # before the rename: some file systems order the name before the content
-    beside.replace(path)
-    sync_folder(path.parent)
+    with room_for(path):
+        try:
+            with beside.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())  # before the rename: some file systems order the name before the content
+            beside.replace(path)
+        except OSError:
+            beside.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+@contextmanager
+def room_for(path: Path) -> Iterator[None]:
+    """In the block, let the error of a full disk, a quota or a limit of files' sizes name `path` and what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        advice = "raise the limit (ulimit -f unlimited)" if error.errno == errno.EFBIG else "make room"
+        reason = f"cannot write {path}: {os.strerror(error.errno)}; {advice}, and run the same command again"
+        raise OSError(error.errno, reason) from error
 
 
 def sync_folder(folder: Path) -> None:

@@ -26,7 +26,7 @@ import xxhash
 
 from app.checkpoint.disk import DamagedFileError, FileRecord, check_size
 from app.scoring.bundle_tables import TABLES
-from common.files import check_format_version, checksum, lock_folder, replace_folder, sync_folder, write_whole
+from common.files import check_format_version, checksum, lock_folder, replace_folder, room_for, sync_folder, write_whole
 
 FORMAT = "wide-deep-bundle"
 FORMAT_VERSION = 3
@@ -224,9 +224,10 @@ def new_bundle(output: Path, overwrite: bool) -> Iterator[Path]:
             shutil.rmtree(partial, ignore_errors=True)
             _check_output(output, overwrite)
             partial.mkdir()
-            yield partial
-            for path in [*partial.rglob("*"), partial]:
-                sync_folder(path)  # or file: a bundle that has its name is whole after a power cut, too
+            with room_for(output):
+                yield partial
+                for path in [*partial.rglob("*"), partial]:
+                    sync_folder(path)  # or file: a bundle that has its name is whole after a power cut, too
             replace_folder(partial, output, replaced)
         finally:
             shutil.rmtree(work, ignore_errors=True)

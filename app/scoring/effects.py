@@ -9,6 +9,7 @@ Letters: n rows, K columns that are fields.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ import numpy as np
 
 from app.scoring.bundle_model import BundleModel
 from app.scoring.explain import changes_of_logits
+from common.files import room_for
 from common.hashing import GOLDEN, mix64
 from common.text import number_text
 from data_prep.encoding.encoder import Chunk, ParsedRows
@@ -104,10 +106,14 @@ def write_effects(table: pa.Table, output: Path) -> None:
     import pyarrow.csv as pa_csv
     import pyarrow.parquet as pq
 
-    beside = output.with_name(f"{output.name}.tmp")
+    beside = output.with_name(f"{output.name}.{os.getpid()}.tmp")  # nobody else's
     write = pq.write_table if output.suffix == ".parquet" else pa_csv.write_csv
-    write(table, beside)
-    beside.replace(output)
+    try:
+        with room_for(output):
+            write(table, beside)
+        beside.replace(output)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def describe_effects(table: pa.Table) -> str:

@@ -21,6 +21,7 @@ from app.checkpoint.read import Checkpoint, FileTable
 from app.tables.interface import DEEP, TableSnapshot, scored_table
 from app.tables.optimizers import ROWS
 from app.training.learning_rates import running_mean, step_history
+from common.files import room_for
 from data_prep.prepared.schema import Schema
 
 GROUP_ROWS = 1 << 16  # rows at a time, and a row group
@@ -39,6 +40,7 @@ def export_rows(checkpoint: Checkpoint, table: str, dataset: Path, schema: Schem
     written = 0
     try:
         with (
+            room_for(output),
             tqdm(total=len(row_ids), desc="export", unit="row", unit_scale=True, mininterval=0.5) as bar,
             pq.ParquetWriter(partial, _parquet_schema(width)) as writer,
         ):

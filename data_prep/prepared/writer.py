@@ -11,7 +11,6 @@ Letters: n rows of a block.
 
 from __future__ import annotations
 
-import errno
 import importlib.util
 import os
 import re
@@ -26,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from common.files import NO_ROOM
 from data_prep.prepared.data_files import block_checksum, data_file
 from data_prep.prepared.examples import KEY_PREFIX, Examples, concatenate
 from data_prep.prepared.schema import DataFile
@@ -40,7 +40,6 @@ _MIN_PAGE_BYTES = 1 << 20
 _PAGE_UNIT_BYTES = 4096
 _BLOCK_EXTRA_BYTES = 64  # lengths that MindRecord stores with the three arrays of a block
 _SAMPLES_PER_WRITE = 32
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LIBRARY = "mindspore._c_mindrecord"
 
 
@@ -150,7 +149,7 @@ def require_room(path: Path, num_bytes: int) -> None:
         try:
             os.posix_fallocate(probe.fileno(), size, num_bytes)
         except OSError as error:
-            if error.errno in _NO_ROOM:  # others: the file system cannot allocate ahead
+            if error.errno in NO_ROOM:  # others: the file system cannot allocate ahead
                 raise OSError(error.errno, error.strerror, str(path)) from error
 
 

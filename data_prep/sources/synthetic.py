@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from common.console import progress_bar
+from common.files import room_for
 from common.memory import num_cores
 from data_prep.prepared.truth import TRUTH_SCHEMA, truth_path
 from data_prep.sources.clicks import Now, PlantedClicks, plant, sigmoid
@@ -202,7 +203,11 @@ def _write(path: Path, made: Iterator[Made], pieces: list[Piece]) -> Iterator[pa
     truth, first_row = truth_path(path), pieces[0][0]
     temporary = [path.with_name(path.name + ".tmp") for path in (path, truth)]
     try:
-        with temporary[0].open("wb") as text_file, pq.ParquetWriter(temporary[1], TRUTH_SCHEMA) as truth_file:
+        with (
+            room_for(path),
+            temporary[0].open("wb") as text_file,
+            pq.ParquetWriter(temporary[1], TRUTH_SCHEMA) as truth_file,
+        ):
             for start, end in pieces:
                 text, probability, label = next(made)
                 text_file.write(text)

@@ -1,10 +1,19 @@
+import errno
 import os
+import resource
+import signal
 import stat
+from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
+from app.scoring.bundle_folder import new_bundle
+from app.scoring.effects import _mean, write_effects
 from common.files import write_whole
+from data_prep.sources.synthetic import synthesize
 
 
 def test_a_failed_write_leaves_what_was_there(tmp_path, monkeypatch):
@@ -42,3 +51,43 @@ def test_the_file_is_synced_before_it_is_renamed_and_its_folder_after(tmp_path, 
     monkeypatch.setattr(Path, "replace", noted_replace)
     write_whole(tmp_path / "state.json", "12345")
     assert calls == ["sync 5 bytes", "rename", "sync the folder"]
+
+
+@pytest.fixture
+def no_room():
+    """Let files of this process grow to a kilobyte, as `ulimit -f 1` does."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+def effects_table():
+    return pa.Table.from_pylist([asdict(_mean(f"column {number}", "all", np.ones(3))) for number in range(500)])
+
+
+@pytest.mark.parametrize(
+    ("write", "name"),
+    [
+        (lambda path: write_whole(path, "x" * 5_000), "über state.json"),
+        (lambda path: synthesize(path, 100, workers=1), "log.txt"),
+        (lambda path: write_effects(effects_table(), path), "effects.csv"),
+        (lambda path: write_effects(effects_table(), path), "effects.parquet"),
+        (lambda path: write_bundle_file(path), "bundle"),
+    ],
+)
+def test_a_quota_names_the_file_and_the_way_out_and_leaves_nothing(tmp_path, no_room, write, name):
+    with pytest.raises(OSError, match="raise the limit") as raised:
+        write(tmp_path / name)
+    expected = (
+        f"cannot write {tmp_path / name}: File too large; raise the limit (ulimit -f unlimited), and run the same"
+    )
+    assert raised.value.strerror.startswith(expected) and raised.value.errno == errno.EFBIG
+    assert list(tmp_path.iterdir()) == []
+
+
+def write_bundle_file(path):
+    with new_bundle(path, overwrite=False) as folder:
+        (folder / "tables.bin").write_bytes(bytes(5_000))
