@@ -67,6 +67,19 @@ def stop_by_signals() -> Iterator[None]:
         _received.clear()
 
 
+@contextmanager
+def stop_at_once() -> Iterator[None]:
+    """In the block, let the first signal raise Stopped, for work that has no safe points. A second one kills."""
+
+    def stop(number: int, _: FrameType | None) -> None:
+        for each in SIGNALS:
+            signal.signal(each, signal.SIG_DFL)
+        raise Stopped(number)
+
+    with handled(stop, SIGNALS):
+        yield
+
+
 def check_stop() -> None:
     """Raise Stopped if a signal was noted. Call it at safe points."""
     if _received:

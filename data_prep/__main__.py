@@ -15,7 +15,7 @@ from common.packages import explain_missing, require
 
 require("bokeh", "isal", "jinja2", "numpy", "pyarrow", "tqdm", "xxhash", "yaml")  # the others only when they are needed
 
-from common.signals import Stopped, stop_by_signals
+from common.signals import Stopped, stop_at_once, stop_by_signals
 from data_prep.options.executor import EXECUTORS, ExecutorChoice
 from data_prep.options.options_file import PREPARE_SECTION, read_options
 from data_prep.options.prepare_options import PrepareOptions
@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     log_to_console()
     try:
-        with stop_by_signals():
+        with stop_by_signals() if command.run is _prepare else stop_at_once():
             command.run(command, settings)
             sys.stdout.flush()
         return 0

@@ -13,6 +13,7 @@ from __future__ import annotations
 import gzip
 import io
 import multiprocessing
+import signal
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -230,7 +231,8 @@ def _made_in_order(log: SyntheticLog, pieces: list[Piece], compress: bool, worke
         yield from chain.from_iterable(_make(log, of_block, compress) for of_block in blocks)
         return
     # "spawn", as a forked copy of a process with pyarrow's threads running may hang.
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    context, ignored = multiprocessing.get_context("spawn"), (signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is this process's
+    with ProcessPoolExecutor(workers, context, signal.signal, ignored) as pool:
         pending: deque[Future[list[Made]]] = deque()
         for of_block in blocks:
             pending.append(pool.submit(_make, log, of_block, compress))

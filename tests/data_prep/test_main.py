@@ -6,8 +6,10 @@ import sys
 import pytest
 
 from data_prep.__main__ import _parser, main
+from data_prep.checks import pre_check, propose
 from data_prep.pipeline import prepare as prepare_module
 from data_prep.prepared.schema import read_schema
+from data_prep.sources import synthetic
 
 
 def test_prepare_then_inspect(tmp_path, log_path, capsys):
@@ -92,6 +94,25 @@ def test_ctrl_c_is_one_line_and_status_130(tmp_path, log_path, capsys, monkeypat
     assert main(["prepare", str(log_path), str(tmp_path / "out"), "prepare.workers=1"]) == 130
     assert capsys.readouterr().err.strip() == "stopped by SIGINT; the same command resumes"
     assert [path.name for path in tmp_path.iterdir()] == ["out.partial"]
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        (["synthesize", "log.txt", "--rows", "100000", "--workers", "1"], (synthetic, "block_text")),
+        (["describe", "{log}"], (propose, "read_first_rows")),
+        (["pre-check", "{log}"], (pre_check, "find_log")),
+    ],
+)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_without_a_result_to_resume_stops_at_once(
+    tmp_path, log_path, capsys, monkeypatch, words, place, number
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(*place, lambda *_: signal.raise_signal(number))
+    assert main([word.format(log=log_path) for word in words]) == 128 + number
+    assert capsys.readouterr().err.strip().endswith(f"stopped by {number.name}")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_early_error_waits_for_the_import_of_mindspore(tmp_path, command_environment):
