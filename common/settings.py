@@ -20,7 +20,6 @@ from typing import Annotated, Any, TypeVar
 from common.text import nearest
 
 Settings = TypeVar("Settings")
-Plain = TypeVar("Plain")
 
 
 @dataclass(frozen=True)
@@ -205,27 +204,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
-
-
-def from_dict(plain: Mapping[str, Any], cls: type[Plain]) -> Plain:
-    """Return the dataclass that a program wrote as JSON. All items of a tuple have the type of its first one.
-
-    Raises KeyError and TypeError for another class's content. Values are not checked, as `convert` does for users.
-    """
-    hints = _type_hints(cls)  # type: ignore[arg-type]
-    return cls(**{name: _from_plain(value, hints[name]) for name, value in dict(plain).items()})
-
-
-_type_hints = functools.cache(typing.get_type_hints)
-
-
-def _from_plain(value: Any, hint: Any) -> Any:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is tuple:
-        return tuple(_from_plain(item, arguments[0]) for item in value)
-    if origin is dict:
-        return {name: _from_plain(item, arguments[1]) for name, item in dict(value).items()}
-    return from_dict(value, hint) if isinstance(hint, type) and dataclasses.is_dataclass(hint) else value
 
 
 def _wrong_type(where: str, key: str, expected: str, value: Any) -> ValueError:

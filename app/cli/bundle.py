@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ from app.cli.predict import main
 from app.scoring.delta import fold
 from app.scoring.effects import ROWS, VALUES, describe_effects, effects_of_log, write_effects
 from app.scoring.predictor import Predictor
-from common.memory import num_cores
 from common.packages import require
 
 
@@ -83,7 +83,7 @@ def _effects(arguments: argparse.Namespace) -> int:
     output = arguments.output
     if output and (output.suffix not in (".csv", ".parquet") or not output.parent.is_dir()):
         raise ValueError(f"--output {output}: expected a .csv or .parquet file in a folder that is there")
-    predictor = Predictor.open(arguments.bundle, num_cores())
+    predictor = Predictor.open(arguments.bundle, len(os.sched_getaffinity(0)))
     table = effects_of_log(predictor, arguments.inputs, arguments.rows, arguments.seed, arguments.values)
     print(describe_effects(table))
     if output:

@@ -12,14 +12,13 @@ from typing import Any
 
 from common.packages import require
 
-require("isal", "numpy", "pyarrow", "tqdm", "xxhash", "yaml")
+require("isal", "numpy", "pyarrow", "tqdm", "xxhash")
 
 from app.scoring.batch_prediction import STDIN, predict
 from app.scoring.bundle_folder import read_manifest
 from common.console import STOPPED_BY_READER, has_no_reader, log_to_console
 from common.signals import Stopped, stop_by_signals
 from data_prep.options.executor import EXECUTORS, ExecutorChoice
-from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import read_schema
 
 log = logging.getLogger("app")
@@ -90,8 +89,7 @@ def _max_reject_fraction(arguments: argparse.Namespace) -> float:
     bound = arguments.max_reject_fraction
     if bound is None:
         read_manifest(arguments.bundle)  # names a folder that is no bundle as such
-        options = read_schema(arguments.bundle).options
-        bound = float(options.get("max_reject_fraction", PrepareOptions().max_reject_fraction))
+        bound = float(read_schema(arguments.bundle).options["max_reject_fraction"])
     if not 0 <= bound <= 1:
         raise ValueError(f"--max-reject-fraction must be between 0 and 1, found {bound}")
     return bound

@@ -17,7 +17,7 @@ from app.scoring.bundle_tables import BundleTables, BundleTablesSpec, lookup
 from app.scoring.onnx_tower import MANY, TOWER, Tower
 from app.tables.fields import TableField, columns_of
 from app.tables.pooling import pool, position_weights, sum_over_positions
-from data_prep.encoding.encoder import Chunk, Examples, ParsedRows, open_lookup, options_of
+from data_prep.encoding.encoder import Chunk, Examples, ParsedRows, open_lookup
 from data_prep.encoding.from_table import RawTable, table_to_chunk
 from data_prep.encoding.from_values import rejected
 from data_prep.options.log_format import LogFormat
@@ -62,7 +62,7 @@ class BundleModel:
             more = (BundleTables(path, BundleTablesSpec(**link.rows)) for path, link in self.chain[len(opened) :])
             self.tables = (*opened, *more)
             vocabularies = [(path, link.vocabulary) for path, link in self.chain]
-            self.encoder = open_lookup(vocabularies, self.schema, options_of(self.schema, folder))
+            self.encoder = open_lookup(vocabularies, self.schema)
         except (KeyError, TypeError) as error:
             raise ValueError(
                 f"the bundle {folder} is of another version ({error!r}); {reexport_advice(folder)}"

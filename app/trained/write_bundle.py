@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 GOLDEN_ROWS = 100
 # Of a logit, between processors, if no more is to be expected of its terms; on one machine the bits are the same.
 GOLDEN_TOLERANCE = 1e-5
-PACKAGES = ("numpy", "pyarrow", "onnxruntime", "xxhash", "pyyaml", "isal", "tqdm")  # that scoring needs
+PACKAGES = ("numpy", "pyarrow", "onnxruntime", "xxhash", "isal", "tqdm")  # that scoring needs
 
 
 @dataclass(frozen=True)

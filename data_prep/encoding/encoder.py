@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common import settings
 from data_prep.encoding.lookup_file import (
     LOOKUP_FILE,
     LookupTables,
@@ -32,13 +31,13 @@ from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.numpy_kernels import FieldLookup, StringLookup
 from data_prep.kernels.parsed import Chunk, ParsedChunk, ParsedRows
 from data_prep.kernels.strings import Strings
+from data_prep.options.columns import EncodingOptions
 from data_prep.options.log_format import BOOLEANS, LogFormat
-from data_prep.options.prepare_options import PrepareOptions
+from data_prep.options.plain_values import from_dict
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import (
     INDICATOR,
     NO_ID,
-    SCHEMA_FILE,
     NumericField,
     Schema,
     transform_numbers,
@@ -55,7 +54,7 @@ class RowEncoder:
         numeric: Sequence[NumericField],
         lookup: LookupTables,
         dtype: str,
-        options: PrepareOptions,
+        options: EncodingOptions,
         additions: Sequence[LookupTables] = (),
     ) -> None:
         """Take the tables of the vocabulary, and those of values that were added to it."""
@@ -188,16 +187,6 @@ def _format_of(log_format: LogFormat, names: tuple[str, ...]) -> LogFormat:
     return dataclasses.replace(log_format, columns=log_format.columns | dict.fromkeys(lacking, "ignored"))
 
 
-def without_label(options: PrepareOptions) -> PrepareOptions:
-    """Return the options for rows to score, which need no label."""
-    return dataclasses.replace(options, data=dataclasses.replace(options.data, label="optional"))
-
-
-def options_of(schema: Schema, folder: Path) -> PrepareOptions:
-    """Return the options that a folder with this schema was prepared with."""
-    return settings.merge(PrepareOptions(), schema.options, where=str(folder / SCHEMA_FILE))
-
-
 def description_of(lookup: LookupTables) -> dict[str, Any]:
     """Return what `open_lookup` needs to know of search tables, as plain values."""
     return {"tables": [dataclasses.asdict(layout) for layout in lookup.layouts]}
@@ -209,10 +198,12 @@ def merge_lookups(chain: Sequence[tuple[Path, dict[str, Any]]], folder: Path) ->
     return {**chain[-1][1], **description_of(merged)}
 
 
-def open_lookup(chain: Sequence[tuple[Path, dict[str, Any]]], schema: Schema, options: PrepareOptions) -> RowEncoder:
+def open_lookup(chain: Sequence[tuple[Path, dict[str, Any]]], schema: Schema) -> RowEncoder:
     """Return an encoder that maps the files of `write_lookup`: a vocabulary, and additions, oldest first."""
     lookup, *additions = [_tables(*link) for link in chain]
-    return RowEncoder(schema.numeric, lookup, schema.ids_dtype, without_label(options), additions)
+    names = schema.options.keys() & {field.name for field in dataclasses.fields(EncodingOptions)}
+    options = from_dict({name: schema.options[name] for name in names}, EncodingOptions)
+    return RowEncoder(schema.numeric, lookup, schema.ids_dtype, options.without_label(), additions)
 
 
 def _tables(folder: Path, description: dict[str, Any]) -> LookupTables:

@@ -9,12 +9,13 @@ from typing import Any
 
 import xxhash
 
+from common import settings
 from data_prep.encoding.base import BaseVocabulary, read_base_vocabulary
-from data_prep.encoding.encoder import RowEncoder, description_of, options_of, without_label
+from data_prep.encoding.encoder import RowEncoder, description_of
 from data_prep.encoding.lookup_file import LOOKUP_FILE
 from data_prep.encoding.vocabulary import FieldVocabulary, added_values, update_checksum, write_lookup_tables
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.prepared.schema import CategoricalField, Schema, read_schema
+from data_prep.prepared.schema import SCHEMA_FILE, CategoricalField, Schema, read_schema
 
 
 def open_encoder(prepared: Path, with_labels: bool = False, vocabulary_size: int | None = None) -> RowEncoder:
@@ -25,10 +26,11 @@ def open_encoder(prepared: Path, with_labels: bool = False, vocabulary_size: int
     Raises FileNotFoundError if the folder is not a prepared one, ValueError if its schema.json is not readable.
     """
     schema, options, base = open_vocabulary(prepared, vocabulary_size)
+    encoding = options.encoding if with_labels else options.encoding.without_label()
     with tempfile.TemporaryDirectory(prefix="vocabulary-") as folder:
         lookup = write_lookup_tables(base.fields(), Path(folder) / LOOKUP_FILE)
         _ = lookup.opened  # before the file is deleted
-    return RowEncoder(schema.numeric, lookup, schema.ids_dtype, options if with_labels else without_label(options))
+    return RowEncoder(schema.numeric, lookup, schema.ids_dtype, encoding)
 
 
 def open_vocabulary(
@@ -38,7 +40,7 @@ def open_vocabulary(
     schema = read_schema(prepared)
     if vocabulary_size is not None:
         schema = schema.with_ids(vocabulary_size)
-    options = options_of(schema, prepared)
+    options = settings.merge(PrepareOptions(), schema.options, where=str(prepared / SCHEMA_FILE))
     return schema, options, read_base_vocabulary(prepared, options, schema=schema)
 
 

@@ -27,10 +27,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, Any
 
-from common import settings
 from common.files import LOCK_FILE, FolderInUse, lock_folder, replace_folder, sync_folder, write_whole
 from common.text import shortened
 from data_prep.execution.pieces import Pieces
+from data_prep.options.plain_values import from_dict
 from data_prep.prepared.schema import SCHEMA_FILE
 
 REJECTS_FILE = "rejects.tsv"
@@ -318,7 +318,7 @@ def _read_state(partial: Path) -> _State | None:
     except FileNotFoundError:
         return None
     try:
-        return settings.from_dict(json.loads(text), _State)
+        return from_dict(json.loads(text), _State)
     except (ValueError, KeyError, TypeError) as error:
         raise OtherRun(f"{partial / STATE_FILE} is damaged ({error!r}); begin anew with --restart") from error
 

@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from data_prep.options.kinds import TEXT_KINDS, Kind
@@ -35,6 +35,30 @@ class CategoricalColumn:
     def is_text(self) -> bool:
         """True if values are strings, not numbers."""
         return self.kind == "cross" or self.kind in TEXT_KINDS
+
+
+@dataclass(frozen=True)
+class EncodingOptions:
+    """The options of a preparation by which rows are encoded, there and when they are scored."""
+
+    data: LogFormat = field(default_factory=LogFormat)
+    integer_buckets: bool = False
+    crosses: tuple[tuple[str, ...], ...] = ()
+    field_max_length: dict[str, int] = field(default_factory=dict)
+    kernels: Literal["auto", "native", "numpy"] = "auto"
+
+    @functools.cached_property  # a row in a service would spend most of its time here
+    def categorical_columns(self) -> tuple[CategoricalColumn, ...]:
+        return categorical_columns(self.data, self.integer_buckets, self.crosses, self.field_max_length)
+
+    @functools.cached_property
+    def vocabularies(self) -> tuple[CategoricalColumn, ...]:
+        """The categorical columns with a vocabulary of their own, which others may share."""
+        return tuple(column for column in self.categorical_columns if not column.shares)
+
+    def without_label(self) -> EncodingOptions:
+        """Return the options for rows to score, which need no label."""
+        return replace(self, data=replace(self.data, label="optional"))
 
 
 def cross_name(parts: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from common import settings
 from common.settings import Bounds, Checked, Count, Seed
 from common.text import did_you_mean
-from data_prep.options.columns import CategoricalColumn, categorical_columns, cross_name
+from data_prep.options.columns import CategoricalColumn, EncodingOptions, cross_name
 from data_prep.options.log_format import MAX_LIST_LENGTH, LogFormat
 
 INDECISIVE = ("workers", "memory_limit", "kernels")  # options that change no byte of the result
@@ -206,14 +206,19 @@ class PrepareOptions(Checked):
         """The timestamp by which a chronological split goes. "" if it goes by line, or for another split."""
         return self.split_by or "".join(self.data.time_fields[:1]) * (self.split == "chronological")
 
-    @functools.cached_property  # a row in a service would spend most of its time here
-    def categorical_columns(self) -> tuple[CategoricalColumn, ...]:
-        return categorical_columns(self.data, self.integer_buckets, self.crosses, self.field_max_length)
-
     @functools.cached_property
+    def encoding(self) -> EncodingOptions:
+        """The options that scoring needs as well."""
+        return EncodingOptions(self.data, self.integer_buckets, self.crosses, self.field_max_length, self.kernels)
+
+    @property
+    def categorical_columns(self) -> tuple[CategoricalColumn, ...]:
+        return self.encoding.categorical_columns
+
+    @property
     def vocabularies(self) -> tuple[CategoricalColumn, ...]:
         """The categorical columns with a vocabulary of their own, which others may share."""
-        return tuple(column for column in self.categorical_columns if not column.shares)
+        return self.encoding.vocabularies
 
     @property
     def num_positions(self) -> int:

@@ -53,7 +53,7 @@ class Encoder:
         options: PrepareOptions,
         counts: bool,
     ) -> None:
-        self._rows = RowEncoder(numeric, lookup, dtype, options)
+        self._rows = RowEncoder(numeric, lookup, dtype, options.encoding)
         self._split = split
         self._counter = ChunkCounter(split, options)
         self.counts = counts

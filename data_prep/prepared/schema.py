@@ -34,10 +34,10 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from common import settings
 from common.files import check_format_version, format_checksum
 from data_prep.options.kinds import TEXT_KINDS
 from data_prep.options.log_format import LogFormat
+from data_prep.options.plain_values import from_dict
 
 SCHEMA_FILE = "schema.json"
 VOCABULARY, PARQUET = "vocabulary", ".parquet"  # as each of its files begins and ends
@@ -160,7 +160,7 @@ class Schema:
     @property
     def label_in_words(self) -> str:
         """The log's column of labels, and which of its cells count as a click."""
-        return settings.merge(LogFormat(), self.options.get("data", {}), where=SCHEMA_FILE).label_in_words
+        return from_dict(self.options.get("data", {}), LogFormat).label_in_words
 
     @property
     def num_numeric(self) -> int:
@@ -258,7 +258,7 @@ def read_schema(folder: Path) -> Schema:
     if (found := checksum_of(content)) != expected:
         raise ValueError(f"{path} is damaged: its checksum is {found}, it names {expected}; {ADVICE}")
     try:
-        return settings.from_dict(content, Schema)
+        return from_dict(content, Schema)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); prepare the data again") from error
 

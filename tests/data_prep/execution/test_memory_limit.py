@@ -120,7 +120,7 @@ def peaks_of(folder, options, chunk):
     )
     peaks = [peak_of(lambda: statistics.add(counter.count(chunk)))]
     fitted = fit_vocabulary(statistics, options, 0, folder)
-    encoder = RowEncoder((), fitted.lookup, fitted.ids_dtype, options)
+    encoder = RowEncoder((), fitted.lookup, fitted.ids_dtype, options.encoding)
     return [*peaks, peak_of(lambda: [rows := encoder.encode(chunk)[1], rows.take(np.arange(len(rows)))])]
 
 
