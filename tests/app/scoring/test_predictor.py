@@ -365,7 +365,7 @@ def test_a_bundle_s_own_code_and_packages_are_all_that_scoring_needs(tiny_bundle
     loaded, _, place = done.stdout.splitlines()[-1].rpartition(" ")
     assert place == str(tiny_bundle / "code" / "wide_deep_bundle" / "app" / "cli" / "predict.py")
     required = (line.partition("==")[0] for line in (tiny_bundle / "requirements.txt").read_text().splitlines())
-    allowed = {"yaml" if name == "pyyaml" else name for name in required}
+    allowed = set(required)
     known = {name for name, owners in packages_distributions().items() if owners}
     assert set(ast.literal_eval(loaded)) & known - allowed <= FOLLOWING | OPTIONAL
     scores = pq.read_table(tmp_path / "scores.parquet")["score"].to_numpy()
