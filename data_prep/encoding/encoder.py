@@ -133,9 +133,9 @@ class RowEncoder:
         ids = self._ids_by(self._lookup, rows, kernels)
         for added in self._additions:
             first, count = np.array([layout.numbers[-2:] for layout in added.layouts])[self._vocabularies].T
-            found = self._ids_by(added, rows, kernels)
-            is_unknown = (found >= first) & (found < first + count)
-            ids = np.where(is_unknown, ids, found)
+            added_ids = self._ids_by(added, rows, kernels)
+            is_unknown = (added_ids >= first) & (added_ids < first + count)
+            ids = np.where(is_unknown, ids, added_ids)
         return ids
 
     def _ids_by(self, lookup: LookupTables, rows: ParsedRows, kernels: ModuleType) -> NDArray[np.signedinteger]:
@@ -228,10 +228,10 @@ def texts_among(known: Collection[str], num_values: int) -> tuple[str, ...]:
     it has. Of yes and no it takes both. Other texts must be all that it has, since 1 and 0 may be numbers among others,
     t and f letters, and no a country.
     """
-    found = [pair for pair in BOOLEANS if set(pair) & set(known)]
-    if len(found) != 1:
+    pairs = [pair for pair in BOOLEANS if set(pair) & set(known)]
+    if len(pairs) != 1:
         return ()
-    (pair,) = found
+    (pair,) = pairs
     word = pair[0].lower()
     is_clear = word == "true" or (word in ("yes", "on") and len(known) == 2) or len(known) == num_values
     return pair if is_clear else ()

@@ -99,14 +99,14 @@ def _format_to_score(files: Sequence[LogFile], log_format: LogFormat, keep: Sequ
 
 
 def _has_labels(files: Sequence[LogFile], log_format: LogFormat) -> bool:
-    found = list[bool]()
+    labelled: list[bool] = []
     with closing(_chunks_of(files[:1], log_format)) as chunks:
         for chunk in chunks:
-            lines = chunk.lines.split(b"\n")[: min(chunk.num_lines, _SAMPLED_LINES - len(found))]
-            found += [has_label(line, log_format, chunk.is_bare) for line in lines]
-            if len(found) == _SAMPLED_LINES:
+            lines = chunk.lines.split(b"\n")[: min(chunk.num_lines, _SAMPLED_LINES - len(labelled))]
+            labelled += [has_label(line, log_format, chunk.is_bare) for line in lines]
+            if len(labelled) == _SAMPLED_LINES:
                 break
-    return 2 * sum(found) >= len(found)  # some lines may be bad
+    return 2 * sum(labelled) >= len(labelled)  # some lines may be bad
 
 
 def _chunks_of(files: Sequence[LogFile], log_format: LogFormat) -> Generator[Chunk, None, None]:
