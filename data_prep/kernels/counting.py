@@ -16,6 +16,8 @@ from data_prep.kernels.strings import Strings, concatenate_strings, group_equal
 
 # A value and its count are packed into 64 bits, value above count: sorting plain numbers is several times faster than
 # sorting by an index.
+# Values of 64 bits, one form for numbers and for the keys of texts, would leave no room for the count, and np.unique
+# takes 1.6 times as long for them: 0.24 µs more, beside the 2.2 µs that a row of Criteo's form takes.
 COUNT_BITS = np.uint64(32)
 COUNT_MASK = np.uint64(2**32 - 1)
 
