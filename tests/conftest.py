@@ -128,11 +128,11 @@ def browse(tmp_path):
 
 @pytest.fixture
 def print_page(tmp_path, browse):
-    """Prints a page at once, as a browser does, and gives the content of each sheet, in the language of PDF."""
+    """Prints a page after `budget` ms as a browser does, and gives the content of each sheet, in the language of PDF."""
 
-    def printed(page: Path) -> list[str]:
+    def printed(page: Path, budget: int = 1) -> list[str]:
         file = tmp_path / "printed.pdf"
-        browse(page.resolve().as_uri(), 1, f"--print-to-pdf={file}")
+        browse(page.resolve().as_uri(), budget, f"--print-to-pdf={file}")
         objects = dict(re.findall(rb"\n(\d+) 0 obj\n(.*?)\nendobj", file.read_bytes(), re.DOTALL))
         contents = [re.search(rb"/Contents (\d+) 0 R", each) for each in objects.values() if b"/Type /Page\n" in each]
         streams = [objects[found[1]].partition(b"stream\n")[2] for found in contents if found]
