@@ -128,7 +128,7 @@ def browse(tmp_path):
 
 @pytest.fixture
 def print_page(tmp_path, browse):
-    """Prints a page after `budget` ms as a browser does, and gives the content of each sheet, in the language of PDF."""
+    """Prints a page after `budget` ms as a browser does; gives the content of each sheet, in the language of PDF."""
 
     def printed(page: Path, budget: int = 1) -> list[str]:
         file = tmp_path / "printed.pdf"
