@@ -29,7 +29,7 @@ from app.training.context import LOGS, Callback, RunContext
 from app.training.parallel.strategy_file import STRATEGY_FILE, read_strategies, strategy_record, write_strategy
 from app.training.step import first_layer, precision
 from app.training.stop_signals import Stopped, StopRequest
-from app.training.validate import validate, validate_target
+from app.training.validate import fits_stock, validate, validate_target
 from app.training.warm_start.source import check_source
 from common import settings
 from data_prep.options.prepare_options import PrepareOptions
@@ -159,7 +159,7 @@ def plan_launch(config: Config, dataset: Path, path: Path, num_ranks: int = 1, n
     config = replace(config, device=replace(config.device, precision=chosen))
     device.prepare_environment(config.device)
     plain, num_processes = is_plain(fields_of_model(schema, config.model)), num_ranks + num_servers
-    backend = pick_backend(config.tables.backend, config.model.fold_numeric, num_processes, plain)
+    backend = pick_backend(config.tables.backend, config.model.fold_numeric, num_processes, fits_stock(config, plain))
     validate(config, schema, num_ranks, num_servers, backend)
     way, line = first_layer.choose(asked.model.first_layer, config, schema, dataset, backend, num_processes)
     config = replace(config, model=replace(config.model, first_layer=way))

@@ -105,23 +105,36 @@ def _validate_backend(config: Config, num_processes: int, backend: str, plain: b
             "numeric fields to the tower, which is the same function"
         )
     if backend == "stock":
-        if not plain:
-            raise ValueError(
-                "tables.backend=stock is for one id of every field in both parts of the model; crosses, lists, "
-                "model.wide_fields and model.deep_fields are for native and reference"
-            )
-        loss = config.loss
-        if config.train.ema_decay:
-            raise ValueError(
-                f"train.ema_decay={config.train.ema_decay} is for tables.backend=native or reference; stock has none"
-            )
-        check_supported(config.wide_optimizer, config.deep_optimizer, loss.wide_l2_coef, loss.row_clip_value)
-        # Their step assigns to parameters, which crashes MindSpore 2.10's compiler in one graph with EmbeddingLookup.
-        if config.tower_optimizer.name in ("adagrad", "sgd"):
-            raise ValueError(
-                f"tower_optimizer.name={config.tower_optimizer.name} is for tables.backend=native or reference; stock "
-                "has adam and adamw only"
-            )
+        _check_stock(config, plain)
+
+
+def fits_stock(config: Config, plain: bool) -> bool:
+    """Return whether the backend stock has all that the settings ask for, of `plain` fields or others."""
+    try:
+        _check_stock(config, plain)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_stock(config: Config, plain: bool) -> None:
+    if not plain:
+        raise ValueError(
+            "tables.backend=stock is for one id of every field in both parts of the model; crosses, lists, "
+            "model.wide_fields and model.deep_fields are for native and reference"
+        )
+    if config.train.ema_decay:
+        raise ValueError(
+            f"train.ema_decay={config.train.ema_decay} is for tables.backend=native or reference; stock has none"
+        )
+    loss = config.loss
+    check_supported(config.wide_optimizer, config.deep_optimizer, loss.wide_l2_coef, loss.row_clip_value)
+    # Their step assigns to parameters, which crashes MindSpore 2.10's compiler in one graph with EmbeddingLookup.
+    if config.tower_optimizer.name in ("adagrad", "sgd"):
+        raise ValueError(
+            f"tower_optimizer.name={config.tower_optimizer.name} is for tables.backend=native or reference; stock "
+            "has adam and adamw only"
+        )
 
 
 def _validate_tower(config: Config, num_ranks: int) -> None:

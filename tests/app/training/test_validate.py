@@ -4,6 +4,8 @@ import dataclasses
 
 import pytest
 
+from app.tables.native import library
+from app.training.start import plan_launch
 from app.training.validate import validate, validate_target
 from data_prep.prepared.schema import Split
 
@@ -107,3 +109,15 @@ def test_dropout_is_refused_if_mindspore_splits_the_tower(tiny_config, word):
     validate_target(tiny_config("model.dropout=0", word), "Ascend")
     with pytest.raises(ValueError, match=r"model.dropout=0.1 does not go with .* on Ascend"):
         validate_target(tiny_config("model.dropout=0.1", word), "Ascend")
+
+
+@pytest.mark.parametrize(("words", "backend"), [((), "stock"), (("deep_optimizer.name=adam",), "reference")])
+def test_without_native_tables_auto_takes_a_backend_that_has_the_settings(
+    tiny_config, tiny_dataset, tmp_path, monkeypatch, words, backend
+):
+    def load():
+        raise OSError("not built; run `make native`")
+
+    monkeypatch.setattr(library.LIBRARY, "load", load)
+    config = tiny_config("tables.backend=auto", *words)
+    assert plan_launch(config, tiny_dataset, tmp_path / "run").backend == backend

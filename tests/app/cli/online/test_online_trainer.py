@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,12 +22,13 @@ from app.run.folder import run_config
 from app.scoring.bundle_folder import read_chain
 from app.scoring.predictor import Predictor
 from app.trained import export_bundle
+from common import settings
 from common.files import checksum
 from data_prep.encoding import growing
-from data_prep.encoding.encoder import options_of
 from data_prep.encoding.growing import GrowingVocabulary
 from data_prep.encoding.prepared_vocabulary import open_encoder
 from data_prep.kernels.parsed import Chunk
+from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from tests.checkpoints import load
 from tests.kills import num_kills
@@ -95,7 +95,8 @@ def test_each_row_is_trained_on_once_in_the_log_s_order(
     by_hand = assemble(config, tiny_schema, "native")
     warm_start(by_hand, config, tiny_schema, tiny_dataset, ONE_PROCESS)
     all_trained = {"train_fraction": 1, "valid_fraction": 0, "test_fraction": 0}
-    options, folder = replace(options_of(tiny_schema, tiny_dataset), **all_trained, workers=1), tiny_dataset
+    options = settings.merge(PrepareOptions(), tiny_schema.options | all_trained | {"workers": 1}, where="the test")
+    folder = tiny_dataset
     sizes = [tiny_schema.vocabulary_size]
     for part in parts[:3]:
         extended = tmp_path / part.name
