@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -56,6 +57,13 @@ def add_parser(commands: Any) -> None:
     for bound, help_text in BOUNDS.items():
         text = f"hold a part aside if {help_text} (%(default)g)"
         parser.add_argument(f"--most-{bound}", type=float, default=getattr(Bounds, bound), metavar="X", help=text)
+    parser.add_argument(
+        "--label-delay",
+        type=_seconds,
+        default=0.0,
+        metavar="TIME",
+        help="let a part wait so long (90s, 30m, 2h, 1d) from the last change of its file on, until its labels are in",
+    )
     parser.add_argument(
         "--most-worse",
         type=float,
@@ -142,5 +150,14 @@ def _trainer(arguments: argparse.Namespace, context: RunContext, backend: str) -
     words = arguments
     given = {bound: getattr(words, f"most_{bound}") for bound in BOUNDS}
     bounds = Bounds(context.config.prepare.max_reject_fraction, **given)
-    options = OnlineOptions(words.source, words.serve, bounds, words.once, words.frozen, words.most_worse, words.keep)
+    options = OnlineOptions(
+        words.source, words.serve, bounds, words.once, words.frozen, words.label_delay, words.most_worse, words.keep
+    )
     return OnlineTrainer(context, backend, options)
+
+
+def _seconds(text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"expected a number and one of s, m, h, d, such as 2h; found {text!r}")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]

@@ -8,6 +8,7 @@ Letters: n rows.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -120,9 +121,13 @@ class Source:
     that has a file of the part's name with that checksum.
     """
 
-    def __init__(self, folder: str, released: Path) -> None:
-        """Raise FileNotFoundError if there is no such folder."""
-        self.folder, self._released = folder, released
+    def __init__(self, folder: str, released: Path, delay_seconds: float = 0.0) -> None:
+        """A part waits so many seconds from its file's last change on, and the parts after it with it.
+
+        Raises FileNotFoundError if there is no such folder.
+        """
+        self.folder, self._released, self._delay_seconds = folder, released, delay_seconds
+        self.waiting = ""  # the name of the part that the others wait for
         self.held: dict[str, str] = {}
         self.can_be_released: dict[str, str] = {}
         self._looked_at: dict[str, FileState] = {}
@@ -139,15 +144,24 @@ class Source:
 
     def next_part(self, ledger: Ledger) -> tuple[LogFile, str] | None:
         """Return the next part and its checksum, None if none is left. Hold aside what must not be trained on."""
-        files = self._files()
+        files, self.waiting = self._files(), ""
         for gone in self._looked_at.keys() - {file.name for file in files}:
             self._forget(gone)
         for file in files:
             is_known = self._looked_at.get(file.name) == file.state
             if ledger.has(file) or (is_known and not self._is_wanted(file.name)):
                 continue
-            with open_stream(file.location) as raw, StoredFile(raw) as stored:
-                checksum = stored.fingerprint().checksum
+            if time.time() - file.state.modified_ns / 1e9 < self._delay_seconds:
+                self.waiting = file.name
+                return None
+            try:
+                with open_stream(file.location) as raw, StoredFile(raw) as stored:
+                    checksum = stored.fingerprint().checksum
+            except FileNotFoundError:  # it was removed meanwhile
+                continue
+            except PermissionError as error:
+                self.hold(file, f"it cannot be read: {error.strerror}; let this user read it")
+                continue
             if (reason := ledger.why_never(file.name, checksum)) is not None:
                 self.hold(file, reason)
             elif (reason := ledger.why_late(file.name)) and not self.is_released(file.name, checksum):
@@ -176,6 +190,8 @@ class Source:
 
     def _files(self) -> list[LogFile]:
         found = files_in(self.folder)
+        while found != (again := files_in(self.folder)):  # a listing may miss a part, and have one that came later
+            found = again
         if found is None:
             raise FileNotFoundError(f"SOURCE {self.folder}: there is no such folder; parts are renamed into it")
         names = sorted((path for path in found if is_part(file_name(path))), key=lambda path: _order(file_name(path)))

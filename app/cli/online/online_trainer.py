@@ -59,6 +59,7 @@ class OnlineOptions:
     bounds: Bounds
     once: bool = False
     frozen: Path | None = None  # a bundle whose scores are measured beside
+    delay_seconds: float = 0.0  # that a part waits for its labels
     most_worse: float = MOST_WORSE  # share by which the log loss of what is published may be above the served model's
     keep: int = KEPT  # bundles, and records of parts that are gone. 0 keeps all
 
@@ -71,7 +72,7 @@ class OnlineTrainer(Trainer):
         num_ids = saved.manifest.data["vocabulary_size"] if saved is not None else None
         schema = open_to_grow(context.dataset, prepared, num_ids)
         super().__init__(replace(context, dataset=prepared, schema=schema), backend)
-        self.options, self.source = options, Source(options.source, self.run.path / RELEASED)
+        self.options, self.source = options, Source(options.source, self.run.path / RELEASED, options.delay_seconds)
         self.ledger = Ledger(**saved.manifest.online) if saved is not None else Ledger()
         self.vocabulary, self.samples = GrowingVocabulary(prepared), Samples(self.run.path / SAMPLES)
         scorer = Scorer(self.parts.step.prepare, self.parts.step.score)
@@ -106,7 +107,7 @@ class OnlineTrainer(Trainer):
         start = time.perf_counter()
         try:
             part = read_part(file, checksum, self.vocabulary.encoder)
-        except ValueError as error:
+        except (ValueError, FileNotFoundError) as error:  # a part that was removed is forgotten at the next look
             self.source.hold(file, str(error))
             return
         if reason := why_useless(part):
@@ -226,6 +227,7 @@ class OnlineTrainer(Trainer):
             "last": self._last,
             "held": self.source.held,
             "can_be_released": self.source.can_be_released,
+            "waiting": self.source.waiting,
             "withheld": self.ledger.withheld,
         }
         text = json.dumps(content, indent=1) + "\n"

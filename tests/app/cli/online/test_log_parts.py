@@ -1,14 +1,20 @@
 """The next part, and those that are held aside: files only, no model."""
 
+import argparse
 import dataclasses
+import gzip
 import json
 import os
 import random
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from app.cli.online import command, log_parts
 from app.cli.online.log_parts import (
     RECENT,
     Bounds,
@@ -229,3 +235,97 @@ def test_the_last_parts_decide_which_click_rate_is_usual():
     assert "those" not in (why_suspicious(part_of(200, 1000), ledger, **GUARD) or "those")
     assert why_suspicious(part_of(100, 1000), ledger, **GUARD) is None
     assert Ledger(**dataclasses.asdict(ledger)) == ledger
+
+
+def test_a_part_waits_for_its_labels_and_those_after_it_with_it(tmp_path, monkeypatch):
+    now = 1_000_000.0
+    monkeypatch.setattr(log_parts.time, "time", lambda: now)
+    source = Source(str(tmp_path), tmp_path / "released", delay_seconds=7200)
+    for name, age in (("part-1", 7300), ("part-2", 7100), ("part-3", 9000)):
+        move_in(tmp_path, name, name)
+        os.utime(tmp_path / name, (now - age, now - age))
+    ledger, trained = take_all(source, Ledger())
+    assert (list(ledger.trained), source.waiting, source.held) == (["part-1"], "part-2", {})
+    now += 150
+    ledger, trained = take_all(source, ledger)
+    assert (list(ledger.trained), len(trained), source.waiting) == (["part-1", "part-2", "part-3"], 2, "")
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("1.5h", 5400), ("2d", 172_800), ("3m", 180)])
+def test_delays(text, seconds):
+    assert command._seconds(text) == seconds
+    with pytest.raises(argparse.ArgumentTypeError, match="expected a number and one of s, m, h, d"):
+        command._seconds(text[:-1])
+
+
+def test_a_listing_that_missed_a_part_is_made_again(tmp_path, monkeypatch):
+    """Names that appear while a folder is listed may be in the list or not, in any order."""
+    for name in ("part-1", "part-2"):
+        move_in(tmp_path, name, name)
+    source, listings = Source(str(tmp_path), tmp_path / "released"), [[str(tmp_path / "part-2")]]
+    files_in = log_parts.files_in
+    monkeypatch.setattr(log_parts, "files_in", lambda folder: listings.pop() if listings else files_in(folder))
+    assert source.next_part(Ledger())[0].name == "part-1"
+
+
+def test_a_part_that_is_removed_or_closed_to_us_ends_nothing(tmp_path, monkeypatch):
+    for name in ("part-1", "part-2", "part-3"):
+        move_in(tmp_path, name, name)
+    source, open_stream = Source(str(tmp_path), tmp_path / "released"), log_parts.open_stream
+    errors = {"part-1": FileNotFoundError(2, "gone"), "part-2": PermissionError(13, "Permission denied")}
+
+    def fail(location):
+        if error := errors.get(Path(location).name):
+            raise error
+        return open_stream(location)
+
+    monkeypatch.setattr(log_parts, "open_stream", fail)
+    assert source.next_part(Ledger())[0].name == "part-3"
+    assert source.held == {"part-2": "it cannot be read: Permission denied; let this user read it"}
+
+
+def cut_parquet(path, lines):
+    pq.write_table(pa.table({"x": range(1000)}), path)
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def other_columns(path, lines):
+    pq.write_table(pa.table({"x": range(1000)}), path)
+
+
+def cut_gzip(path, lines):
+    path.write_bytes(gzip.compress(b"".join(lines))[:-40])
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "reason"),
+    [
+        ("part-1.parquet", cut_parquet, "part-1.parquet"),
+        ("part-1.parquet", other_columns, "has no column"),
+        ("part-1.txt.gz", cut_gzip, "is damaged or was not downloaded to its end"),
+        ("part-1.txt", lambda path, lines: path.write_bytes(b""), "it has no lines"),
+    ],
+)
+def test_a_part_that_is_not_whole_or_of_another_log_is_named(tmp_path, tiny_log, tiny_dataset, name, make, reason):
+    make(tmp_path / name, tiny_log.read_bytes().splitlines(keepends=True)[:500])
+    source = Source(str(tmp_path), tmp_path / "released")
+    with pytest.raises(ValueError, match=reason):
+        read_part(*source.next_part(Ledger()), open_encoder(tiny_dataset, with_labels=True))
+
+
+def test_a_part_that_changes_while_it_is_read_is_named(tmp_path, tiny_log, tiny_dataset):
+    path = tmp_path / "part-1.txt"
+    lines = tiny_log.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:50]))
+    encoder = open_encoder(tiny_dataset, with_labels=True)
+    file, content = Source(str(tmp_path), tmp_path / "released").next_part(Ledger())
+    encode = encoder.encode
+
+    def write_meanwhile(chunk):
+        with path.open("ab") as more:
+            more.writelines(lines[50:60])
+        return encode(chunk)
+
+    encoder.encode = write_meanwhile
+    with pytest.raises(ValueError, match="it changed while it was read"):
+        read_part(file, content, encoder)

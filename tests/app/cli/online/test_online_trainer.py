@@ -19,7 +19,7 @@ from app.cli.online.online_trainer import OnlineTrainer
 from app.cli.online.publish import Publisher
 from app.distributed.process_group import ONE_PROCESS
 from app.run.folder import run_config
-from app.scoring.bundle_folder import read_chain
+from app.scoring.bundle_folder import chains, read_chain, read_manifests
 from app.scoring.predictor import Predictor
 from app.trained import export_bundle
 from common import settings
@@ -342,6 +342,10 @@ def test_kills_at_random_moments_lose_and_repeat_nothing(make_online, never_kill
             process.kill()
             process.wait()
             kills += 1
+            there = read_manifests(folder.path / "bundles") if (folder.path / "bundles").exists() else {}
+            assert len(chains(there)) == len(there)  # whatever is served, nothing that it needs is missing
+            for path in there:
+                Predictor.open(path)
             continue
         assert process.returncode == 0
         longest = time.monotonic() - start
