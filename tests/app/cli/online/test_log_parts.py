@@ -301,7 +301,7 @@ def cut_gzip(path, lines):
     ("name", "make", "reason"),
     [
         ("part-1.parquet", cut_parquet, "part-1.parquet"),
-        ("part-1.parquet", other_columns, "has no column"),
+        ("part-1.parquet", other_columns, "lacks columns of .*found x"),
         ("part-1.txt.gz", cut_gzip, "is damaged or was not downloaded to its end"),
         ("part-1.txt", lambda path, lines: path.write_bytes(b""), "it has no lines"),
     ],
