@@ -202,7 +202,7 @@ class Source:
 def read_part(file: LogFile, checksum: str, encoder: RowEncoder) -> Part:
     """Read a part as a preparation does.
 
-    Raises ValueError if it is damaged, has other columns, or changes meanwhile.
+    Raises ValueError if it is damaged, has other columns, or changes meanwhile, without reading on what is appended.
     """
     find_log(file.location)  # checks the name
     pieces, examples, num_lines, first_reject = [], [], 0, ""
@@ -214,8 +214,8 @@ def read_part(file: LogFile, checksum: str, encoder: RowEncoder) -> Part:
             pieces.append(parsed.rows)
             num_lines += task.num_lines
             first_reject = first_reject or parsed.rejects_tsv.split(b"\n")[0].decode(errors="replace")
-    if file_state(file.location) != file.state:
-        raise ValueError("it changed while it was read; rename a part into the folder when it is whole")
+            if file_state(file.location) != file.state:
+                raise ValueError("it changed while it was read; rename a part into the folder when it is whole")
     if not examples:
         raise ValueError("it has no lines")
     return Part(file, checksum, pieces, concatenate(examples), num_lines, first_reject)
