@@ -71,6 +71,7 @@ NOT_RUN = {
     r"python -m app (serve (models|FOLDER)|export device_0 models/).*": IN_LIFE,
     r"curl localhost:8000/v1/(status|pin|rollback|unpin).*": IN_LIFE,
     r"python -m app online parts \w+\.\w+=.*": "other settings, which the same folder refuses",
+    r"python -m app online release PART": "needs a part that is held aside; tests/app/cli/online makes one",
     r"bash run_with_mpi.sh|python net.py": "run by tests/examples",
     r".*--target Ascend": "needs the device",
 }
@@ -87,7 +88,10 @@ STAGE = {
     "docs/internals/parallel.md": ("python -m app evaluate",),
 }
 # Commands that do not end, and what they have printed once they do what they are for.
-ENDLESS = {r"(app |cli\.|make )serve": r"http://\S+:(\d+) serves ", r"app online (?!.*--once)": "the tower runs"}
+ENDLESS = {
+    r"(app |cli\.|make )serve": r"http://\S+:(\d+) serves ",
+    r"app online (?!status|release|.*--once)": "the tower runs",
+}
 
 
 def documented(page: Path, sentences: bool = True) -> list[str]:
