@@ -30,12 +30,13 @@ from data_prep.encoding.vocabulary import (
 )
 from data_prep.encoding.vocabulary_file import VocabularyWriter, order_strings
 from data_prep.execution.prepared_folder import WORK_FOLDER
-from data_prep.kernels.counting import COUNT_BITS, NOTHING
+from data_prep.kernels.counting import COUNT_BITS, COUNT_MASK, NOTHING
 from data_prep.kernels.parsed import MISSING
 from data_prep.kernels.strings import Strings, concatenate_strings, group_equal
 from data_prep.options.columns import CategoricalColumn
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import VOCABULARY_FILE, CategoricalField
+from data_prep.statistics.sketch import ValueSketch
 from data_prep.statistics.statistics import LogStatistics
 
 
@@ -169,25 +170,34 @@ def new_values(
     column: CategoricalColumn,
     num_known: int,
     is_known: Callable[[NDArray[np.int64] | Strings], NDArray[np.bool_]],
+    earlier: ValueSketch | None = None,
 ) -> OrderedValues:
     """Return the frequent values of a vocabulary that are not known yet, in the order of their new ids.
 
     `num_known` values have ids, and `is_known` returns which of some do. `field_max_size` limits both together. The
-    missing value is known.
+    missing value is known. Counts are those of the statistics and the `earlier` ones, which note all unknown values.
     """
     if options.is_hashed(column.name):
         nothing = np.empty(0, np.int64)
         return nothing, nothing, NOTHING.texts if column.is_text else None
     min_count, max_size = options.least_count(column.name), options.field_max_size.get(column.name)
     room = None if max_size is None else max(max_size - num_known, 0)
+    least = min_count if earlier is None else 1
     if not column.is_text:
-        packed = statistics.values.frequent(column.place, min_count)
+        packed = statistics.values.frequent(column.place, least)
         packed = packed[~is_known((packed >> COUNT_BITS).astype(np.int64))]
+        if earlier is not None:
+            bare = packed >> COUNT_BITS
+            totals = earlier.note(column.place, bare.astype(np.int64), (packed & COUNT_MASK).astype(np.int64))
+            packed = (bare << COUNT_BITS | totals.astype(np.uint64))[totals >= min_count]
         values, counts, _ = order_values(packed, 0, room)
         kept = values != MISSING
         return values[kept], counts[kept], None
-    counted = statistics.texts.frequent(column.place, min_count)
+    counted = statistics.texts.frequent(column.place, least)
     counted = counted.take(np.flatnonzero(~is_known(counted.texts)))
+    if earlier is not None:
+        totals = earlier.note(column.place, counted.texts, counted.counts)
+        counted = dataclasses.replace(counted, counts=totals).take(np.flatnonzero(totals >= min_count))
     values, counts, texts = order_strings(counted, 0, room)
     assert texts is not None
     there = np.flatnonzero(values != MISSING)

@@ -27,6 +27,7 @@ from data_prep.kernels.strings import Strings, concatenate_strings
 from data_prep.options.columns import CategoricalColumn
 from data_prep.prepared.data_files import data_file, write_schema
 from data_prep.prepared.schema import SCHEMA_FILE, Schema, added_file_name, read_schema
+from data_prep.statistics.sketch import ValueSketch
 from data_prep.statistics.statistics import LogStatistics
 from data_prep.statistics.value_counts import count_numbers, count_texts
 
@@ -56,8 +57,9 @@ def open_to_grow(prepared: Path, folder: Path, vocabulary_size: int | None) -> S
 class GrowingVocabulary:
     """The vocabulary of a folder of `open_to_grow`: its newest `schema`, and the `encoder` of rows with labels."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, earlier: ValueSketch | None = None) -> None:
+        """Count a value's occurrences in all parts with `earlier`, else in one alone."""
+        self.folder, self._earlier = folder, earlier
         self.schema, self._options, _ = open_vocabulary(folder)
         self.encoder: RowEncoder = open_encoder(folder, with_labels=True)
 
@@ -90,8 +92,13 @@ class GrowingVocabulary:
         """
         fields = self._new_fields(parts)
         num_new = sum(len(field.values) for _, field in fields)
-        if not num_new:
-            return 0
+        if num_new:
+            self._add(fields, num_new)
+        if self._earlier is not None:
+            self._earlier.add()
+        return num_new
+
+    def _add(self, fields: Sequence[tuple[CategoricalColumn, FieldVocabulary]], num_new: int) -> None:
         schema = self.schema
         if ids_dtype(schema.vocabulary_size + num_new) != schema.ids_dtype:
             raise ValueError(
@@ -115,7 +122,6 @@ class GrowingVocabulary:
         with tempfile.TemporaryDirectory(prefix="vocabulary-") as folder:
             tables = write_lookup_tables((self._with_missing(*each) for each in fields), Path(folder) / LOOKUP_FILE)
             self.encoder = self.encoder.with_added(tables, Path(folder))
-        return num_new
 
     def _new_fields(self, parts: Sequence[ParsedRows]) -> list[tuple[CategoricalColumn, FieldVocabulary]]:
         """Return the new values of each vocabulary with their ids."""
@@ -126,10 +132,12 @@ class GrowingVocabulary:
             counted.values.add(count_numbers(rows, options, all_rows))
             counted.texts.add(count_texts(rows, options, all_rows))
         known = {field.name: field for field in self.schema.categorical}
+        if self._earlier is not None:
+            self._earlier.forget()  # of a part that was held aside
         fields = []
         for column in options.vocabularies:
             of_field, is_known = known[column.name], partial(self._is_known, column.place)
-            new = new_values(counted, options, column, of_field.num_values - 1, is_known)
+            new = new_values(counted, options, column, of_field.num_values - 1, is_known, self._earlier)
             id_ranges = ((next_id, next_id + len(new[0])),) if len(new[0]) else ()
             fields.append((column, FieldVocabulary(column.name, of_field.oov_ids, id_ranges, *new)))
             next_id += len(new[0])

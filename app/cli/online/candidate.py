@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from app.checkpoint.write import step_name
+from app.cli.online.state import write_arrays
 from app.scoring.predictor import Predictor
-from common.files import make_folder, sync_folder
+from common.files import make_folder
 from data_prep.prepared.examples import Examples, concatenate
 from data_prep.prepared.schema import Schema
 
@@ -37,12 +38,9 @@ class Samples:
         counting = np.flatnonzero(weights > 0)
         chosen = rows.take(counting[:: -(-len(counting) // SAMPLE_ROWS)])
         name = f"{step_name(step)}.npz"
-        beside = self._folder / f".{name}"
-        with beside.open("wb") as file:
-            weights = np.ones(len(chosen), np.float32) if chosen.weights is None else chosen.weights
-            np.savez(file, ids=chosen.ids, numeric=chosen.numeric, labels=chosen.labels, weights=weights)
-        sync_folder(beside)
-        beside.replace(self._folder / name)
+        weights = np.ones(len(chosen), np.float32) if chosen.weights is None else chosen.weights
+        arrays = {"ids": chosen.ids, "numeric": chosen.numeric, "labels": chosen.labels, "weights": weights}
+        write_arrays(self._folder / name, **arrays)
         for old in sorted(self._folder.glob("step-*.npz"))[: -(keep + LAST_PARTS) if keep else 0]:
             old.unlink()
         return name

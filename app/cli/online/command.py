@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from app.checkpoint.retention import whole_checkpoints
 from app.cli.online.candidate import MOST_WORSE
 from app.cli.online.log_parts import Bounds
-from app.cli.online.online_settings import KEPT, is_begun, online_config
+from app.cli.online.online_settings import ADMISSION_MIB, KEPT, is_begun, online_config
 from app.cli.online.state import release, status_of
 from app.config.config import Config
 from app.run.folder import run_checkpoints, run_config
@@ -80,6 +80,13 @@ def add_parser(commands: Any) -> None:
         help="keep so many checkpoints, bundles and records of parts that are gone, and what these need "
         "(%(default)s; 0: all)",
     )
+    parser.add_argument(
+        "--admission-mib",
+        type=int,
+        default=ADMISSION_MIB,
+        metavar="N",
+        help="count values that have no id yet over all parts, in so much memory (%(default)s; 0: in each part alone)",
+    )
     parser.add_argument("--frozen", type=Path, metavar="BUNDLE", help="score each part by this bundle, to compare")
     parser.add_argument(
         "settings", nargs="*", default=(), metavar="section.key=value", help="settings (docs/configuration.md)"
@@ -107,8 +114,9 @@ def run(arguments: argparse.Namespace) -> int:
     for name, least in (("change", 1), ("miscalibration", 1), ("missing", 0), ("unknown", 0), ("worse", 0)):
         if not (found := getattr(arguments, f"most_{name}")) > least:
             raise ValueError(f"--most-{name} must be above {least}, found {found:g}")
-    if arguments.keep < 0:
-        raise ValueError(f"--keep must be 0 or more, found {arguments.keep}")
+    for name in ("keep", "admission_mib"):
+        if (found := getattr(arguments, name)) < 0:
+            raise ValueError(f"--{name.replace('_', '-')} must be 0 or more, found {found}")
     config, dataset = _resumed(arguments, work) if is_begun(work) else _new(arguments)
     if not any(word.startswith("checkpoint.keep_last=") for word in arguments.settings):
         config = replace(config, checkpoint=replace(config.checkpoint, keep_last=arguments.keep))
@@ -151,7 +159,15 @@ def _trainer(arguments: argparse.Namespace, context: RunContext, backend: str) -
     given = {bound: getattr(words, f"most_{bound}") for bound in BOUNDS}
     bounds = Bounds(context.config.prepare.max_reject_fraction, **given)
     options = OnlineOptions(
-        words.source, words.serve, bounds, words.once, words.frozen, words.label_delay, words.most_worse, words.keep
+        words.source,
+        words.serve,
+        bounds,
+        words.once,
+        words.frozen,
+        words.label_delay,
+        words.most_worse,
+        words.keep,
+        words.admission_mib,
     )
     return OnlineTrainer(context, backend, options)
 

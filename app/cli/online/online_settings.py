@@ -21,6 +21,7 @@ from common.yaml_settings import override
 RATE_FLOOR = 0.3
 GROUPS = ("wide", "deep", "tower")
 KEPT, FULL_EVERY = 14, 24  # checkpoints
+ADMISSION_MIB = 64
 
 
 def online_config(source: Checkpoint, words: Sequence[str] = ()) -> tuple[Config, list[str]]:

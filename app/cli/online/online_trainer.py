@@ -25,9 +25,17 @@ from app.cli.online.log_parts import (
     why_suspicious,
     why_useless,
 )
-from app.cli.online.online_settings import KEPT
+from app.cli.online.online_settings import ADMISSION_MIB, KEPT
 from app.cli.online.publish import Publisher
-from app.cli.online.state import HELD_ASIDE, RELEASED, STATUS, remove_old_bundles
+from app.cli.online.state import (
+    HELD_ASIDE,
+    RELEASED,
+    STATUS,
+    VALUE_COUNTS,
+    load_counts,
+    remove_old_bundles,
+    save_counts,
+)
 from app.evaluation.measure import Scorer, intervals_of
 from app.evaluation.metrics import MetricStream, defined
 from app.evaluation.results import Measurement, interval_ends
@@ -42,6 +50,7 @@ from data_prep.encoding.growing import GrowingVocabulary, open_to_grow
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.truth import best_possible, truth_path
 from data_prep.raw_log.log_files import LogFile
+from data_prep.statistics.sketch import ValueSketch
 
 log = logging.getLogger("app")
 
@@ -62,6 +71,7 @@ class OnlineOptions:
     delay_seconds: float = 0.0  # that a part waits for its labels
     most_worse: float = MOST_WORSE  # share by which the log loss of what is published may be above the served model's
     keep: int = KEPT  # bundles, and records of parts that are gone. 0 keeps all
+    admission_mib: int = ADMISSION_MIB  # of the counts of values without ids over all parts. 0 counts in each alone
 
 
 class OnlineTrainer(Trainer):
@@ -74,7 +84,10 @@ class OnlineTrainer(Trainer):
         super().__init__(replace(context, dataset=prepared, schema=schema), backend)
         self.options, self.source = options, Source(options.source, self.run.path / RELEASED, options.delay_seconds)
         self.ledger = Ledger(**saved.manifest.online) if saved is not None else Ledger()
-        self.vocabulary, self.samples = GrowingVocabulary(prepared), Samples(self.run.path / SAMPLES)
+        self._earlier = ValueSketch(options.admission_mib << 20) if options.admission_mib else None
+        if self._earlier is not None and saved is not None:
+            load_counts(self.run.path / VALUE_COUNTS, saved.manifest.step, self._earlier)
+        self.vocabulary, self.samples = GrowingVocabulary(prepared, self._earlier), Samples(self.run.path / SAMPLES)
         scorer = Scorer(self.parts.step.prepare, self.parts.step.score)
         self.publisher = Publisher(options.serve, self.config, prepared, schema, scorer)
         self.frozen = self._open_frozen(options.frozen) if options.frozen else None
@@ -157,6 +170,8 @@ class OnlineTrainer(Trainer):
 
         None if the model is worse than the served one.
         """
+        if self._earlier is not None:
+            save_counts(self.run.path / VALUE_COUNTS, self.position.step, self._earlier)
         self.checkpoints.online = asdict(self.ledger)
         self.checkpoints.finish(self.position, None)
         newest = self.checkpoints.newest

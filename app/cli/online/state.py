@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
 
 from app.checkpoint.write import step_name
 from app.run.decision import read_state
@@ -14,8 +18,12 @@ from app.serving.options import ServerOptions
 from app.serving.statement import Statement
 from app.trained.follow import is_locked
 from common.files import make_folder, sync_folder, write_whole
+from data_prep.statistics.sketch import ValueSketch
+
+log = logging.getLogger("app")
 
 STATUS, RELEASED = "status.json", "released"
+VALUE_COUNTS = "value_counts"  # folder of the run: occurrences of values that have no id yet
 HELD_ASIDE, NOT_RUNNING = 5, 6  # exit statuses
 REMOVED = ".removed"
 
@@ -83,3 +91,37 @@ def remove_old_bundles(folder: Path, keep: int) -> list[Path]:
         sync_folder(folder)
         shutil.rmtree(hidden)
     return old
+
+
+def save_counts(folder: Path, step: int, earlier: ValueSketch) -> None:
+    """Write the counts of values without ids as they are after a step. Those of the save before stay beside them."""
+    make_folder(folder)
+    write_arrays(folder / f"{step_name(step)}.npz", **earlier.state())
+    for old in sorted(folder.glob("step-*.npz"))[:-2]:
+        old.unlink()
+
+
+def load_counts(folder: Path, step: int, earlier: ValueSketch) -> None:
+    """Take the counts of `save_counts` into `earlier`. Without their file they begin anew, with a warning.
+
+    Raises ValueError for counts in a memory of another size.
+    """
+    path = folder / f"{step_name(step)}.npz"
+    try:
+        state = dict(np.load(path))
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        log.warning("warning: values without ids are counted from 0, as %s cannot be read: %s", path, error)
+        return
+    try:
+        earlier.load_state(**state)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; give --admission-mib as before") from error
+
+
+def write_arrays(path: Path, **arrays: Any) -> None:
+    """Write an .npz file that is whole or not there, whatever ends the process."""
+    beside = path.with_name(f".{path.name}")
+    with beside.open("wb") as file:
+        np.savez(file, **arrays)
+    sync_folder(beside)
+    beside.replace(path)

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import random
 import shutil
+from collections import Counter
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -19,6 +20,7 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.data_files import damaged_files
 from data_prep.prepared.schema import read_schema
+from data_prep.statistics.sketch import ValueSketch
 
 ALL_TRAINED = {"train_fraction": 1, "valid_fraction": 0, "test_fraction": 0}
 FORMAT = LogFormat(
@@ -105,6 +107,39 @@ def test_ids_are_those_of_a_vocabulary_that_each_part_extends(tmp_path, seed):
         for encoder in (open_encoder(folder, True), open_encoder(growing.folder, True)):
             np.testing.assert_array_equal(found.ids, encoder.encode(lines)[1].ids)
     assert len(before) > 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_values_get_ids_in_the_part_in_which_they_are_frequent_over_all_parts(tmp_path, seed):
+    """Against exact counts of what has no id, which a part that is held aside does not change."""
+    chance, options = random.Random(seed), dataclasses.replace(OPTIONS, min_count=5, crosses=(), field_max_size={})
+    (tmp_path / "log").write_bytes(lines_of(chance, 100, 0))
+    prepare(tmp_path / "log", tmp_path / "first", options)
+    open_to_grow(tmp_path / "first", tmp_path / "grown", None)
+    earlier = ValueSketch(1 << 20)
+    growing, counts, num_late = GrowingVocabulary(tmp_path / "grown", earlier), Counter(), 0
+    for day in range(8):
+        known = set(ids_of(growing.folder, growing.schema.vocabulary_files))
+        if chance.random() < 0.4:  # its values are noted, but it ends before they are added
+            growing._new_fields(parsed(growing.encoder, lines_of(chance, 50, day)))
+        text = lines_of(chance, 30, day)
+        of_part = Counter()
+        for line in text.decode().splitlines():
+            _, value, site, origin, tags, _ = line.split(",")
+            of_part.update({("hex", value): 1})
+            of_part.update([("site", site), ("site", origin), *(("tags", tag) for tag in tags.split("|"))])
+        pending = Counter({key: count for key, count in of_part.items() if key[1] and key not in known})
+        expected = {key for key, count in pending.items() if count + counts[key] >= options.min_count}
+        num_late += sum(pending[key] < options.min_count for key in expected)
+        size = growing.schema.vocabulary_size
+        growing.add_values_of(parsed(growing.encoder, text))
+        found = ids_of(growing.folder, growing.schema.vocabulary_files)
+        assert {key for key in set(found) - known if key[0] != "n_bucket"} == expected
+        for key in expected:
+            assert found[key][1] == pending[key] + counts[key]
+            assert found[key][0] >= size
+        counts += pending
+    assert num_late > 3
 
 
 def test_against_a_count_by_hand(tmp_path):

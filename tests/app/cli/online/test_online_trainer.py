@@ -15,6 +15,7 @@ from app.checkpoint import write
 from app.checkpoint.manifest import read_manifest
 from app.checkpoint.retention import step_folders, whole_checkpoints
 from app.cli.online import online_trainer
+from app.cli.online.online_settings import ADMISSION_MIB
 from app.cli.online.online_trainer import OnlineTrainer
 from app.cli.online.publish import Publisher
 from app.distributed.process_group import ONE_PROCESS
@@ -22,14 +23,11 @@ from app.run.folder import run_config
 from app.scoring.bundle_folder import chains, read_chain, read_manifests
 from app.scoring.predictor import Predictor
 from app.trained import export_bundle
-from common import settings
 from common.files import checksum
 from data_prep.encoding import growing
-from data_prep.encoding.growing import GrowingVocabulary
-from data_prep.encoding.prepared_vocabulary import open_encoder
+from data_prep.encoding.growing import GrowingVocabulary, open_to_grow
 from data_prep.kernels.parsed import Chunk
-from data_prep.options.prepare_options import PrepareOptions
-from data_prep.pipeline.prepare import prepare
+from data_prep.statistics.sketch import ValueSketch
 from tests.checkpoints import load
 from tests.kills import num_kills
 
@@ -85,7 +83,7 @@ def test_each_row_is_trained_on_once_in_the_log_s_order(
 ):
     """The same by hand: the run's model with its optimizers' state, and one plain step after the other.
 
-    The vocabulary is what `prepare --extend` makes of the parts, one after the other.
+    The vocabulary is one that grows by the parts, for which `test_growing` has what it must be.
     """
     from app.training.assemble import assemble
     from app.training.warm_start.dense import warm_start
@@ -94,17 +92,15 @@ def test_each_row_is_trained_on_once_in_the_log_s_order(
     assert config.deep_optimizer.name == "lazy_adam"
     by_hand = assemble(config, tiny_schema, "native")
     warm_start(by_hand, config, tiny_schema, tiny_dataset, ONE_PROCESS)
-    all_trained = {"train_fraction": 1, "valid_fraction": 0, "test_fraction": 0}
-    options = settings.merge(PrepareOptions(), tiny_schema.options | all_trained | {"workers": 1}, where="the test")
-    folder = tiny_dataset
-    sizes = [tiny_schema.vocabulary_size]
+    open_to_grow(tiny_dataset, tmp_path, None)
+    vocabulary, sizes = GrowingVocabulary(tmp_path, ValueSketch(ADMISSION_MIB << 20)), [tiny_schema.vocabulary_size]
     for part in parts[:3]:
-        extended = tmp_path / part.name
-        sizes.append(prepare(part, extended, options, vocabulary_of=folder, extend=True).vocabulary_size)
+        lines = part.read_bytes()
+        parsed, _ = vocabulary.encoder.encode(Chunk(0, lines.count(b"\n"), lines))
+        vocabulary.add_values_of([parsed.rows])
+        sizes.append(vocabulary.schema.vocabulary_size)
         by_hand.step.grow(sizes[-1])
-        folder, lines = extended, part.read_bytes()
-        _, rows = open_encoder(folder, with_labels=True).encode(Chunk(0, lines.count(b"\n"), lines))
-        for batch in batches_of(rows, 100):
+        for batch in batches_of(vocabulary.encoder.encode_rows(parsed.rows), 100):
             by_hand.step(batch, by_hand.step.prepare(batch))
     manifest, state = load(never_killed.path / "online/checkpoints/step-00000009")
     assert_same_bits(state, by_hand.state())

@@ -1,0 +1,83 @@
+"""Counts of more values than fit in memory: a count-min sketch with conservative update, whose old counts fade.
+
+Cormode & Muthukrishnan 2005; Estan & Varghese 2002. A count is never below the true one. It is above it by more than
+e · N / W with a probability of at most exp(-DEPTH), for N occurrences in a sketch with W cells a row.
+
+Letters: n values, W cells of a row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.hashing import GOLDEN, mix64
+from data_prep.kernels.strings import Strings
+
+DEPTH = 4  # rows of cells, each with a hash of its own
+LEAST_BYTES = 4096
+_HALVES = 2
+
+
+class ValueSketch:
+    """Counts of the values of several columns in a fixed memory: in a current half and in the one before it.
+
+    The current half is closed when it would have more than W occurrences, and the one before is forgotten then. So a
+    count has a value's occurrences among the last W of all at least, and among the last 2 W at most, but for an `add`
+    that has more than W itself.
+    """
+
+    def __init__(self, num_bytes: int) -> None:
+        """Use at most so many bytes. Raises ValueError for fewer than `LEAST_BYTES`."""
+        if num_bytes < LEAST_BYTES:
+            raise ValueError(f"a sketch of counts takes {LEAST_BYTES} bytes at least, found {num_bytes}")
+        self._halves = np.zeros((_HALVES, DEPTH, num_bytes // (_HALVES * DEPTH * 4)), np.uint32)
+        self._num_counted = np.zeros(_HALVES, np.int64)
+        self._noted: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+
+    def state(self) -> dict[str, Any]:
+        """Return the arrays that `load_state` takes, without what is only noted."""
+        return {"halves": self._halves, "num_counted": self._num_counted}
+
+    def load_state(self, halves: NDArray[np.uint32], num_counted: NDArray[np.int64]) -> None:
+        """Take the arrays of `state`. Raises ValueError for those of another size."""
+        if halves.shape != self._halves.shape:
+            raise ValueError(f"counts of values are in {halves.nbytes:,} bytes, expected {self._halves.nbytes:,}")
+        self._halves, self._num_counted = halves, num_counted
+
+    def note(self, place: int, values: NDArray[np.int64] | Strings, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Note `counts` [n] of different values of the column at `place` for `add`. Return them plus those before."""
+        keys = values.keys() if isinstance(values, Strings) else values.astype(np.uint64)
+        cells = self._cells(mix64(keys + np.array([place + 1], np.uint64) * GOLDEN))
+        self._noted.append((cells, counts))
+        return counts + sum(_counts(half, cells) for half in self._halves)
+
+    def forget(self) -> None:
+        """Forget what was noted since `add`."""
+        self._noted.clear()
+
+    def add(self) -> None:
+        """Add what was noted."""
+        total = sum(int(counts.sum()) for _, counts in self._noted)
+        if self._num_counted[0] and self._num_counted[0] + total > self._halves.shape[2]:
+            self._halves, self._num_counted = np.roll(self._halves, 1, axis=0), np.roll(self._num_counted, 1)
+            self._halves[0], self._num_counted[0] = 0, 0
+        self._num_counted[0] += total
+        for cells, counts in self._noted:
+            # Each sum is of the cells as they were, and a cell takes the largest: the same in any order.
+            sums = np.minimum(_counts(self._halves[0], cells) + counts, np.iinfo(np.uint32).max).astype(np.uint32)
+            for row, of_row in zip(self._halves[0], cells, strict=True):
+                np.maximum.at(row, of_row, sums)
+        self.forget()
+
+    def _cells(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return the cells [DEPTH, n] of values with different keys [n]."""
+        steps = (np.arange(DEPTH, dtype=np.uint64) * GOLDEN)[:, None]
+        upper = mix64(keys + steps) >> np.uint64(32)
+        return (upper * np.uint64(self._halves.shape[2]) >> np.uint64(32)).astype(np.int64)
+
+
+def _counts(half: NDArray[np.uint32], cells: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.take_along_axis(half, cells, axis=1).min(axis=0).astype(np.int64)
