@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -57,11 +58,20 @@ def open_to_grow(prepared: Path, folder: Path, vocabulary_size: int | None) -> S
 class GrowingVocabulary:
     """The vocabulary of a folder of `open_to_grow`: its newest `schema`, and the `encoder` of rows with labels."""
 
-    def __init__(self, folder: Path, earlier: ValueSketch | None = None) -> None:
-        """Count a value's occurrences in all parts with `earlier`, else in one alone."""
-        self.folder, self._earlier = folder, earlier
+    def __init__(self, folder: Path, count_bytes: int = 0) -> None:
+        """Count the occurrences of values without ids over all parts in so many bytes. 0 counts in each part alone."""
+        self.folder, self._earlier = folder, ValueSketch(count_bytes) if count_bytes else None
         self.schema, self._options, _ = open_vocabulary(folder)
         self.encoder: RowEncoder = open_encoder(folder, with_labels=True)
+
+    def counts(self) -> dict[str, Any]:
+        """Return the arrays of the counts of values without ids, {} if each part counts alone."""
+        return self._earlier.state() if self._earlier is not None else {}
+
+    def load_counts(self, counts: dict[str, Any]) -> None:
+        """Go on with the arrays of `counts`, {} for none. Raises ValueError for those of another size."""
+        if counts and self._earlier is not None:
+            self._earlier.load_state(**counts)
 
     @property
     def columns(self) -> list[str]:

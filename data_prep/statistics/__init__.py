@@ -1,1 +1,4 @@
-"""Counts of a log: value_counts, profile (for the report), statistics (all), statistics_file (statistics.json)."""
+"""Counts of a log: value_counts, profile (for the report), statistics (all), statistics_file (statistics.json).
+
+sketch counts the values of an endless one in a fixed memory.
+"""

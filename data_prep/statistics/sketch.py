@@ -44,7 +44,10 @@ class ValueSketch:
     def load_state(self, halves: NDArray[np.uint32], num_counted: NDArray[np.int64]) -> None:
         """Take the arrays of `state`. Raises ValueError for those of another size."""
         if halves.shape != self._halves.shape:
-            raise ValueError(f"counts of values are in {halves.nbytes:,} bytes, expected {self._halves.nbytes:,}")
+            raise ValueError(
+                f"counts of values are in {halves.nbytes:,} bytes, expected {self._halves.nbytes:,}; give the memory "
+                f"that they were counted in (--admission-mib {halves.nbytes >> 20})"
+            )
         self._halves, self._num_counted = halves, num_counted
 
     def note(self, place: int, values: NDArray[np.int64] | Strings, counts: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -50,7 +50,6 @@ from data_prep.encoding.growing import GrowingVocabulary, open_to_grow
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.truth import best_possible, truth_path
 from data_prep.raw_log.log_files import LogFile
-from data_prep.statistics.sketch import ValueSketch
 
 log = logging.getLogger("app")
 
@@ -84,10 +83,10 @@ class OnlineTrainer(Trainer):
         super().__init__(replace(context, dataset=prepared, schema=schema), backend)
         self.options, self.source = options, Source(options.source, self.run.path / RELEASED, options.delay_seconds)
         self.ledger = Ledger(**saved.manifest.online) if saved is not None else Ledger()
-        self._earlier = ValueSketch(options.admission_mib << 20) if options.admission_mib else None
-        if self._earlier is not None and saved is not None:
-            load_counts(self.run.path / VALUE_COUNTS, saved.manifest.step, self._earlier)
-        self.vocabulary, self.samples = GrowingVocabulary(prepared, self._earlier), Samples(self.run.path / SAMPLES)
+        self.vocabulary = GrowingVocabulary(prepared, options.admission_mib << 20)
+        if options.admission_mib and saved is not None:
+            self.vocabulary.load_counts(load_counts(self.run.path / VALUE_COUNTS, saved.manifest.step))
+        self.samples = Samples(self.run.path / SAMPLES)
         scorer = Scorer(self.parts.step.prepare, self.parts.step.score)
         self.publisher = Publisher(options.serve, self.config, prepared, schema, scorer)
         self.frozen = self._open_frozen(options.frozen) if options.frozen else None
@@ -170,8 +169,8 @@ class OnlineTrainer(Trainer):
 
         None if the model is worse than the served one.
         """
-        if self._earlier is not None:
-            save_counts(self.run.path / VALUE_COUNTS, self.position.step, self._earlier)
+        if counts := self.vocabulary.counts():
+            save_counts(self.run.path / VALUE_COUNTS, self.position.step, counts)
         self.checkpoints.online = asdict(self.ledger)
         self.checkpoints.finish(self.position, None)
         newest = self.checkpoints.newest

@@ -18,7 +18,6 @@ from app.serving.options import ServerOptions
 from app.serving.statement import Statement
 from app.trained.follow import is_locked
 from common.files import make_folder, sync_folder, write_whole
-from data_prep.statistics.sketch import ValueSketch
 
 log = logging.getLogger("app")
 
@@ -93,29 +92,22 @@ def remove_old_bundles(folder: Path, keep: int) -> list[Path]:
     return old
 
 
-def save_counts(folder: Path, step: int, earlier: ValueSketch) -> None:
+def save_counts(folder: Path, step: int, counts: dict[str, Any]) -> None:
     """Write the counts of values without ids as they are after a step. Those of the save before stay beside them."""
     make_folder(folder)
-    write_arrays(folder / f"{step_name(step)}.npz", **earlier.state())
+    write_arrays(folder / f"{step_name(step)}.npz", **counts)
     for old in sorted(folder.glob("step-*.npz"))[:-2]:
         old.unlink()
 
 
-def load_counts(folder: Path, step: int, earlier: ValueSketch) -> None:
-    """Take the counts of `save_counts` into `earlier`. Without their file they begin anew, with a warning.
-
-    Raises ValueError for counts in a memory of another size.
-    """
+def load_counts(folder: Path, step: int) -> dict[str, Any]:
+    """Return the counts of `save_counts`. Without their file they begin anew, with a warning."""
     path = folder / f"{step_name(step)}.npz"
     try:
-        state = dict(np.load(path))
+        return dict(np.load(path))
     except (OSError, ValueError, EOFError, BadZipFile) as error:
         log.warning("warning: values without ids are counted from 0, as %s cannot be read: %s", path, error)
-        return
-    try:
-        earlier.load_state(**state)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}; give --admission-mib as before") from error
+        return {}
 
 
 def write_arrays(path: Path, **arrays: Any) -> None:

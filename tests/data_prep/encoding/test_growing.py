@@ -20,7 +20,6 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.data_files import damaged_files
 from data_prep.prepared.schema import read_schema
-from data_prep.statistics.sketch import ValueSketch
 
 ALL_TRAINED = {"train_fraction": 1, "valid_fraction": 0, "test_fraction": 0}
 FORMAT = LogFormat(
@@ -116,7 +115,7 @@ def test_values_get_ids_in_the_part_in_which_they_are_frequent_over_all_parts(tm
     (tmp_path / "log").write_bytes(lines_of(chance, 100, 0))
     prepare(tmp_path / "log", tmp_path / "first", options)
     open_to_grow(tmp_path / "first", tmp_path / "grown", None)
-    earlier = ValueSketch(1 << 20)
+    earlier = 1 << 20
     growing, counts, num_late = GrowingVocabulary(tmp_path / "grown", earlier), Counter(), 0
     for day in range(8):
         known = set(ids_of(growing.folder, growing.schema.vocabulary_files))

@@ -27,7 +27,6 @@ from common.files import checksum
 from data_prep.encoding import growing
 from data_prep.encoding.growing import GrowingVocabulary, open_to_grow
 from data_prep.kernels.parsed import Chunk
-from data_prep.statistics.sketch import ValueSketch
 from tests.checkpoints import load
 from tests.kills import num_kills
 
@@ -93,7 +92,7 @@ def test_each_row_is_trained_on_once_in_the_log_s_order(
     by_hand = assemble(config, tiny_schema, "native")
     warm_start(by_hand, config, tiny_schema, tiny_dataset, ONE_PROCESS)
     open_to_grow(tiny_dataset, tmp_path, None)
-    vocabulary, sizes = GrowingVocabulary(tmp_path, ValueSketch(ADMISSION_MIB << 20)), [tiny_schema.vocabulary_size]
+    vocabulary, sizes = GrowingVocabulary(tmp_path, ADMISSION_MIB << 20), [tiny_schema.vocabulary_size]
     for part in parts[:3]:
         lines = part.read_bytes()
         parsed, _ = vocabulary.encoder.encode(Chunk(0, lines.count(b"\n"), lines))
