@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from common import settings
 from data_prep.encoding.vocabulary import FieldVocabulary
-from data_prep.encoding.vocabulary_file import read_vocabulary
+from data_prep.encoding.vocabulary_file import VocabularyReader
 from data_prep.options.columns import CategoricalColumn
 from data_prep.options.kinds import Kind
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.prepared.schema import SCHEMA_FILE, Schema, read_schema
+from data_prep.prepared.schema import SCHEMA_FILE, Schema, first_added_id, read_schema
 
 # Options that decide which columns there are and what an id means: they have to be those of the base folder.
 _DECISIVE = (
@@ -44,10 +45,9 @@ class BaseVocabulary:
     columns: tuple[CategoricalColumn, ...]
     extends: bool = False  # with the values that are new in the log
 
-    @property
-    def paths(self) -> list[Path]:
-        """The files of the vocabulary, by rising ids."""
-        return [self.folder / name for name in self.schema.vocabulary_files]
+    def paths(self, since: int = 0) -> list[Path]:
+        """Return the files of the vocabulary by rising ids: those whose first id is `since` or above."""
+        return [self.folder / name for name in self.schema.vocabulary_files if first_added_id(name) >= since]
 
     @functools.cached_property
     def log_format(self) -> LogFormat:
@@ -59,15 +59,21 @@ class BaseVocabulary:
         field, column = next(
             each for each in zip(self.schema.categorical, self.columns, strict=True) if each[0].name == name
         )
-        texts = read_vocabulary(self.paths, field, column).texts
+        with contextlib.closing(VocabularyReader(self.paths())) as reader:
+            texts = reader.read(field, column).texts
         assert texts is not None
         return {text.decode() for text in texts.tolist()} - {""}
 
-    def fields(self) -> Iterator[FieldVocabulary]:
-        """Read the vocabulary, a field at a time. Fields that share another's are left out."""
-        for field, column in zip(self.schema.categorical, self.columns, strict=True):
-            if not column.shares:
-                yield read_vocabulary(self.paths, field, column)
+    def fields(self, since: int = 0) -> Iterator[FieldVocabulary]:
+        """Read the vocabulary, a field at a time, or what was added in place to the first `since` ids.
+
+        Fields that share another's are left out.
+        """
+        with contextlib.closing(VocabularyReader(self.paths(since))) as reader:
+            for field, column in zip(self.schema.categorical, self.columns, strict=True):
+                if not column.shares:
+                    ranges = tuple(each for each in field.id_ranges if each[0] >= since)
+                    yield reader.read(replace(field, id_ranges=ranges), column)
 
 
 def read_base_vocabulary(

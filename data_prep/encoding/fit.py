@@ -76,11 +76,11 @@ def fit_vocabulary(
 
 def copy_base_vocabulary(base: BaseVocabulary, folder: Path) -> FittedVocabulary:
     """Take a base vocabulary as it is. Copies vocabulary.parquet and writes the search tables."""
-    if len(base.paths) == 1:
-        shutil.copyfile(base.paths[0], folder / VOCABULARY_FILE)
+    if len(base.paths()) == 1:
+        shutil.copyfile(base.paths()[0], folder / VOCABULARY_FILE)
     else:
         writer = VocabularyWriter(folder / VOCABULARY_FILE, base.columns)
-        writer.copy(base.paths)
+        writer.copy(base.paths())
         writer.finish()
     return _write_tables(base.fields(), base.columns, folder, size=base.schema.vocabulary_size)
 
@@ -94,7 +94,7 @@ def extend_base_vocabulary(
     """
     columns = options.categorical_columns
     writer = VocabularyWriter(folder / VOCABULARY_FILE, columns)
-    writer.copy(base.paths)
+    writer.copy(base.paths())
 
     def listed() -> Iterator[FieldVocabulary]:
         next_id = base.schema.vocabulary_size

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from data_prep.encoding.vocabulary import FieldVocabulary, OrderedValues
-from data_prep.kernels.counting import CountedStrings
+from data_prep.kernels.counting import NOTHING, CountedStrings
 from data_prep.kernels.parsed import MISSING, SMALLEST_BUCKET
 from data_prep.kernels.strings import Strings, concatenate_strings
 from data_prep.options.columns import CategoricalColumn
@@ -81,20 +81,40 @@ class VocabularyWriter:
         self._writer.close()
 
 
-def read_vocabulary(paths: Sequence[Path], field: CategoricalField, column: CategoricalColumn) -> FieldVocabulary:
-    """Return the vocabulary of a field as it was written, in one file or, by rising ids, in several."""
-    table = pa.concat_tables(pq.read_table(path, filters=[("field", "==", field.name)]) for path in paths)
-    written, counts = table["value"].combine_chunks(), table["count"].to_numpy()
-    texts = None
-    if column.is_text:
-        is_missing = pc.equal(written, "").to_numpy(zero_copy_only=False)
-        values, texts = np.where(is_missing, MISSING, np.arange(len(written))), from_arrow(written)
-    elif column.kind == "hex32":
-        values = _hex_values(written)
-    else:  # of which there are few
-        smallest = _smallest(column.kind)
-        values = np.array([int(text) - smallest if text else MISSING for text in written.to_pylist()], np.int64)
-    return FieldVocabulary(field.name, field.oov_ids, field.id_ranges, values, counts, texts)
+class VocabularyReader:
+    """Reads a vocabulary field by field, from one file or, by rising ids, from several."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._files = [pq.ParquetFile(path) for path in paths]
+        self._groups: dict[str, list[tuple[pq.ParquetFile, int]]] = {}  # each row group is of one field
+        for file in self._files:
+            for number in range(file.num_row_groups):
+                name = file.metadata.row_group(number).column(0).statistics.min
+                self._groups.setdefault(name, []).append((file, number))
+
+    def read(self, field: CategoricalField, column: CategoricalColumn) -> FieldVocabulary:
+        """Return the values of a field in these files, whose ids are its `id_ranges`."""
+        groups = self._groups.get(field.name, ())
+        if not groups:
+            nothing = np.empty(0, np.int64)
+            no_texts = NOTHING.texts if column.is_text else None
+            return FieldVocabulary(field.name, field.oov_ids, field.id_ranges, nothing, nothing, no_texts)
+        table = pa.concat_tables(file.read_row_group(number, ["value", "count"]) for file, number in groups)
+        written, counts = table["value"].combine_chunks(), table["count"].to_numpy()
+        texts = None
+        if column.is_text:
+            is_missing = pc.equal(written, "").to_numpy(zero_copy_only=False)
+            values, texts = np.where(is_missing, MISSING, np.arange(len(written))), from_arrow(written)
+        elif column.kind == "hex32":
+            values = _hex_values(written)
+        else:  # of which there are few
+            smallest = _smallest(column.kind)
+            values = np.array([int(text) - smallest if text else MISSING for text in written.to_pylist()], np.int64)
+        return FieldVocabulary(field.name, field.oov_ids, field.id_ranges, values, counts, texts)
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
 
 
 def order_strings(counted: CountedStrings, num_missing: int, max_size: int | None = None) -> OrderedValues:

@@ -124,7 +124,7 @@ def added_file_name(first_id: int) -> str:
     return f"{ADDED_PREFIX}{first_id:012d}{PARQUET}"
 
 
-def _first_added_id(name: str) -> int:
+def first_added_id(name: str) -> int:
     """Return the first id in a file of the vocabulary, 0 for VOCABULARY_FILE and all other files."""
     return int(name[len(ADDED_PREFIX) : -len(PARQUET)]) if name.startswith(ADDED_PREFIX) else 0
 
@@ -180,11 +180,11 @@ class Schema:
     @property
     def vocabulary_files(self) -> list[str]:
         """The files of the vocabulary by rising ids: VOCABULARY_FILE, then those of values that were added in place."""
-        return [VOCABULARY_FILE, *sorted(file.name for file in self.other_files if _first_added_id(file.name))]
+        return [VOCABULARY_FILE, *sorted(file.name for file in self.other_files if first_added_id(file.name))]
 
     def with_ids(self, vocabulary_size: int) -> Schema:
         """Return the schema as it was with so many ids, before more values were added in place."""
-        later = [first for file in self.other_files if (first := _first_added_id(file.name)) >= vocabulary_size > 0]
+        later = [first for file in self.other_files if (first := first_added_id(file.name)) >= vocabulary_size > 0]
         if not later:
             return self
         size = min(later)
@@ -192,7 +192,7 @@ class Schema:
             replace(field, id_ranges=tuple(each for each in field.id_ranges if each[0] < size))
             for field in self.categorical
         )
-        files = tuple(file for file in self.other_files if _first_added_id(file.name) < size)
+        files = tuple(file for file in self.other_files if first_added_id(file.name) < size)
         return replace(self, categorical=categorical, vocabulary_size=size, other_files=files)
 
     def vocabulary_of(self, name: str) -> str:
