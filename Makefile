@@ -82,9 +82,9 @@ preprocess: setup  ## raw log to MindRecord: INPUT=data/dac.tar.gz OUTPUT=prepar
 ##@ model
 
 .PHONY: train
-train: setup  ## train, or resume the run in device_0: DATASET=prepared EPOCHS=9 ARGS=section.key=value
+train: setup  ## train, or resume the run in RUN=device_0: DATASET=prepared EPOCHS=9 ARGS=section.key=value
 	CONFIG="$(CONFIG)" $(RUN_SCRIPT) scripts/run_auto_parallel_train.sh 1 "$(EPOCHS)" "$(DATASET)" \
-		"$(RANK_TABLE_FILE)" $(ARGS)
+		"$(RANK_TABLE_FILE)" $(if $(filter command environment,$(firstword $(origin RUN))),--name "$(RUN)") $(ARGS)
 
 .PHONY: eval
 eval: setup  ## evaluate the best checkpoint: RUN=device_0 SPLIT=test CHECKPOINT= RANKS=1 ARGS=eval.key=value

@@ -12,7 +12,7 @@ from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
 from app.distributed.mpirun import CHOSEN_PRECISION, check_rank_table, launch
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup, max_rank_rows, started_by_mpi
-from app.run.claim import RunIsFinishedError
+from app.run.claim import FIRST_RANK, RunIsFinishedError, check_name
 from app.training.parallel.pipeline.stage_plan import describe_pipeline, plan_pipeline
 from app.training.parallel.tensor.layout_plan import describe_plan, plan_run, run_shapes
 from app.training.start import plan_launch, report_finished
@@ -22,9 +22,10 @@ from data_prep.prepared.schema import Schema, read_schema
 
 def add_parser(commands: Any) -> None:
     """Add the command to those of `python -m app`."""
-    parser = commands.add_parser("train", help="train a new run, or resume the one in ./device_0")
+    parser = commands.add_parser("train", help="train a new run, or resume the one in ./device_0 or ./NAME")
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with settings")
     parser.add_argument("--dataset", type=Path, required=True, metavar="DIR", help="the prepared folder")
+    parser.add_argument("--name", default=FIRST_RANK, help=f"name of the run's folder, made here ({FIRST_RANK})")
     parser.add_argument("--ranks", type=int, default=1, metavar="N", help="number of processes that train (1)")
     parser.add_argument(
         "--servers", type=int, default=0, metavar="N", help="further processes that hold all table rows (0)"
@@ -40,13 +41,14 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and return the exit status."""
+    check_name(arguments.name)
     config = resolve_by_rows(
         lambda base: yaml_settings.resolve(Config, arguments.config, arguments.settings, base),
         lambda: read_schema(arguments.dataset),
     )
     num_processes = arguments.ranks + arguments.servers
     # Everything that can fail for a wrong setting comes before the run folder is opened, which may rename an older run.
-    plan = plan_launch(config, arguments.dataset, Path.cwd() / "device_0", arguments.ranks, arguments.servers)
+    plan = plan_launch(config, arguments.dataset, Path.cwd() / arguments.name, arguments.ranks, arguments.servers)
     if arguments.rank_table != "-":
         check_rank_table(Path(arguments.rank_table), arguments.ranks)
     if not started_by_mpi() and not arguments.dry_run:
@@ -64,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         if group.world.rank < arguments.servers:
             from app.training.parallel.server import serve  # loads MPI, which one process does not need
 
-            return serve(plan.config, plan.schema, plan.backend, group, Path.cwd())
+            return serve(plan.config, plan.schema, plan.backend, group, plan.path)
     target = plan.select_device()
     if arguments.dry_run:
         _print_placement(plan.config, plan.schema, target, plan.backend, arguments.ranks)

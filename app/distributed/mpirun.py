@@ -219,7 +219,7 @@ EXPLANATIONS = {
     ),
     r"not enough slots": "error: mpirun has too few slots for the ranks; give HOSTFILE= lines like: host1 slots=2",
     r"Process name: \[\S+,(?P<rank>\d+)\]\s+Exit code:\s+(?P<status>\d+)": (
-        "error: rank {rank} ended with status {status}; the ranks' logs are in device_*/ and server_*/"
+        "error: rank {rank} ended with status {status}; each rank's log is in its folder, beside that of the run"
     ),
 }
 

@@ -1,14 +1,16 @@
-"""A launch's claim on the run folder `device_<rank>/` where the launcher is started: always the newest run.
+"""A launch's claim on the run folder `device_<rank>/` (or NAME/ and NAME.rank<rank>/) where the launcher is started.
 
-If there is no run, a new one starts. An unfinished run with the same settings and data is resumed. A finished one is
-continued if more epochs are asked for, and else left alone. Any other run is renamed `device_<rank>.<n>`, and a new one
-starts. A run resumes from its newest whole checkpoint. Newer ones that are damaged are renamed, with a warning.
+It is always the newest run. If there is no run, a new one starts. An unfinished run with the same settings and data is
+resumed. A finished one is continued if more epochs are asked for, and else left alone. Any other run gets a
+number to its name, as in `device_0.1`, and a new one starts. A run resumes from its newest whole checkpoint. Newer ones that are
+damaged are renamed, with a warning.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -20,10 +22,10 @@ from app.checkpoint.retention import whole_checkpoints
 from app.checkpoint.write import clear_leftovers
 from app.config.config import Config
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup, mark_collective
-from app.run.decision import Plan, checkpoint_folder, make_plan
-from app.run.folder import RunFolder
+from app.run.decision import STATE_FILE, Plan, checkpoint_folder, make_plan
+from app.run.folder import CONFIG_FILE, RunFolder
 from app.run.logs import forget_after
-from common.files import FolderInUse, lock_folder, sync_folder
+from common.files import LOCK_FILE, FolderInUse, lock_folder, sync_folder
 from data_prep.prepared.schema import Schema
 
 FIRST_RANK = "device_0"  # its folder
@@ -38,8 +40,8 @@ class RunIsFinishedError(Exception):
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
-            f"the run in {path} is finished: {reason}; evaluate it with: make eval. More train.epochs train on, "
-            "train.resume=never starts a new run"
+            f"the run in {path} is finished: {reason}; evaluate it with: {evaluation_of(path)}. "
+            "More train.epochs train on, train.resume=never starts a new run"
         )
         self.path = path
 
@@ -56,6 +58,7 @@ class Claim:
             raise FileExistsError(
                 f"{path} is a file, expected a run's folder; move it away, or start from another folder"
             )
+        _check_is_run(path)
         self.path, self.config, self.rank = path, config, rank
         self.checkpoints = checkpoint_folder(path, config)
         # By their names: a link that lies in the run's folder is renamed with it.
@@ -109,15 +112,17 @@ class Claim:
             for refused in plan.refused:  # out of the way of the steps that are taken again
                 aside = refused.with_suffix(REFUSED)
                 refused.rename(aside.with_name(f"{aside.name}.{_free_number([aside])}"))
-        ranks = self.path.parent.glob("device_*") if self.path.name == FIRST_RANK else ()
-        folders = [folder for folder in ranks if re.fullmatch(r"device_\d+", folder.name)]
+        stem = _stem_of_ranks(self.path)
+        folders = [
+            folder for folder in self.path.parent.iterdir() if re.fullmatch(rf"{re.escape(stem)}\d+", folder.name)
+        ]
         number, new_source = _free_number([*folders, self.path]), ""
         if plan.kind == "new":
             if source is not None:
                 init_from = Path(self.config.train.init_from)
                 new_source = _displaced(init_from, source, [*folders, self.path], number)
             for folder in folders:
-                if int(folder.name.removeprefix("device_")) >= num_ranks:  # the older run had more ranks
+                if int(folder.name.removeprefix(stem)) >= num_ranks:  # the older run had more ranks
                     folder.rename(folder.with_name(f"{folder.name}.{number}"))
         return number, new_source
 
@@ -135,6 +140,47 @@ class Claim:
     def _lock_checkpoints(self) -> None:
         locks = self._locks_in_run if self._is_within else self._lock_elsewhere
         locks.enter_context(_lock(self.checkpoints, SAVES_TO))
+
+
+def rank_folder(first: Path, rank: int) -> Path:
+    """Return the folder of a rank of the run in `first`: device_1 beside device_0, wide.rank1 beside wide."""
+    return first.with_name(f"{_stem_of_ranks(first)}{rank}") if rank else first
+
+
+def _stem_of_ranks(first: Path) -> str:
+    return first.name[:-1] if first.name == FIRST_RANK else f"{first.name}.rank"
+
+
+def server_folder(first: Path, server: int) -> Path:
+    """Return the folder of a server of the run in `first`: server_0 beside device_0, wide.server0 beside wide."""
+    return first.with_name(f"{'server_' if first.name == FIRST_RANK else f'{first.name}.server'}{server}")
+
+
+def check_name(name: str) -> None:
+    """Raise ValueError unless `name` is that of a folder, and of no other rank's, server's or older run's."""
+    is_taken = re.fullmatch(r"(device_|server_|.*\.(rank|server)?)\d+", name) and name != FIRST_RANK
+    if is_taken or not re.fullmatch(r"\w[^/\n]*", name):
+        raise ValueError(
+            f"--name {name!r}: expected a name for a folder that is made here, without /, which begins with a letter "
+            "or digit and does not end as those of other ranks and older runs do (device_1, wide.rank1, wide.1)"
+        )
+
+
+def _check_is_run(path: Path) -> None:
+    """Raise FileExistsError if the folder of a name that was chosen holds no run: it would be renamed."""
+    if path.name == FIRST_RANK or not path.is_dir():
+        return
+    names = {entry.name for entry in path.iterdir()}
+    if names - {LOCK_FILE} and not names & {STATE_FILE, CONFIG_FILE, "checkpoints"}:
+        raise FileExistsError(
+            f"{path} is no run's folder: it has no {STATE_FILE}, and holds {', '.join(sorted(names)[:3])}; "
+            "give the run another name"
+        )
+
+
+def evaluation_of(path: Path) -> str:
+    """Return the command that evaluates the run in `path`, started beside it."""
+    return "make eval" if path.name == FIRST_RANK else f"make eval RUN={shlex.quote(str(path))}"
 
 
 def check_launch(base: Path, config: Config, schema: Schema, find_source: FindSource, name: str = FIRST_RANK) -> None:
@@ -166,7 +212,7 @@ def open_run(
     run would mix with another's.
     """
     first = base / name
-    claim = Claim(base / f"device_{group.rank}" if group.rank else first, config, group.rank)
+    claim = Claim(rank_folder(first, group.rank), config, group.rank)
 
     def decide() -> tuple[Plan, int, str]:
         plan, source = claim.look(schema, find_source, damaged)

@@ -19,7 +19,7 @@ from app.config.by_rows import describe_by_rows, describe_few_steps
 from app.config.config import Config
 from app.distributed.mpirun import DID_NOT_LEARN
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup
-from app.run.claim import RunIsFinishedError, check_launch, open_run
+from app.run.claim import RunIsFinishedError, check_launch, evaluation_of, open_run
 from app.run.decision import describe_kept, read_state, settings_of_run
 from app.run.report import leave_report
 from app.run.training_loss import trained_click_rate, why_useless
@@ -219,7 +219,7 @@ def _train(context: RunContext, backend: str, make_trainer: Callable[[RunContext
         click_rate = trained_click_rate(context.dataset, context.schema)
         reason = why_useless(run.loss_path, click_rate, context.config.loss.label_smoothing)
         run.set_status("finished", **({USELESS_BECAUSE: reason} if reason else {}))
-        log.info("finished; evaluate it on the test rows with: make eval (in Python: evaluate(run))")
+        log.info("finished; evaluate it on the test rows with: %s (in Python: evaluate(run))", evaluation_of(run.path))
         if reason:
             exit_status = _warn_of_useless(reason)
     unwritten = [*run.write_errors(), *leave_report(run.path)]

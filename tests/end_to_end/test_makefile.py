@@ -34,6 +34,11 @@ def test_paths_may_hold_spaces(commands, target, variables):
         assert any(word in (f"my {name} dir", f"{name}=my {name} dir") for word in words), (name, words)
 
 
+def test_a_run_that_is_named_is_trained_under_its_name(commands):
+    assert commands("train", "RUN=my run")[-2:] == ["--name", "my run"]
+    assert "--name" not in commands("train")
+
+
 RUN_TARGETS = {"eval": "device_0", "report": "device_0", "export": "device_0", "baseline": "prepared"}
 
 

@@ -20,6 +20,7 @@ from app.config.config import Config
 from app.distributed.exchange import Operation
 from app.distributed.process_group import MpiGroup
 from app.distributed.sharded_tables import make_sharded_tables
+from app.run.claim import server_folder
 from app.tables.interface import Snapshot
 from app.training.learning_rates import learning_rates, table_learning_rates, table_spec
 from app.training.saving import table_statistics
@@ -30,14 +31,13 @@ from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
 
-FOLDER = "server_{0}"
 LOG = "server{0}.log"
 
 
-def serve(config: Config, schema: Schema, backend: str, group: MpiGroup, base: Path) -> int:
-    """Serve until the ranks that train have ended. Return the exit status. The log is written below `base`."""
+def serve(config: Config, schema: Schema, backend: str, group: MpiGroup, run: Path) -> int:
+    """Serve until the ranks that train have ended. Return the exit status. The log lies beside the folder `run`."""
     server = group.world.rank
-    folder = base / FOLDER.format(server)
+    folder = server_folder(run, server)
     folder.mkdir(exist_ok=True)
     log_file = logging.FileHandler(folder / LOG.format(server), encoding="utf-8")
     log_file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))

@@ -52,6 +52,15 @@ def test_the_fixture_keeps_mindspore_out(command):
         command("train")
 
 
+def test_the_name_of_the_run_s_folder(command, tmp_path):
+    with lock_folder(tmp_path / "wide"):
+        status, log = command("train", "--name", "wide", "train.seed=3", "train.epochs=2")
+    assert (status, "another process trains in" in log, "wide;" in log) == (2, True, True)
+    status, log = command("train", "--name", "device_7")
+    assert status == 2 and "--name 'device_7': expected" in log
+    assert [path.name for path in tmp_path.iterdir()] == ["wide"]
+
+
 def test_a_folder_in_which_another_process_trains(command, tmp_path):
     with lock_folder(tmp_path / "device_0"):
         status, log = command("train")

@@ -13,7 +13,7 @@ import yaml
 
 from app.checkpoint.manifest import read_manifest, write_manifest
 from app.checkpoint.retention import whole_checkpoints
-from app.run.claim import RunIsFinishedError, check_launch, open_run
+from app.run.claim import RunIsFinishedError, check_launch, check_name, open_run, rank_folder
 from app.run.decision import Plan, make_plan
 from app.run.folder import RunFolder, run_checkpoints
 from app.run.identity import data_identity, first_difference, identity
@@ -488,6 +488,42 @@ def test_a_run_of_another_name_is_renamed_alone(tmp_path, tiny_config, tiny_sche
         lock.close()
     assert run.path == tmp_path / "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["device_1", "mine", "mine.1"]
+
+
+def test_a_run_of_another_name_takes_its_ranks_along(start, tmp_path, tiny_config, tiny_schema):
+    """A name's ranks are numbered beside it, and a new run of fewer ranks puts the others aside, as device_<rank>."""
+    names = ("wide.rank1", "wide.rank2", "wide.ranking", "wider.rank3", "device_2")
+    assert [rank_folder(tmp_path / "wide", rank).name for rank in (0, 1)] == ["wide", "wide.rank1"]
+    assert [rank_folder(tmp_path / "device_0", rank).name for rank in (0, 1)] == ["device_0", "device_1"]
+    for seed in (1, 2):
+        _, lock = open_run(tmp_path, tiny_config(f"train.seed={seed}"), tiny_schema, name="wide")
+        lock.close()
+        for name in names if seed == 1 else ():
+            (tmp_path / name).mkdir()
+    aside = {"wide", "wide.1", "wide.rank1.1", "wide.rank2.1"}
+    assert {path.name for path in tmp_path.iterdir()} == aside | set(names[2:])
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "/tmp", "-x", "device_1", "server_0", "a.rank1", "a.server0", "a.1"]
+)
+def test_names_that_no_run_may_have(name):
+    with pytest.raises(ValueError, match=f"--name '{re.escape(name)}': expected a name for a folder"):
+        check_name(name)
+
+
+@pytest.mark.parametrize("name", ["device_0", "wide", "größe 8", "2026-11-24", "lr=1e-3", "rank1", "a.b"])
+def test_names_that_a_run_may_have(name):
+    check_name(name)
+
+
+def test_a_folder_that_is_no_run_is_not_renamed_for_a_name(tmp_path, tiny_config, tiny_schema):
+    (tmp_path / "prepared").mkdir()
+    (tmp_path / "prepared" / "schema.json").write_text("mine")
+    for call in (check_launch, open_run):
+        with pytest.raises(FileExistsError, match=r"prepared is no run's folder: it has no run.json, and holds schema"):
+            call(tmp_path, tiny_config(), tiny_schema, find_source=lambda: None, name="prepared")
+    assert [path.name for path in tmp_path.rglob("*")] == ["prepared", "schema.json"]
 
 
 @pytest.mark.parametrize("quantiles", [(), ((0.5, 0.1), (2.0, 0.9))])
