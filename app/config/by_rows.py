@@ -46,12 +46,15 @@ def resolve_by_rows(resolve: Callable[[Config], Config], read: Callable[[], Sche
         return config
     schema = read()
     first = resolve(settings.merge(Config(), settings_by_rows(schema), where="train.auto"))
-    chosen = settings_by_rows(schema, first.train.epochs, first.train.batch_size)
+    chosen = settings_by_rows(schema, first.train.epochs, first.train.batch_size, first.train.steps)
     return resolve(settings.merge(Config(), chosen, where="train.auto"))
 
 
-def settings_by_rows(schema: Schema, epochs: int = 0, batch_size: int = 0) -> dict[str, Any]:
-    """Return the settings, by section, for a prepared folder. Epochs and batch size of 0 are found as well."""
+def settings_by_rows(schema: Schema, epochs: int = 0, batch_size: int = 0, steps: int = 0) -> dict[str, Any]:
+    """Return the settings, by section, for a prepared folder. Epochs and batch size of 0 are found as well.
+
+    The training ends after `steps` steps, if these are fewer than those of the epochs and not 0.
+    """
     num_rows = schema.splits["train"].rows
 
     share = min(max(math.log(max(num_rows, 1) / _FEW) / math.log(_MANY / _FEW), 0.0), 1.0)
@@ -69,7 +72,7 @@ def settings_by_rows(schema: Schema, epochs: int = 0, batch_size: int = 0) -> di
     l2_rows = min(_MOST_L2_ROWS, by_fields, _L2_SHARE_OF_ROWS * num_rows)
     schedule = {
         "name": "cosine",
-        "decay_steps": max(1, epochs * math.ceil(num_rows / batch_size)),
+        "decay_steps": max(1, _num_steps(num_rows, epochs, batch_size, steps)),
         "final_factor": _FINAL_FACTOR,
     }
     return {
@@ -89,6 +92,12 @@ def settings_by_rows(schema: Schema, epochs: int = 0, batch_size: int = 0) -> di
     }
 
 
+def _num_steps(num_rows: int, epochs: int, batch_size: int, steps: int) -> int:
+    """Return the steps of a whole training."""
+    of_epochs = epochs * math.ceil(num_rows / batch_size)
+    return min(steps, of_epochs) if steps else of_epochs
+
+
 def _seen_fields(schema: Schema, num_rows: int) -> list[CategoricalField]:
     buckets = {f"{numeric.source}_bucket" for numeric in schema.numeric}
     others = [field for field in schema.categorical if field.name not in buckets]
@@ -106,20 +115,21 @@ def _parts(schema: Schema, seen: list[CategoricalField]) -> dict[str, Any]:
 
 def describe_by_rows(config: Config, num_rows: int) -> str:
     """Return a line for the log with the settings of a run with `train.auto`."""
+    steps = f", at most {config.train.steps:,} steps" if config.train.steps else ""
     wide, widths = config.wide_optimizer, "-".join(map(str, config.model.hidden_widths))
     return (
         f"settings for {num_rows:,} training rows (train.auto): D {config.model.embedding_dim}, tower {widths}, L2 "
         f"{config.loss.l2_coef:g}; rates wide {wide.learning_rate:g}, deep {config.deep_optimizer.learning_rate:g}, "
         f"tower {config.tower_optimizer.learning_rate:g}; {config.train.epochs} epochs of batches of "
-        f"{config.train.batch_size:,} rows. config.yaml has all of them"
+        f"{config.train.batch_size:,} rows{steps}. config.yaml has all of them"
     )
 
 
 def describe_few_steps(config: Config, num_rows: int) -> str:
     """Return a warning for a training of too few steps, or whose batch is larger than its data, else ""."""
     epochs, batch_size = config.train.epochs, config.train.batch_size
-    steps = epochs * math.ceil(num_rows / batch_size)
-    if steps >= _FEW_STEPS and batch_size <= num_rows:
+    steps = _num_steps(num_rows, epochs, batch_size, config.train.steps)
+    if (steps >= _FEW_STEPS and batch_size <= num_rows) or steps == config.train.steps:  # so many were asked for
         return ""
     fitting = max(1, min(num_rows * epochs // _FEW_STEPS, num_rows))
     digits = 10 ** (len(str(fitting)) - 1)

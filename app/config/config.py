@@ -18,7 +18,7 @@ from app.config.optimizer_settings import (
 )
 from app.config.parallel import ParallelOptions
 from app.config.run_settings import CheckpointOptions, ClusterOptions, DeviceOptions, EvalOptions, TablesOptions
-from common.settings import Bounds, Checked, Count, Fraction, NotNegative, Seed
+from common.settings import Bounds, Checked, Count, CountOrZero, Fraction, NotNegative, Seed
 from data_prep.options.prepare_options import PrepareOptions
 
 FirstLayer = Literal["auto", "direct", "distinct"]
@@ -76,6 +76,9 @@ class TrainOptions(Checked):
     # Choose the settings that are not given by the prepared table: its rows, fields and values (docs/training.md).
     auto: bool = False
     epochs: Count = 1  # The number of passes over the training rows.
+    # The training ends after so many steps if its epochs are not over before. 0 leaves it to the epochs. The model is
+    # evaluated and saved there. More steps continue the run. With train.auto the learning rates fall until that step.
+    steps: CountOrZero = 0
     batch_size: Count = 16_000  # The rows of a step, of all ranks together.
     seed: Seed = 1  # Seed of the initial values, of the order of the rows and of dropout.
     # Decay of a running mean of all weights. Evaluation, export and scoring then use the mean. 0.999 averages about the

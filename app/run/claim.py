@@ -2,8 +2,8 @@
 
 It is always the newest run. If there is no run, a new one starts. An unfinished run with the same settings and data is
 resumed. A finished one is continued if more epochs are asked for, and else left alone. Any other run gets a
-number to its name, as in `device_0.1`, and a new one starts. A run resumes from its newest whole checkpoint. Newer ones that are
-damaged are renamed, with a warning.
+number to its name, as in `device_0.1`, and a new one starts. A run resumes from its newest whole checkpoint. Newer ones
+that are damaged are renamed, with a warning.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RunIsFinishedError(Exception):
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
             f"the run in {path} is finished: {reason}; evaluate it with: {evaluation_of(path)}. "
-            "More train.epochs train on, train.resume=never starts a new run"
+            "More train.epochs (or train.steps) train on, train.resume=never starts a new run"
         )
         self.path = path
 

@@ -87,14 +87,21 @@ def _of_other_epochs(state: Mapping[str, Any], config: Config, found: str) -> st
 def _what_is_left(state: Mapping[str, Any], config: Config, schema: Schema, manifest: Manifest) -> tuple[str, str]:
     """Return the kind of plan for a run of the same settings and data, and the reason."""
     epochs, done_epochs = config.train.epochs, manifest.epoch - 1  # whole epochs
+    steps, done_steps = config.train.steps, manifest.step
     if state["status"] != "finished":
         return "resume", "unfinished, same settings and data"
     if epochs < done_epochs:
         return "new", f"the run there finished {done_epochs} epochs, {epochs} are wanted"
+    if 0 < steps < done_steps:
+        return "new", f"the run there finished {done_steps} steps, {steps} are wanted"
     selection = Selection(config.eval, schema.splits["valid"].files)
     selection.load_state(manifest.selection)
     if selection.is_over:
         return "finished", f"it stopped early: {selection.reason}"
+    if steps == done_steps:
+        return "finished", f"all {steps} steps are done"
+    if epochs > done_epochs and manifest.epoch_step:
+        return "continue", f"the run there ended after step {done_steps}, in epoch {manifest.epoch} of {epochs}"
     if epochs > done_epochs:
         return "continue", f"the run there finished {done_epochs} epochs of {epochs}"
     return "finished", f"all {epochs} epochs are done"

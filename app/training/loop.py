@@ -65,6 +65,8 @@ class Trainer:
                     log.info("before the first step: %s", self._log_evaluation(measured.metrics, epoch=0))
             while self.position.epoch <= self.config.train.epochs and not self.selection.is_over:
                 self._train_epoch()
+                if self._has_all_steps and self.position.epoch_step < self.epoch_steps:
+                    break
                 if not self.selection.is_over:
                     self._evaluate()
                     self.position = Position(self.position.step, self.position.epoch + 1, 0)
@@ -79,14 +81,20 @@ class Trainer:
         finally:
             self.checkpoints.close()
 
+    @property
+    def _has_all_steps(self) -> bool:
+        return 0 < self.config.train.steps <= self.position.step
+
     def _train_epoch(self) -> None:
+        position, limit = self.position, self.config.train.steps
+        end = min(self.epoch_steps, position.epoch_step + limit - position.step) if limit else self.epoch_steps
         step, log_every = self.parts.step, self.config.train.log_every_steps
         rates, on_step = self.parts.learning_rates, self.context.on_step
-        progress = Progress(self.run, self.position, self.epoch_steps, log_every, step.seconds, rates, on_step)
+        progress = Progress(self.run, position, end, log_every, step.seconds, rates, on_step)
         with Prefetcher(self._prepared_batches()) as batches, progress:
             self._evaluate_and_save(progress)  # an evaluation that the last launch did not finish
             for batch, unique in batches:
-                if self.selection.is_over:
+                if self.selection.is_over or self._has_all_steps:
                     return
                 self.context.stop.check()
                 losses = self._take_step(batch, unique)
@@ -118,8 +126,8 @@ class Trainer:
         if not 0 < self.position.epoch_step < self.epoch_steps:
             return
         every, step = self.config.eval.every_steps, self.position.step
-        is_best = False
-        if every and step % every == 0 and step != self.selection.last_step:
+        is_best, is_due = False, self._has_all_steps or bool(every and step % every == 0)
+        if is_due and step != self.selection.last_step:
             with progress.paused():
                 is_best = self._evaluate()
         save_best = is_best and self.config.checkpoint.keep_best > 0  # the next step changes it

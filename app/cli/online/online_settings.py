@@ -68,6 +68,7 @@ def online_config(source: Checkpoint, words: Sequence[str] = ()) -> tuple[Config
         trained.train,
         auto=False,
         epochs=1,
+        steps=0,
         ema_decay=0.0,
         resume="auto",
         profile=False,

@@ -109,6 +109,9 @@ def test_what_is_set_counts_and_the_rest_follows_it(resolved):
     config = resolved(94_000, "train.epochs=2", "train.batch_size=4000", "deep_optimizer.learning_rate=0.5")
     assert (config.train.epochs, config.train.batch_size, config.deep_optimizer.learning_rate) == (2, 4000, 0.5)
     assert config.tower_optimizer.schedule.decay_steps == 2 * 24
+    for steps, decay in ((30, 30), (48, 48), (1000, 48)):
+        limited = resolved(94_000, "train.epochs=2", "train.batch_size=4000", f"train.steps={steps}")
+        assert {limited.deep_optimizer.schedule.decay_steps, limited.wide_optimizer.schedule.decay_steps} == {decay}
     assert config.wide_optimizer.l2 == pytest.approx(3e-2 / 4)
 
 

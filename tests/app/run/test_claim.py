@@ -220,6 +220,19 @@ def test_more_epochs_continue_a_finished_run_and_fewer_do_not(start):
     assert (plan.kind, plan.reason) == ("new", "the run there finished 5 epochs, 4 are wanted")
 
 
+def test_steps_end_a_run_and_more_or_none_continue_it(start):
+    start("train.epochs=2", "train.steps=12", steps=(12,), status="finished")
+    with pytest.raises(RunIsFinishedError, match="all 12 steps are done"):
+        start("train.epochs=2", "train.steps=12")
+    for steps in (30, 0):
+        run = start("train.epochs=2", f"train.steps={steps}")
+        reason = "the run there ended after step 12, in epoch 1 of 2"
+        assert (run.plan.kind, run.plan.reason) == ("continue", reason)
+        run.set_status("finished")
+    plan = start("train.epochs=2", "train.steps=5").plan
+    assert (plan.kind, plan.reason) == ("new", "the run there finished 12 steps, 5 are wanted")
+
+
 def test_a_run_that_stopped_early_is_finished_until_its_patience_is_more(start, tiny_schema):
     overrides = ("train.epochs=9", "eval.patience=2")
     run = start(*overrides, status="finished")

@@ -257,3 +257,21 @@ def test_more_epochs_resume_at_the_end_of_the_run(whole_run, run_in, tmp_path):
     assert status == 0, errors
     assert "Continuing " in errors
     assert kept_files(run) == kept_files(whole_run)
+
+
+@pytest.mark.parametrize("steps", [5, 7])  # at the end of an epoch, and within one
+def test_steps_end_a_training_and_more_continue_it(whole_run, run_in, tmp_path, steps):
+    """The last step is evaluated and saved with its metrics, and none is taken twice or left out after it."""
+    limited = (*SETTINGS, f"train.steps={steps}", "checkpoint.every_steps=0")
+    status, errors, run = run_in(tmp_path, settings=limited)
+    assert status == 0, errors
+    assert len((run / "loss.log").read_text().splitlines()) == steps
+    last = whole_checkpoints(run / "checkpoints")[-1].manifest
+    assert (last.step, "auc" in last.metrics) == (steps, True)
+    status, errors, _ = run_in(tmp_path, settings=limited)
+    assert (status, f"is finished: all {steps} steps are done" in errors) == (0, True)
+    status, errors, run = run_in(tmp_path)
+    assert status == 0 and "Continuing " in errors, errors
+    assert (run / "loss.log").read_bytes() == (whole_run / "loss.log").read_bytes()
+    final = {name: content for name, content in kept_files(run).items() if "step-00000010" in name}
+    assert final and final == {name: kept_files(whole_run)[name] for name in final}
