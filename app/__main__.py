@@ -39,7 +39,7 @@ EXAMPLES = {
     "sweep": "rates.yaml --output rates",
     "report": "device_0 device_0.1 --output both.html",
     "checkpoint list": "--run device_0",
-    "checkpoint show": "device_0/checkpoints/step-00001000",
+    "checkpoint show": "--run device_0",
     "checkpoint verify": "device_0/checkpoints/step-00001000",
     "checkpoint reshard": "device_0/checkpoints/step-00001000 resharded --shards 4",
     "checkpoint compact": "device_0/checkpoints/step-00001000",

@@ -6,15 +6,24 @@ import argparse
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
 from tqdm import tqdm
 
 from app.checkpoint.array_file import read_entries
 from app.checkpoint.manifest import read_manifest
 from app.checkpoint.read import Checkpoint, row_layout
-from app.checkpoint.retention import compact, open_if_whole, open_named, rewrite, step_folders
+from app.checkpoint.retention import (
+    best_or_newest,
+    compact,
+    open_if_whole,
+    open_named,
+    rewrite,
+    step_folders,
+    whole_checkpoints,
+)
 from app.checkpoint.write import ROW_IDS, step_name
-from app.run.folder import run_checkpoints
+from app.run.folder import best_of_run, run_checkpoints, run_config
 from app.run.identity import check_same_inputs
 from app.tables.interface import DEEP, STATE_ARRAYS
 from common.console import progress_bar
@@ -26,14 +35,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser("checkpoint", help="list, check and convert checkpoints")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
 
-    action = actions.add_parser("list", help="print a line for each checkpoint")
-    action.add_argument("--run", type=Path, default=Path("device_0"), metavar="DIR", help="run folder (device_0)")
+    action = actions.add_parser("list", help="print a line for each checkpoint, and mark the one that make eval takes")
+    _add_run(action)
     action.add_argument("--folder", type=Path, metavar="DIR", help="folder of checkpoints (the run's)")
     action.set_defaults(command=_list)
 
-    action = _with_checkpoint(actions, "show", "describe a checkpoint")
+    action = _with_checkpoint(actions, "show", "describe a checkpoint", "?")
     action.set_defaults(command=_show)
-    action = _with_checkpoint(actions, "verify", "read every byte and compare with the checksums")
+    action = _with_checkpoint(actions, "verify", "read every byte and compare with the checksums", "?")
     action.set_defaults(command=_verify)
 
     action = _with_checkpoint(actions, "reshard", "write a checkpoint with another number of files per table")
@@ -52,11 +61,26 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _with_checkpoint(
-    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, summary: str
+    actions: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    summary: str,
+    number: Literal["?"] | None = None,
 ) -> argparse.ArgumentParser:
+    """Add an action on a checkpoint. With the `number` "?" it may be left out for the run's best one."""
     action = actions.add_parser(name, help=summary)
-    action.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="folder step-<number>")
+    which = "folder step-<number> (the run's best)" if number else "folder step-<number>"
+    action.add_argument("checkpoint", type=Path, nargs=number, metavar="CHECKPOINT", help=which)
+    if number:
+        _add_run(action)
     return action
+
+
+def _add_run(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--run", type=Path, default=Path("device_0"), metavar="DIR", help="run folder (device_0)")
+
+
+def _named_or_best(arguments: argparse.Namespace) -> Checkpoint:
+    return open_named(arguments.checkpoint) if arguments.checkpoint else best_of_run(arguments.run)
 
 
 def _list(arguments: argparse.Namespace) -> None:
@@ -64,8 +88,10 @@ def _list(arguments: argparse.Namespace) -> None:
     paths = step_folders(folder)
     if not paths:
         raise FileNotFoundError(f"no checkpoint in {folder}")
+    whole = [] if arguments.folder else whole_checkpoints(folder)
+    best = best_or_newest(folder, run_config(arguments.run).eval.metric).path if whole else None
     for path in paths:
-        print(f"{path.name}  {_one_line(path)}")
+        print(f"{path.name}  {_one_line(path)}{'  <- make eval takes this one' if path == best else ''}")
 
 
 def _one_line(path: Path) -> str:
@@ -83,7 +109,7 @@ def _one_line(path: Path) -> str:
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    checkpoint = open_named(arguments.checkpoint)
+    checkpoint = _named_or_best(arguments)
     manifest = checkpoint.manifest
     print(f"{checkpoint.path}: {manifest.size_bytes:,} bytes in {len(manifest.files)} files")
     print(
@@ -107,7 +133,7 @@ def _show(arguments: argparse.Namespace) -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> None:
-    checkpoint = open_named(arguments.checkpoint)
+    checkpoint = _named_or_best(arguments)
     _verify_with_bar(checkpoint)
     count = f"{len(checkpoint.chain)} checkpoints, " if checkpoint.older else ""
     count += f"{len(list(checkpoint.files()))} files, {checkpoint.num_bytes:,} bytes"

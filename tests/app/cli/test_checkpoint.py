@@ -17,6 +17,7 @@ from app.__main__ import main
 from app.checkpoint.manifest import Manifest, read_manifest
 from app.checkpoint.write import ModelState, write_checkpoint
 from app.cli.checkpoint import reshard
+from app.run.folder import best_of_run
 from app.run.identity import data_identity
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TableState
 from data_prep.prepared.schema import VOCABULARY_FILE
@@ -96,6 +97,27 @@ def test_list_prints_a_line_each_and_the_reason_if_one_is_not_whole(saved, capsy
         "full",
     ]
     assert second.startswith("step-00000010  not whole: ")
+
+
+def test_the_checkpoint_that_make_eval_takes_is_marked_and_is_the_default(tmp_path, monkeypatch, capsys):
+    """The best by the run's own metric; with none evaluated, the newest whole one."""
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "wide"
+    run.mkdir()
+    (run / "config.yaml").write_text("eval: {metric: log_loss}\n")
+    for step, log_loss in ((1, 0.5), (2, 0.4), (3, 0.6)):
+        write_checkpoint(run / "checkpoints", make_state({1, 2}), make_manifest(step, metrics={"log_loss": log_loss}))
+
+    def marked():
+        assert main(["checkpoint", "list", "--run", "wide"]) == 0
+        return [line.split()[0] for line in capsys.readouterr().out.splitlines() if "make eval takes" in line]
+
+    assert marked() == ["step-00000002"] == [best_of_run(run).path.name]
+    for action, text in (("show", "step-00000002: "), ("verify", "step-00000002: whole")):
+        assert main(["checkpoint", action, "--run", "wide"]) == 0
+        assert text in capsys.readouterr().out
+    (run / "checkpoints" / "step-00000002" / "manifest.json").unlink()
+    assert marked() == ["step-00000001"] == [best_of_run(run).path.name]
 
 
 def test_list_of_nothing(tmp_path, capsys, caplog):
