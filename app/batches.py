@@ -85,6 +85,12 @@ def check_files(folder: Path, schema: Schema) -> None:
             )
 
 
+def verify_files(folder: Path, schema: Schema) -> None:
+    """Read every byte of a prepared folder. Raise ValueError, naming each file that is not as schema.json says."""
+    if damaged := list(damaged_files(folder, schema)):
+        raise ValueError(f"{'; '.join(damaged)}. {ADVICE[0].upper()}{ADVICE[1:]}")
+
+
 @dataclass(frozen=True)
 class Order:
     """Order of the rows in one pass over a split: `pools` of block numbers, and the seed of their shuffle."""

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from app.batches import verify_files
 from app.cli import rank
 from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
@@ -32,7 +33,11 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--hostfile", default="", metavar="FILE", help="hosts of the processes (all on this host)")
     parser.add_argument("--rank-table", default="-", metavar="FILE", help="rank table of an Ascend cluster, or -")
-    parser.add_argument("--dry-run", action="store_true", help="check everything, print where the parts run, and stop")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="check everything, also each byte of the data, print where the parts run, and stop",
+    )
     parser.add_argument(
         "settings", nargs="*", default=(), metavar="section.key=value", help="settings (docs/configuration.md)"
     )
@@ -67,6 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
             from app.training.parallel.server import serve  # loads MPI, which one process does not need
 
             return serve(plan.config, plan.schema, plan.backend, group, plan.path)
+    if arguments.dry_run:
+        verify_files(arguments.dataset, plan.schema)
     target = plan.select_device()
     if arguments.dry_run:
         _print_placement(plan.config, plan.schema, target, plan.backend, arguments.ranks)

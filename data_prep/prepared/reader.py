@@ -34,21 +34,30 @@ def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int]
         try:
             sample = next(samples, ())
         except RuntimeError as error:
-            lines = str(error).splitlines()  # one line of many pages is for users
-            reason = next((line.removeprefix("[ERROR] ") for line in lines if line.startswith("[ERROR] ")), lines[0])
-            raise ValueError(_damaged(folder, schema, split, f"MindSpore cannot read it: {reason}")) from error
+            raise ValueError(_damaged(folder, schema, split, _reason(error))) from error
         if not sample or block_checksum(sample) != checksums[number]:
             raise ValueError(_damaged(folder, schema, split, f"block {number} is not the one that was written"))
         ids, values, labels, *others = sample
         yield _with_columns_beside(_block(schema, ids, values, labels), beside, others)
 
 
-def _damaged(folder: Path, schema: Schema, split: str, found: str) -> str:
-    """Return the message for a split that cannot be read. It names the first damaged file, for which all are read."""
+def _reason(error: RuntimeError) -> str:
+    """Return the one line for users of the pages of an error of MindSpore's."""
+    lines = str(error).splitlines()
+    reason = next((line.removeprefix("[ERROR] ") for line in lines if line.startswith("[ERROR] ")), lines[0])
+    return f"MindSpore cannot read it: {reason}"
+
+
+def _damaged(folder: Path, schema: Schema, split: str, reason: str) -> str:
+    """Return the message for a split that cannot be read. It names the damaged files, for which all are read.
+
+    The `reason` is told only if all files are as they were written: then the fault is not theirs.
+    """
+    damaged = list(damaged_files(folder, schema, split))
+    found = "; ".join(damaged) or f"{reason}, though its files have the checksums of schema.json"
     return (
-        f"the data of split {split!r} in {folder} is damaged: {found}; "
-        f"{next(damaged_files(folder, schema, split), 'its files have the checksums of schema.json')}. {ADVICE}; see "
-        f"python -m data_prep inspect {folder}"
+        f"the data of split {split!r} in {folder} is damaged: {found}. "
+        f"{ADVICE[0].upper()}{ADVICE[1:]}; see python -m data_prep inspect {folder}"
     )
 
 

@@ -1,5 +1,6 @@
 """Order, position and completeness of the batches, on a folder with several files a split."""
 
+import re
 import shutil
 
 import numpy as np
@@ -14,6 +15,7 @@ from app.batches import (
     read_batches,
     slice_of_batch,
     training_order,
+    verify_files,
     written_order,
 )
 from data_prep.options.options_file import read_options
@@ -241,11 +243,17 @@ def test_a_file_that_cannot_be_read_is_reported_with_advice(tiny_dataset, tiny_s
     shutil.copytree(tiny_dataset, folder)
     index = folder / f"{tiny_schema.splits['train'].files[0].name}.db"
     index.write_bytes(bytes(index.stat().st_size))
+    other = folder / tiny_schema.splits["valid"].files[-1].name
+    other.write_bytes(bytes(other.stat().st_size))
     check_files(folder, tiny_schema)
     with pytest.raises(
-        ValueError, match=r"split 'train' in .* is damaged: .*meta file.*train-00000.mindrecord.db is damaged.*inspect"
-    ):
+        ValueError, match=r"split 'train' in .*: .*train-00000.mindrecord.db is damaged.*inspect"
+    ) as caught:
         epoch_rows(folder, tiny_schema)
+    assert not re.search("MindSpore|meta file|ERROR|" + re.escape(other.name), str(caught.value))
+    with pytest.raises(ValueError, match="is damaged") as caught:
+        verify_files(folder, tiny_schema)
+    assert all(f"{path} is damaged" in str(caught.value) for path in (index, other))
 
 
 def test_a_row_s_share_of_the_mean_is_its_weight_over_those_of_the_whole_batch():

@@ -74,6 +74,16 @@ def test_dry_run_prints_where_each_table_op_runs_and_leaves_nothing(command, cap
     assert list(tmp_path.iterdir()) == []
 
 
+def test_dry_run_reads_every_file_and_names_each_that_is_damaged(command, tiny_dataset, tmp_path):
+    """Sizes alone, which every launch compares, would pass."""
+    folder = shutil.copytree(tiny_dataset, tmp_path / "copy")
+    names = ("train-00000.mindrecord.db", "test-00000.mindrecord")
+    for name in names:
+        (folder / name).write_bytes(bytes((folder / name).stat().st_size))
+    status, log = command("train", "--dataset", str(folder), "--dry-run")
+    assert status == 2 and all(f"{folder / name} is damaged" in log for name in names)
+
+
 def test_dry_run_of_host_tables(command, capsys):
     assert command("train", "--dry-run", "tables.backend=reference")[0] == 0
     assert capsys.readouterr().out.splitlines()[1] == "tables: reference, on the host, outside the graph"
