@@ -20,6 +20,7 @@ if __name__ == "__main__":  # threads that libraries start on import must not re
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
 
 from common.packages import require
+from common.signals import die_quietly, raise_again
 
 require("bokeh", "jinja2", "mindspore", "numpy", "pyarrow", "scipy", "sklearn", "tensorboardX", "xxhash", "yaml")
 
@@ -139,5 +140,7 @@ def _report(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
+    die_quietly()  # by a signal that came since
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
+    raise_again()
     sys.exit(main())

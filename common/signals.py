@@ -80,6 +80,18 @@ def stop_at_once() -> Iterator[None]:
         yield
 
 
+def die_quietly() -> None:
+    """Let Ctrl-C end this process at once, until it is handled: Python's own way shows where an import was."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and is not ignored, as behind nohup
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def raise_again() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt again, after `die_quietly`."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def check_stop() -> None:
     """Raise Stopped if a signal was noted. Call it at safe points."""
     if _received:

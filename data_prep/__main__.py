@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from common.signals import Stopped, die_quietly, stop_at_once, stop_by_signals
+
+if __name__ == "__main__":  # the imports take a moment
+    die_quietly()
+
 import argparse
 import dataclasses
 import io
@@ -15,7 +20,6 @@ from common.packages import explain_missing, require
 
 require("bokeh", "isal", "jinja2", "numpy", "pyarrow", "tqdm", "xxhash", "yaml")  # the others only when they are needed
 
-from common.signals import Stopped, stop_at_once, stop_by_signals
 from data_prep.options.executor import EXECUTORS, ExecutorChoice
 from data_prep.options.options_file import PREPARE_SECTION, read_options
 from data_prep.options.prepare_options import PrepareOptions

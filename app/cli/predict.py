@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from common.signals import Stopped, die_quietly, raise_again, stop_by_signals
+
+if __name__ == "__main__":  # the imports take a moment
+    die_quietly()
+
 import argparse
 import logging
 import os
@@ -17,7 +22,6 @@ require("isal", "numpy", "pyarrow", "tqdm", "xxhash")
 from app.scoring.batch_prediction import STDIN, predict
 from app.scoring.bundle_folder import read_manifest
 from common.console import STOPPED_BY_READER, has_no_reader, log_to_console
-from common.signals import Stopped, stop_by_signals
 from data_prep.options.executor import EXECUTORS, ExecutorChoice
 from data_prep.prepared.schema import read_schema
 
@@ -125,4 +129,5 @@ def main(add: Callable[[argparse.ArgumentParser], None], module: str, words: lis
 
 
 if __name__ == "__main__":
+    raise_again()
     sys.exit(main(add_arguments, __spec__.name))

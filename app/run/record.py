@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from app.evaluation.results import interval_ends, read_evaluations
 from app.run.decision import STATE_FILE
 from app.run.folder import CONFIG_FILE
 from app.run.logs import LOSS_LOG, METRICS, OP_TIMES, PROFILE_FOLDER
+
+log = logging.getLogger(__name__)
 
 EFFECTS = "effects.parquet"  # of the columns over a log, by the run's bundle
 _LOSSES = re.compile(r"wide_loss is (\S+), deep_loss is \S+")
@@ -138,8 +141,18 @@ def _read_effects(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         return {}, []
     import pyarrow.parquet as pq
 
-    table = pq.read_table(path)
-    return json.loads(table.schema.metadata[b"effects"]), table.to_pylist()
+    try:
+        table = pq.read_table(path)
+        return json.loads((table.schema.metadata or {})[b"effects"]), table.to_pylist()
+    except (OSError, ValueError, KeyError) as error:
+        log.warning(
+            "warning: the report is without the effects of the columns: %s is damaged (%s); remove it, or write it "
+            "again with python -m app bundle effects BUNDLE LOG --output %s",
+            path,
+            str(error).splitlines()[0],
+            path,
+        )
+        return {}, []
 
 
 def _evaluation_line(content: dict[str, Any]) -> dict[str, Any]:

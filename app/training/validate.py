@@ -89,10 +89,14 @@ def _check_both_classes(schema: Schema, split: str, consequence: str) -> None:
     rows, clicks = schema.splits[split].rows, schema.splits[split].clicks
     if rows and clicks in (0, rows):
         which = "none of them is a click" if clicks == 0 else "all of them are clicks"
-        raise ValueError(
-            f"split {split!r} has {rows:,} rows, and {which}: {consequence}, or prepare the data with both classes in "
-            "every split (prepare.split=stratified)"
-        )
+        in_log, clicks_in_log = (sum(getattr(s, of) for s in schema.splits.values()) for of in ("rows", "clicks"))
+        way = "prepare the data with both classes in every split (prepare.split=stratified)"
+        if clicks_in_log in (0, in_log):  # which no split mends
+            way = (
+                "look at the label, of which the whole log has one class: python -m data_prep describe LOG names its "
+                "column and its values, and --label NAME=VALUE says which value is a click"
+            )
+        raise ValueError(f"split {split!r} has {rows:,} rows, and {which}: {consequence}, or {way}")
 
 
 def _validate_backend(config: Config, num_processes: int, backend: str, plain: bool) -> None:

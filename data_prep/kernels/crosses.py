@@ -84,10 +84,12 @@ def _cross_lists(
     return Lists(joined, kept.prod(axis=0), lengths.prod(axis=0) > max_length)
 
 
-def cut_rows(rows: ParsedRows, columns: Sequence[CategoricalColumn]) -> dict[str, NDArray[np.bool_]]:
-    """Return where each list has more values than are kept [n], by name."""
+def cut_rows(
+    rows: ParsedRows, columns: Sequence[CategoricalColumn], presence: Sequence[NDArray[np.bool_]]
+) -> dict[str, NDArray[np.bool_]]:
+    """Return where each list has more values than are kept [n], by name. `presence` is that of the columns [C, n]."""
     cut = {name: lists.cut for name, lists in rows.lists.items()}
-    for column, present in zip(columns, presence(rows, columns), strict=True):
+    for column, present in zip(columns, presence, strict=True):
         if column.cross and column.is_list:
             lengths = [rows.lists[part].lengths for part in column.cross if part in rows.lists]
             cut[column.name] = present & (np.prod(lengths, axis=0) > column.max_length)

@@ -77,14 +77,15 @@ class ChunkCounter:
         """Return the counts that need no pass of their own: lines, rejects, training rows, cells missing and cut."""
         rows, log_format, columns = parsed.rows, self.options.data, self.options.categorical_columns
         count_bins = choose_counting(self.options.kernels).count_bins
+        present = presence(rows, columns)
         return ChunkCounts(
             num_lines=chunk.num_lines,
             rejects_by_reason=parsed.rejects_by_reason,
             rejects_tsv=parsed.rejects_tsv,
             num_training_rows=int(training.sum()),
             numeric=[],
-            missing=[int(np.count_nonzero(training > present)) for present in presence(rows, columns)],
-            cut={name: int(np.count_nonzero(cut & training)) for name, cut in cut_rows(rows, columns).items()},
+            missing=[int(np.count_nonzero(training > each)) for each in present],
+            cut={name: int(np.count_nonzero(cut & training)) for name, cut in cut_rows(rows, columns, present).items()},
             values=[],
             texts=[],
             bins=[

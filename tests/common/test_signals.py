@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from common.signals import Stopped, check_stop, children_without_interrupt, stop_by_signals
+from common.signals import Stopped, check_stop, children_without_interrupt, die_quietly, raise_again, stop_by_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -31,3 +31,24 @@ def test_children_do_not_get_ctrl_c():
         child.stdout.readline()
         child.send_signal(signal.SIGINT)
         assert child.wait() == 0
+
+
+@pytest.mark.parametrize("module", ["app", "data_prep", "app.cli.predict"])
+def test_ctrl_c_while_modules_are_imported_shows_no_traceback(command_environment, module):
+    command = [sys.executable, "-P", "-X", "importtime", "-m", module, "--help"]  # each import is a line of stderr
+    quiet = {"env": command_environment, "stdout": subprocess.DEVNULL}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **quiet) as process:
+        assert any(line.endswith("common.packages\n") for line in process.stderr)
+        process.send_signal(signal.SIGINT)
+        assert "Traceback" not in process.stderr.read()
+    assert process.returncode == -signal.SIGINT
+
+
+def test_a_program_that_ignores_ctrl_c_still_does():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        die_quietly()
+        raise_again()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)

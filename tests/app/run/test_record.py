@@ -1,9 +1,11 @@
 """Runs as read from their folders."""
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from app.run.record import RunRecord, read_runs
+from app.run.record import EFFECTS, RunRecord, read_runs
 from app.run.report.quality import MOST_MEANS, means
 from app.run.report.speed import parts_over_steps
 
@@ -106,3 +108,16 @@ def test_a_line_that_is_being_written_is_passed_over(make_run):
     (run,) = read_runs([path])
     assert run.lines[-1]["seconds"] < 99
     assert run.steps == 40
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "bits", "no metadata", "other metadata"])
+def test_effects_that_are_damaged_leave_the_rest_of_the_run_readable(make_run, caplog, damage):
+    path = make_run("device_0") / EFFECTS
+    metadata = {"no metadata": {}, "other metadata": {b"effects": b"{"}}.get(damage, {b"effects": b"{}"})
+    pq.write_table(pa.table({"column": ["C1"] * 1000}).replace_schema_metadata(metadata), path)
+    whole = path.read_bytes()
+    damaged = {"empty": b"", "cut": whole[:-9], "bits": whole[:4] + bytes(len(whole) - 12) + whole[-8:]}
+    path.write_bytes(damaged.get(damage, whole))
+    (run,) = read_runs([path.parent])
+    assert (run.effects, run.steps) == (({}, []), 40)
+    assert f"{path} is damaged" in caplog.text and "bundle effects" in caplog.text

@@ -55,6 +55,11 @@ def test_what_fits_together_passes(check, words, others):
         # the data
         ((), {"valid": (0, 10)}, r"'valid' has 10 rows, and none of them is a click: eval\.metric=auc is undefined"),
         ((), {"train": (10, 10)}, r"'train' has 10 rows, and all of them are clicks: there is nothing to learn"),
+        (
+            (),
+            {"train": (0, 10), "valid": (0, 10), "test": (0, 5)},
+            r"'train' has 10 rows, .* the whole log has one class",
+        ),
         ((), {"train": (0, 0)}, r"no rows in split 'train', so there is nothing to learn; prepare it with prepare\."),
         (("eval.patience=2",), {"valid": (0, 0)}, r"eval\.patience=2 needs rows .* none in split 'valid'"),
         (("eval.every_steps=5",), {"valid": (0, 0)}, r"eval\.every_steps=5 needs rows"),
