@@ -55,6 +55,10 @@ setup: $(VENV)/.installed  ## make .venv with the pinned packages, and the nativ
 
 NATIVE_PARTS := data_prep/kernels app/tables/native app/model
 
+.PHONY: doctor
+doctor: $(VENV)/.installed  ## print what this machine has, what will be used because of it, and what is stale
+	$(RUN_PYTHON) -m scripts.doctor
+
 .PHONY: demo
 demo: setup  ## the whole way on a synthetic log, in minutes: DEMO_ROWS=400000 DEMO_EPOCHS=3 -> demo/
 	$(RUN_SCRIPT) scripts/run_demo.sh

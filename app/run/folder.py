@@ -121,7 +121,7 @@ class RunFolder:
             "commit": _commit(),
             "versions": {name: version(name) for name in ("mindspore", "numpy", "pyarrow")},
             "python": platform.python_version(),
-            "machine": f"{_processor()}, {os.cpu_count()} cores",
+            "machine": f"{processor_name()}, {os.cpu_count()} cores",
             "rows": {name: split.rows for name, split in schema.splits.items()},
             "identity": identity(self.config, schema),
             ASKED: asked_otherwise(asked, self.config),
@@ -165,7 +165,7 @@ def best_of_run(run_path: Path) -> Checkpoint:
     return best_or_newest(run_checkpoints(run_path), run_config(run_path).eval.metric)
 
 
-def _processor() -> str:
+def processor_name() -> str:
     """Return the processor's name from /proc/cpuinfo (Linux on x86), else its architecture."""
     with suppress(OSError):
         name = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)

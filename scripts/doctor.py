@@ -1,0 +1,153 @@
+"""Print what this machine has for the project, and what will be used because of it: `make doctor`.
+
+The exit status is 1 if a native part is missing or stale, or if MindSpore cannot be used.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+from app.config import device
+from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
+from app.config.run_settings import DeviceOptions
+from app.distributed.mpirun import find_mpirun
+from app.distributed.process_group import load_mpi
+from app.model import layer_library
+from app.run.folder import processor_name
+from app.tables.fields import TableField
+from app.tables.interface import TablesSpec
+from app.tables.native import library as tables_library
+from common.memory import memory_limits, num_cores
+from common.native_library import NativeLibrary
+from data_prep.kernels import native as log_library
+
+FEATURES = ("avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16")
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+# Each native part with what takes its place.
+PARTS: dict[str, tuple[NativeLibrary, str]] = {
+    "host tables": (tables_library.LIBRARY, "the slower tables of MindSpore or NumPy"),
+    "dense layer": (layer_library.LIBRARY, "MindSpore's operators"),
+    "log kernels": (log_library.LIBRARY, "NumPy, several times slower"),
+}
+Line = tuple[str, str]  # what there is, what will be used
+
+
+def processor() -> Line:
+    """Return the processor's features, and the kernels that they allow."""
+    flags = device.cpu_flags()
+    has = ", ".join(name for name in FEATURES if name in flags) or "none of the features that are made use of"
+    bfloat16 = "in hardware" if flags & device.BFLOAT16_FLAGS else "without hardware for it, so slower than float32"
+    return f"{processor_name()}: {has}", f"{instruction_set()}; device.precision=bfloat16 runs {bfloat16}"
+
+
+def instruction_set() -> str:
+    """Return a sentence on the kernels of the tables, as they choose them themselves."""
+    from app.tables.native.tables import NativeTables
+
+    try:
+        spec = TablesSpec(1, 1, (TableField("a"),), 1, 0.0, 0.0, FtrlOptions(), LazyAdamOptions())
+        rates = dict.fromkeys(spec.tables, lambda step: 0.0)
+        return f"kernels of the tables for {NativeTables(spec, rates, 1).instruction_set}"
+    except (OSError, ValueError) as error:
+        return f"no kernels for the tables ({error})"
+
+
+def cores() -> Line:
+    """Return the cores of this process, and the threads that follow."""
+    usable = num_cores()
+    return f"{usable} of {os.cpu_count()} may be used", f"{usable} host threads (device.threads)"
+
+
+def memory() -> Line:
+    """Return the memory that is free under the tightest limit."""
+    tightest = min(memory_limits(), key=lambda limit: limit.free)
+    free = f"{tightest.free / 2**30:,.1f} GiB"
+    return f"{free} free of {tightest.limit / 2**30:,.1f} GiB ({tightest.name})", f"tables may grow to {free}"
+
+
+def huge_pages() -> Line:
+    """Return the system's setting of transparent huge pages."""
+    words = HUGE_PAGES.read_text(encoding="utf-8") if HUGE_PAGES.is_file() else "[never]"
+    if "[never]" in words:
+        return "off", f"small pages: lookups in large tables are slower; 'echo madvise > {HUGE_PAGES}' as root mends it"
+    return words.strip(), "huge pages for the tables"
+
+
+def compiler() -> Line:
+    """Return the compiler that builds the native parts."""
+    name = os.environ.get("CXX", "g++")
+    missing = [tool for tool in (name, "make") if shutil.which(tool) is None]
+    if missing:
+        return (
+            f"{' and '.join(missing)} missing",
+            "the native parts as they are; install it for make native",
+        )
+    return str(shutil.which(name)), "make native builds the native parts with it"
+
+
+def native_part(name: str) -> Line:
+    """Raise OSError, with the way out, if it is missing, stale or of another machine."""
+    library, instead = PARTS[name]
+    try:
+        library.load()
+    except OSError as error:
+        raise OSError(f"{error}. Until then: {instead}") from error
+    return f"built from these sources: {library.path}", "native kernels"
+
+
+def mindspore() -> Line:
+    """Return MindSpore's version and the device that it can load."""
+    device.prepare_environment(DeviceOptions())
+    return version("mindspore"), f"the tower runs on {device.select_device(DeviceOptions())} (device.target=auto)"
+
+
+def mpi() -> Line:
+    """Return the mpirun that starts several ranks."""
+    try:
+        mpirun = find_mpirun()
+        load_mpi()
+    except OSError as error:
+        return str(error), "one process; --ranks above 1 is refused"
+    return mpirun, "several ranks (--ranks N)"
+
+
+def browser() -> Line:
+    """Return the browser in which the tests of pages render them."""
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    return found or "none", "the tests of pages run" if found else "reports are written; the tests of pages are skipped"
+
+
+CHECKS: dict[str, Callable[[], Line]] = {
+    "processor": processor,
+    "cores": cores,
+    "memory": memory,
+    "huge pages": huge_pages,
+    "compiler": compiler,
+    **{name: lambda name=name: native_part(name) for name in PARTS},
+    "MindSpore": mindspore,
+    "MPI": mpi,
+    "browser": browser,
+}
+
+
+def main() -> int:
+    """Print two lines for each check, and return the exit status."""
+    failed = False
+    for name, check in CHECKS.items():
+        try:
+            found, used = check()
+            print(f"{name:12} {found}\n{'':12} -> {used}")
+        except (OSError, ValueError, ImportError) as error:
+            failed = True
+            print(f"{name:12} error: {error}")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
