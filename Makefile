@@ -42,9 +42,7 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "error: MindSpore 2.10 is set up \
 	on Python 3.11 here, $(PYTHON) is $$($(PYTHON) -V 2>&1); install it or give PYTHON=..." >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	# Headers alone: the library is the one that MindSpore ships.
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps onednn-devel==2025.3.0
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
 	touch $@
 
 .PHONY: setup

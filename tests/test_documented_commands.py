@@ -59,6 +59,7 @@ A_PACKAGE = "needs a package that the project does not install"
 IN_LIFE = "run by tests/app/serving/test_life.py"
 NOT_RUN = {
     r"make (test|test-all|lint|setup|bench|docs|doctor)": "what CI runs, or who changes the project",
+    r"python -m scripts.licences > docs/licences.md": "who changes requirements.lock",
     r"make demo( && make export)?": "run before the first page",
     r".*python -m benchmarks.*": A_BENCHMARK,
     r"python -m (data_prep prepare|app checkpoint verify|app evaluate --ranks 4)": A_FORM,
