@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/**/*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    *sorted(ROOT.glob("docs/**/*.md")),
+]
 PAGES += ROOT.glob("examples/*/README.md")
 MAKEFILE = (ROOT / "Makefile").read_text()
 FOLDERS = "app|data_prep|common|configs|scripts|benchmarks|tests|docs|examples"
