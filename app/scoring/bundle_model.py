@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.scoring.bundle_folder import GOLDEN, TOLERANCE, ChainEntry, reexport_advice
@@ -131,12 +132,16 @@ def _sum_over_fields(wide: np.ndarray) -> np.ndarray:
     return total
 
 
+def golden_rows(model: BundleModel) -> pa.Table:
+    """Return the golden rows without their scores."""
+    return pq.read_table(model.folder / GOLDEN, columns=[name for name, _ in model.log_format.fields])
+
+
 def check_golden(model: BundleModel) -> int:
     """Score the golden rows and return their number. Raises ValueError naming the first that scores otherwise."""
     golden = pq.read_table(model.folder / GOLDEN)
     expected = golden["logit"].to_numpy()
-    rows = golden.select([name for name, _ in model.log_format.fields])
-    logits = model.score_chunk(table_to_chunk(rows, model.log_format)).logits
+    logits = model.score_chunk(table_to_chunk(golden_rows(model), model.log_format)).logits
     bad = np.flatnonzero(are_apart(logits, expected, golden[TOLERANCE].to_numpy()))
     if bad.size:
         raise ValueError(

@@ -6,12 +6,13 @@ import contextlib
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from app.batches import Batch, read_batches, written_order
 from app.evaluation.measure import Scorer, intervals_of
 from app.evaluation.metrics import MetricStream, NothingToMeasureError
 from app.evaluation.results import Measurement
-from app.scoring.bundle_model import are_apart
+from app.scoring.bundle_model import are_apart, golden_rows
 from app.scoring.distribution import Distribution
 from app.scoring.predictor import Predictor
 from app.trained import card
@@ -19,6 +20,7 @@ from app.trained.made_rows import make_rows
 from app.trained.trained_model import Trained
 from app.trained.write_bundle import logit_tolerances
 from common.console import progress_bar
+from data_prep.encoding.encoder import RowEncoder
 from data_prep.encoding.from_table import table_to_chunk
 from data_prep.encoding.prepared_vocabulary import open_encoder, open_vocabulary
 
@@ -32,16 +34,14 @@ class Comparison:
     trained: Trained
     predictor: Predictor
     scorer: Scorer
+    encoder: RowEncoder | None = None  # of a vocabulary in use: the golden rows are compared by it, else more made ones
 
     def check_made_rows(self, dense: dict[str, np.ndarray]) -> None:
         """Raise ValueError if the logits of made rows differ by more than rounding explains. For float32 rows."""
-        folder, size, num_ids = self.trained.folder, self.trained.batch_size, self.trained.schema.vocabulary_size
-        _, options, vocabulary = open_vocabulary(folder, num_ids)
-        table = make_rows(vocabulary, options.data, SELF_TEST_ROWS, seed=2)
-        _, encoded = open_encoder(folder, vocabulary_size=num_ids).encode(
-            table_to_chunk(table, options.data)
-        )  # from raw values on
-        batches = [slice(start, start + size) for start in range(0, SELF_TEST_ROWS, size)]
+        size = self.trained.batch_size
+        table, encoder = self._rows_and_encoder()
+        _, encoded = encoder.encode(table_to_chunk(table, encoder.log_format))  # from raw values on
+        batches = [slice(start, start + size) for start in range(0, len(table), size)]
         expected = np.concatenate([self._expected(encoded.ids[batch], encoded.numeric[batch]) for batch in batches])
         logits = self.predictor.logits(table)
         tolerances = logit_tolerances(self.predictor, dense, encoded.ids, encoded.numeric)
@@ -49,10 +49,17 @@ class Comparison:
         if bad.size:
             row = bad[0]
             raise ValueError(
-                f"the self-test failed: of {SELF_TEST_ROWS} made rows, {bad.size} have another logit in the bundle "
+                f"the self-test failed: of {len(table)} made rows, {bad.size} have another logit in the bundle "
                 f"than by the training code, first row {row}: {logits[row]} and {expected[row]}; rounding explains a "
                 f"difference of {tolerances[row]:.0e}"
             )
+
+    def _rows_and_encoder(self) -> tuple[pa.Table, RowEncoder]:
+        if self.encoder is not None:
+            return golden_rows(self.predictor), self.encoder.without_label()
+        folder, num_ids = self.trained.folder, self.trained.schema.vocabulary_size
+        _, options, vocabulary = open_vocabulary(folder, num_ids)
+        return make_rows(vocabulary, options.data, SELF_TEST_ROWS, seed=2), open_encoder(folder, False, num_ids)
 
     def evaluate(self) -> card.Evaluated | None:
         """Score the rows of test by both, else of valid. Return None if no row has a label."""

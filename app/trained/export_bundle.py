@@ -19,6 +19,7 @@ from app.trained.evaluate_split import calibrate_on_valid
 from app.trained.trained_model import Trained
 from app.trained.write_bundle import ExportedModel, finish, write_model
 from app.training.learning_rates import running_mean, step_history, table_spec
+from data_prep.encoding.encoder import RowEncoder
 
 log = logging.getLogger("app")
 
@@ -64,16 +65,23 @@ def _export(
 
 
 def write_compared(
-    folder: Path, trained: Trained, model: ExportedModel, scorer: Scorer, rows: RowType, parent: Predictor | None
+    folder: Path,
+    trained: Trained,
+    model: ExportedModel,
+    scorer: Scorer,
+    rows: RowType,
+    parent: Predictor | None,
+    encoder: RowEncoder | None = None,
 ) -> Comparison:
     """Write a model into `folder`, but for the manifest, and compare it on made rows with `scorer`, the training code.
 
+    `encoder` is that of the vocabulary, if it is open.
     Raises as `write_model`, and ValueError if they score otherwise.
     """
     manifest = write_model(folder, model, rows, parent)
     chain = [*(parent.chain if parent else ()), (folder, manifest)]
     predictor = Predictor(chain, trained.config.device.num_threads, parent.tables if parent else ())
-    comparison = Comparison(trained, predictor, scorer)
+    comparison = Comparison(trained, predictor, scorer, encoder)
     if rows == "float32" and trained.config.device.precision == "float32":
         comparison.check_made_rows(model.state.dense)
     return comparison

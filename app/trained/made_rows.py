@@ -17,8 +17,11 @@ OUTSIDE, MISSING = 0.1, 0.1  # shares of the cells
 SOME_TIME = 1_700_000_000_000  # in ms, where nothing depends on the age
 
 
-def make_rows(vocabulary: BaseVocabulary, log_format: LogFormat, num_rows: int, seed: int) -> pa.Table:
-    """Return rows of all columns that a model reads: text and numbers, null for a missing value."""
+def make_rows(vocabulary: BaseVocabulary, log_format: LogFormat, num_rows: int, seed: int, since: int = 0) -> pa.Table:
+    """Return rows of all columns that a model reads: text and numbers, null for a missing value.
+
+    With `since`, a vocabulary's values are those that were added in place to its first `since` ids.
+    """
     generator = np.random.default_rng(seed)
     columns: dict[str, list[Any]] = {name: _integers(num_rows, generator) for name in log_format.numeric_fields}
     for name in log_format.float_fields:
@@ -29,7 +32,7 @@ def make_rows(vocabulary: BaseVocabulary, log_format: LogFormat, num_rows: int, 
     for name in log_format.time_fields:
         ages = [None if days is None else days + generator.random() for days in columns[name]]
         columns[name] = _times(ages, newest.get(name, SOME_TIME), log_format.time_form(name))
-    fields = {field.name: field for field in vocabulary.fields()}
+    fields = {field.name: field for field in vocabulary.fields(since)}
     for column in vocabulary.columns:
         if column.name not in log_format.columns:
             continue
@@ -41,10 +44,12 @@ def make_rows(vocabulary: BaseVocabulary, log_format: LogFormat, num_rows: int, 
         outside = [
             cell_of(number) for number in generator.integers(0, 2**32 if field.texts is None else 2**31, num_rows)
         ]
-        if field.texts is None:
-            inside = [cell_of(number) for number in field.values[np.maximum(indices, 0)].clip(0)]
+        if not len(with_ids):
+            inside = outside
+        elif field.texts is None:
+            inside = [cell_of(number) for number in field.values[indices].clip(0)]
         else:
-            inside = [text.decode() for text in field.texts.take(np.maximum(indices, 0)).tolist()]
+            inside = [text.decode() for text in field.texts.take(indices).tolist()]
         is_inside = (chance >= MISSING + OUTSIDE) & (indices >= 0)
         cells = np.where(is_inside, np.array(inside, object), np.array(outside, object))
         cells[chance < MISSING] = None

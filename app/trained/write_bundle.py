@@ -22,6 +22,7 @@ from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.evaluation.calibration import Calibration
 from app.scoring.bundle_folder import GOLDEN, TOLERANCE, Manifest, numbered, write_manifest
+from app.scoring.bundle_model import golden_rows
 from app.scoring.bundle_tables import (
     INDEX,
     BundleTables,
@@ -45,13 +46,14 @@ from app.trained.made_rows import make_rows
 from app.trained.write_tower import rounding_bound, write_tower
 from data_prep.encoding.base import BaseVocabulary
 from data_prep.encoding.from_table import table_to_chunk
-from data_prep.encoding.prepared_vocabulary import open_vocabulary, write_lookup
+from data_prep.encoding.prepared_vocabulary import open_vocabulary, write_additions, write_lookup
+from data_prep.options.log_format import LogFormat
 from data_prep.prepared.data_files import write_schema
 from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
 
-GOLDEN_ROWS = 100
+GOLDEN_ROWS, NEW_GOLDEN_ROWS = 100, 10
 # Of a logit, between processors, if no more is to be expected of its terms; on one machine the bits are the same.
 GOLDEN_TOLERANCE = 1e-5
 PACKAGES = ("numpy", "pyarrow", "onnxruntime", "xxhash", "isal", "tqdm")  # that scoring needs
@@ -154,11 +156,12 @@ def write_model(folder: Path, model: ExportedModel, rows: RowType, parent: Predi
     write_schema(replace(schema, splits={}, other_files=(), source=source), folder)
     write_tower(folder, dense, config.model.activation, model.calibration)
     write_rows(folder, spec, row_ids, stored, deleted)
-    known = () if parent is None else (parent.schema.categorical, parent.manifest.vocabulary.get("values", ""))
+    since = None if parent is None or model.changed is None else parent.schema.vocabulary_size
+    vocabulary = _write_vocabulary(folder, base_vocabulary, parent, since)
     manifest = Manifest(
         model=_model_content(model, schema),
         rows=asdict(spec),
-        vocabulary=write_lookup(base_vocabulary, folder, *known),
+        vocabulary=vocabulary,
         checkpoint=model.checkpoint,
         versions={"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
     )
@@ -169,7 +172,8 @@ def write_model(folder: Path, model: ExportedModel, rows: RowType, parent: Predi
             generation=parent.generation + 1,
             whole_serial=parent.manifest.whole_serial,
         )
-    _write_golden(Predictor([*(parent.chain if parent else ()), (folder, manifest)]), base_vocabulary, dense)
+    predictor = Predictor([*(parent.chain if parent else ()), (folder, manifest)], 1, parent.tables if parent else ())
+    _write_golden(predictor, _made_golden(predictor.log_format, base_vocabulary, parent, since), dense)
     write_code(folder / CODE)
     return manifest
 
@@ -227,9 +231,35 @@ def logit_tolerances(
     return np.maximum(GOLDEN_TOLERANCE, slope * rounding_bound(dense, deep, wide, numeric))
 
 
-def _write_golden(predictor: Predictor, vocabulary: BaseVocabulary, dense: Mapping[str, np.ndarray]) -> None:
+def _write_vocabulary(
+    folder: Path, vocabulary: BaseVocabulary, parent: Predictor | None, since: int | None
+) -> dict[str, Any]:
+    """Write a bundle's search tables. With `since`, which `parent` has, those of what was added in place after it."""
+    if parent is None:
+        return write_lookup(vocabulary, folder)
+    values = parent.manifest.vocabulary.get("values", "")
+    if since is None:
+        return write_lookup(vocabulary, folder, parent.schema.categorical, values)
+    return write_additions(vocabulary, folder, parent.encoder, since, values)
+
+
+def _made_golden(
+    log_format: LogFormat, vocabulary: BaseVocabulary, parent: Predictor | None, since: int | None
+) -> pa.Table:
+    """Return golden rows without scores: made ones, or with `since` those of `parent`, the last of which give way to
+    rows of the values that were added after so many ids.
+    """
+    if parent is None or since is None:
+        return make_rows(vocabulary, log_format, GOLDEN_ROWS, seed=1)
+    of_parent = golden_rows(parent)
+    if vocabulary.schema.vocabulary_size == since:
+        return of_parent
+    added = make_rows(vocabulary, log_format, NEW_GOLDEN_ROWS, seed=1, since=since)
+    return pa.concat_tables([added, of_parent.slice(0, len(of_parent) - len(added))])
+
+
+def _write_golden(predictor: Predictor, table: pa.Table, dense: Mapping[str, np.ndarray]) -> None:
     """Write golden.parquet: made rows with the scores of this bundle."""
-    table = make_rows(vocabulary, predictor.log_format, GOLDEN_ROWS, seed=1)
     scored = predictor.score_chunk(table_to_chunk(table, predictor.log_format))
     assert scored.encoded is not None
     tolerances = logit_tolerances(predictor, dense, scored.encoded.ids, scored.encoded.numeric)

@@ -110,6 +110,11 @@ class RowEncoder:
         _ = added.opened
         return RowEncoder(self._numeric, self._lookup, self._dtype, self._options, [added])
 
+    def without_label(self) -> RowEncoder:
+        """Return the encoder of rows that are to be scored, which need no label."""
+        options = self._options.without_label()
+        return RowEncoder(self._numeric, self._lookup, self._dtype, options, self._additions)
+
     def encode(self, chunk: Chunk) -> tuple[ParsedChunk, Examples]:
         """Return the parsed chunk, bad lines included, and its good lines encoded.
 

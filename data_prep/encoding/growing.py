@@ -20,11 +20,11 @@ from data_prep.encoding.encoder import RowEncoder
 from data_prep.encoding.fit import new_values
 from data_prep.encoding.lookup_file import LOOKUP_FILE
 from data_prep.encoding.prepared_vocabulary import open_encoder, open_vocabulary
-from data_prep.encoding.vocabulary import FieldVocabulary, ids_dtype, write_lookup_tables
+from data_prep.encoding.vocabulary import FieldVocabulary, ids_dtype, with_missing, write_lookup_tables
 from data_prep.encoding.vocabulary_file import VocabularyWriter
 from data_prep.kernels.crosses import presence
-from data_prep.kernels.parsed import MISSING, ParsedRows
-from data_prep.kernels.strings import Strings, concatenate_strings
+from data_prep.kernels.parsed import ParsedRows
+from data_prep.kernels.strings import Strings
 from data_prep.options.columns import CategoricalColumn
 from data_prep.prepared.data_files import data_file, write_schema
 from data_prep.prepared.schema import SCHEMA_FILE, Schema, added_file_name, read_schema
@@ -130,7 +130,9 @@ class GrowingVocabulary:
         )
         write_schema(self.schema, self.folder)
         with tempfile.TemporaryDirectory(prefix="vocabulary-") as folder:
-            tables = write_lookup_tables((self._with_missing(*each) for each in fields), Path(folder) / LOOKUP_FILE)
+            missing = (self.encoder.missing_id(column.is_text, column.place) for column, _ in fields)
+            whole = (with_missing(field, each) for (_, field), each in zip(fields, missing, strict=True))
+            tables = write_lookup_tables(whole, Path(folder) / LOOKUP_FILE)
             self.encoder = self.encoder.with_added(tables, Path(folder))
 
     def _new_fields(self, parts: Sequence[ParsedRows]) -> list[tuple[CategoricalColumn, FieldVocabulary]]:
@@ -166,16 +168,6 @@ class GrowingVocabulary:
         sync_folder(partial_path)
         partial_path.replace(self.folder / name)
         sync_folder(self.folder)
-
-    def _with_missing(self, column: CategoricalColumn, field: FieldVocabulary) -> FieldVocabulary:
-        """Return a field with the missing value before the others, which every search table has."""
-        missing_id = self.encoder.missing_id(column.is_text, column.place)
-        values, texts = np.concatenate([[MISSING], field.values]), field.texts
-        if texts is not None:
-            texts = concatenate_strings([Strings.of([b""]), texts])
-            values = np.concatenate([[MISSING], 1 + field.values])
-        ranges = ((missing_id, missing_id + 1), *field.id_ranges)
-        return FieldVocabulary(field.name, field.oov_ids, ranges, values, np.concatenate([[0], field.counts]), texts)
 
 
 def _link(target: Path, link: Path) -> None:

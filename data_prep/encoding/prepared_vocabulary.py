@@ -7,13 +7,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
 from common import settings
 from data_prep.encoding.base import BaseVocabulary, read_base_vocabulary
 from data_prep.encoding.encoder import RowEncoder, description_of
 from data_prep.encoding.lookup_file import LOOKUP_FILE
-from data_prep.encoding.vocabulary import FieldVocabulary, added_values, update_checksum, write_lookup_tables
+from data_prep.encoding.vocabulary import (
+    FieldVocabulary,
+    added_values,
+    checksum_of_values,
+    with_missing,
+    write_lookup_tables,
+)
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import SCHEMA_FILE, CategoricalField, Schema, read_schema
 
@@ -52,20 +56,51 @@ def write_lookup(
     If the `known` fields and the checksum of their `values` are passed, the tables hold only the values added to
     them. Raises ValueError if the vocabulary is not those values and additions.
     """
-    of_known, of_all = xxhash.xxh3_64(), xxhash.xxh3_64()
     columns = zip(known, base.columns, strict=True) if known else ()
     known = [field for field, column in columns if not column.shares]
+    another = f"the vocabulary of {base.folder} is another one than the parent's with additions; export a whole bundle"
+    of_known = of_all = 0
 
     def fields() -> Iterator[FieldVocabulary]:
+        nonlocal of_known, of_all
         for i, field in enumerate(base.fields()):
-            update_checksum(of_all, field, field.ids)
+            of_all += checksum_of_values(field)
             if known:
-                update_checksum(of_known, field, known[i])
+                of_known += checksum_of_values(field, num_ranges := len(known[i].id_ranges))
+                if field.id_ranges[:num_ranges] != known[i].id_ranges:
+                    raise ValueError(another)
             yield added_values(field, known[i]) if known else field
 
     lookup = write_lookup_tables(fields(), folder / LOOKUP_FILE)
-    if known and of_known.hexdigest() != values:
+    if known and _digits(of_known) != values:
+        raise ValueError(another)
+    return description_of(lookup) | {"values": _digits(of_all)}
+
+
+def write_additions(base: BaseVocabulary, folder: Path, known: RowEncoder, num_ids: int, values: str) -> dict[str, Any]:
+    """Do what `write_lookup` does with what was added in place to the first `num_ids` ids, and read nothing else.
+
+    They are those of `known`, and `values` is their checksum, which is not compared. Raises ValueError if these ids
+    are not what the vocabulary's first files have.
+    """
+    of_all, num_added = int(values, 16), 0
+
+    def fields() -> Iterator[FieldVocabulary]:
+        nonlocal of_all, num_added
+        columns = [column for column in base.columns if not column.shares]
+        for field, column in zip(base.fields(num_ids), columns, strict=True):
+            of_all += checksum_of_values(field)
+            num_added += len(field.values)
+            yield with_missing(field, known.missing_id(column.is_text, column.place))
+
+    lookup = write_lookup_tables(fields(), folder / LOOKUP_FILE)
+    if num_ids + num_added != base.schema.vocabulary_size:
         raise ValueError(
-            f"the vocabulary of {base.folder} is another one than the parent's with additions; export a whole bundle"
+            f"{num_added:,} values were added to the vocabulary of {base.folder} after {num_ids:,} ids, expected "
+            f"{base.schema.vocabulary_size - num_ids:,}; export a whole bundle"
         )
-    return description_of(lookup) | {"values": of_all.hexdigest()}
+    return description_of(lookup) | {"values": _digits(of_all)}
+
+
+def _digits(checksum: int) -> str:
+    return f"{checksum % 2**64:016x}"

@@ -21,7 +21,7 @@ from data_prep.encoding.lookup_file import LookupTables, number_lookup, text_loo
 from data_prep.kernels.counting import COUNT_BITS, COUNT_MASK
 from data_prep.kernels.numpy_kernels import ID_BITS, ID_MASK, FieldLookup, StringLookup
 from data_prep.kernels.parsed import MISSING
-from data_prep.kernels.strings import Strings
+from data_prep.kernels.strings import Strings, concatenate_strings
 from data_prep.prepared.schema import CategoricalField
 from data_prep.statistics.value_counts import check_count
 
@@ -49,28 +49,45 @@ class FieldVocabulary:
 
 
 def added_values(field: FieldVocabulary, known: CategoricalField) -> FieldVocabulary:
-    """Return the values that were added to a field since it was `known`, and MISSING, which every table has."""
+    """Return the values that were added to a field since it was `known`, and MISSING before them."""
     (missing,) = np.flatnonzero(field.values == MISSING)
-    missing_id = int(field.value_ids[missing])
-    kept = np.concatenate([[missing], np.arange(known.num_values, len(field.values))])
-    values, texts = field.values[kept], None
+    added = slice(known.num_values, len(field.values))
+    values, texts = field.values[added], None
     if field.texts is not None:
-        texts = field.texts.take(kept)
-        values = np.where(values == MISSING, MISSING, np.arange(len(kept)))
-    ranges = ((missing_id, missing_id + 1), *field.id_ranges[len(known.id_ranges) :])
-    return FieldVocabulary(field.name, field.oov_ids, ranges, values, field.counts[kept], texts)
+        values, texts = np.arange(len(values)), field.texts.take(added)
+    ranges = field.id_ranges[len(known.id_ranges) :]
+    later = FieldVocabulary(field.name, field.oov_ids, ranges, values, field.counts[added], texts)
+    return with_missing(later, int(field.value_ids[missing]))
 
 
-def update_checksum(checksum: xxhash.xxh3_64, field: FieldVocabulary, known: CategoricalField) -> None:
-    """Add the ids and values that are `known` of a field to a checksum."""
-    count = known.num_values
-    checksum.update(repr((known.name, known.oov_ids, known.id_ranges)).encode())
-    if field.texts is None:
-        checksum.update(field.values[:count].tobytes())
-    else:
-        texts = field.texts.take(slice(count)).compact()
-        checksum.update(texts.lengths.tobytes())
-        checksum.update(texts.data.tobytes())
+def with_missing(field: FieldVocabulary, missing_id: int) -> FieldVocabulary:
+    """Return a field with MISSING, which every search table has, before its other values."""
+    values, texts = np.concatenate([[MISSING], field.values]), field.texts
+    if texts is not None:
+        texts = concatenate_strings([Strings.of([b""]), texts])
+        values = np.concatenate([[MISSING], 1 + field.values])
+    ranges = ((missing_id, missing_id + 1), *field.id_ranges)
+    return FieldVocabulary(field.name, field.oov_ids, ranges, values, np.concatenate([[0], field.counts]), texts)
+
+
+def checksum_of_values(field: FieldVocabulary, num_ranges: int | None = None) -> int:
+    """Return the checksum of a field's ids and values, of the first `num_ranges` of its `id_ranges` or of all.
+
+    It is a sum, modulo 2⁶⁴, over the ranges: that of a vocabulary is the sum over its fields, and what is added to one
+    adds to it.
+    """
+    total, start = 0, 0
+    for first, end in field.id_ranges[:num_ranges]:
+        part = slice(start, start := start + end - first)
+        checksum = xxhash.xxh3_64(repr((field.name, field.oov_ids, first, end)).encode())
+        if field.texts is None:
+            checksum.update(field.values[part].tobytes())
+        else:
+            texts = field.texts.take(part).compact()
+            checksum.update(texts.lengths.tobytes())
+            checksum.update(texts.data.tobytes())
+        total += checksum.intdigest()
+    return total % 2**64
 
 
 # Values and counts by falling count, then by value, MISSING among them; and the strings of a text field.

@@ -88,7 +88,7 @@ class OnlineTrainer(Trainer):
             self.vocabulary.load_counts(load_counts(self.run.path / VALUE_COUNTS, saved.manifest.step))
         self.samples = Samples(self.run.path / SAMPLES)
         scorer = Scorer(self.parts.step.prepare, self.parts.step.score)
-        self.publisher = Publisher(options.serve, self.config, prepared, schema, scorer)
+        self.publisher = Publisher(options.serve, self.config, self.vocabulary, scorer)
         self.frozen = self._open_frozen(options.frozen) if options.frozen else None
         self._last: dict[str, Any] = {}  # what was measured of the last part
         self._status = ""
@@ -187,7 +187,7 @@ class OnlineTrainer(Trainer):
 
     def _with_new_ids(self, part: Part) -> Part:
         """Take the vocabulary's new ids into tables, checkpoints and bundles. Return the part encoded with them."""
-        schema = self.schema = self.checkpoints.schema = self.publisher.schema = self.vocabulary.schema
+        schema = self.schema = self.checkpoints.schema = self.vocabulary.schema
         step = self.parts.step
         assert isinstance(step, HostTablesStep)  # as `run` has checked
         step.grow(schema.vocabulary_size)

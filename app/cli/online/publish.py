@@ -19,7 +19,7 @@ from app.trained.export_bundle import exported_model, finish_bundle, write_compa
 from app.trained.trained_model import Trained
 from app.trained.write_bundle import ExportedModel
 from common.files import make_folder
-from data_prep.prepared.schema import Schema
+from data_prep.encoding.growing import GrowingVocabulary
 
 log = logging.getLogger("app")
 
@@ -27,14 +27,12 @@ log = logging.getLogger("app")
 class Publisher:
     """Writes bundles into `folder`. What it writes follows from checkpoint and folder alone."""
 
-    def __init__(self, folder: Path, config: Config, dataset: Path, schema: Schema, scorer: Scorer) -> None:
+    def __init__(self, folder: Path, config: Config, vocabulary: GrowingVocabulary, scorer: Scorer) -> None:
         """`scorer` scores with the newest weights, for the comparison of each bundle."""
         make_folder(folder)
         if (folder / MANIFEST).exists():
             raise ValueError(f"--serve {folder} is one bundle; give a folder of bundles, or a new one")
-        self._folder, self._config, self._dataset = folder, config, dataset
-        self.schema = schema  # the vocabulary may have grown since the checkpoint before
-        self._scorer = scorer
+        self._folder, self._config, self._vocabulary, self._scorer = folder, config, vocabulary, scorer
         self._newest: Predictor | None = None
 
     def served(self) -> Predictor | None:
@@ -63,11 +61,13 @@ class Publisher:
         newest, of_checkpoint = self.served(), checkpoint.manifest.parent
         is_parent = newest and of_checkpoint and newest.manifest.checkpoint["id"] == of_checkpoint["id"]
         parent = newest if is_parent else None
-        trained = Trained(checkpoint, self._config, self._dataset, self.schema)
+        vocabulary = self._vocabulary
+        trained = Trained(checkpoint, self._config, vocabulary.folder, vocabulary.schema)
         output = self._folder / step_name(checkpoint.manifest.step)
         with new_bundle(output, overwrite=True) as folder:
             model = _changes_of(trained) if parent else exported_model(trained)
-            comparison = write_compared(folder, trained, model, self._scorer, "float32", parent)
+            encoder = vocabulary.encoder if parent else None
+            comparison = write_compared(folder, trained, model, self._scorer, "float32", parent, encoder)
             finish_bundle(folder, self._folder, trained, comparison.predictor.manifest)
         self._newest = parent.with_delta(output) if parent else Predictor.open(output, self._config.device.num_threads)
         return output

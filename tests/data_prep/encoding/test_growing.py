@@ -10,16 +10,18 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from app.trained.made_rows import make_rows
 from common.files import checksum
 from data_prep.encoding.encoder import ParsedRows
 from data_prep.encoding.growing import GrowingVocabulary, open_to_grow
-from data_prep.encoding.prepared_vocabulary import open_encoder
+from data_prep.encoding.lookup_file import LOOKUP_FILE
+from data_prep.encoding.prepared_vocabulary import open_encoder, open_vocabulary, write_additions, write_lookup
 from data_prep.kernels.parsed import Chunk
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.data_files import damaged_files
-from data_prep.prepared.schema import read_schema
+from data_prep.prepared.schema import VOCABULARY_FILE, read_schema
 
 ALL_TRAINED = {"train_fraction": 1, "valid_fraction": 0, "test_fraction": 0}
 FORMAT = LogFormat(
@@ -69,6 +71,27 @@ def ids_of(folder, names=("vocabulary.parquet",)):
     }
 
 
+def same_additions(grown, tmp_path, known, encoder, size, values):
+    """What was added after so many ids is the same whether all is read or that alone. Return the whole's checksum."""
+    _, _, vocabulary = open_vocabulary(grown)
+    folders = [tmp_path / "all-read", tmp_path / "some-read"]
+    for folder in folders:
+        folder.mkdir(exist_ok=True)
+    written = write_lookup(vocabulary, folders[0], known, values)
+    first = grown / VOCABULARY_FILE
+    hidden = first.rename(tmp_path / "hidden")  # the time that it takes must not grow with the vocabulary
+    assert write_additions(vocabulary, folders[1], encoder, size, values) == written
+    rows = make_rows(vocabulary, FORMAT, 50, seed=1, since=size)
+    hidden.rename(first)
+    new = ids_of(grown, vocabulary.schema.vocabulary_files[1:])
+    for name in ("hex", "site"):
+        later = {value for (field, value), (id_, _) in new.items() if field == name and id_ >= size}
+        assert len(later & set(rows[name].to_pylist())) >= len(later) / 4
+    assert len({(folder / LOOKUP_FILE).read_bytes() for folder in folders}) == 1
+    assert write_lookup(vocabulary, folders[0])["values"] == written["values"]
+    return written["values"]
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_ids_are_those_of_a_vocabulary_that_each_part_extends(tmp_path, seed):
     chance = random.Random(seed)
@@ -77,6 +100,7 @@ def test_ids_are_those_of_a_vocabulary_that_each_part_extends(tmp_path, seed):
     prepare(tmp_path / "log-0", tmp_path / "day-0", OPTIONS)
     open_to_grow(tmp_path / "day-0", tmp_path / "grown", None)
     growing, before = GrowingVocabulary(tmp_path / "grown"), {}
+    values = write_lookup(open_vocabulary(growing.folder)[2], tmp_path)["values"]
     for day, text in enumerate(texts[1:], 1):
         (tmp_path / f"log-{day}").write_bytes(text)
         folder = tmp_path / f"day-{day}"
@@ -86,8 +110,9 @@ def test_ids_are_those_of_a_vocabulary_that_each_part_extends(tmp_path, seed):
         before = {path.name: path.read_bytes() for path in growing.folder.glob("vocab*")}
         if chance.random() < 0.5:  # a restart
             growing = GrowingVocabulary(tmp_path / "grown")
-        size = growing.schema.vocabulary_size
+        size, known, encoder = growing.schema.vocabulary_size, growing.schema.categorical, growing.encoder
         assert growing.add_values_of(parsed(growing.encoder, text)) == expected.vocabulary_size - size
+        values = same_additions(growing.folder, tmp_path, known, encoder, size, values)
         schema = read_schema(growing.folder)
         assert schema == growing.schema
         assert schema.vocabulary_size == expected.vocabulary_size
