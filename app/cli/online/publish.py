@@ -40,10 +40,10 @@ class Publisher:
         newest = max(chains(read_manifests(self._folder)).values(), key=rank, default=None)
         if newest is None:
             return None
-        path, manifest = newest[-1]
-        if self._newest is None or self._newest.version != manifest.version:
+        # A service folds deltas into a whole bundle of the same version. They are removed then, so they must not be used.  # noqa: E501
+        if self._newest is None or [path for path, _ in self._newest.chain] != [path for path, _ in newest]:
             try:
-                self._newest = Predictor.open(path, self._config.device.num_threads)
+                self._newest = Predictor.open(newest[-1][0], self._config.device.num_threads)
             except (OSError, ValueError) as error:
                 log.warning("warning: the newest bundle cannot be used, so the next one is whole: %s", error)
                 return None

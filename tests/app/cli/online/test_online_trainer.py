@@ -21,6 +21,8 @@ from app.cli.online.publish import Publisher
 from app.distributed.process_group import ONE_PROCESS
 from app.run.folder import run_config
 from app.scoring.bundle_folder import chains, read_chain, read_manifests
+from app.scoring.bundle_folder import read_manifest as read_bundle
+from app.scoring.delta import fold
 from app.scoring.predictor import Predictor
 from app.trained import export_bundle
 from common.files import checksum
@@ -154,6 +156,25 @@ def test_what_is_measured_is_of_the_model_before_the_part(never_killed, parts):
     status = json.loads((never_killed.path / "online/status.json").read_text())
     assert status["parts"] == 3
     assert status["last"]["part"] == parts[2].name
+
+
+def test_a_part_follows_a_bundle_that_a_service_has_folded(make_online, parts, monkeypatch):
+    """The trainer removes the deltas that the fold stands for, and must not use them any more."""
+    folder, take_part = make_online("folded"), OnlineTrainer._take_part
+    for part in parts[:3]:
+        folder.deliver(part)
+
+    def fold_before(trainer, *arguments):
+        newest = max(folder.path.glob("bundles/step-*"))
+        if read_bundle(newest).parent is not None:
+            fold(newest, newest.with_name(f"{newest.name}-folded"))
+        take_part(trainer, *arguments)
+
+    monkeypatch.setattr(OnlineTrainer, "_take_part", fold_before)
+    assert folder.run("--keep", "1") == 0
+    names = [path.name for path, _ in read_chain(folder.path / "bundles/step-00000009")]
+    assert names == ["step-00000006-folded", "step-00000009"]
+    assert not (folder.path / "bundles/step-00000003").exists()
 
 
 class Killed(BaseException):
