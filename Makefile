@@ -19,6 +19,8 @@ CHECKPOINT ?=
 BUNDLE ?= bundle
 SCORES ?= scores.csv
 PORT ?= 8000
+PARTS ?= parts
+SERVE ?= bundles
 RANKS ?= 1
 ROWS ?= 1000000
 SEED ?= 1
@@ -116,6 +118,14 @@ predict: setup  ## score a log: BUNDLE=bundle INPUT=data/dac.tar.gz SCORES=score
 .PHONY: serve
 serve: setup  ## score over HTTP, by a bundle or the newest of a folder: BUNDLE=bundle PORT=8000
 	$(RUN_PYTHON) -m app.cli.serve "$(BUNDLE)" --port "$(PORT)" $(ARGS)
+
+.PHONY: online
+online: setup  ## train on each new part of a log, and publish bundles: PARTS=parts RUN=device_0 SERVE=bundles
+	$(RUN_PYTHON) -m app online "$(PARTS)" --from "$(DEMO_RUN)" --serve "$(SERVE)" $(ARGS)
+
+.PHONY: online-demo
+online-demo: setup  ## a log that drifts, the online trainer and a service in two minutes -> demo/online/
+	$(RUN_PYTHON) -m scripts.online_demo
 
 ##@ project
 

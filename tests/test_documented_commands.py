@@ -61,6 +61,8 @@ NOT_RUN = {
     r"make (test|test-all|lint|setup|bench|docs|doctor)": "what CI runs, or who changes the project",
     r"python -m scripts.licences > docs/licences.md": "who changes requirements.lock",
     r"make demo( && make export)?": "run before the first page",
+    r"make online-demo": "run by tests/scripts/test_online_demo.py",
+    r"make online .*": A_FORM,
     r".*python -m benchmarks.*": A_BENCHMARK,
     r"python -m (data_prep prepare|app checkpoint verify|app evaluate --ranks 4)": A_FORM,
     r"bash scripts/run_auto_parallel_train.sh RANK_SIZE .*": A_FORM,
