@@ -8,6 +8,7 @@ from app.config.optimizer_settings import DeepOptimizer, FtrlOptions, LazyAdamOp
 from app.config.run_settings import Backend
 from app.config.schedules import ConstantSchedule
 from app.tables.interface import HostTables, TableRates, TablesSpec
+from app.tables.optimizers import StepHistory
 from app.tables.parts import PartTables
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,15 @@ def pick_backend(wanted: Backend, fold_numeric: bool, num_ranks: int = 1, fits_s
 def pick_host_backend() -> str:
     """Return the fastest available backend whose tables live outside MindSpore's graph."""
     return "native" if _native_works("reference") else "reference"
+
+
+def fastest_history() -> type[StepHistory]:
+    """Return the class with which rows that lie outside tables catch up with `adam` the fastest here."""
+    if not _native_works("reference"):
+        return StepHistory
+    from app.tables.native.history import NativeStepHistory
+
+    return NativeStepHistory
 
 
 def check_supported(

@@ -389,9 +389,13 @@ class StepHistory:
 
 
 def history_of_steps(
-    options: TableOptimizer, l2_coef: float, learning_rate: Callable[[int], float], num_steps: int
+    options: TableOptimizer,
+    l2_coef: float,
+    learning_rate: Callable[[int], float],
+    num_steps: int,
+    kind: type[StepHistory] = StepHistory,
 ) -> StepHistory | None:
     """Return the history of steps 1 … num_steps for `adam`, None for other optimizers, whose rows miss no step."""
     if options.name != "adam":
         return None
-    return StepHistory.of_steps(options, l2_coef, learning_rate, num_steps)
+    return kind.of_steps(options, l2_coef, learning_rate, num_steps)

@@ -15,6 +15,7 @@ from app.config.config import Config
 from app.config.optimizer_settings import DeepOptimizer
 from app.config.schedules import PlateauSchedule, Schedule
 from app.run.older import read_config
+from app.tables.backends import fastest_history
 from app.tables.fields import TableField
 from app.tables.interface import DEEP, WIDE, TableRates, TablesSpec
 from app.tables.model_fields import fields_of_model
@@ -156,4 +157,4 @@ def step_history(manifest: Manifest) -> StepHistory | None:
     rates = learning_rates(config)
     rates.load_state(manifest.schedules)
     rate = table_learning_rates(rates, config.deep_optimizer)[DEEP]
-    return history_of_steps(config.deep_optimizer, config.loss.l2_coef, rate, manifest.step)
+    return history_of_steps(config.deep_optimizer, config.loss.l2_coef, rate, manifest.step, fastest_history())

@@ -1,1 +1,2 @@
-"""The tables in C++: library (its calls), rows (touched rows, snapshots), tables (the backend), csrc/."""
+"""The tables in C++: library (its calls), history (steps so far), rows (touched rows, snapshots), tables (the backend),
+csrc/."""

@@ -29,8 +29,9 @@ LIBRARY = NativeLibrary(
     # threads need: with one other busy thread on two cores a lookup took 32 ms, and 14 ms with sleeping threads.
     while_loading={"OMP_WAIT_POLICY": "passive"},
 )
-Spec, Batch, Step, History, Means = (
-    LIBRARY.interface.structures[f"HostTables{name}"] for name in ("Spec", "Batch", "Step", "History", "Means")
+Spec, Batch, Step, History, Means, RowArrays = (
+    LIBRARY.interface.structures[f"HostTables{name}"]
+    for name in ("Spec", "Batch", "Step", "History", "Means", "RowArrays")
 )
 OK, BAD_ID, NO_MEMORY, UNKNOWN_ISA = (
     LIBRARY.interface.enums["HostTablesStatus"][name] for name in ("ok", "bad_id", "no_memory", "unknown_isa")
@@ -100,10 +101,7 @@ class NativeHandle:
         )
         status = self._library.host_tables_create(ctypes.byref(options), ctypes.byref(handle))
         if status == UNKNOWN_ISA:
-            raise ValueError(
-                f"HOST_TABLES_ISA={os.environ.get('HOST_TABLES_ISA')} is none of the instruction sets "
-                "avx512, avx2, plain that this library and this machine have"
-            )
+            raise unknown_isa()
         if status == NO_MEMORY:
             raise MemoryError("no memory for an empty table")
         self._handle = handle
@@ -159,6 +157,14 @@ class NativeHandle:
             check_ids(ids, self._spec)
         count = num_values.value
         return values[:count], Lists(first, places[:count], weights[:count])
+
+
+def unknown_isa() -> ValueError:
+    """Return the error for UNKNOWN_ISA."""
+    return ValueError(
+        f"HOST_TABLES_ISA={os.environ.get('HOST_TABLES_ISA')} is none of the instruction sets "
+        "avx512, avx2, plain that this library and this machine have"
+    )
 
 
 def has_kernel(spec: TablesSpec, table: str) -> bool:

@@ -26,9 +26,10 @@ from app.tables.interface import (
     WriteRows,
     update_name,
 )
-from app.tables.native.library import History, Means, NativeHandle, NativeUniqueIds, Step, has_kernel, own
+from app.tables.native.history import history_until, means_until
+from app.tables.native.library import NativeHandle, NativeUniqueIds, Step, has_kernel, own
 from app.tables.native.rows import NativeRows, NativeSnapshot
-from app.tables.optimizers import MOST_EXACT_STEPS, RunningMean, history_of_steps
+from app.tables.optimizers import RunningMean, history_of_steps
 from app.tables.reference import step_rows
 from common.memory import num_cores
 from common.native_library import address, output_address
@@ -77,7 +78,7 @@ class NativeTables(HostTables):
         self._caught_up = None, 0
         outputs = map(output_address, (deep, wide, wide_rows, squared_norms, self._computed_rows_of(unique)))
         rows = ctypes.byref(unique.as_struct()), address(slots, np.int32, unique.values.size)
-        self._handle.call("lookup", *rows, self._history_until(self.step), *outputs)
+        self._handle.call("lookup", *rows, history_until(self._history, self.step), *outputs)
         self._caught_up = unique, self.step
         return Rows(deep, wide, float(squared_norms.sum()))
 
@@ -93,7 +94,9 @@ class NativeTables(HostTables):
         deep_rows, wide_rows = np.empty((count, width), np.float32), np.empty(count, np.float32)
         rows = address(unique.values, np.int64, count), address(slots, np.int32, count), count
         outputs = map(output_address, (scratch, deep_rows, wide_rows))
-        self._handle.call("read_means", *rows, self._history_until(self.step), self._means_until(self.step), *outputs)
+        self._handle.call(
+            "read_means", *rows, history_until(self._history, self.step), means_until(self._means, self.step), *outputs
+        )
         deep, wide = np.empty((batch, num_fields * width), np.float32), np.empty(batch, np.float32)
         outputs = map(output_address, (deep_rows, wide_rows, deep, wide))
         self._handle.call("expand", ctypes.byref(unique.as_struct()), *outputs)
@@ -110,7 +113,9 @@ class NativeTables(HostTables):
         self._rows.before_change(slots)
         if self.spec.ema_decay:
             rows = address(slots, np.int32, slots.size), slots.size
-            self._handle.call("advance_means", *rows, self._history_until(self.step), self._means_until(self.step))
+            self._handle.call(
+                "advance_means", *rows, history_until(self._history, self.step), means_until(self._means, self.step)
+            )
         self.step += 1
         steps = {WIDE: (self.update_wide, wide), DEEP: (self.update_deep, deep)}
         self.update_seconds = {}
@@ -140,7 +145,7 @@ class NativeTables(HostTables):
         is_caught_up = looked_up is unique and step_then == self.step - 1
         caught_up = None if self._history is None else output_address(self._computed_rows_of(unique))
         self._caught_up = None, 0
-        of_history = self._history_until(self.step - 1), caught_up, is_caught_up
+        of_history = history_until(self._history, self.step - 1), caught_up, is_caught_up
         width = batch.num_fields * self.spec.embedding_dim
         arrays = address(slots, np.int32, batch.num_unique), address(gradient, np.float32, batch.num_rows, width)
         self._handle.call("update_deep", ctypes.byref(batch), *arrays, scale, ctypes.byref(step), *of_history)
@@ -210,23 +215,3 @@ class NativeTables(HostTables):
         l2_coef = self.spec.wide_l2_coef if table == WIDE else self.spec.l2_coef
         clip_value = self.spec.row_clip_value or math.inf
         return Step(learning_rate=rate, **settings, l2_coef=l2_coef, row_clip_value=clip_value)
-
-    def _history_until(self, step: int) -> Any:
-        """Return a pointer to the history of `adam` up to `step`, valid until the next one, or None."""
-        history, steps = self._history, slice(step + 1)  # the arrays have room for later steps
-        if history is None:
-            return None
-        arrays = (
-            address(history.rates[steps], np.float32, step + 1),
-            address(history.epsilons[steps], np.float32, step + 1),
-            address(history.rate_sums[steps], np.float64, step + 1),
-            address(history.beta2_powers[steps], np.float32, step + 1),
-        )
-        options = history.options
-        return ctypes.byref(History(step, *arrays, options.beta1, options.beta2, history.l2_coef, MOST_EXACT_STEPS))
-
-    def _means_until(self, step: int) -> Any:
-        """Return a pointer to the weights of running means up to `step`, valid until the next one."""
-        self._means.reach(step)
-        powers, rates = self._means.powers[: step + 1], self._means.rates[: step + 1]
-        return ctypes.byref(Means(step, address(powers, np.float64, step + 1), address(rates, np.float32, step + 1)))

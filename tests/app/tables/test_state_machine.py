@@ -27,7 +27,7 @@ from app.config.schedules import ConstantSchedule, CosineSchedule, PlateauSchedu
 from app.run.identity import data_identity
 from app.tables import optimizers
 from app.tables.interface import DEEP, WIDE, RowGradients
-from app.tables.native import tables as native_step
+from app.tables.native import history as native_step
 from app.tables.native.tables import NativeTables
 from app.tables.reference import ReferenceTables
 from app.training.learning_rates import learning_rates, table_learning_rates, table_spec

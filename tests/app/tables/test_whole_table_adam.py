@@ -10,8 +10,9 @@ from app.tables import optimizers
 from app.tables.checks import load_state
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, CaughtUpTable, RowGradients
-from app.tables.native import tables as native_step
-from app.tables.optimizers import MOST_EXACT_STEPS, StepHistory
+from app.tables.native import history as native_history
+from app.tables.native.history import NativeStepHistory
+from app.tables.optimizers import MOST_EXACT_STEPS, RunningMean, StepHistory
 from tests.app.tables.tables_of_spec import native_tables, reference_tables
 
 ROWS, WIDTH, STEPS = 40, 4, int(os.environ.get("ADAM_STEPS", "300"))
@@ -113,7 +114,7 @@ def test_native_is_the_reference_whatever_is_looked_up_before_an_update(
     isa, make_spec, assert_same_state, monkeypatch, width
 ):
     """The late rows that a lookup has computed are for the next update of this very batch alone."""
-    for module in (optimizers, native_step):
+    for module in (optimizers, native_history):
         monkeypatch.setattr(module, "MOST_EXACT_STEPS", 8)
     spec = make_spec(400, width, num_fields=2, l2_coef=L2, deep=OPTIONS)
     both = native_tables(spec, 2, deep=learning_rate), reference_tables(spec, deep=learning_rate)
@@ -146,3 +147,23 @@ def test_saved_rows_can_be_brought_to_the_newest_step(make_adam):
     rows = CaughtUpTable(saved, history).read("rows", slice(None))
     np.testing.assert_array_equal(rows, all_rows(tables)[saved.row_ids])
     assert (rows != saved.arrays["rows"]).any()
+
+
+@pytest.mark.parametrize("width", [1, 7, 8, 16, 17, 80])
+@pytest.mark.parametrize("with_means", [False, True])
+def test_rows_in_arrays_catch_up_to_the_same_bits_natively(isa, monkeypatch, width, with_means):
+    """Of rows up to date, never touched, and behind by less and by more than is taken one by one."""
+    for module in (optimizers, native_history):
+        monkeypatch.setattr(module, "MOST_EXACT_STEPS", 25)
+    rng = np.random.default_rng(width)
+    means = RunningMean(0.9) if with_means else None
+    last = rng.choice([0, 1, 59, 60, *range(60)], (400, 1)).astype(np.int32)
+    rows, first, mean = (rng.standard_normal((400, width)).astype(np.float32) for _ in range(3))
+    first[:50] *= np.float32(1e-37)  # below SMALLEST_MOMENT: 0 after a step
+    states = (rows, first, np.square(rng.standard_normal((400, width), np.float32)), *([mean] * with_means), last)
+    found, expected = (tuple(state.copy() for state in states) for _ in range(2))
+    StepHistory.of_steps(OPTIONS, L2, learning_rate, 60).catch_up(expected, means)
+    NativeStepHistory.of_steps(OPTIONS, L2, learning_rate, 60).catch_up(found, means)
+    for of_native, of_numpy in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(of_native, of_numpy)
+    assert (found[0] != rows).any(axis=1).sum() > 300

@@ -197,6 +197,14 @@ void host_tables_read_means(const HostTables* tables, const int64_t* row_ids, co
                              deep, wide, tables->spec.num_threads);
 }
 
+HostTablesStatus host_tables_catch_up(const HostTablesRowArrays* arrays, const HostTablesHistory* history,
+                                      const HostTablesMeans* means, int32_t num_threads) {
+  const host_tables::Kernels* const kernels = host_tables::choose_kernels();
+  if (kernels == nullptr) return HOST_TABLES_UNKNOWN_ISA;
+  kernels->catch_up_arrays(*arrays, *history, means, num_threads);
+  return HOST_TABLES_OK;
+}
+
 void host_tables_expand(const HostTables* tables, const HostTablesBatch* batch, const float* deep_rows,
                         const float* wide_rows, float* deep, float* wide) {
   tables->kernels.expand(*batch, tables->spec.embedding_dim, deep_rows, wide_rows, deep, wide,

@@ -102,6 +102,17 @@ typedef struct {
   const float* rates;    // of the mean at each step
 } HostTablesMeans;
 
+// Rows with Adam's moments and, where `means` is not null, their running means, [count, width] each, as after their
+// `last_steps` [count]; the means as before these.
+typedef struct {
+  int64_t count, width;
+  float* rows;
+  float* first_moments;
+  float* second_moments;
+  float* means;
+  const int32_t* last_steps;
+} HostTablesRowArrays;
+
 // A new handle with no row touched, in *tables; HOST_TABLES_NO_MEMORY or HOST_TABLES_UNKNOWN_ISA.
 HOST_TABLES_API HostTablesStatus host_tables_create(const HostTablesSpec* spec, HostTables** tables);
 HOST_TABLES_API void host_tables_destroy(HostTables* tables);
@@ -173,6 +184,12 @@ HOST_TABLES_API void host_tables_advance_means(HostTables* tables, const int32_t
 HOST_TABLES_API void host_tables_read_means(const HostTables* tables, const int64_t* row_ids, const int32_t* slots,
                                             int64_t count, const HostTablesHistory* history,
                                             const HostTablesMeans* means, float* scratch, float* deep, float* wide);
+
+// Takes the steps of `history` that rows missed, in place and without tables; with `means` up to the same step, which is
+// not null where the rows have means. HOST_TABLES_UNKNOWN_ISA: as of host_tables_create.
+HOST_TABLES_API HostTablesStatus host_tables_catch_up(const HostTablesRowArrays* arrays,
+                                                      const HostTablesHistory* history, const HostTablesMeans* means,
+                                                      int32_t num_threads);
 
 // A batch whose unique rows lie in another process. expand: deep_rows [U, D] and wide_rows [U] to deep [B, C * D] and
 // wide [B] (summed over positions in their order). sum_by_id: gradients of deep and wide to deep_sums [U, D] and

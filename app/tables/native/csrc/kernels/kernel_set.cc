@@ -7,7 +7,7 @@
 
 namespace host_tables::ISA {
 
-extern const Kernels kernels = {NAME_OF(ISA), initialize,  write_rows, lookup,    all_finite,    update_wide,
-                         update_deep,  expand,      sum_by_id,  advance_means, read_means};
+extern const Kernels kernels = {NAME_OF(ISA), initialize, write_rows, lookup,        all_finite, update_wide,
+                                update_deep,  expand,     sum_by_id,  advance_means, read_means, catch_up_arrays};
 
 }  // namespace host_tables::ISA

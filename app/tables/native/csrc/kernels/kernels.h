@@ -63,6 +63,10 @@ using ReadMeans = void(const Slots& slots, const InitialValues& initial, const s
                        const std::int32_t* row_slots, std::int64_t count, const HostTablesHistory* history,
                        const HostTablesMeans& means, float* scratch, float* deep, float* wide, int num_threads);
 
+// See host_tables_catch_up. Threads split the rows.
+using CatchUpArrays = void(const HostTablesRowArrays& arrays, const HostTablesHistory& history,
+                           const HostTablesMeans* means, int num_threads);
+
 struct Kernels {
   const char* isa;
   Initialize* initialize;
@@ -75,6 +79,7 @@ struct Kernels {
   SumById* sum_by_id;
   AdvanceMeans* advance_means;
   ReadMeans* read_means;
+  CatchUpArrays* catch_up_arrays;
 };
 
 // The widest set that this build has and this machine runs, or the one that the environment variable
@@ -94,6 +99,7 @@ Expand expand;
 SumById sum_by_id;
 AdvanceMeans advance_means;
 ReadMeans read_means;
+CatchUpArrays catch_up_arrays;
 
 }  // namespace ISA
 }  // namespace host_tables

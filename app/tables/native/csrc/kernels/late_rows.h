@@ -55,7 +55,7 @@ inline void catch_up_together(const LateRow* late, std::int64_t count, std::int6
   }
 }
 
-void catch_up_rows(LateRow* late, std::int64_t count, std::int64_t width, const HostTablesHistory& history) {
+inline void catch_up_rows(LateRow* late, std::int64_t count, std::int64_t width, const HostTablesHistory& history) {
   if (width > kNarrow) {  // the columns alone are chains enough
     for (const LateRow* row = late; row != late + count; ++row) {
       if (row->from != row->state) std::memcpy(row->state, row->from, static_cast<std::size_t>(3 * width) * sizeof(float));
@@ -84,7 +84,7 @@ inline bool is_late(const Slots& slots, std::int32_t slot, const HostTablesHisto
 
 // Of the unique ids begin ... end - 1, at most kIdsPerTask: the rows and moments after history.step of those that are
 // untouched or late, each at its place in `caught_up` [U, 3 * D]. The tables stay as they are.
-void catch_up_ids(const Slots& slots, const InitialValues& initial, const HostTablesBatch& batch,
+inline void catch_up_ids(const Slots& slots, const InitialValues& initial, const HostTablesBatch& batch,
                   const std::int32_t* row_slots, const HostTablesHistory& history, std::int64_t begin,
                   std::int64_t end, float* caught_up) {
   const std::int64_t width = slots.layout.embedding_dim;
@@ -115,7 +115,7 @@ void catch_up_ids(const Slots& slots, const InitialValues& initial, const HostTa
 }
 
 // The same of all unique ids; all threads come here together.
-void catch_up_batch(const Slots& slots, const InitialValues& initial, const HostTablesBatch& batch,
+inline void catch_up_batch(const Slots& slots, const InitialValues& initial, const HostTablesBatch& batch,
                     const std::int32_t* row_slots, const HostTablesHistory& history, float* caught_up) {
 #pragma omp for schedule(dynamic)
   for (std::int64_t begin = 0; begin < batch.num_unique; begin += kIdsPerTask) {
