@@ -61,8 +61,15 @@ class GrowingVocabulary:
     def __init__(self, folder: Path, count_bytes: int = 0) -> None:
         """Count the occurrences of values without ids over all parts in so many bytes. 0 counts in each part alone."""
         self.folder, self._earlier = folder, ValueSketch(count_bytes) if count_bytes else None
+        self.num_pending = 0  # values of the last part that have no id yet, if they are counted over all parts
         self.schema, self._options, _ = open_vocabulary(folder)
         self.encoder: RowEncoder = open_encoder(folder, with_labels=True)
+
+    @property
+    def num_in_use(self) -> int:
+        """Number of ids that stand for a value."""
+        of_owners = {self.schema.vocabulary_of(field.name): field.num_values for field in self.schema.categorical}
+        return sum(of_owners.values())
 
     def counts(self) -> dict[str, Any]:
         """Return the arrays of the counts of values without ids, {} if each part counts alone."""
@@ -105,6 +112,7 @@ class GrowingVocabulary:
         if num_new:
             self._add(fields, num_new)
         if self._earlier is not None:
+            self.num_pending = self._earlier.num_noted - num_new
             self._earlier.add()
         return num_new
 

@@ -57,6 +57,11 @@ class ValueSketch:
         self._noted.append((cells, counts))
         return counts + sum(_counts(half, cells) for half in self._halves)
 
+    @property
+    def num_noted(self) -> int:
+        """Number of values that were noted since `add`."""
+        return sum(len(counts) for _, counts in self._noted)
+
     def forget(self) -> None:
         """Forget what was noted since `add`."""
         self._noted.clear()

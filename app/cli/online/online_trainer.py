@@ -145,6 +145,8 @@ class OnlineTrainer(Trainer):
             return
         if line["new_values"]:
             part = self._with_new_ids(part)
+        line |= {"pending_values": self.vocabulary.num_pending, "expired_values": 0}
+        line["ids_in_use"] = self.vocabulary.num_in_use
         self._last = line | self._train_part(part)
         self.ledger = self.ledger.after(part, self.source.names(), self.options.keep)
         self.position = Position(self.position.step, self.position.epoch + 1, 0)

@@ -109,6 +109,8 @@ def test_each_row_is_trained_on_once_in_the_log_s_order(
     assert sizes[0] < sizes[1] < sizes[2] < sizes[3]
     new_values = [line["new_values"] for line in metrics_of(never_killed)]
     assert new_values == np.diff(sizes).tolist()
+    assert np.diff([line["ids_in_use"] for line in metrics_of(never_killed)]).tolist() == new_values[1:]
+    assert min(line["pending_values"] for line in metrics_of(never_killed)) > 0
     assert list(manifest.online["trained"]) == [part.name for part in parts[:3]]
 
 
