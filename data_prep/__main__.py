@@ -223,8 +223,8 @@ def _pre_check(command: argparse.Namespace, settings: list[str]) -> None:
     """Check the first rows of a log in seconds: what is wrong with it, and what to do."""
     from data_prep.checks.pre_check import pre_check, print_findings
 
-    options = read_options(overrides=settings, data_path=command.data)
-    findings = pre_check(command.input, command.rows, options.data, options.categorical_columns)
+    encoding = read_options(overrides=settings, data_path=command.data).encoding
+    findings = pre_check(command.input, command.rows, encoding.data, encoding.categorical_columns)
     print_findings(findings)
     if findings.wrong:
         raise ValueError(
@@ -234,11 +234,11 @@ def _pre_check(command: argparse.Namespace, settings: list[str]) -> None:
 
 def _download(command: argparse.Namespace, _: list[str]) -> None:
     """Download a data set's log, or resume a download."""
-    from data_prep.sources.download import accept_terms, download, read_download_options
+    from data_prep.sources.download import accept_terms, download, read_download_section
 
-    options = read_download_options(command.data)
-    accept_terms(options.terms, command.accept_terms)
-    print(download(options, command.output))
+    section = read_download_section(command.data)
+    accept_terms(section.terms, command.accept_terms)
+    print(download(section, command.output))
 
 
 def _prepare(command: argparse.Namespace, settings: list[str]) -> None:

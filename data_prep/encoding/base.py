@@ -14,7 +14,7 @@ from typing import Any
 from common import settings
 from data_prep.encoding.vocabulary import FieldVocabulary
 from data_prep.encoding.vocabulary_file import VocabularyReader
-from data_prep.options.columns import CategoricalColumn
+from data_prep.options.columns import CategoricalColumn, EncodingOptions
 from data_prep.options.kinds import Kind
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
@@ -42,8 +42,12 @@ class BaseVocabulary:
 
     folder: Path
     schema: Schema
-    columns: tuple[CategoricalColumn, ...]
+    encoding: EncodingOptions
     extends: bool = False  # with the values that are new in the log
+
+    @property
+    def columns(self) -> tuple[CategoricalColumn, ...]:
+        return self.encoding.categorical_columns
 
     def paths(self, since: int = 0) -> list[Path]:
         """Return the files of the vocabulary by rising ids: those whose first id is `since` or above."""
@@ -92,7 +96,7 @@ def read_base_vocabulary(
             "each value, new ones too, has one of a fixed number of ids; leave --extend out"
         )
     here = options.decisive()
-    found = BaseVocabulary(folder, schema, options.categorical_columns, extend)
+    found = BaseVocabulary(folder, schema, options.encoding, extend)
     written_as = found.log_format
     if written_as.fields != options.data.fields:
         raise ValueError(

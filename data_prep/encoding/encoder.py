@@ -71,6 +71,8 @@ class RowEncoder:
         names = [column.name for column in options.vocabularies]
         of_columns = [names.index(column.shares or column.name) for column in columns]
         self._vocabularies = np.repeat(of_columns, self.lengths)  # the vocabulary of each position
+        # Smaller ids of a prepared row are out of vocabulary, or those of numeric columns, which no row has.
+        self.first_own_id = len(numeric) + sum(layout.num_oov_ids for layout in lookup.layouts)
 
     @functools.cached_property
     def log_format(self) -> LogFormat:

@@ -29,8 +29,8 @@ def open_encoder(prepared: Path, with_labels: bool = False, vocabulary_size: int
     `vocabulary_size` the values that were added in place after so many ids are unknown.
     Raises FileNotFoundError if the folder is not a prepared one, ValueError if its schema.json is not readable.
     """
-    schema, options, base = open_vocabulary(prepared, vocabulary_size)
-    encoding = options.encoding if with_labels else options.encoding.without_label()
+    schema, _, base = open_vocabulary(prepared, vocabulary_size)
+    encoding = base.encoding if with_labels else base.encoding.without_label()
     with tempfile.TemporaryDirectory(prefix="vocabulary-") as folder:
         lookup = write_lookup_tables(base.fields(), Path(folder) / LOOKUP_FILE)
         _ = lookup.opened  # before the file is deleted

@@ -19,12 +19,14 @@ from common.memory import num_cores
 from data_prep.checks.rejects import check_statistics
 from data_prep.encoding.base import BaseVocabulary, read_base_vocabulary
 from data_prep.encoding.booleans import with_booleans
+from data_prep.encoding.encoder import RowEncoder
 from data_prep.encoding.fit import fit_vocabulary
 from data_prep.execution import memory_limit
 from data_prep.execution.pools import Pools
 from data_prep.execution.prepared_folder import WorkDir, new_folder, real_output, sync_files
 from data_prep.options.executor import ExecutorChoice
 from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.count import ChunkCounter
 from data_prep.pipeline.disk_space import (
     check_room,
     explain_full_disk,
@@ -153,7 +155,8 @@ def _make_files(
     )
     num_rows = statistics.num_lines - statistics.num_rejects
     check_room(work_dir.folder, least_bytes(num_rows, *_row_bytes(options)))
-    encoder = Encoder(numeric, vocabulary.lookup, vocabulary.ids_dtype, split, options, counts=is_only_pass)
+    rows = RowEncoder(numeric, vocabulary.lookup, vocabulary.ids_dtype, options.encoding)
+    encoder = Encoder(rows, ChunkCounter(split, options), counts=is_only_pass)
     blocks_folder = work_dir.work_folder if is_zoo else work_dir.folder
     whole_blocks = max(file_rows // options.block_rows, 1) * options.block_rows
     windows = Windows(options.seed, options.shuffle_window_rows, options.block_rows, whole_blocks)

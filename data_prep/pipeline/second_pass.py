@@ -5,21 +5,18 @@ Letters: n rows, C categorical columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.encoding.encoder import RowEncoder
-from data_prep.encoding.lookup_file import LookupTables
 from data_prep.execution.pieces import storable
 from data_prep.kernels.parsed import Chunk
-from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.count import ChunkCounter
-from data_prep.pipeline.split import TRAIN, SplitRule, assign_rows
+from data_prep.pipeline.split import TRAIN, assign_rows
 from data_prep.prepared.examples import Examples
-from data_prep.prepared.schema import NO_ID, SPLITS, NumericField
+from data_prep.prepared.schema import NO_ID, SPLITS
 from data_prep.statistics.statistics import ChunkCounts
 
 REST = "rest"  # the part of a chunk's result that is not rows of a split
@@ -44,31 +41,20 @@ class Encoder:
     With `counts` it is the only pass, which counts lines, rejects and missing values too.
     """
 
-    def __init__(
-        self,
-        numeric: Sequence[NumericField],
-        lookup: LookupTables,
-        dtype: str,
-        split: SplitRule,
-        options: PrepareOptions,
-        counts: bool,
-    ) -> None:
-        self._rows = RowEncoder(numeric, lookup, dtype, options.encoding)
-        self._split = split
-        self._counter = ChunkCounter(split, options)
+    def __init__(self, rows: RowEncoder, counter: ChunkCounter, counts: bool) -> None:
+        self._rows = rows
+        self._counter = counter
         self.counts = counts
-        # Smaller ids are those of numeric columns, which no row has, or out of vocabulary.
-        self._first_own_id = len(numeric) + sum(layout.num_oov_ids for layout in lookup.layouts)
 
     def encode(self, chunk: Chunk) -> dict[str, Examples | EncodedRest]:
         """Parse a chunk and encode its good lines: the rows of each split, and last the rest, under REST."""
         parsed, encoded = self._rows.encode(chunk)
         rows = parsed.rows
-        splits = assign_rows(self._split, rows, chunk.file.place)
+        splits = assign_rows(self._counter.split, rows, chunk.file.place)
         chosen = {name: np.flatnonzero(splits == index) for index, name in enumerate(SPLITS)}
         by_split = {name: encoded.take(of_split) for name, of_split in chosen.items()}
         ids = by_split["train"].ids
-        is_unknown = (ids < self._first_own_id) & (ids != NO_ID)
+        is_unknown = (ids < self._rows.first_own_id) & (ids != NO_ID)
         lengths = self._rows.lengths
         if ids.shape[1] > len(lengths):  # lists; reduceat would take two thirds of the counting's time without them
             is_unknown = np.logical_or.reduceat(is_unknown, np.cumsum(lengths) - lengths, axis=1)

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class DownloadOptions:
+class DownloadSection:
     """The section `download` of a data set's file."""
 
     file: str = ""
@@ -60,13 +60,13 @@ class Refused(Exception):
     """Raised if an address serves nothing, or another file: the next address is tried."""
 
 
-def read_download_options(data_path: Path) -> DownloadOptions:
+def read_download_section(data_path: Path) -> DownloadSection:
     """Read the section `download` of a data set's file. Raises ValueError if it names no addresses."""
-    section: Any = yaml_settings.read_yaml(data_path).get(DOWNLOAD_SECTION, {})
-    options = settings.merge(DownloadOptions(), section, where=f"{data_path}, {DOWNLOAD_SECTION}")
-    if not options.sources or not options.file:
+    content: Any = yaml_settings.read_yaml(data_path).get(DOWNLOAD_SECTION, {})
+    section = settings.merge(DownloadSection(), content, where=f"{data_path}, {DOWNLOAD_SECTION}")
+    if not section.sources or not section.file:
         raise ValueError(f"{data_path} does not name an address of its log (section {DOWNLOAD_SECTION})")
-    return options
+    return section
 
 
 def accept_terms(terms: str, accepted: bool) -> None:
@@ -80,14 +80,14 @@ def accept_terms(terms: str, accepted: bool) -> None:
         raise ValueError("the terms were not accepted; nothing was downloaded")
 
 
-def download(options: DownloadOptions, output: Path) -> Path:
+def download(section: DownloadSection, output: Path) -> Path:
     """Download the file to `output`, or into it if it is a folder. Return its path.
 
     Raises OSError if no address serves it or the disk is full. Received bytes are kept.
     """
-    path = output / options.file if output.is_dir() else output
+    path = output / section.file if output.is_dir() else output
     if path.exists():
-        found, sizes = path.stat().st_size, set(options.sources.values()) - {0}
+        found, sizes = path.stat().st_size, set(section.sources.values()) - {0}
         if sizes and path.is_file() and found not in sizes:
             raise OSError(
                 f"{path} exists, but has {found:,} bytes, expected {' or '.join(f'{size:,}' for size in sizes)}; "
@@ -98,10 +98,10 @@ def download(options: DownloadOptions, output: Path) -> Path:
     make_folder(path.parent)
     partial = path.with_name(f"{path.name}.partial")
     refusals = []
-    for address, size in options.sources.items():
+    for address, size in section.sources.items():
         try:
             _fetch(address, size, partial)
-            _check_content(partial, path.name, size, options.sha256)
+            _check_content(partial, path.name, size, section.sha256)
         except Refused as refusal:
             refusals.append(f"{address}: {refusal}")
             log.warning("%s", refusals[-1])

@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
 
+from data_prep.encoding.encoder import RowEncoder
 from data_prep.encoding.vocabulary import FieldVocabulary, write_lookup_tables
 from data_prep.kernels.parsed import MISSING, Chunk
 from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.count import ChunkCounter
 from data_prep.pipeline.first_pass import numeric_fields
 from data_prep.pipeline.second_pass import REST, Encoder
 from data_prep.pipeline.split import make_split
@@ -23,14 +25,18 @@ def lookup(tmp_path_factory):
     return write_lookup_tables(fields, tmp_path_factory.mktemp("lookup") / "lookup.bin")
 
 
+def make_encoder(numeric, lookup, options, num_lines):
+    counter = ChunkCounter(make_split(options, lambda: num_lines, None), options)
+    return Encoder(RowEncoder(numeric, lookup, "int32", options.encoding), counter, counts=False)
+
+
 def encode(lookup, line, transform, missing_indicator=True):
     options = PrepareOptions(
         numeric_transform=transform, missing_indicator=missing_indicator, train_fraction=1, valid_fraction=0,
         test_fraction=0,
     )  # fmt: skip
     numeric = numeric_fields(options, [STATISTICS] * 13)
-    encoder = Encoder(numeric, lookup, "int32", make_split(options, lambda: 0, None), options, counts=False)
-    return encoder.encode(Chunk(0, 1, line.encode() + b"\n"))["train"]
+    return make_encoder(numeric, lookup, options, 0).encode(Chunk(0, 1, line.encode() + b"\n"))["train"]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +82,7 @@ def test_a_chunk_s_parts_describe_its_rows(make_line, tmp_path):
     lookup = write_lookup_tables(fields, tmp_path / "lookup.bin")
     options = PrepareOptions(split="chronological", train_fraction=0.6, valid_fraction=0.2, test_fraction=0.2)
     numeric = numeric_fields(options, [STATISTICS] * 13)
-    encoder = Encoder(numeric, lookup, "int32", make_split(options, lambda: 5, None), options, counts=False)
+    encoder = make_encoder(numeric, lookup, options, 5)
     lines = [make_line("1", value="abcdef01"), make_line("1", value="00000013"), make_line("0", value="")]
     lines += [make_line("0", value="00000013"), make_line("1", value="00000013")]
     parts = encoder.encode(Chunk(0, 5, "".join(f"{line}\n" for line in lines).encode()))

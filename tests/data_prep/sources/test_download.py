@@ -9,7 +9,7 @@ import pytest
 
 from data_prep.__main__ import main
 from data_prep.sources import download as download_module
-from data_prep.sources.download import DownloadOptions, download
+from data_prep.sources.download import DownloadSection, download
 
 CONTENT = gzip.compress(bytes(range(256)) * 2000, compresslevel=0, mtime=0)
 SIZE = len(CONTENT)
@@ -71,9 +71,9 @@ def server_fixture(monkeypatch):
     server.server_close()
 
 
-def options_of(server, *words, size=SIZE, sha256=""):
+def section_of(server, *words, size=SIZE, sha256=""):
     sha256 = sha256 or ("" if size else SHA256)
-    return DownloadOptions("log.gz", "terms", {server.url(word): size for word in words}, sha256)
+    return DownloadSection("log.gz", "terms", {server.url(word): size for word in words}, sha256)
 
 
 def names(folder):
@@ -99,7 +99,7 @@ def names(folder):
     ],
 )
 def test_the_file_arrives_whole(tmp_path, server, words, size, asked):
-    path = download(options_of(server, *words, size=size), tmp_path)
+    path = download(section_of(server, *words, size=size), tmp_path)
     assert path == tmp_path / "log.gz"
     assert path.read_bytes() == CONTENT
     assert names(tmp_path) == ["log.gz"]
@@ -108,26 +108,26 @@ def test_the_file_arrives_whole(tmp_path, server, words, size, asked):
 
 def test_a_server_without_ranges_starts_over(tmp_path, server):
     with pytest.raises(OSError, match=r"whole-dead: .*, 5 times in a row"):
-        download(options_of(server, "whole-dead"), tmp_path)
-    assert download(options_of(server, "whole-good"), tmp_path).read_bytes() == CONTENT
+        download(section_of(server, "whole-dead"), tmp_path)
+    assert download(section_of(server, "whole-good"), tmp_path).read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize(("part", "asked"), [(100_000, [100_000]), (SIZE, []), (SIZE + 1, [0])])
 def test_a_part_is_resumed(tmp_path, server, part, asked):
     (tmp_path / "mine.gz.partial").write_bytes((CONTENT + b"x")[:part])
-    assert download(options_of(server, "good"), tmp_path / "mine.gz").read_bytes() == CONTENT
+    assert download(section_of(server, "good"), tmp_path / "mine.gz").read_bytes() == CONTENT
     assert [first for _, first in server.asked] == asked
     assert names(tmp_path) == ["mine.gz"]
 
 
 def test_a_part_that_is_the_whole_file_is_taken_by_its_checksum(tmp_path, server):
     (tmp_path / "log.gz.partial").write_bytes(CONTENT)
-    assert download(options_of(server, "good", size=0), tmp_path).read_bytes() == CONTENT
+    assert download(section_of(server, "good", size=0), tmp_path).read_bytes() == CONTENT
 
 
 def test_received_bytes_stay_for_the_next_command(tmp_path, server):
     with pytest.raises(OSError, match=r"dead: .*, 5 times in a row"):
-        download(options_of(server, "dead"), tmp_path)
+        download(section_of(server, "dead"), tmp_path)
     assert (tmp_path / "log.gz.partial").read_bytes() == CONTENT[:100_000]
 
 
@@ -145,24 +145,24 @@ def test_received_bytes_stay_for_the_next_command(tmp_path, server):
 )
 def test_another_file_is_refused(tmp_path, server, words, size, sha256, message):
     with pytest.raises(OSError, match=rf"(?s)no address served log.gz:\n.*{message}.*\nDownload it by hand"):
-        download(options_of(server, words, size=size, sha256=sha256), tmp_path)
+        download(section_of(server, words, size=size, sha256=sha256), tmp_path)
     assert names(tmp_path) == []
 
 
 def test_the_checksum_may_be_in_capitals(tmp_path, server):
-    assert download(options_of(server, "good", sha256=SHA256.upper()), tmp_path).exists()
+    assert download(section_of(server, "good", sha256=SHA256.upper()), tmp_path).exists()
 
 
 def test_no_server_no_room_and_no_curl_are_errors(tmp_path, server, monkeypatch):
     with pytest.raises(OSError, match=r"127.0.0.1:9/x: Failed to connect to 127.0.0.1 port 9.*, 5 times in a row"):
-        download(DownloadOptions("log.gz", "", {"http://127.0.0.1:9/x": 1}), tmp_path)
+        download(DownloadSection("log.gz", "", {"http://127.0.0.1:9/x": 1}), tmp_path)
     with monkeypatch.context() as full:
         full.setattr(download_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=1))
         with pytest.raises(OSError, match=rf"no room for log.gz.partial: {SIZE:,} more bytes needed in .*, 1 free"):
-            download(options_of(server, "good"), tmp_path)
+            download(section_of(server, "good"), tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="needs the program curl"):
-        download(options_of(server, "good"), tmp_path)
+        download(section_of(server, "good"), tmp_path)
 
 
 def test_https_is_never_left_for_another_protocol(tmp_path, monkeypatch):
@@ -171,7 +171,7 @@ def test_https_is_never_left_for_another_protocol(tmp_path, monkeypatch):
     (tmp_path / "curl").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     with pytest.raises(OSError, match=r"https://b.example/log.gz: refused"):
-        download(DownloadOptions("log.gz", "", {"https://b.example/log.gz": SIZE}), tmp_path)
+        download(DownloadSection("log.gz", "", {"https://b.example/log.gz": SIZE}), tmp_path)
     assert "--proto =https --proto-redir =https " in (tmp_path / "words").read_text()
 
 
@@ -186,13 +186,13 @@ def test_https_is_never_left_for_another_protocol(tmp_path, monkeypatch):
 )
 def test_a_file_that_could_not_be_checked_is_refused(sources, sha256, message):
     with pytest.raises(ValueError, match=message):
-        DownloadOptions("log.gz", "", sources, sha256)
+        DownloadSection("log.gz", "", sources, sha256)
 
 
 def test_another_file_of_the_name_stays(tmp_path, server):
     (tmp_path / "log.gz").write_bytes(CONTENT[:-1])
     with pytest.raises(OSError, match=rf"log.gz exists, but has {SIZE - 1:,} bytes, expected {SIZE:,};"):
-        download(options_of(server, "good"), tmp_path)
+        download(section_of(server, "good"), tmp_path)
     assert (tmp_path / "log.gz").read_bytes() == CONTENT[:-1]
 
 
@@ -224,9 +224,9 @@ def test_the_command_shows_the_terms_and_asks(tmp_path, server, data, capsys, mo
 
 
 def test_criteos_file_names_addresses(pytestconfig):
-    options = download_module.read_download_options(pytestconfig.rootpath / "configs" / "data" / "criteo.yaml")
+    options = download_module.read_download_section(pytestconfig.rootpath / "configs" / "data" / "criteo.yaml")
     assert options.file == "dac.tar.gz"
     assert "Criteo" in options.terms
     assert len(options.sources) >= 2
     with pytest.raises(ValueError, match=r"avazu.yaml does not name an address of its log"):
-        download_module.read_download_options(pytestconfig.rootpath / "configs" / "data" / "avazu.yaml")
+        download_module.read_download_section(pytestconfig.rootpath / "configs" / "data" / "avazu.yaml")
