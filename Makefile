@@ -183,6 +183,11 @@ $(VENV)/.bench-installed: $(VENV)/.installed
 bench: setup $(VENV)/.bench-installed  ## run all benchmarks, write their results: ARGS='--quick --only train_step'
 	$(RUN_PYTHON) -m benchmarks $(ARGS)
 
+.PHONY: rehearsal
+rehearsal: ROWS = 45840617
+rehearsal: setup  ## the whole way on a log of Criteo's size, or resume it: ROWS=45840617 -> rehearsal/
+	$(RUN_PYTHON) -m benchmarks.rehearsal rehearsal --rows $(ROWS) $(ARGS)
+
 .PHONY: clean
 clean:  ## remove caches and the demo; data, prepared folders, runs and .venv stay
 	rm -rf demo build .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import numpy as np
 
-from app.cli.baseline import Solver, fit, read_features
+from app.cli.baseline import MAX_ROWS, Solver, fit, read_features
 from app.evaluation.score_bins import sigmoid
+from data_prep.prepared.features import one_hot
+from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import read_schema
 
 
@@ -23,3 +26,20 @@ def probabilities_of(folder: Path, split: str) -> np.ndarray:
     schema = read_schema(folder)
     fitted = fit(folder, schema, max_rows=schema.splits["train"].rows)
     return sigmoid(fitted.logits(read_features(folder, schema, split)[0]))
+
+
+def main() -> None:
+    """Write the probabilities [rows] of the split test, in the order of the prepared folder."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("output", type=Path, help="an .npy file")
+    parser.add_argument("--max-rows", type=int, default=MAX_ROWS, help="training rows to fit to")
+    options = parser.parse_args()
+    schema = read_schema(options.folder)
+    fitted = fit(options.folder, schema, options.max_rows)
+    blocks = read_blocks(options.folder, schema, "test")
+    np.save(options.output, sigmoid(np.concatenate([fitted.logits(one_hot(rows, schema)) for rows in blocks])))
+
+
+if __name__ == "__main__":
+    main()

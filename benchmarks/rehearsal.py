@@ -1,0 +1,448 @@
+"""The whole way on a log of Criteo's size, from raw lines to a served model of the next day: `make rehearsal`.
+
+    python -m benchmarks.rehearsal FOLDER                     45,840,617 synthetic rows, 46 GB of disk, hours
+    python -m benchmarks.rehearsal FOLDER --rows 2000000      a trial
+    python -m benchmarks.rehearsal FOLDER --until export      the stages up to one; the others later
+    python -m benchmarks.rehearsal FOLDER --keep              write docs/results.md from FOLDER/rehearsal.json
+
+A stage that is done is in FOLDER/rehearsal.json and not run again; one that was stopped continues where its commands
+do. Each is made of the commands that a user types, whose output goes to FOLDER/rehearsal.log. rehearsal.html shows it.
+
+Seconds are by the wall clock, CPU seconds of all processes. Memory is the peak of the sum of the Pss of all processes
+of a stage. AUC "seen often" is that of test rows whose values all stood in 20 training rows or more: there the log's
+true probabilities can be reached. Logistic regression is fitted to --regression-rows training rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import itertools
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow.parquet as pq
+import yaml
+
+from benchmarks.accuracy.recipes import Test, read_test
+from benchmarks.harness.commands import ENVIRONMENT, OUTPUT_END, PROJECT
+from benchmarks.harness.results import replace_section
+from benchmarks.harness.timing import machine
+from benchmarks.preparation.prepare import stop_tree, tree_pss_mib
+from common.files import write_whole
+from common.html.charts import Axis, Bars, bar_chart
+from common.html.page import Part, Section, render_page
+from common.text import Unit, number_text
+from data_prep.prepared.data_files import row_numbers_file
+from data_prep.prepared.schema import read_schema
+
+CRITEO_ROWS = 45_840_617
+DAY_SHARE = 40  # the next day has one row for so many of the log
+BYTES_OF_ROW = 1000  # of log, two prepared folders, runs and bundles
+KILLS = (0.3, 0.7)  # of the steps of the training, each with SIGKILL
+SAVE_OFTEN = "checkpoint.every_minutes=5"
+REQUESTS = (1, 1, 1, 1, 10, 100, 1000)  # rows of each
+AUTO, CRITEO = PROJECT / "configs/auto.yaml", PROJECT / "configs/criteo.yaml"
+UNITS: dict[str, Unit] = {"seconds": "seconds", "cpu_seconds": "seconds", "peak_bytes": "bytes", "disk_bytes": "bytes"}
+
+
+class Rehearsal:
+    """The folder of a rehearsal: what its stages left, and what they found."""
+
+    def __init__(self, folder: Path, options: argparse.Namespace) -> None:
+        self.folder, self.options = folder, options
+        self.log, self.day = folder / "log/part-00000.txt", folder / "log/part-00001.txt"
+        self._path = folder / "rehearsal.json"
+        found = json.loads(self._path.read_text("utf-8")) if self._path.exists() else {}
+        if found and found["rows"] != options.rows:
+            raise SystemExit(f"error: {folder} holds a rehearsal of {found['rows']:,} rows; give --rows or another one")
+        self.content: dict[str, Any] = found or {"rows": options.rows, "machine": machine(), "stages": {}}
+
+    def run(self, *words: str | Path) -> None:
+        """Run `python -m …` in the folder. Raises SystemExit with the end of its output if it fails."""
+        process = self.start(*words)
+        if process.wait():
+            output = (self.folder / "rehearsal.log").read_text("utf-8", errors="replace")[-OUTPUT_END:]
+            raise SystemExit(f"{output}\nerror: python -m {' '.join(map(str, words))} ended with {process.returncode}")
+
+    def start(self, *words: str | Path) -> subprocess.Popen[bytes]:
+        """Start `python -m …` in the folder, and print it as one would type it."""
+        shown = f"python -m {' '.join(map(str, words))}".replace(f"{PROJECT}/", "").replace(f"{self.folder}/", "")
+        print(f"   {shown}", flush=True)
+        with (self.folder / "rehearsal.log").open("ab") as log:
+            command = [sys.executable, "-P", "-m", *map(str, words)]
+            return subprocess.Popen(command, cwd=self.folder, env=os.environ | ENVIRONMENT, stdout=log, stderr=log)
+
+    def stage(self, name: str, work: Callable[[Rehearsal], dict[str, Any]]) -> None:
+        """Do a stage that is not done yet, and note what it took and found."""
+        before = self.content["stages"].get(name, {})
+        if "seconds" in before:
+            return
+        print(f"== {name.replace('_', ' ')}", flush=True)
+        self._note(name, {"begun": True})
+        with metered() as taken:
+            found = work(self)
+        resumed = {"resumed": True} if before else {}  # what it took before it was stopped is not known
+        self._note(name, {**taken, **resumed, "found": found})
+        print(f"   {describe(self.content['stages'][name])}", flush=True)
+
+    def _note(self, name: str, content: dict[str, Any]) -> None:
+        self.content["stages"][name] = content
+        write_whole(self._path, json.dumps(self.content, indent=1) + "\n")
+
+
+@contextmanager
+def metered() -> Iterator[dict[str, float]]:
+    """Fill the result with what the processes that are started in the block take."""
+    taken, over, peak = dict[str, float](), threading.Event(), 0.0
+
+    def sample() -> None:
+        nonlocal peak
+        pause = 0.2
+        while not over.wait(pause):
+            start = time.perf_counter()
+            children = psutil.Process().children()
+            peak = max(peak, sum(tree_pss_mib(child.pid) for child in children) * 2**20)
+            pause = max(0.2, 10 * (time.perf_counter() - start))  # reading the Pss of gigabytes takes its time, too
+
+    sampler = threading.Thread(target=sample, daemon=True)
+    sampler.start()
+    start, before = time.perf_counter(), os.times()
+    try:
+        yield taken
+    finally:
+        over.set()
+        sampler.join()
+    now = os.times()
+    taken["seconds"] = time.perf_counter() - start
+    taken["cpu_seconds"] = now.children_user + now.children_system - before.children_user - before.children_system
+    taken["peak_bytes"] = peak
+
+
+def disk_bytes(path: Path) -> int:
+    """Return the bytes of a file, or of all files in a folder."""
+    return sum(each.stat().st_size for each in ([path] if path.is_file() else path.rglob("*")) if each.is_file())
+
+
+def synthesize(of: Rehearsal) -> dict[str, Any]:
+    """Make the log, and the rows after it as the log of the next day."""
+    rows = of.options.rows
+    shutil.rmtree(of.folder / "log", ignore_errors=True)
+    more = ("--rows", str(rows + rows // DAY_SHARE), "--part-rows", str(rows))
+    of.run("data_prep", "synthesize", "log", *more)
+    return {"disk_bytes": disk_bytes(of.folder / "log"), "rows": rows, "rows of the next day": rows // DAY_SHARE}
+
+
+def prepare(min_count: int) -> Callable[[Rehearsal], dict[str, Any]]:
+    """Return the stage that prepares the log with a `min_count`."""
+
+    def stage(of: Rehearsal) -> dict[str, Any]:
+        return _prepare(of, of.log, f"prepared-{min_count}", f"prepare.min_count={min_count}", "--config", AUTO)
+
+    return stage
+
+
+def _prepare(of: Rehearsal, log: Path, output: str, *more: str | Path) -> dict[str, Any]:
+    if not (of.folder / output).is_dir():
+        of.run("data_prep", "prepare", log, output, *more)
+    schema = read_schema(of.folder / output)
+    splits = {f"rows of {name}": split.rows for name, split in schema.splits.items()}
+    return {"disk_bytes": disk_bytes(of.folder / output), "ids": schema.vocabulary_size, **splits}
+
+
+def train(of: Rehearsal) -> dict[str, Any]:
+    """Train auto.yaml to its end. Kill it on the way, and start it again by the same command."""
+    run, again = of.folder / "auto", list[int]()
+    epochs = of.options.auto_epochs
+    command = ["app", "train", "--config", AUTO, "--dataset", "prepared-2", "--name", "auto", SAVE_OFTEN]
+    command += [f"train.epochs={epochs}"] if epochs else []
+    for share in KILLS:
+        process = of.start(*command)
+        while process.poll() is None and newest_step(run) < share * total_steps(run):
+            time.sleep(1)
+        if process.poll() is None:
+            stop_tree(process)
+            again.append(newest_step(run) - newest_checkpoint(run))
+            print(f"   killed at step {newest_step(run):,} of {total_steps(run):,.0f}", flush=True)
+    of.run(*command)
+    return {"disk_bytes": disk_bytes(run), "steps": newest_step(run), "steps taken again": again, **_valid(run)}
+
+
+def _valid(run: Path) -> dict[str, Any]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    rates = [line["samples_per_second"] for line in lines if "samples_per_second" in line]
+    valid = [line["auc"] for line in lines if line.get("split") == "valid"]
+    return {"samples/s, median": float(np.median(rates)), "AUC on valid, by evaluation": valid}
+
+
+def newest_step(run: Path) -> int:
+    """Return the last step of a run's metrics.jsonl, 0 if there is none yet."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(json.loads((run / "metrics.jsonl").read_text("utf-8").splitlines()[-1])["step"])
+    return 0
+
+
+def newest_checkpoint(run: Path) -> int:
+    """Return the step of a run's newest whole checkpoint, 0 if there is none yet."""
+    manifests = (run / "checkpoints").glob("step-*/manifest.json")
+    return max((int(path.parent.name.removeprefix("step-")) for path in manifests), default=0)
+
+
+def total_steps(run: Path) -> float:
+    """Return the steps of a run of auto.yaml, infinity before it has begun."""
+    with suppress(OSError):
+        config = yaml.safe_load((run / "config.yaml").read_text("utf-8"))
+        return float(config["wide_optimizer"]["schedule"]["decay_steps"])
+    return float("inf")
+
+
+def evaluate(of: Rehearsal) -> dict[str, Any]:
+    """Evaluate the best checkpoint on test."""
+    of.run("app", "evaluate", "--run", "auto")
+    (path,) = (of.folder / "auto/evaluations").glob("test-*.json")
+    return {"AUC on test": json.loads(path.read_text("utf-8"))["metrics"]["auc"]}
+
+
+def regression(of: Rehearsal) -> dict[str, Any]:
+    """Fit logistic regression to the same rows, or as many of them as memory has room for."""
+    rows = str(of.options.regression_rows)
+    of.run("benchmarks.peers.logistic_regression", "prepared-2", "regression.npy", "--max-rows", rows)
+    test = read_test(of.folder / "prepared-2", read_schema(of.folder / "prepared-2"))
+    assert test.truth is not None
+    return {
+        "logistic regression": test.judge(np.load(of.folder / "regression.npy")),
+        "best possible": test.judge(test.truth),
+    }
+
+
+def export(of: Rehearsal) -> dict[str, Any]:
+    """Export the best checkpoint as a bundle, whose scores are those of the training code."""
+    (of.folder / "bundles").mkdir(exist_ok=True)
+    of.run("app", "export", "auto", "bundles/1", "--overwrite")
+    return {"disk_bytes": disk_bytes(of.folder / "bundles/1")}
+
+
+def predict(of: Rehearsal) -> dict[str, Any]:
+    """Score the raw lines of the split test, and compare the scores with the log's truth."""
+    numbers = np.load(of.folder / "prepared-2" / row_numbers_file("test"))
+    order = np.argsort(numbers, kind="stable")
+    test = read_test(of.folder / "prepared-2", read_schema(of.folder / "prepared-2"))
+    if not (of.folder / "scores.parquet").exists():
+        write_lines(of.log, numbers[order], of.folder / "test.txt")
+        of.run("app.cli.predict", "bundles/1", "test.txt", "scores.parquet")
+    scores = read_scores(of.folder / "scores.parquet")
+    assert test.truth is not None
+    in_order = Test(test.labels[order], test.often[order], test.truth[order])
+    return {"rows": len(scores), "auto": in_order.judge(scores)}
+
+
+def write_lines(log: Path, numbers: np.ndarray, path: Path) -> None:
+    """Write the lines of a log with these numbers [n], rising from 0, to a file."""
+    wanted = np.zeros(numbers.max() + 1, bool)
+    wanted[numbers] = True
+    with log.open("rb") as source, path.open("wb") as target:
+        target.writelines(itertools.compress(source, wanted.tobytes()))
+
+
+def read_scores(path: Path) -> np.ndarray:
+    """Return the scores [n] of a file that `predict` wrote."""
+    scores: np.ndarray = pq.read_table(path, columns=["score"])["score"].to_numpy()
+    return scores
+
+
+def serve(of: Rehearsal) -> dict[str, Any]:
+    """Serve the bundle: it answers with the scores that predict wrote."""
+    return compare_served(of, "bundles/1", of.folder / "test.txt", of.folder / "scores.parquet")
+
+
+def compare_served(of: Rehearsal, bundle: str, log: Path, scores: Path) -> dict[str, Any]:
+    """Ask a service for the scores of a log's first rows. Raises SystemExit if one differs from those of `scores`."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    expected, start = read_scores(scores), time.perf_counter()
+    process = of.start("app.cli.serve", bundle, "--port", str(port))
+    try:
+        while not answer(port, "/v2/health/ready"):
+            if process.poll() is not None:
+                raise SystemExit(f"error: the service ended with {process.returncode}; see {of.folder}/rehearsal.log")
+            time.sleep(0.05)
+        ready, first = time.perf_counter() - start, 0
+        with log.open("rb") as lines:
+            for rows in REQUESTS:
+                body = b"".join(itertools.islice(lines, rows))
+                served = json.loads(answer(port, "/v1/score", body))["scores"]
+                if not np.array_equal(np.float32(served), np.float32(expected[first : first + len(served)])):
+                    raise SystemExit(f"error: {bundle} serves other scores than predict wrote for rows from {first:,}")
+                first += len(served)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+    return {"seconds until ready": ready, "rows that are predict's": first}
+
+
+def answer(port: int, path: str, body: bytes | None = None) -> bytes:
+    """Return the service's answer to lines of a log, b"" as long as it gives none."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, {"content-type": "text/plain"})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as reply:  # noqa: S310
+            return bytes(reply.read()) or b"ready"
+    except OSError:
+        if body is not None:
+            raise
+        return b""
+
+
+def next_day(of: Rehearsal) -> dict[str, Any]:
+    """Give the next day's new values ids, go on training from the model, and publish the change as a delta."""
+    ids = read_schema(of.folder / "prepared-2").vocabulary_size
+    more = ("--vocabulary", "prepared-2", "--extend", "--config", AUTO)
+    found = _prepare(of, of.day, "prepared-day", *more)
+    warm = ("--name", "day", "train.epochs=1", "train.init_from=auto")
+    of.run("app", "train", "--config", AUTO, "--dataset", "prepared-day", *warm)
+    shutil.rmtree(of.folder / "bundles/2", ignore_errors=True)
+    of.run("app", "export", "day", "bundles/2", "--delta-from", "bundles/1")
+    with of.day.open("rb") as lines, (of.folder / "day.txt").open("wb") as target:
+        target.writelines(itertools.islice(lines, sum(REQUESTS)))
+    of.run("app.cli.predict", "bundles/2", "day.txt", "day.parquet", "--overwrite")
+    test = read_test(of.folder / "prepared-day", read_schema(of.folder / "prepared-day"))
+    return {
+        "new values": found["ids"] - ids,
+        "AUC on its valid rows, before and after": _valid(of.folder / "day")["AUC on valid, by evaluation"],
+        "best possible on its test rows": {} if test.truth is None else {"all": test.judge(test.truth)["all"]},
+        "bytes of the delta": disk_bytes(of.folder / "bundles/2"),
+        **compare_served(of, "bundles", of.folder / "day.txt", of.folder / "day.parquet"),
+    }
+
+
+def criteo(of: Rehearsal) -> dict[str, Any]:
+    """Train configs/criteo.yaml one epoch, or --criteo-steps of it, and evaluate it on test."""
+    run, steps = of.folder / "criteo", of.options.criteo_steps
+    more = ("--name", "criteo", "train.epochs=1", f"train.steps={steps}", "device.precision=auto")
+    of.run("app", "train", "--config", CRITEO, "--dataset", "prepared-10", *more)
+    of.run("app", "evaluate", "--run", "criteo")
+    (path,) = (run / "evaluations").glob("test-*.json")
+    precision = yaml.safe_load((run / "config.yaml").read_text("utf-8"))["device"]["precision"]
+    auc = json.loads(path.read_text("utf-8"))["metrics"]["auc"]
+    of_run = {"steps": newest_step(run), "precision": precision, "AUC on test": auc}
+    return {"disk_bytes": disk_bytes(run), **of_run, **_valid(run)}
+
+
+STAGES: dict[str, Callable[[Rehearsal], dict[str, Any]]] = {
+    "synthesize": synthesize,
+    "prepare_2": prepare(2),
+    "train": train,
+    "evaluate": evaluate,
+    "export": export,
+    "predict": predict,
+    "serve": serve,
+    "next_day": next_day,
+    "regression": regression,
+    "prepare_10": prepare(10),
+    "criteo": criteo,
+}
+
+
+def describe(stage: dict[str, Any]) -> str:
+    """Return what a stage took and found as a line."""
+    took = [f"{number_text(stage[name], UNITS[name])} {word}" for name, word in TOOK if name in stage]
+    found = [f"{name} {shown(value)}" for name, value in stage["found"].items() if name != "disk_bytes"]
+    return ", ".join([*took, *found])
+
+
+TOOK = (("seconds", ""), ("cpu_seconds", "of CPU"), ("peak_bytes", "of memory"))
+
+
+def shown(value: Any) -> str:
+    """Return something that a stage found as text: a number, several, or figures by test set."""
+    if isinstance(value, dict):
+        return "; ".join(f"{name}: {of['auc']:.4f} AUC, {of['log_loss']:.4f} log loss" for name, of in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(shown, value)) or "none"
+    return value if isinstance(value, str) else number_text(value)
+
+
+def rows_of(content: dict[str, Any]) -> list[list[str]]:
+    """Return the table of the stages that are done: a row of text each."""
+    rows = []
+    for name, stage in content["stages"].items():
+        if "seconds" in stage:
+            disk = {"disk_bytes": stage["found"].get("disk_bytes")}
+            took = [number_text((stage | disk)[key], unit) for key, unit in UNITS.items()]
+            found = [f"{word}: {shown(value)}" for word, value in stage["found"].items() if word != "disk_bytes"]
+            stopped = " (from where it was stopped)" if "resumed" in stage else ""
+            rows.append([name.replace("_", " ") + stopped, *took, "; ".join(found)])
+    return rows
+
+
+COLUMNS = ("stage", "seconds", "CPU seconds", "peak memory", "on disk", "found")
+
+
+def page(content: dict[str, Any]) -> str:
+    """Return the page that shows a rehearsal."""
+    done = {name: stage for name, stage in content["stages"].items() if "seconds" in stage}
+    names = [name.replace("_", " ") for name in done]
+    charts = [
+        bar_chart(title, names, [Bars("", [stage[key] for stage in done.values()])], Axis("", UNITS[key]))
+        for title, key in (("CPU time", "cpu_seconds"), ("Peak memory of all processes", "peak_bytes"))
+    ]
+    table = Part("table", [(name, "text") for name in COLUMNS], rows_of(content))
+    where = f"{content['machine']['processor']}, {content['machine']['cores']} cores"
+    subtitle = f"{content['rows']:,} synthetic rows in Criteo's form; {where}, commit {content['machine']['commit']}"
+    return render_page("Rehearsal", subtitle, [], [Section("Stages", Part("charts", charts), table)])
+
+
+def section(content: dict[str, Any]) -> str:
+    """Return the section of docs/results.md."""
+    lines = [COLUMNS, ("---",) * len(COLUMNS), *rows_of(content)]
+    of, today = content["machine"], datetime.datetime.now(datetime.UTC).date()
+    command = f"`make rehearsal ROWS={content['rows']}`; {today}, {of['processor']}, {of['cores']} cores"
+    return "\n".join([f"{command}\n", *(f"| {' | '.join(cells)} |" for cells in lines)])
+
+
+def main(words: list[str] | None = None) -> None:
+    """Do the stages that are not done, and draw the page after each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rows", type=int, default=CRITEO_ROWS)
+    parser.add_argument("--until", choices=tuple(STAGES), default=tuple(STAGES)[-1])
+    parser.add_argument("--regression-rows", type=int, default=2_000_000)
+    parser.add_argument("--auto-epochs", type=int, default=0, help="0: those that auto.yaml finds")
+    parser.add_argument("--criteo-steps", type=int, default=0, help="0: the whole epoch")
+    parser.add_argument("--keep", action="store_true", help="write the section of docs/results.md, and run nothing")
+    options = parser.parse_args(words)
+    folder = options.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    rehearsal = Rehearsal(folder, options)
+    free, needed = shutil.disk_usage(folder).free + disk_bytes(folder), BYTES_OF_ROW * options.rows
+    if free < needed:
+        wanted, found = number_text(needed, "bytes"), number_text(free, "bytes")
+        raise SystemExit(f"error: {options.rows:,} rows take {wanted} in {folder}, of which {found} are free or there")
+    if options.keep:
+        summary = PROJECT / "docs/results.md"
+        text = replace_section(summary.read_text("utf-8"), "rehearsal", "The whole log", section(rehearsal.content))
+        summary.write_text(text, "utf-8")
+        return
+    names = list(STAGES)
+    for name in names[: names.index(options.until) + 1]:
+        rehearsal.stage(name, STAGES[name])
+        write_whole(folder / "rehearsal.html", page(rehearsal.content))
+    print(f"== done: {folder / 'rehearsal.html'}")
+
+
+if __name__ == "__main__":
+    main()
