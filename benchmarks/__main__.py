@@ -134,6 +134,7 @@ BENCHMARKS = {
             "swaps": "Swaps of served models",
         }.items()
     },
+    "online": Benchmark("Training online", "benchmarks.online", (), ("--quick",)),
     "fbgemm": Benchmark("FBGEMM's tables", "benchmarks.peers.fbgemm_tables", (), ("--quick",)),
 }
 

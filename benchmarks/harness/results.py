@@ -329,6 +329,18 @@ TARGETS = (
     Target("predict over 1 / (1/tower + 1/encoding), of one core", "≥", 0.7, figure("scoring", "over_parts")),
     Target("predict as a command on all cores: × PyTorch + pandas", "≥", 4, figure("scoring", "all_cores", "ratio")),
     Target("one raw row scored in process: ms of its thread, median", "≤", 0.3, figure("scoring", "one_row_cpu_ms")),
+    Target(
+        "online: share of what retrains gain in AUC on a log that drifts", "≥", 0.75, figure("online", "drift", "share")
+    ),
+    Target("online: its processor time over theirs", "≤", 0.05, figure("online", "drift", "cpu_share")),
+    Target(
+        "online: its processor time over that of a retrain after each part, interpolated",
+        "≤",
+        0.05,
+        figure("online", "drift", "cpu_share_as_fresh"),
+    ),
+    Target("online: seconds from a closed part of 100,000 rows to served, p95", "≤", 5, figure("online", "lag", "p95")),
+    Target("online: the same time at a vocabulary of 5 M over 10⁵", "≤", 1.3, figure("online", "lag", "growth")),
     Target("growth, tables: time at V = 10⁸ over 10⁵", "≤", 1.5, vocabulary_growth),
     Target("growth, batch: time a row at 65,536 over 16,000", "≤", 1.1, batch_growth),
 )

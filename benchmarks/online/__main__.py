@@ -1,0 +1,163 @@
+"""Train online on the parts of a log that drifts and of real rows: AUC gained, processor time, seconds until served.
+
+    python -m benchmarks.online [--questions drift real lag] [--work FOLDER]
+
+drift: a synthetic log that drifts, a day a part. `online` beside the frozen model and retrains from scratch on all rows
+so far, by `configs/auto.yaml`. Processor time is user and system time of whole commands: `prepare` and `train` of the
+retrains after each fifth part, the last included, and one `online --once` over all parts, with its start, scores,
+checkpoints and bundles.
+real: the rows in the folder CRITEO_ROWS in time order, the first half before the first part.
+lag: from the rename of a part into the folder until a request is answered by its weights; the same parts at a small and
+a large vocabulary, in turn.
+
+What is in --work is not done again, so an interrupted comparison goes on. A new folder is removed at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.harness.commands import PROJECT
+from benchmarks.harness.timing import machine
+from benchmarks.online.gain import Stream, drifting, real_rows
+from benchmarks.online.lag import compare, make_run
+from data_prep.sources.drift import Drift
+from data_prep.sources.synthetic import synthesize
+
+DATA = PROJECT / "configs/data/drift.yaml"
+EVERY = 5  # parts, after which a model is trained from scratch
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured."""
+
+    part_rows: int = 100_000
+    num_parts: int = 20
+    num_warm: int = 20  # parts before the first one
+    real_rows: int = 2500
+    lag_warm: int = 2  # parts that the runs of `lag` are trained on
+    lag_parts: int = 21
+    vocabularies: tuple[int, ...] = (0, 5_000_000)  # at least
+
+
+QUICK = Sizes(5000, 10, 10, 10_000, 2, 3, (0, 100_000))
+
+
+def drift(folder: Path, sizes: Sizes, seed: int) -> dict[str, Any]:
+    """Print the AUC of each part, and what it cost."""
+    every = min(EVERY, sizes.num_parts // 2)
+    result = drifting(Stream(_drifting_log(folder, sizes, seed), sizes.num_warm, DATA, folder / "run"), every)
+    print(f"== a log that drifts, seed {seed}: AUC of each part, which no model has seen")
+    names = ("frozen", "online", "retrained", "best")
+    print(f"{'':20} {' '.join(f'{name:>9}' for name in names)}")
+    for line in [*result["parts"], {"part": f"mean from part {every + 1} on", **result["means"]}]:
+        print(
+            f"{line['part']:20} {' '.join(f'{line[name]:9.4f}' if name in line else f'{chr(45):>9}' for name in names)}"
+        )
+    print(
+        f"of what a retrain after every {every} parts gains over the frozen model, online gains {result['share']:.1%}"
+    )
+    online, retrains = result["online_cpu_seconds"], result["retrain_cpu_seconds"]
+    each = ", ".join(f"{seconds:.0f} after part {after}" for after, seconds in retrains.items())
+    print(
+        f"processor time: online {online:.1f} s, {online / sizes.num_parts:.2f} a part; retrains {each}: "
+        f"{result['cpu_share']:.1%}. Of a retrain after each part, whose time is interpolated: "
+        f"{result['cpu_share_as_fresh']:.1%}"
+    )
+    return result
+
+
+def real(folder: Path, sizes: Sizes, seed: int) -> dict[str, Any]:
+    """Print how far online is above the frozen model on real rows."""
+    del seed
+    log, parts = Path(os.environ["CRITEO_ROWS"]) / "train.txt", folder / "real-log"
+    parts.mkdir(exist_ok=True)
+    with log.open("rb") as rows:
+        for number in itertools.count():
+            if not (lines := list(itertools.islice(rows, sizes.real_rows))):
+                break
+            (parts / f"part-{number:05}.txt").write_bytes(b"".join(lines))
+    files = sorted(parts.glob("*.txt"))
+    run = folder / "real-run"
+    run.mkdir(exist_ok=True)
+    result = real_rows(Stream(files, len(files) // 2, None, run))
+    found, means = result["difference"], result["means"]
+    rows_interval, clusters = (
+        f"{low:+.4f} … {high:+.4f}" for low, high in (found["rows_interval"], found["clusters_interval"])
+    )
+    print(
+        f"== real rows, {result['parts']} parts of {sizes.real_rows:,}: online {means['online']:.4f}, "
+        f"frozen {means['frozen']:.4f}"
+    )
+    print(f"online - frozen {found['mean']:+.4f}   rows drawn anew {rows_interval}; parts as well {clusters}")
+    return result
+
+
+def lag(folder: Path, sizes: Sizes, seed: int) -> dict[str, Any]:
+    """Print the seconds from a closed part to an answer by its weights."""
+    files = _drifting_log(folder, sizes, seed)
+    folders = [folder / f"lag-{number}" for number in range(len(sizes.vocabularies))]
+    for each, vocabulary in zip(folders, sizes.vocabularies, strict=True):
+        make_run(each, files[: sizes.lag_warm], DATA, vocabulary)
+    found = compare(folders, files[sizes.lag_warm :][: sizes.lag_parts])
+    print(f"== parts of {sizes.part_rows:,} rows: seconds from closed to served")
+    results = []
+    for online in found:
+        low, median, p95 = np.quantile(online.seconds, [0.05, 0.5, 0.95])
+        print(
+            f"vocabulary {online.vocabulary:9,}: median {median:.2f}, 5 of 100 below "
+            f"{low:.2f}, 5 above {p95:.2f}, {len(online.seconds)} parts"
+        )
+        results.append({"vocabulary": online.vocabulary, "seconds": online.seconds, "median": median, "p95": p95})
+    ratio = results[-1]["median"] / results[0]["median"]
+    print(f"the large vocabulary over the small one: {ratio:.2f}")
+    return {"vocabularies": results, "p95": max(result["p95"] for result in results), "growth": ratio}
+
+
+def _drifting_log(folder: Path, sizes: Sizes, seed: int) -> Sequence[Path]:
+    log = folder / f"log-{seed}"
+    if not log.is_dir():
+        rows = (sizes.num_warm + sizes.num_parts) * sizes.part_rows
+        synthesize(log, rows, seed, drift=Drift(seed, sizes.part_rows), part_rows=sizes.part_rows)
+    return sorted(log.glob("*.txt"))
+
+
+QUESTIONS = {"drift": drift, "real": real, "lag": lag}
+
+
+def main() -> None:
+    """Measure, and print a last line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--questions", nargs="+", choices=tuple(QUESTIONS), default=tuple(QUESTIONS))
+    parser.add_argument("--seed", type=int, default=11, help="of the log that drifts (%(default)s)")
+    parser.add_argument("--work", type=Path, help="folder that is kept (a new one, removed)")
+    parser.add_argument("--quick", action="store_true", help="small sizes")
+    options = parser.parse_args()
+    result: dict[str, Any] = {"machine": machine(), "arguments": {"seed": options.seed}}
+    with ExitStack() as stack:
+        folder = options.work or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = folder.resolve()
+        for each in ("", "run"):
+            (folder / each).mkdir(parents=True, exist_ok=True)
+        for name in options.questions:
+            if name == "real" and "CRITEO_ROWS" not in os.environ:
+                print("== real rows: left out, as CRITEO_ROWS names no folder with train.txt")
+                continue
+            result[name] = QUESTIONS[name](folder, QUICK if options.quick else Sizes(), options.seed)
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

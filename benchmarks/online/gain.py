@@ -1,0 +1,159 @@
+"""What an online run gains over a model that stands still, beside retrains from scratch, and at what processor time.
+
+Every model is scored as its bundle, on a part that it has not seen. Letters: n rows of a part.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.scoring.predictor import Predictor
+from benchmarks.accuracy.paired_auc import Difference, Group, RankedScores, differences
+from benchmarks.harness.commands import PROJECT, remembered, run_command
+from data_prep.prepared.truth import area_under_curve, read_truth, truth_path
+
+AUTO = PROJECT / "configs/auto.yaml"
+ALL_ROWS = [f"prepare.{split}_fraction={share}" for split, share in (("train", 1), ("valid", 0), ("test", 0))]
+REPLICATES = 500
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A log in files of the same order as its rows, the first `num_warm` of which are there before the first part."""
+
+    files: Sequence[Path]
+    num_warm: int
+    data: Path | None  # description of the columns, None for Criteo's
+    folder: Path  # for everything that is made of it
+
+    @property
+    def parts(self) -> Sequence[Path]:
+        return self.files[self.num_warm :]
+
+    def train(self, num_parts: int) -> tuple[Path, float]:
+        """Train auto.yaml on all rows before part `num_parts`. Return its run and the seconds of processor time."""
+        name = f"after-{num_parts}"
+        seconds = remembered(self.folder / f"{name}.json", lambda: cpu_seconds(lambda: self._train(name, num_parts)))
+        return self.folder / name, seconds
+
+    def _train(self, name: str, num_parts: int) -> None:
+        log = self.folder / f"{name}-log"
+        link_files(self.files[: self.num_warm + num_parts], log)
+        of_log = ["--config", str(AUTO), *(["--data", str(self.data)] if self.data else []), *ALL_ROWS]
+        prepared = f"{name}-prepared"
+        run_command("data_prep", "prepare", str(log), prepared, *of_log, "--overwrite", folder=self.folder)
+        words = ["--config", str(AUTO), "--dataset", prepared, "--name", name]
+        run_command("app", "train", *words, folder=self.folder)
+
+    def bundle_of(self, run: Path) -> Predictor:
+        """Return the bundle of a run, which is exported unless it is there."""
+        if not (bundle := self.folder / f"{run.name}-bundle").is_dir():
+            run_command("app", "export", str(run), str(bundle), folder=self.folder)
+        return Predictor.open(bundle, num_threads=2)
+
+    def go_on_online(self, run: Path) -> tuple[list[Predictor], float]:
+        """Run `online` over the parts. Return the bundles before each part and after the last, and its seconds of
+        processor time.
+        """
+        link_files(self.parts, self.folder / "parts")
+        words = ["parts", "--from", run.name, "--serve", "bundles", "--once", "--keep", "0"]
+        seconds = remembered(
+            self.folder / "online.json",
+            lambda: cpu_seconds(lambda: run_command("app", "online", *words, folder=self.folder)),
+        )
+        bundles = sorted((self.folder / "bundles").glob("step-*"))
+        if len(bundles) != len(self.parts) + 1:
+            raise SystemExit(f"{len(bundles) - 1} of {len(self.parts)} parts have a bundle; look at {self.folder}")
+        return [Predictor.open(bundle, num_threads=2) for bundle in bundles], seconds
+
+
+def cpu_seconds(run: Callable[[], object]) -> float:
+    """Return the user and system time of the processes that a function starts and waits for, and of theirs."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    run()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def link_files(files: Sequence[Path], folder: Path) -> None:
+    """Make a folder that has just these files."""
+    folder.mkdir(exist_ok=True)
+    for file in files:
+        if not (link := folder / file.name).exists():
+            link.symlink_to(file.resolve())
+
+
+def labels_of(part: Path) -> np.ndarray:
+    """Return the labels [n] of a part, its first column, bool."""
+    return np.array([line.startswith(b"1") for line in part.read_bytes().splitlines()])
+
+
+def logits_of(model: Predictor, part: Path) -> np.ndarray:
+    """Return a model's logits [n] of a part."""
+    return np.asarray(model.logits(part.read_bytes().splitlines()))
+
+
+def drifting(stream: Stream, every: int) -> dict[str, Any]:
+    """Compare `online` with retrains after every so many parts, by AUC on the parts after the first retrain.
+
+    A retrain is scored on the parts until the next one.
+    """
+    num_parts = len(stream.parts)
+    warm, _ = stream.train(0)
+    frozen, (online, online_seconds) = stream.bundle_of(warm), stream.go_on_online(warm)
+    retrains = {after: stream.train(after) for after in range(every, num_parts + 1, every)}
+    lines = []
+    for number, part in enumerate(stream.parts):
+        labels, truth = labels_of(part), truth_path(part)
+        models = {"frozen": frozen, "online": online[number]}
+        if number >= every:
+            models["retrained"] = stream.bundle_of(retrains[number // every * every][0])
+        aucs = {name: area_under_curve(logits_of(model, part), labels) for name, model in models.items()}
+        best = area_under_curve(read_truth(truth, np.arange(len(labels)))[0], labels)
+        lines.append({"part": part.name, "rows": len(labels), **aucs, "best": best})
+    judged = lines[every:]
+    means = {
+        name: float(np.mean([line[name] for line in judged])) for name in ("frozen", "online", "retrained", "best")
+    }
+    seconds = {after: of_retrain for after, (_, of_retrain) in retrains.items()}
+    # A retrain after each part was not measured: between those that were, its seconds grow with its rows.
+    every_part = float(np.interp(np.arange(1, num_parts + 1), list(seconds), list(seconds.values())).sum())
+    return {
+        "parts": lines,
+        "means": means,
+        "share": (means["online"] - means["frozen"]) / (means["retrained"] - means["frozen"]),
+        "online_cpu_seconds": online_seconds,
+        "retrain_cpu_seconds": seconds,
+        "cpu_share": online_seconds / sum(seconds.values()),
+        "cpu_share_as_fresh": online_seconds / every_part,
+    }
+
+
+def real_rows(stream: Stream) -> dict[str, Any]:
+    """Compare `online` with the model of the beginning, paired by row."""
+    warm, _ = stream.train(0)
+    frozen, (online, _) = stream.bundle_of(warm), stream.go_on_online(warm)
+    groups = [
+        Group(labels_of(part), {"online": logits_of(model, part)[None], "frozen": logits_of(frozen, part)[None]})
+        for part, model in zip(stream.parts, online[:-1], strict=True)
+    ]
+    (difference,) = differences(groups, "online", ("frozen",), REPLICATES, seed=1)
+    aucs = {
+        name: float(
+            np.mean(
+                [RankedScores(group.scores[name][0], group.labels).auc(np.ones(len(group.labels))) for group in groups]
+            )
+        )
+        for name in ("online", "frozen")
+    }
+    return {"means": aucs, "difference": _plain(difference), "parts": len(groups)}
+
+
+def _plain(difference: Difference) -> dict[str, Any]:
+    return {name: getattr(difference, name) for name in ("mean", "of_groups", "rows_interval", "clusters_interval")}
