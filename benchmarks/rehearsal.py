@@ -168,7 +168,17 @@ def train(of: Rehearsal) -> dict[str, Any]:
     """Train auto.yaml to its end. Kill it on the way, and start it again by the same command."""
     run, again = of.folder / "auto", list[int]()
     epochs = of.options.auto_epochs
-    command = ["app", "train", "--config", AUTO, "--dataset", "prepared-2", "--name", "auto", SAVE_OFTEN]
+    command: list[str | Path] = [
+        "app",
+        "train",
+        "--config",
+        AUTO,
+        "--dataset",
+        "prepared-2",
+        "--name",
+        "auto",
+        SAVE_OFTEN,
+    ]
     command += [f"train.epochs={epochs}"] if epochs else []
     for share in KILLS:
         process = of.start(*command)
