@@ -26,6 +26,7 @@ MOST_HEADER_BYTES = 1 << 16  # also of trailers, and of anything else between tw
 MOST_DISCARDED_BYTES = 1 << 26  # of a body whose request was answered before it arrived
 IDLE_SECONDS = 75  # between two requests of a connection
 FINISH_SECONDS = 30  # for requests to be answered after the port was closed
+INVALID = "Invalid HTTP request received."
 POLL_SECONDS = 0.02  # of requests that wait for the model to be open
 
 
@@ -114,6 +115,7 @@ class BoundedRequests(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self._is_invalid = False  # what came last is no request
         self._bytes_without_body = 0  # since the last byte of a body: headers, trailers, extensions of chunks
         self._discarded_bytes = 0  # of a body that came after the answer
         self._headers_until = self.loop.call_later(HEADER_SECONDS, transport.close)
@@ -124,13 +126,17 @@ class BoundedRequests(HttpToolsProtocol):
 
     def eof_received(self) -> bool:  # type: ignore[override]  # as asyncio has it
         """Return True, which keeps the connection, if a client that sends no more waits for its answer."""
+        if self._is_invalid:  # the last answer closes it
+            return True
         if self.cycle is None or self.cycle.response_complete or self.cycle.more_body:
             return False
         self.cycle.keep_alive = False
         return True
 
     def data_received(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
+        """Parse. Neither blank lines nor the rest of an answered request's body keep a connection for longer."""
+        if self._is_invalid:
+            return
         self._bytes_without_body += len(data)
         try:
             try:
@@ -138,10 +144,25 @@ class BoundedRequests(HttpToolsProtocol):
             except httptools.HttpParserUpgrade as offer:
                 self._decline(memoryview(data)[offer.args[0] :])
         except httptools.HttpParserError:
-            self.send_400_response("Invalid HTTP request received.")
+            self._is_invalid = True
+            self._answer_invalid()
             return
         if self._bytes_without_body > MOST_HEADER_BYTES or self._discarded_bytes > MOST_DISCARDED_BYTES:
             self.transport.close()
+
+    def _answer_invalid(self) -> None:
+        """Answer what is no request, unless others before it wait: theirs is the first answer that a client reads."""
+        last, waiting = self.cycle, self.pipeline
+        if last is not None and not last.response_complete and last.more_body and waiting and waiting[0][0] is last:
+            waiting.popleft()  # its body is what is wrong, and it has not begun
+        elif last is None or last.response_complete or last.more_body:
+            self.send_400_response(INVALID)
+
+    def on_response_complete(self) -> None:
+        if self._is_invalid and not self.pipeline and not self.transport.is_closing():
+            self.send_400_response(INVALID)
+            return
+        super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no request, in the form of other errors."""
@@ -172,6 +193,7 @@ class BoundedRequests(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._unset_keepalive_if_required()
         self._bytes_without_body = self._discarded_bytes = 0
         self._headers_until.cancel()
         self._headers_until = self.loop.call_later(HEADER_SECONDS, self.transport.close)
@@ -179,6 +201,7 @@ class BoundedRequests(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
             return
+        self._unset_keepalive_if_required()  # set by the answer to the request before, if that came meanwhile
         refusal = self._refusal()
         self.headers = []  # for trailers, which nobody reads
         if refusal is None:

@@ -43,6 +43,7 @@ MOST_PAUSE_SECONDS = 60.0  # before a worker is started again
 METRICS_BYTES = 1 << 19  # of a file of metrics, of which a worker has five. A thousand fields take half
 HUNG_SECONDS = 20.0  # without a beat of its event loop, before a worker is killed
 PAUSED_SECONDS = 5.0  # between two looks of the supervisor, after which it knows nothing of the beats before: all slept
+UNREAD_SECONDS = 30  # for a client to take some of an answer, before the system ends the connection
 END_SECONDS = 35  # for the workers to end after the port was closed: what requests have, and some more
 
 
@@ -71,6 +72,8 @@ def _listen(kind: str, host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if sys.platform == "linux":  # connections inherit it
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * UNREAD_SECONDS)
     try:
         listener.bind((host, port))
     except OSError as error:

@@ -55,6 +55,7 @@ MOST_DECODED_HERE = 1 << 17  # bytes. Of JSON that is made for it a decoder hold
 LIVE, READY = "/v2/health/live", "/v2/health/ready"
 MODEL = "/v2/models/{model}"
 _MODEL_PATH = re.compile(r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(?P<rest>/ready|/infer)?")
+_CHARSET, _UTF_8 = re.compile(r'charset\s*=\s*"?([^";\s]*)', re.IGNORECASE), ("utf-8", "utf8", "us-ascii", "ascii")
 _NO_ADDRESS, _NO_METHOD = "there is no such address; /docs lists all", "the address has another method; see /docs"
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -197,11 +198,14 @@ class Service:
         return handler
 
     async def _score(self, request: Request) -> Response:
-        content_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+        content_type, _, parameters = request.headers.get("content-type", "application/json").partition(";")
+        content_type = content_type.strip().lower()
         # `curl -d` sends this if no type is given.
         form = FORMS.get(content_type.replace("application/x-www-form-urlencoded", "application/json"))
         if form is None:
             raise RequestError(415, f"content-type must be one of {', '.join(FORMS)}")
+        if parameters and (charset := _CHARSET.search(parameters)) and charset[1].lower() not in _UTF_8:
+            raise RequestError(415, f"content-type has charset={charset[1]!r}, expected a body in utf-8")
         is_logit_wanted, decode = _is_true(request, "logits"), partial(decode_rows, form.content_type)
         predictor, logits, _ = await self._logits(request, decode, form.has_small_rows, form.name_row)
         answer = {**self._described(predictor), "scores": probabilities(logits).tolist()}
@@ -272,6 +276,8 @@ class Service:
     @asynccontextmanager
     async def _body(self, request: Request, most: int | None = None) -> AsyncIterator[bytes]:
         """Give the request's body, of at most so many bytes, which counts as held until the end of the block."""
+        if (coding := request.headers.get("transfer-encoding", "chunked")).lower() != "chunked":
+            raise RequestError(501, f"transfer-encoding is {coding!r}, expected chunked alone", _CLOSE)
         codec = packed.codec_of(request.headers.get("content-encoding", ""))
         most = min(most or self._most_bytes, self._most_bytes)
         held = 0

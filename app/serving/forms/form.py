@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -69,9 +70,16 @@ def check_rows(num_rows: int, limits: Limits) -> None:
         raise RequestError(413, f"the request has {num_rows:,} rows, expected at most {limits.max_rows:,}")
 
 
+def without_mark(body: bytes) -> bytes:
+    """Return a body without the byte order mark that some writers of UTF-8 begin with."""
+    return body[len(BOM_UTF8) :] if body.startswith(BOM_UTF8) else body
+
+
 def decode_json(decode: Callable[[bytes], Any], body: bytes) -> Any:
     """Return a body of JSON by one of msgspec's decoders. Raises RequestError."""
+    if not body:
+        raise RequestError(400, "the body is empty, expected JSON")
     try:
-        return decode(body)
+        return decode(without_mark(body))
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         raise RequestError(400, f"the body is not the JSON that is expected: {error}") from None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.serving.forms.form import Form, RowsToScore, check_rows, rows_to_chunk
+from app.serving.forms.form import Form, RowsToScore, check_rows, rows_to_chunk, without_mark
 from app.serving.options import Limits
 from data_prep.options.log_format import LogFormat
 
 
 def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
     """Return the lines of a body as a chunk."""
+    body = without_mark(body)
     check_rows(body.count(b"\n"), limits)
     return rows_to_chunk(body.removesuffix(b"\n").split(b"\n") if body else [], log_format, limits)
 

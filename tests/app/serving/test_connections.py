@@ -5,6 +5,7 @@ import json
 import re
 import signal
 import socket
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -247,3 +248,82 @@ def test_every_part_of_a_request_ends(served, part):
                 connection.sendall(more * 1049)
         assert psutil.Process(process.pid).memory_info().rss - before < 140 << 20
         assert get(port, "/v2/health/ready") == 200
+
+
+def of_each(answers):
+    """Status and scores of the answers of a connection."""
+    parts = [answer.partition(b"\r\n\r\n")[2] for answer in answers.split(b"HTTP/1.1 ")[1:]]
+    return [
+        (answer[:3], json.loads(body).get("scores"))
+        for answer, body in zip(answers.split(b"HTTP/1.1 ")[1:], parts, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("delay", ["0", "300"])
+@pytest.mark.parametrize("bad", [b"no request\r\n\r\n", CHUNKED + b"no length\r\n", SCORE + b"b\x00d: 1\r\n\r\n"])
+def test_what_is_no_request_is_answered_after_the_requests_before_it(
+    serve, tiny_bundle, golden, golden_scores, bad, delay
+):
+    """Else the first request would get the answer of the bad one, and its own none."""
+    body = json.dumps({"rows": golden.to_pylist()}).encode()
+    good = SCORE + b"content-length: %d\r\n\r\n" % len(body) + body
+    with serve(tiny_bundle, "--max-delay-ms", delay) as (_, port):
+        for before in (1, 2):
+            expected = [(b"200", golden_scores)] * before + [(b"400", None)]
+            assert of_each(raw(port, before * good + bad)) == expected
+
+
+IMPATIENT = """
+import sys
+from app.cli.serve import add_arguments, main
+from app.serving import connections, processes
+
+connections.IDLE_SECONDS = processes.UNREAD_SECONDS = 1
+sys.exit(main(add_arguments, "app.cli.serve"))
+"""
+
+
+@pytest.fixture(scope="module")
+def impatient(project, tiny_bundle):
+    with running(["-c", IMPATIENT, tiny_bundle, "--port", "0"], project) as (process, port):
+        yield process, port
+
+
+NO_ADDRESS = SCORE.replace(b"score", b"other")
+
+
+@pytest.mark.parametrize(
+    ("begin", "more"),
+    [
+        (b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n", b"\r\n"),
+        (NO_ADDRESS + b"content-length: 9999\r\n\r\n", b"x"),
+        (NO_ADDRESS + b"transfer-encoding: chunked\r\n\r\n0\r\n", b"a: b\r\n"),
+    ],
+    ids=["blank lines", "body", "trailers"],
+)
+@pytest.mark.parametrize("times", [1, 999])
+def test_what_comes_after_an_answer_keeps_no_connection(impatient, begin, more, times):
+    with socket.create_connection(("127.0.0.1", impatient[1]), timeout=0.3) as connection:
+        connection.sendall(begin)
+        assert connection.recv(4096)
+        until = time.monotonic() + 10
+        with pytest.raises(OSError):
+            for _ in range(times):
+                time.sleep(0.3)
+                connection.sendall(more)
+            while time.monotonic() < until and connection.recv(1):
+                pass
+            raise ConnectionResetError
+        assert time.monotonic() < until
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no other system ends such connections by itself")
+def test_a_client_that_reads_no_answer_is_left(impatient, eventually):
+    process, port = impatient
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", port))
+        connection.sendall(99 * b"GET /docs HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        own = connection.getsockname()
+        connections = psutil.Process(process.pid).net_connections
+        eventually(lambda: own not in [tuple(each.raddr) for each in connections("tcp")])

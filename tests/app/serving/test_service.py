@@ -448,6 +448,35 @@ def test_texts_of_any_length_arrive_as_they_are(make_service, text_bundle):
     assert binary_scores(answer) == predictor.score(rows).tolist()
 
 
+MARK = b"\xef\xbb\xbf"
+
+
+def test_a_byte_order_mark_is_no_part_of_a_body(client, golden, golden_scores):
+    rows = golden.to_pylist()
+    lines = "".join("\t".join("" if v is None else str(v) for v in row.values()) + "\n" for row in rows)
+    for form, text in (("application/json", json.dumps({"rows": rows})), ("text/plain", lines)):
+        answer = client.post("/v1/score", content=MARK + text.encode(), headers={"content-type": form})
+        assert answer.json()["scores"] == golden_scores
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "named"),
+    [
+        ({"content-type": "application/json; charset=UTF-8"}, 200, ""),
+        ({"content-type": 'application/json; a=b; charset="utf-8"'}, 200, ""),
+        ({"content-type": "application/json; charset=utf-16"}, 415, "charset='utf-16'"),
+        ({"content-type": "application/json;Charset=latin-1"}, 415, "charset='latin-1'"),
+        ({"transfer-encoding": "chunked"}, 200, ""),
+        ({"transfer-encoding": "gzip, chunked"}, 501, "'gzip, chunked'"),
+    ],
+)
+def test_a_body_in_another_coding_is_refused(client, golden, headers, status, named):
+    """Its texts would be other values, and score as those."""
+    answer = client.post("/v1/score", content=json.dumps({"rows": golden.to_pylist()}), headers=headers)
+    assert answer.status_code == status
+    assert named in answer.text
+
+
 @pytest.mark.slow
 def test_the_openapi_document_holds(client, service):
     """schemathesis draws requests by the document, right ones and wrong ones; every address has one that succeeds."""
