@@ -129,7 +129,7 @@ def read_run(path: Path, name: str) -> RunRecord:
         state=json.loads((path / STATE_FILE).read_text(encoding="utf-8")),
         config=yaml.safe_load((path / CONFIG_FILE).read_text(encoding="utf-8")),
         wide_losses=np.array([float(wide) for wide in _LOSSES.findall(loss_lines)]),
-        lines=_read_lines(path / METRICS),
+        lines=read_lines(path / METRICS),
         evaluations=read_evaluations(path),
         op_times=json.loads(op_times.read_text(encoding="utf-8")) if op_times.is_file() else [],
         effects=_read_effects(path / EFFECTS),
@@ -169,10 +169,18 @@ def _names(paths: Sequence[Path]) -> list[str]:
     return apart or [f"{number}: {path.name}" for number, path in enumerate(paths, 1)]
 
 
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the whole lines: the last one may be incomplete while the run writes it."""
+def read_lines(path: Path, most_bytes: int = 0) -> list[dict[str, Any]]:
+    """Return the whole lines: the last one may be incomplete while the run writes it.
+
+    Of `most_bytes` only those at the file's end.
+    """
+    text = b""
+    if path.is_file():
+        with path.open("rb") as file:
+            file.seek(max(path.stat().st_size - most_bytes, 0) if most_bytes else 0)
+            text = file.read()
     lines = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+    for line in text.splitlines():
         try:
             content = json.loads(line)
         except ValueError:

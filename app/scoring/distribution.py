@@ -42,8 +42,7 @@ class Distribution:
 
     def add(self, ids: np.ndarray, numeric: np.ndarray, logits: np.ndarray) -> None:
         """Count rows: `ids` [n, P], -1 after the values of a list, `numeric` [n, N], `logits` [n]."""
-        bins = (SCORE_BINS / (1 + np.exp(-logits.astype(np.float64)))).astype(np.int64)
-        self.scores += np.bincount(bins.clip(0, SCORE_BINS - 1), minlength=SCORE_BINS)
+        self.scores += count_scores(logits)
         is_unknown = (ids >= self._unknown[:, 0]) & (ids < self._unknown[:, 1])
         rank = np.maximum(ids - self._first, 0) + 1
         bins = np.where(is_unknown, 0, np.frexp(rank.astype(np.float64))[1].clip(1, VALUE_BINS - 1))
@@ -53,11 +52,8 @@ class Distribution:
         _count(self.numbers, (np.arange(numeric.shape[1]) * NUMBER_BINS + bins).reshape(-1))
 
     def drift_from(self, expected: Distribution) -> list[dict[str, Any]]:
-        """Return PSI and the shares of unknown values of each field, the largest PSI first.
-
-        PSI = Σ (p - q) ln(p / q) over bins: p are the shares here, q those of `expected`.
-        """
-        psi = [*_psi(self.values, expected.values), *_psi(self.numbers, expected.numbers)]
+        """Return PSI and the shares of unknown values of each field, the largest PSI first."""
+        psi = [*stability_index(self.values, expected.values), *stability_index(self.numbers, expected.numbers)]
         unseen, there = (_shares(counts.values)[:, 0] for counts in (self, expected))
         drifts: list[dict[str, Any]] = []
         for place, name in enumerate(self.names):
@@ -70,6 +66,12 @@ class Distribution:
         """Write the counts into a bundle."""
         counts = {name: getattr(self, name).tolist() for name in ("scores", "values", "numbers")}
         (folder / DISTRIBUTION).write_text(json.dumps(counts) + "\n", encoding="utf-8")
+
+
+def count_scores(logits: np.ndarray) -> np.ndarray:
+    """Return how many of the logits [n] are in each of SCORE_BINS bins of the click probability."""
+    bins = (SCORE_BINS / (1 + np.exp(-logits.astype(np.float64)))).astype(np.int64)
+    return np.bincount(bins.clip(0, SCORE_BINS - 1), minlength=SCORE_BINS)
 
 
 def read_distribution(folder: Path, schema: Schema) -> Distribution | None:
@@ -94,7 +96,11 @@ def _shares(counts: np.ndarray) -> np.ndarray:
     return shares
 
 
-def _psi(here: np.ndarray, there: np.ndarray) -> np.ndarray:
+def stability_index(here: np.ndarray, there: np.ndarray) -> np.ndarray:
+    """Return the population stability index (PSI) [k] between counts [k, bins].
+
+    PSI = Σ (p - q) ln(p / q) over bins: p are the shares here, q those there.
+    """
     p, q = (np.maximum(_shares(counts), _LEAST_SHARE) for counts in (here, there))
     psi: np.ndarray = ((p - q) * np.log(p / q)).sum(axis=1)
     return psi

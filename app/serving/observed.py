@@ -24,7 +24,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from app.scoring.bundle_model import Scored
-from app.scoring.distribution import SCORE_BINS, Distribution
+from app.scoring.distribution import SCORE_BINS, Distribution, count_scores
 from app.scoring.predictor import Predictor
 from app.serving.generations import Generations
 from app.serving.options import RECENT_BYTES
@@ -168,8 +168,7 @@ class Observed:
             return
         predictor = noted[0][0]
         logits = np.concatenate([logits for *_, logits in noted])
-        bins = (SCORE_BINS / (1 + np.exp(-logits))).astype(np.int64).clip(0, SCORE_BINS - 1)
-        counts = np.bincount(bins, minlength=SCORE_BINS)
+        counts = count_scores(logits)
         for number in np.flatnonzero(counts):
             self._bins[number].inc(int(counts[number]))
         if predictor is not self._predictor:

@@ -33,6 +33,7 @@ from app.serving.forms.tensors import HEADER_LENGTH
 from app.serving.generations import Generations
 from app.serving.observed import ID_HEADER, Observed, log_request, request_id
 from app.serving.options import ADMIN_PATHS, Limits, ServerOptions
+from app.serving.trained_parts import read_trained_parts
 from data_prep.options.log_format import LogFormat
 
 log = logging.getLogger(__name__)
@@ -406,6 +407,7 @@ class Service:
                 **self._described(predictor),
                 **self.generations.status(),
                 **self.observed.status(),
+                "trained": read_trained_parts(self.options.path),
                 "fields": dict(predictor.log_format.fields),
                 "example": predictor.example,
             }

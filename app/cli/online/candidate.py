@@ -1,4 +1,5 @@
 """The guard after a part: a model that scores the last parts worse than the one that is served is not published.
+And how far a part's values and scores are from those of the last parts.
 
 Of each part some rows are kept in a file, so that a process that was killed decides as one that was not.
 
@@ -7,13 +8,15 @@ Letters: n rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from app.checkpoint.write import step_name
 from app.cli.online.state import write_arrays
+from app.scoring.distribution import Distribution, stability_index
 from app.scoring.predictor import Predictor
 from common.files import make_folder
 from data_prep.prepared.examples import Examples, concatenate
@@ -34,9 +37,7 @@ class Samples:
 
     def add(self, step: int, rows: Examples, keep: int) -> str:
         """Store rows of the part that ended with a step, and return the file's name. With `keep`, so many stay."""
-        weights = np.ones(len(rows), np.float32) if rows.weights is None else rows.weights
-        counting = np.flatnonzero(weights > 0)
-        chosen = rows.take(counting[:: -(-len(counting) // SAMPLE_ROWS)])
+        chosen = _sampled(rows)
         name = f"{step_name(step)}.npz"
         weights = np.ones(len(chosen), np.float32) if chosen.weights is None else chosen.weights
         arrays = {"ids": chosen.ids, "numeric": chosen.numeric, "labels": chosen.labels, "weights": weights}
@@ -49,6 +50,29 @@ class Samples:
         """Return the rows of these files, without those that are gone."""
         paths = [path for name in names if (path := self._folder / name).is_file()]
         return concatenate([Examples(**np.load(path)) for path in paths])
+
+    def shift(self, names: Sequence[str], part: Examples, schema: Schema) -> dict[str, Any]:
+        """Return the field whose values in a part are farthest from those in these files, and its PSI."""
+        there = [name for name in names if (self._folder / name).is_file()]
+        if not there:
+            return {}
+        here, before = Distribution(schema), Distribution(schema)
+        for counts, rows in ((here, _sampled(part)), (before, self.read(there))):
+            counts.add(rows.ids, rows.numeric, np.zeros(len(rows)))
+        field = here.drift_from(before)[0]
+        return {"shifted_field": field["field"], "fields_psi": field["psi"]}
+
+
+def _sampled(rows: Examples) -> Examples:
+    weights = np.ones(len(rows), np.float32) if rows.weights is None else rows.weights
+    counting = np.flatnonzero(weights > 0)
+    return rows.take(counting[:: -(-len(counting) // SAMPLE_ROWS)])
+
+
+def scores_shift(scores: np.ndarray, recent: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the PSI between a part's counts of scores and those of the last parts, if they have any."""
+    before = [counts["scores"] for counts in recent if counts.get("scores")]
+    return {"scores_psi": float(stability_index(scores[None], np.sum(before, 0)[None])[0])} if before else {}
 
 
 def served_logits(served: Predictor, rows: Examples, schema: Schema) -> np.ndarray | None:

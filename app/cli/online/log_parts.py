@@ -44,6 +44,7 @@ class Part:
     missing: Sequence[float] = ()  # share of each column's cells, see GrowingVocabulary.shares
     unknown: Sequence[float] = ()  # share of each categorical column's rows, before its new values get ids
     calibration: float | None = None  # of the model before, on its rows
+    scores: Sequence[int] = ()  # rows by the score of the model before, see count_scores
 
     @property
     def row_numbers(self) -> np.ndarray:
@@ -59,7 +60,7 @@ class Part:
         """Lines, rows and clicks, of weighted rows the sums of weights, and what the guard looks at besides."""
         weights = np.ones(len(self.rows)) if self.rows.weights is None else self.rows.weights.astype(np.float64)
         clicks = float((weights * self.rows.labels).sum())
-        looked_at = {name: getattr(self, name) for name in ("missing", "unknown", "calibration")}
+        looked_at = {name: getattr(self, name) for name in ("missing", "unknown", "calibration", "scores")}
         return {"lines": self.num_lines, "rows": float(weights.sum()), "clicks": clicks} | looked_at
 
 

@@ -82,7 +82,8 @@ def _changes_of(trained: Trained) -> ExportedModel:
     alone.checkpoint.verify()
     model = exported_model(alone)
     wide, deep = (model.state.tables[table].row_ids for table in (WIDE, DEEP))
-    if not np.array_equal(wide, deep):
-        trained.checkpoint.verify()
-        model = replace(model, state=ModelState(model.state.dense, trained.checkpoint.state().tables))
+    if np.array_equal(wide, deep):
+        return replace(model, changed=np.sort(wide))
+    trained.checkpoint.verify()
+    model = replace(model, state=ModelState(model.state.dense, trained.checkpoint.state().tables))
     return replace(model, changed=np.union1d(wide, deep))

@@ -40,6 +40,21 @@ def test_rows_of_no_weight_judge_nothing():
     assert why_worse(bad_behind, good, rows_of(100), 0.02)
 
 
+def test_the_field_that_changed_most_is_found_in_the_rows_of_files_that_are_there(tmp_path):
+    schema = SimpleNamespace(
+        categorical=[CategoricalField("C1", (2, 3), ((3, 600),))],
+        numeric=[NumericField(name, name, "log1p", {}) for name in ("I1", "I2")],
+        num_numeric=2,
+    )
+    samples, before = Samples(tmp_path), rows_of(500)
+    assert samples.shift(["gone.npz"], before, schema) == {}
+    names = [samples.add(1, before, 0), "gone.npz"]
+    assert samples.shift(names, before, schema)["fields_psi"] == 0
+    numeric = before.numeric.copy()
+    numeric[:, 1] *= 50
+    assert samples.shift(names, Examples(before.ids, numeric, before.labels), schema)["shifted_field"] == "I2"
+
+
 def test_samples_are_rows_of_the_last_parts(tmp_path):
     samples = Samples(tmp_path / "samples")
     large, weighted = rows_of(2 * SAMPLE_ROWS + 1), rows_of(10, np.r_[np.zeros(3), np.ones(7)].astype(np.float32), 7)

@@ -24,6 +24,7 @@ from app.scoring.bundle_folder import chains, read_chain, read_manifests
 from app.scoring.bundle_folder import read_manifest as read_bundle
 from app.scoring.delta import fold
 from app.scoring.predictor import Predictor
+from app.serving.trained_parts import read_trained_parts
 from app.trained import export_bundle
 from common.files import checksum
 from data_prep.encoding import growing
@@ -155,6 +156,11 @@ def test_what_is_measured_is_of_the_model_before_the_part(never_killed, parts):
         labels = np.array([row[0] == "1" for row in rows])
         assert line["calibration"] == pytest.approx(scores.sum() / labels.sum(), rel=1e-5)
         assert 0.5 < line["best_auc"] < 1
+    assert ["scores_psi" in line for line in lines] == ["fields_psi" in line for line in lines] == [False, True, True]
+    shown = read_trained_parts(never_killed.path / "bundles")["parts"]
+    assert [(part["part"], part["auc"]) for part in shown] == [(line["part"], line["auc"]) for line in lines]
+    assert all(part["lag_seconds"] > 0 for part in shown)
+    assert parts[2].name in (never_killed.path / "online/online.html").read_text()
     status = json.loads((never_killed.path / "online/status.json").read_text())
     assert status["parts"] == 3
     assert status["last"]["part"] == parts[2].name

@@ -1,0 +1,134 @@
+"""The page of an online run: metrics of its last parts, its vocabulary, lag and drift, and what is held aside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from common.html.charts import Axis, Chart, Series, line_chart
+from common.html.page import Part, Section, render_page
+from common.text import Unit, number_text
+
+Line = Mapping[str, Any]  # what was measured of a part
+
+IN_TABLE = 50  # parts
+CHANGE = 0.25  # PSI above which one speaks of a change
+X = Axis("part")
+COLUMNS = {  # of the table of parts
+    "part": ("part", "line"),
+    "rows": ("rows", "number"),
+    "rejected": ("bad lines", "number"),
+    "auc": ("AUC", "right"),
+    "frozen_auc": ("frozen", "right"),
+    "best_auc": ("best possible", "right"),
+    "log_loss": ("log loss", "right"),
+    "calibration": ("calibration", "right"),
+    "new_values": ("new ids", "number"),
+    "scores_psi": ("PSI of the scores", "right"),
+    "lag_seconds": ("closed to served", "seconds"),
+}
+
+
+def online_page(name: str, lines: Sequence[Line], status: Mapping[str, Any]) -> str:
+    """Return the page as HTML. `status` has `held`, `waiting` and `withheld` of status.json."""
+    warnings = (
+        [Part("warning", f"The newest model is not published: {status['withheld']}")] if status["withheld"] else []
+    )
+    warnings += [Part("warning", f"Waiting for the labels of {status['waiting']}")] if status["waiting"] else []
+    sections = [_held(status["held"]), _quality(lines), _vocabulary(lines), _lag(lines), _drift(lines), _parts(lines)]
+    subtitle = f"Its last {len(lines):,} parts" if lines else "No part was trained on yet"
+    top = [Part("tiles", _figures(lines, status)), *warnings]
+    return render_page(f"Online run {name}", subtitle, top, [section for section in sections if section is not None])
+
+
+def _figures(lines: Sequence[Line], status: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    last = lines[-1] if lines else {}
+    beside = [f"{of} {last[key]:.4f}" for of, key in (("frozen", "frozen_auc"), ("best", "best_auc")) if last.get(key)]
+    auc = "–" if last.get("auc") is None else f"{last['auc']:.4f}"
+    figures = [
+        ("AUC of the last part", auc, ", ".join(beside) or "before it was trained on"),
+        ("closed to served", number_text(last.get("lag_seconds"), "seconds"), "the last part"),
+        ("held aside", f"{len(status['held']):,}", "parts"),
+    ]
+    if "ids_in_use" in last:
+        figures.append(("ids in use", number_text(last["ids_in_use"]), f"{last.get('new_values', 0):,} new"))
+    return figures
+
+
+def _held(held: Mapping[str, str]) -> Section | None:
+    if not held:
+        return None
+    table = Part("table", [("part", "text"), ("why", "text")], list(held.items()))
+    note = "Look at the part. One that is right is trained on after: python -m app online release PART --work DIR"
+    return Section("Parts held aside", table, note=note)
+
+
+def _quality(lines: Sequence[Line]) -> Section | None:
+    charts = [
+        _chart(lines, "AUC", {"auc": "online", "frozen_auc": "frozen", "best_auc": "best possible"}, size="wide"),
+        _chart(
+            lines, "Log loss", {"log_loss": "online", "frozen_log_loss": "frozen", "best_log_loss": "best possible"}
+        ),
+        _chart(lines, "Calibration", {"calibration": "online", "frozen_calibration": "frozen"}),
+    ]
+    note = (
+        "Each part is scored before it is trained on. Calibration is the clicks that the model expects for each that "
+        "came. The best possible is that of the true probabilities, which a synthetic log has."
+    )
+    return _section("Metrics", charts, note)
+
+
+def _vocabulary(lines: Sequence[Line]) -> Section | None:
+    of_parts = {"new_values": "new", "pending_values": "pending", "expired_values": "expired"}
+    charts = [_chart(lines, "Values", of_parts), _chart(lines, "Ids in use", {"ids_in_use": ""})]
+    note = "New values got ids. Pending ones came too seldom yet. Expired ones lost theirs."
+    return _section("Vocabulary", charts, note)
+
+
+def _lag(lines: Sequence[Line]) -> Section | None:
+    charts = [
+        _chart(lines, "From closed to served", {"lag_seconds": ""}, "seconds"),
+        _chart(lines, "Rows", {"rows": "rows", "rejected": "bad lines"}),
+    ]
+    note = "From the last change of a part's file until the bundle of its model lay in the folder that is served."
+    return _section("Lag", charts, note)
+
+
+def _drift(lines: Sequence[Line]) -> Section | None:
+    charts = [
+        _chart(lines, "PSI of the scores", {"scores_psi": ""}),
+        _chart(lines, "PSI of the field that changed most", {"fields_psi": ""}),
+    ]
+    fields = [line["shifted_field"] for line in lines[-1:] if line.get("shifted_field")]
+    of_last = f" Of the last part that is {fields[0]}." if fields else ""
+    note = f"A part beside the parts before it. Above {CHANGE} one speaks of a change.{of_last}"
+    return _section("Shift between parts", charts, note)
+
+
+def _parts(lines: Sequence[Line]) -> Section | None:
+    last = lines[: -IN_TABLE - 1 : -1]
+    keys = [key for key in COLUMNS if any(line.get(key) is not None for line in last)]
+    rows = [[_cell(line.get(key), COLUMNS[key][1]) for key in keys] for line in last]
+    return Section("The last parts", Part("table", [COLUMNS[key] for key in keys], rows)) if last else None
+
+
+def _cell(value: Any, kind: str) -> Any:
+    return "–" if value is None else f"{value:.4f}" if kind == "right" else value
+
+
+def _section(title: str, charts: Sequence[Chart | None], note: str) -> Section | None:
+    there = [chart for chart in charts if chart is not None]
+    return Section(title, Part("charts", there), note=note) if there else None
+
+
+def _chart(
+    lines: Sequence[Line], title: str, names: Mapping[str, str], unit: Unit = "number", size: Any = "half"
+) -> Chart | None:
+    """Draw the quantities of these keys over the parts. None if no part has one."""
+    series = []
+    for key, name in names.items():
+        points = [(place, line[key]) for place, line in enumerate(lines, 1) if line.get(key) is not None]
+        if points:
+            x, y = zip(*points, strict=True)
+            series.append(Series(name, x, y, points=len(points) < IN_TABLE))
+    return line_chart(title, series, X, Axis("", unit), size) if series else None
