@@ -275,10 +275,13 @@ def _suggest_crosses(command: argparse.Namespace, _: list[str]) -> None:
     """Find pairs of fields whose cross helps the wide part, by log loss on valid rows."""
     require("scipy", "sklearn")
     from data_prep.checks.suggest_crosses import describe_gains, find_gains
+    from data_prep.prepared.schema import read_schema
 
     if command.top < 1:
         raise ValueError(f"--top must be 1 or more; found {command.top}")
-    print(describe_gains(find_gains(command.folder), command.top))
+    gains = find_gains(command.folder)
+    crosses = [field.cross for field in read_schema(command.folder).categorical if field.cross]
+    print(describe_gains(gains, command.top, crosses))
 
 
 def _synthesize(command: argparse.Namespace, _: list[str]) -> None:

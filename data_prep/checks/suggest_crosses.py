@@ -10,6 +10,8 @@ averaged or summed as its cross would be.
 from __future__ import annotations
 
 import itertools
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
@@ -61,7 +63,7 @@ class _Scored:
 
 
 def find_gains(folder: Path, max_rows: int = MAX_ROWS) -> list[Gain]:
-    """Return the gain of each pair of fields, the largest first.
+    """Return the gain of each pair of fields that is not crossed yet, the largest first.
 
     Raises ValueError for a folder without valid rows, with rows of one class, with fewer than two such fields, or with
     2**31 ids or more.
@@ -78,7 +80,10 @@ def find_gains(folder: Path, max_rows: int = MAX_ROWS) -> list[Gain]:
     if len(columns) < 2:
         raise ValueError(f"{folder} has {len(columns)} categorical fields; a cross needs two")
     second, valid = _score(folder, schema, max_rows)
-    pairs = list(itertools.combinations(columns, 2))
+    crossed = [set(field.cross) for field in schema.categorical]
+    pairs = [pair for pair in itertools.combinations(columns, 2) if set(pair) not in crossed]
+    if not pairs:
+        raise ValueError(f"{folder} has a cross of every pair of its fields already")
     least = NormalDist().inv_cdf(1 - LEVEL / len(pairs))  # Bonferroni's correction
     gains = []
     for pair in pairs:
@@ -152,8 +157,11 @@ def _pairs(rows: _Scored, one: _Columns, other: _Columns) -> _Pairs:
     return _Pairs(of_row, values, 1 / kept.prod(axis=0)[of_row] if is_mean else np.ones(len(of_row)))
 
 
-def describe_gains(gains: list[Gain], shown: int) -> str:
-    """Return a table of the best pairs, and the setting that crosses those that help for certain."""
+def describe_gains(gains: list[Gain], shown: int, crosses: Sequence[tuple[str, ...]]) -> str:
+    """Return a table of the best pairs, and the setting of those that help for certain beside `crosses` of the folder.
+
+    The setting is quoted as a shell needs it.
+    """
     lines = [
         f"the best {min(shown, len(gains))} of {len(gains)} pairs, by what a cross takes from the log loss of valid"
     ]
@@ -163,8 +171,8 @@ def describe_gains(gains: list[Gain], shown: int) -> str:
     ]
     certain = [gain.fields for gain in gains if gain.is_certain][:MOST_SUGGESTED]
     if not certain:
-        return "\n".join([*lines, "no pair helps by more than chance: leave crosses out"])
-    setting = ",".join(f"[{','.join(pair)}]" for pair in certain)
-    return "\n".join(
-        [*lines, f"prepare again with: prepare.crosses=[{setting}]", "and compare: python -m app baseline"]
-    )
+        more, advice = (" further", "add none") if crosses else ("", "leave crosses out")
+        return "\n".join([*lines, f"no{more} pair helps by more than chance: {advice}"])
+    of_pairs = ",".join(f"[{','.join(pair)}]" for pair in (*crosses, *certain))
+    setting = shlex.quote(f"prepare.crosses=[{of_pairs}]")
+    return "\n".join([*lines, f"prepare again with: {setting}", "and compare: python -m app baseline"])

@@ -46,7 +46,20 @@ def test_a_planted_pair_is_suggested(planted, capsys):
     assert title.startswith("the best 2 of 6 pairs")
     assert best.split()[:3] == ["A", "*", "B"] and best.endswith("  helps")
     assert not second.endswith("helps")
-    assert setting == "prepare again with: prepare.crosses=[[A,B]]"
+    assert setting == "prepare again with: 'prepare.crosses=[[A,B]]'"
+
+
+def test_a_pair_that_is_crossed_is_kept_and_not_suggested_again(tmp_path, capsys):
+    folder = prepared(tmp_path, planted=True, crosses=(("C", "A"),))
+    assert main(["suggest-crosses", str(folder)]) == 0
+    title, best, *_, setting, _ = capsys.readouterr().out.splitlines()
+    assert title.startswith("the best 5 of 5 pairs")
+    assert best.split()[:3] == ["A", "*", "B"]
+    assert setting == "prepare again with: 'prepare.crosses=[[C,A],[A,B]]'"
+    (tmp_path / "plain").mkdir()
+    folder = prepared(tmp_path / "plain", planted=False, crosses=(("C", "A"),))
+    assert main(["suggest-crosses", str(folder)]) == 0
+    assert capsys.readouterr().out.endswith("no further pair helps by more than chance: add none\n")
 
 
 def test_the_gain_is_what_newton_s_step_on_the_other_half_takes_from_the_loss_of_valid(planted):
@@ -86,7 +99,7 @@ def test_a_cross_of_a_list_is_suggested_by_the_gain_of_its_pooled_pairs(tmp_path
     assert main(["suggest-crosses", str(folder), "--top", "2"]) == 0
     _, best, second, setting, _ = capsys.readouterr().out.splitlines()
     assert best.split()[:3] == ["A", "*", "L"] and best.endswith("  helps") and not second.endswith("helps")
-    assert setting == "prepare again with: prepare.crosses=[[A,L]]"
+    assert setting == "prepare again with: 'prepare.crosses=[[A,L]]'"
 
     schema = read_schema(folder)
     train, valid = (concatenate(list(read_blocks(folder, schema, split))) for split in ("train", "valid"))
