@@ -125,9 +125,14 @@ def describe_effects(table: pa.Table) -> str:
     lines = [f"effects over {of}: mean absolute change of the logit, and the cells with the largest mean changes"]
     for column, (whole, *parts) in by_column.items():
         strongest = sorted(parts, key=lambda part: -abs(part["mean_change"]))[:_SHOWN]
-        texts = [f"{part['value'][:24]} {part['mean_change']:+.4f}" for part in strongest if part["value"] is not None]
+        texts = [f"{_short(part)} {part['mean_change']:+.4f}" for part in strongest if part["value"] is not None]
         lines.append(f"  {column:16} {whole['mean_absolute_change']:.4f}  {', '.join(texts)}")
     return "\n".join(lines)
+
+
+def _short(part: dict[str, Any]) -> str:
+    """Return a cell's text, a long value cut. A range has two numbers, of which none may be missing."""
+    return str(part["value"] if part["cells"] == "range" else part["value"][:24])
 
 
 def about_effects(table: pa.Table) -> dict[str, Any]:
@@ -184,7 +189,10 @@ def _summed(explained: Sequence[Explained], log_format: LogFormat, values: int) 
             numbers = np.concatenate([rows.columns[name].values for rows, _ in explained])
             parts = _ranges(name, numbers[present], changes[present], name in log_format.time_fields)
         else:
-            parts = _strongest(name, *_values(name, explained, changes), max(len(changes) // RARE, 1), values)
+            found, of_rows = _values(name, explained, changes)
+            if log_format.columns[name] == "boolean":
+                found = np.array(["false", "true"])[found]
+            parts = _strongest(name, found, of_rows, max(len(changes) // RARE, 1), values)
         by_column.append([*whole, *parts])
     by_column.sort(key=lambda effects: -effects[0].mean_absolute_change)
     return [effect for effects in by_column for effect in effects]
@@ -242,4 +250,6 @@ def _strongest(column: str, values: np.ndarray, changes: np.ndarray, least: int,
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return str(value)
     return value.decode(errors="replace") if isinstance(value, bytes) else f"{int(value):08x}"

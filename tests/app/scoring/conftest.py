@@ -125,7 +125,7 @@ def text_bundle(make_bundle, text_dataset, tiny_config):
 
 @pytest.fixture(scope="module")
 def typed_bundle(make_bundle, make_state, tiny_config, tmp_path_factory):
-    """Floats, times, lists, a cross of a bucket and one of a list."""
+    """Floats, times, lists, booleans, a cross of a bucket and one of a list."""
     generator, count = np.random.default_rng(1), 300
     columns = {
         "count": pd.Series(generator.integers(0, 50, count), dtype="Int64").mask(generator.random(count) < 0.2),
@@ -134,8 +134,9 @@ def typed_bundle(make_bundle, make_state, tiny_config, tmp_path_factory):
         "tags": [list("xyz"[: generator.integers(4)]) for _ in range(count)],
         "shop": generator.choice(["a", "b", None], count),
         "clicked": generator.random(count) < 0.3,
+        "new": pd.Series(generator.random(count) < 0.5, dtype="boolean").mask(generator.random(count) < 0.2),
     }
-    kinds = dict(zip(columns, ("integer", "float", "timestamp", "list", "string", "label"), strict=True))
+    kinds = dict(zip(columns, ("integer", "float", "timestamp", "list", "string", "label", "boolean"), strict=True))
     log_format = LogFormat(kinds, timestamps={"seen": "milliseconds"})
     crosses = (("shop", "count_bucket"), ("tags", "shop"))
     options = PrepareOptions(data=log_format, min_count=1, workers=1, integer_buckets=True, crosses=crosses)

@@ -50,8 +50,9 @@ def is_missing(cells):
 
 
 def has_value(cell, value, separator):
+    """`1` and `0` are the cells of a table's booleans in a log."""
     if separator is None:
-        return str(cell) == value
+        return str(cell) == {"true": "1", "false": "0"}.get(value, value)
     return value in str(cell).split(separator)
 
 
