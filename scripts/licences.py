@@ -1,4 +1,4 @@
-"""Print docs/licences.md: the licence of each package of requirements.lock, as the installed package states it.
+"""Print docs/licences.md: the packages of requirements.lock by the licence that the installed package states.
 
 python -m scripts.licences > docs/licences.md
 """
@@ -12,11 +12,11 @@ from pathlib import Path
 LOCK = Path(__file__).parents[1] / "requirements.lock"
 OPENING = """# Licences of the packages
 
-What `make setup` installs, as each package states it. Nothing of them is part of this project, which is under
-Apache-2.0 (`LICENSE`). Written by `python -m scripts.licences > docs/licences.md`.
+What `make setup` installs, by the licence that each package states. Nothing of them is part of this project, which is
+under Apache-2.0 (`LICENSE`). Written by `python -m scripts.licences > docs/licences.md`.
 
-| package | version | licence |
-|---|---|---|"""
+| licence | packages |
+|---|---|"""
 
 
 def licence(name: str) -> str:
@@ -35,9 +35,10 @@ def locked() -> dict[str, str]:
 
 def markdown() -> str:
     """Return the page."""
-    return "\n".join(
-        [OPENING, *(f"| {name} | {version} | {licence(name)} |" for name, version in locked().items()), ""]
-    )
+    packages: dict[str, list[str]] = {}
+    for name, version in locked().items():
+        packages.setdefault(licence(name), []).append(f"{name} {version}")
+    return "\n".join([OPENING, *(f"| {name} | {', '.join(packages[name])} |" for name in sorted(packages)), ""])
 
 
 if __name__ == "__main__":
