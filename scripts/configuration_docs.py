@@ -12,12 +12,13 @@ import ast
 import dataclasses
 import inspect
 import io
+import itertools
 import re
 import textwrap
 import tokenize
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from app.config.config import Config
@@ -38,11 +39,11 @@ PREPARE = "The preparation, `python -m data_prep prepare`. All settings but the 
 DATA = """The format of a raw log. A file of `configs/data/` has these names without `prepare.data.`; the defaults are
 Criteo's."""
 OPTIMIZERS = """The wide table with the wide head, the deep table and the tower have an optimizer each, chosen by name
-(`deep_optimizer.name=adam`); another name starts from that optimizer's defaults. Below, `GROUP` is `wide`, `deep` or
+(`deep_optimizer.name=adam`). Another name starts from that optimizer's defaults. Below, `GROUP` is `wide`, `deep` or
 `tower`.
 """
-SCHEDULES = """Each optimizer has a schedule of its own, such as `deep_optimizer.schedule.name=cosine`. The first of the
-following is the default.
+SCHEDULES = """Each optimizer has a schedule of its own, such as `deep_optimizer.schedule.name=cosine`. The first one is
+the default.
 """
 GROUPS: dict[str, Any] = {"wide": WideOptimizer, "deep": DeepOptimizer, "tower": TowerOptimizer}
 WRONG_VALUES: tuple[Any, ...] = (-1, "?", "", ())
@@ -72,29 +73,51 @@ def _optimizers() -> Iterator[str]:
         default = getattr(Config(), f"{group}_optimizer").name
         yield f"| `{group}_optimizer.name` | {default} | {', '.join(v.name for v in typing.get_args(variants))} |"
     yield ""
-    classes = dict.fromkeys(v for variants in GROUPS.values() for v in typing.get_args(variants))
-    for cls in classes:
-        yield from _table(f"### {cls.name}", cls.__doc__, cls, "GROUP_optimizer.")
+    yield from _variants("optimizer", tuple(dict.fromkeys(itertools.chain(*map(typing.get_args, GROUPS.values())))), "")
 
 
 def _schedules() -> Iterator[str]:
     yield f"## Learning rate schedules\n\n{SCHEDULES}"
-    for cls in typing.get_args(Schedule):
-        yield from _table(f"### {cls.name}", cls.__doc__, cls, "GROUP_optimizer.schedule.")
+    yield from _variants("schedule", typing.get_args(Schedule), "schedule.")
+
+
+def _variants(what: str, classes: Sequence[Any], prefix: str) -> Iterator[str]:
+    """Yield a table of the classes that a section's name chooses among, and one of all their settings."""
+    yield f"| {what} | |\n|---|---|"
+    yield from (f"| `{cls.name}` | {' '.join(cls.__doc__.split())} |" for cls in classes)
+    defaults: dict[tuple[str, ...], dict[str, list[str]]] = {}  # by the setting, its default: the names that have it
+    for cls in classes:
+        for name, type_, default, allowed, meaning in _rows(cls):
+            of_setting = defaults.setdefault((f"GROUP_optimizer.{prefix}{name}", type_, allowed, meaning), {})
+            of_setting.setdefault(default, []).append(cls.name)
+    yield f"\n| setting | type | {what}: default | allowed | meaning |\n|---|---|---|---|---|"
+    names_in_order = [name for name, *_ in defaults]
+    for (name, type_, allowed, meaning), by_default in sorted(
+        defaults.items(), key=lambda of: names_in_order.index(of[0][0])
+    ):
+        is_of_all = len(by_default) == 1 and len(*by_default.values()) == len(classes)
+        shown = (f"{'all' if is_of_all else ', '.join(names)}: {value}" for value, names in by_default.items())
+        yield f"| `{name}` | {type_} | {'<br>'.join(shown)} | {allowed} | {meaning} |"
+    yield ""
 
 
 def _table(heading: str, text: str | None, cls: Any, prefix: str) -> Iterator[str]:
     yield f"{heading}\n\n{' '.join((text or '').split())}\n"
     yield "| setting | type | default | allowed | meaning |\n|---|---|---|---|---|"
+    yield from (f"| `{prefix}{name}` | {' | '.join(cells)} |" for name, *cells in _rows(cls))
+    yield ""
+
+
+def _rows(cls: Any) -> Iterator[tuple[str, ...]]:
+    """Yield name, type, default, allowed values and meaning of each setting of a section, but its name."""
     hints, sentences = typing.get_type_hints(cls), sentences_of(cls)
     for field in dataclasses.fields(cls):
         hint, value = hints[field.name], getattr(cls(), field.name)
         if field.name == "name" or dataclasses.is_dataclass(value):
             continue
         allowed = _allowed(cls, field.name, hint)
-        cells = (_type(hint), _default(value), allowed, _sentence(sentences[field.name], allowed))
-        yield f"| `{prefix}{field.name}` | {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-    yield ""
+        cells = (field.name, _type(hint), _default(value), allowed, _sentence(sentences[field.name], allowed))
+        yield tuple(cell.replace("|", chr(92) + "|") for cell in cells)
 
 
 def sentences_of(cls: type) -> dict[str, str]:

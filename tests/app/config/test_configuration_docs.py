@@ -19,4 +19,10 @@ def test_each_setting_has_its_type_and_a_sentence():
 def test_a_range_is_that_of_the_section_s_own_check():
     page = markdown()
     assert "| `model.dropout` | number | `0.0` | in [0, 1) |" in page
-    assert "| `GROUP_optimizer.epsilon` | number | `1e-08` | 1.2e-38 or more, float32's least normal number |" in page
+    assert "adamw: `1e-08` | 1.2e-38 or more, float32's least normal number |" in page
+
+
+def test_settings_of_several_optimizers_have_one_row_with_their_defaults():
+    rows = [line for line in markdown().splitlines() if line.startswith("| `GROUP_optimizer.learning_rate`")]
+    assert len(rows) == 1
+    assert "| ftrl: `0.05`<br>adagrad, rowwise_adagrad: `0.01`<br>sgd: `0.1`<br>" in rows[0]
