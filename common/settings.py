@@ -126,13 +126,15 @@ def _variant(current: Any, hint: Any, changes: Mapping[str, Any], where: str, ke
     A section with variants is selected by `name`: if `changes` name another one than `current`, its defaults.
     """
     variants: dict[str, Any] = {getattr(variant, "name", ""): variant for variant in typing.get_args(hint)}
-    wanted = changes.get("name")
-    if not variants or wanted is None or wanted == current.name:
+    variant_name = changes.get("name")
+    if not variants or variant_name is None or variant_name == current.name:
         return current
-    if wanted not in variants:
-        hint_text = f"; did you mean '{close}'?" if (close := nearest(str(wanted), variants)) else ""
-        raise ValueError(f"{where}: '{key}.name' must be one of {', '.join(variants)}; found {wanted!r}{hint_text}")
-    return variants[wanted]()
+    if variant_name not in variants:
+        hint_text = f"; did you mean '{close}'?" if (close := nearest(str(variant_name), variants)) else ""
+        raise ValueError(
+            f"{where}: '{key}.name' must be one of {', '.join(variants)}; found {variant_name!r}{hint_text}"
+        )
+    return variants[variant_name]()
 
 
 def convert(value: Any, hint: Any, where: str, key: str) -> Any:

@@ -56,8 +56,8 @@ class Checkpoint:
             parent_path = path.with_name(step_name(parent["step"]))
             newest_first.append((parent_path, _read_parent(child, manifest, parent_path, parent, read)))
         chain: tuple[Checkpoint, ...] = ()
-        for link_path, manifest in reversed(newest_first):
-            chain = (*chain, cls(link_path, manifest, chain))
+        for member_path, manifest in reversed(newest_first):
+            chain = (*chain, cls(member_path, manifest, chain))
         return chain[-1]
 
     @property
@@ -71,13 +71,13 @@ class Checkpoint:
 
     def files(self) -> Iterator[tuple[Path, FileRecord]]:
         """Yield the files that make up the state: the tables of the whole chain, this one's dense arrays."""
-        for link in self.chain:
-            for name, record in link.manifest.files.items():
-                if link is self or not dense_files([name]):
-                    yield link.path / name, record
+        for member in self.chain:
+            for name, record in member.manifest.files.items():
+                if member is self or not dense_files([name]):
+                    yield member.path / name, record
 
     def table_files(self, table: str) -> list[Path]:
-        """Return this link's files of a table."""
+        """Return the files of a table in this checkpoint alone."""
         shards, num_files = self.manifest.shards[table], len(self.manifest.files)
         if not 1 <= shards <= num_files:
             raise ValueError(f"{self.path} has {num_files} files, of which {shards} are the {table} table's")
@@ -114,10 +114,10 @@ class Checkpoint:
             dense.extend((name, reader.next_array(entry)) for name, entry in reader.entries.items())
 
         uses: list[tuple[Path, FileRecord, Callable[[ArrayReader], None]]] = [
-            (path, link.manifest.files[path.name], partial(_write_rows, table, spec, write))
-            for link in self.chain
-            for table in link.manifest.shards
-            for path in link.table_files(table)
+            (path, member.manifest.files[path.name], partial(_write_rows, table, spec, write))
+            for member in self.chain
+            for table in member.manifest.shards
+            for path in member.table_files(table)
         ]
         uses += [(self.path / name, self.manifest.files[name], read_dense) for name in dense_files(self.manifest.files)]
         for path, record, use in uses:
@@ -210,7 +210,7 @@ class FileTable:
     def __init__(self, checkpoint: Checkpoint, table: str) -> None:
         """Raise ValueError, naming the file, for row ids or arrays that belong to no such table."""
         self._table = table
-        self._steps = {path: link.manifest.step for link in checkpoint.chain for path in link.table_files(table)}
+        self._steps = {path: member.manifest.step for member in checkpoint.chain for path in member.table_files(table)}
         vocabulary_size = checkpoint.manifest.data["vocabulary_size"]
         self._files, layouts = [], []
         for path in self._steps:

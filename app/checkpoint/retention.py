@@ -85,7 +85,7 @@ def to_keep(whole: list[Checkpoint], options: CheckpointOptions, metric: str) ->
 def remove_old(folder: Path, options: CheckpointOptions, metric: str, read: Read = read_manifest) -> None:
     """Delete all checkpoints but those to keep, and those that a delta to keep needs."""
     whole = whole_checkpoints(folder, read)
-    needed = {link.path for checkpoint in to_keep(whole, options, metric) for link in checkpoint.chain}
+    needed = {member.path for checkpoint in to_keep(whole, options, metric) for member in checkpoint.chain}
     for checkpoint in reversed(whole):  # a delta before what it needs
         if checkpoint.path not in needed:
             # Renamed first: what a kill or a power cut leaves of it is no checkpoint.
@@ -102,7 +102,7 @@ def delta_to_compact(
     paths = {checkpoint.path for checkpoint in remaining}
     for checkpoint in remaining:
         if checkpoint.older:
-            burden = [link for link in checkpoint.older if link.path not in paths]
+            burden = [member for member in checkpoint.older if member.path not in paths]
             return checkpoint if len(burden) >= options.full_every else None
     return None
 

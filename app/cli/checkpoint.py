@@ -116,8 +116,8 @@ def _show(arguments: argparse.Namespace) -> None:
         f"  the next batch is number {manifest.epoch_step + 1} of epoch {manifest.epoch}, after {manifest.step} steps"
     )
     print(f"  seed {manifest.config['train']['seed']}, trained on {manifest.dataset}")
-    for link in checkpoint.older:
-        print(f"  needs {link.path.name}, {link.manifest.size_bytes:,} bytes")
+    for older in checkpoint.older:
+        print(f"  needs {older.path.name}, {older.manifest.size_bytes:,} bytes")
     rows = "rows that changed" if manifest.parent else "touched rows"
     for table, shards in manifest.shards.items():
         count = 0

@@ -100,10 +100,10 @@ def _num_steps(num_rows: int, epochs: int, batch_size: int, steps: int) -> int:
 
 def _seen_fields(schema: Schema, num_rows: int) -> list[CategoricalField]:
     buckets = {f"{numeric.source}_bucket" for numeric in schema.numeric}
-    others = [field for field in schema.categorical if field.name not in buckets]
-    num_values = sum(field.num_values for field in others if not field.cross)
+    without_buckets = [field for field in schema.categorical if field.name not in buckets]
+    num_values = sum(field.num_values for field in without_buckets if not field.cross)
     enough = min(_ROWS_FOR_BUCKETS, _ROWS_OF_VALUE_FOR_BUCKETS * num_values)
-    return list(schema.categorical) if num_rows >= enough else others
+    return list(schema.categorical) if num_rows >= enough else without_buckets
 
 
 def _parts(schema: Schema, seen: list[CategoricalField]) -> dict[str, Any]:

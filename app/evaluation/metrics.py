@@ -42,9 +42,9 @@ def top_decile_lift(rows: CountedRows) -> float:
     If rows of one score are only partly in the tenth, each counts with that part.
     """
     counts, clicks = rows.bins.counts[::-1], rows.bins.positives[::-1]
-    taken = np.clip(counts.sum() / 10 - (np.cumsum(counts) - counts), 0, counts)
-    taken_share = np.divide(taken, counts, out=np.zeros(len(counts)), where=counts > 0)
-    return ratio(10 * float((clicks * taken_share).sum()), float(clicks.sum()))
+    in_tenth = np.clip(counts.sum() / 10 - (np.cumsum(counts) - counts), 0, counts)
+    share_in_tenth = np.divide(in_tenth, counts, out=np.zeros(len(counts)), where=counts > 0)
+    return ratio(10 * float((clicks * share_in_tenth).sum()), float(clicks.sum()))
 
 
 @dataclass(frozen=True)

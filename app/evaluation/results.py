@@ -159,10 +159,10 @@ def first_column(schema: Schema, name: str) -> int:
 def names_of_ids(dataset: Path, field: CategoricalField, ids: np.ndarray) -> list[str]:
     """Return the values of some ids of a field. The vocabulary is read only if it has any of them."""
     paths, (first, end) = sorted(dataset.glob("vocabulary*.parquet")), field.oov_ids
-    wanted = [int(i) for i in ids if not first <= i < end]
+    own_ids = [int(i) for i in ids if not first <= i < end]
     values: dict[int, str] = {}
-    for path in paths if wanted else ():
-        vocabulary = pq.read_table(path, columns=["id", "value"], filters=[("id", "in", wanted)])
+    for path in paths if own_ids else ():
+        vocabulary = pq.read_table(path, columns=["id", "value"], filters=[("id", "in", own_ids)])
         values |= dict(zip(vocabulary["id"].to_pylist(), vocabulary["value"].to_pylist(), strict=True))
 
     def name(number: int) -> str:

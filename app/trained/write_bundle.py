@@ -180,13 +180,16 @@ def write_model(folder: Path, model: ExportedModel, rows: RowType, parent: Predi
 
 def _check_fits(parent: Predictor, schema: Schema, spec: BundleTablesSpec) -> None:
     """Raise ValueError if a model cannot be written as changes of `parent`."""
-    there, names = parent.tables[0].spec, ("width", "dtype", "seed", "initial_scale")
-    others = [f"{name} {getattr(spec, name)}, there {getattr(there, name)}" for name in names]
-    others = [text for name, text in zip(names, others, strict=True) if getattr(spec, name) != getattr(there, name)]
-    if others:
-        raise ValueError(f"this model is no change of {parent.folder}: {'; '.join(others)}; export a whole bundle")
-    known = [(field.name, field.oov_ids) for field in parent.schema.categorical]
-    if known != [(field.name, field.oov_ids) for field in schema.categorical]:
+    there = parent.tables[0].spec
+    differences = [
+        f"{name} {getattr(spec, name)}, there {getattr(there, name)}"
+        for name in ("width", "dtype", "seed", "initial_scale")
+        if getattr(spec, name) != getattr(there, name)
+    ]
+    if differences:
+        raise ValueError(f"this model is no change of {parent.folder}: {'; '.join(differences)}; export a whole bundle")
+    parent_fields = [(field.name, field.oov_ids) for field in parent.schema.categorical]
+    if parent_fields != [(field.name, field.oov_ids) for field in schema.categorical]:
         raise ValueError(f"this model has other columns than {parent.folder}; export a whole bundle")
 
 

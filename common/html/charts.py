@@ -97,9 +97,9 @@ def line_chart(title: str, series: Sequence[Series], x: Axis, y: Axis, size: Siz
     values = [(line.name, dict(zip(line.x, line.y, strict=True))) for line in series if line.name and line.line]
     texts = []
     for place in places:
-        found = [f"{name}: {number_text(at[place], y.unit)}" for name, at in values if place in at]
+        rows = [f"{name}: {number_text(at[place], y.unit)}" for name, at in values if place in at]
         shown = x.labels[int(place)] if x.labels else number_text(place, x.unit)
-        texts.append("\n".join([f"{x.label} {shown}".strip(), *found]))
+        texts.append("\n".join([f"{x.label} {shown}".strip(), *rows]))
     middles = [(a + b) / 2 for a, b in itertools.pairwise(places)]
     edges = [*places[:1], *middles, *places[-1:]]
     return _chart(title, size, note, x_shown, y_shown, edges, texts, lines=lines)
@@ -141,8 +141,8 @@ def histogram(
     ]
     texts = []
     for place, (first, end) in enumerate(itertools.pairwise(edges)):
-        found = [f"{part.name}: {number_text(part.shares[place], 'percent')}" for part in series]
-        texts.append("\n".join([f"{number_text(first, x.unit)} to {number_text(end, x.unit)}", *found]))
+        rows = [f"{part.name}: {number_text(part.shares[place], 'percent')}" for part in series]
+        texts.append("\n".join([f"{number_text(first, x.unit)} to {number_text(end, x.unit)}", *rows]))
     return _chart(title, size, note, x_shown, y_shown, edges, texts, areas=areas)
 
 
@@ -172,18 +172,18 @@ class _Shown:
     """An axis with the unit in which its values read well."""
 
     def __init__(self, axis: Axis, values: Iterable[float]) -> None:
-        kept = [v for v in [*values, axis.high or 0.0] if math.isfinite(v) and (v > 0 or not axis.log)]
+        drawable = [v for v in [*values, axis.high or 0.0] if math.isfinite(v) and (v > 0 or not axis.log)]
         self.ticks: list[float] = []
         if axis.labels:
             self.ticks, axis = list(range(len(axis.labels))), replace(axis, low=-0.5, high=len(axis.labels) - 0.5)
-        if axis.log and kept:
-            self.ticks = _log_ticks(min(kept), max(kept))
-            low, high = (self.ticks[0], self.ticks[-1]) if self.ticks else (0.97 * min(kept), 1.03 * max(kept))
+        if axis.log and drawable:
+            self.ticks = _log_ticks(min(drawable), max(drawable))
+            low, high = (self.ticks[0], self.ticks[-1]) if self.ticks else (0.97 * min(drawable), 1.03 * max(drawable))
             axis = replace(
                 axis, low=low if axis.low is None else axis.low, high=high if axis.high is None else axis.high
             )
         self.axis = axis
-        self.largest = max(map(abs, kept), default=0.0)
+        self.largest = max(map(abs, drawable), default=0.0)
         self.divisor, self._suffix = readable_unit(self.largest, axis.unit)
 
     def values(self, values: Iterable[float]) -> list[float | None]:
@@ -237,10 +237,10 @@ def thin(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     stretch = -(-2 * len(points) // _MOST_POINTS)
     if stretch <= 2:
         return points
-    kept = []
+    extremes = []
     for first in range(0, len(points), stretch):
         part = points[first : first + stretch]
         finite = [i for i in range(len(part)) if math.isfinite(part[i][1])]
         ends = {min(finite, key=lambda i: part[i][1]), max(finite, key=lambda i: part[i][1])} if finite else {0}
-        kept += [part[i] for i in sorted(ends)]
-    return [*kept, points[-1]] if kept[-1] != points[-1] else kept
+        extremes += [part[i] for i in sorted(ends)]
+    return [*extremes, points[-1]] if extremes[-1] != points[-1] else extremes

@@ -1,3 +1,3 @@
-"""Checks of a log (propose, by first_rows, label, guess_kind and held_out, then pre_check and rejects) and of a
+"""Checks of a log (propose, by first_rows, label, guess_kind and held_out, then pre_check and reject_causes) and of a
 prepared folder (inspect, suggest_crosses).
 """

@@ -159,9 +159,9 @@ def _numbered(width: int) -> list[str]:
     return criteo if len(criteo) == width else [f"column_{number}" for number in range(1, width + 1)]
 
 
-def _first_lines(file: LogFile, wanted: int) -> list[bytes]:
+def _first_lines(file: LogFile, num_lines: int) -> list[bytes]:
     """Return the first lines that are not too long."""
-    chunks = [sample.chunk for sample in sample_log([file], LogFormat(), wanted) if sample.chunk is not None]
+    chunks = [sample.chunk for sample in sample_log([file], LogFormat(), num_lines) if sample.chunk is not None]
     all_lines = b"".join(chunk.lines for chunk in chunks).split(b"\n")[:-1]
     if len(all_lines) == 1 and b"\r" in all_lines[0].removesuffix(b"\r"):
         raise ValueError(

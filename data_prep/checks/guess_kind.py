@@ -100,7 +100,7 @@ class Labels:
         return min(num_clicks, len(self.clicks) - num_clicks) >= _LEAST_LABELS
 
 
-def missing_words(columns: Iterable[Column], taken: Iterable[str]) -> tuple[str, ...]:
+def missing_words(columns: Iterable[Column], known_words: Iterable[str]) -> tuple[str, ...]:
     """Return the words that stand for a missing cell: known ones, and a few among a column's numbers."""
     words: dict[str, None] = {}
     for column in columns:
@@ -111,7 +111,7 @@ def missing_words(columns: Iterable[Column], taken: Iterable[str]) -> tuple[str,
         if is_numeric and 2 * column.count_of(texts) < column.num_present:
             known |= {value for value in texts if _WORD.fullmatch(value) and column.count_of([value]) > 1}
         words |= dict.fromkeys(value for value in column.values if value in known) if known else {}
-    return tuple(word for word in words if word not in set(taken))
+    return tuple(word for word in words if word not in set(known_words))
 
 
 def guess(column: Column, separator: str, labels: Labels | None) -> Guess:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from common.text import number_text, shortened
 from data_prep.checks.inspect import print_table
-from data_prep.checks.rejects import Findings, check_rejects
+from data_prep.checks.reject_causes import Findings, check_rejects
 from data_prep.kernels.crosses import text_columns
 from data_prep.kernels.lists import Lists
 from data_prep.kernels.native import choose_kernels

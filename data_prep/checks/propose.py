@@ -116,17 +116,19 @@ def describe(log: Any, num_rows: int = DEFAULT_ROWS, label: str | None = None) -
 
 
 def _settings(
-    layout: dict[str, Any], missing: tuple[str, ...], own: Column, label: Label, guesses: Sequence[Guess]
+    layout: dict[str, Any], missing: tuple[str, ...], label_column: Column, label: Label, guesses: Sequence[Guess]
 ) -> dict[str, Any]:
-    """Return the fields of LogFormat that are not its defaults, without the columns. `own` is the label's."""
+    """Return the fields of LogFormat that are not its defaults, without the columns."""
     settings = dict(layout)
     if any(each.decimal == "," for each in guesses):
         settings["decimal"] = ","
     if missing:
         settings["missing"] = missing
-    if own.count_of(NO_LABEL) or own.num_present < len(own.codes):
+    if label_column.count_of(NO_LABEL) or label_column.num_present < len(label_column.codes):
         settings["label"] = "optional"
-        settings["missing"] = tuple(dict.fromkeys([*missing, *(value for value in own.values if value in NO_LABEL)]))
+        settings["missing"] = tuple(
+            dict.fromkeys([*missing, *(value for value in label_column.values if value in NO_LABEL)])
+        )
     settings |= label.settings
     settings["timestamps"] = {each.name: each.form for each in guesses if each.kind == "timestamp"}
     settings["lists"] = {each.name: each.list_form for each in guesses if each.kind == "list"}

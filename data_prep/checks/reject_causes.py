@@ -1,4 +1,4 @@
-"""Rejected lines and their likely cause: of a sample for `pre-check`, of the whole log for `prepare`."""
+"""Likely causes of rejected lines: of a sample for `pre-check`, of the whole log for `prepare`."""
 
 from __future__ import annotations
 
@@ -91,8 +91,9 @@ def _explain(chunk: Chunk, log_format: LogFormat) -> str | None:
 def _explain_columns(lines: Sequence[bytes], usual: int, expected: int, log_format: LogFormat) -> str:
     for separator, name in _SEPARATORS.items():
         if _most_common(line.count(separator) for line in lines) + 1 == expected:
-            wanted = _SEPARATORS.get(log_format.separator.encode(), repr(log_format.separator))
-            return f"columns are separated by {name}, expected {wanted}: set separator in a --data file, or replace it"
+            described = _SEPARATORS.get(log_format.separator.encode(), repr(log_format.separator))
+            advice = "set separator in a --data file, or replace it"
+            return f"columns are separated by {name}, expected {described}: {advice}"
     if usual == expected - 1 and log_format.columns == LogFormat().columns:
         return (
             f"lines have {usual} columns, one less than expected: it seems to be Criteo's test.txt, which has no "

@@ -149,12 +149,12 @@ class _Pairs:
 def _pairs(rows: _Scored, one: _Columns, other: _Columns) -> _Pairs:
     fields = (one, other)
     lengths = np.array([np.count_nonzero(rows.ids[:, field.ids] != NO_ID, axis=1) for field in fields])
-    kept = shorten(lengths, MOST_PAIRS)
-    of_row, places = combinations(kept)
+    num_values = shorten(lengths, MOST_PAIRS)
+    of_row, places = combinations(num_values)
     at = [(of_row, field.ids.start + place) for field, place in zip(fields, places, strict=True)]
     values = np.where(rows.known[at[0]] & rows.known[at[1]], rows.ids[at[0]] << 32 | rows.ids[at[1]], -1)
     is_mean = any(field.is_list and field.is_mean for field in fields)
-    return _Pairs(of_row, values, 1 / kept.prod(axis=0)[of_row] if is_mean else np.ones(len(of_row)))
+    return _Pairs(of_row, values, 1 / num_values.prod(axis=0)[of_row] if is_mean else np.ones(len(of_row)))
 
 
 def describe_gains(gains: list[Gain], shown: int, crosses: Sequence[tuple[str, ...]]) -> str:

@@ -14,27 +14,27 @@ if TYPE_CHECKING:
     from data_prep.encoding.base import BaseVocabulary
 
 
-def with_booleans(files: Sequence[LogFile], log_format: LogFormat, given: BaseVocabulary | None) -> LogFormat:
+def with_booleans(files: Sequence[LogFile], log_format: LogFormat, base: BaseVocabulary | None) -> LogFormat:
     """Return the format of a log with the texts of the booleans in its Parquet files.
 
     A new vocabulary has 1 and 0 for them, unless the format names others. Raises ValueError for a column that is
     boolean in some files only, or whose texts are not clear from the vocabulary that is extended.
     """
     names = {name for name in log_format.text_fields if name not in log_format.booleans}
-    found = {file.location: _boolean_columns(file, names) for file in files}
+    columns_by_file = {file.location: _boolean_columns(file, names) for file in files}
     booleans = dict(log_format.booleans)
     for name in log_format.text_fields:
-        locations = [location for location, columns in found.items() if name in columns]
+        locations = [location for location, columns in columns_by_file.items() if name in columns]
         if not locations:
             continue
         where = f"{locations[0]}: column {name!r} holds booleans"
         advice = f"set the texts that stand for true and false: prepare.data.booleans={{{name}: [TRUE, FALSE]}}"
-        if given is not None:
-            booleans[name] = _given_texts(given, name)
+        if base is not None:
+            booleans[name] = _texts_of_base(base, name)
             if not booleans[name]:
-                raise ValueError(f"{where}, and the vocabulary of {given.folder} does not say which are its; {advice}")
+                raise ValueError(f"{where}, and the vocabulary of {base.folder} does not say which are its; {advice}")
         elif len(locations) < len(files):
-            other = next(location for location, columns in found.items() if name not in columns)
+            other = next(location for location, columns in columns_by_file.items() if name not in columns)
             raise ValueError(f"{where}, and in {other} it does not; {advice}")
         else:
             booleans[name] = ("1", "0")
@@ -49,9 +49,9 @@ def _boolean_columns(file: LogFile, names: set[str]) -> set[str]:
     return names & boolean_columns(file.location)
 
 
-def _given_texts(given: BaseVocabulary, name: str) -> tuple[str, ...]:
-    written_as = given.log_format
+def _texts_of_base(base: BaseVocabulary, name: str) -> tuple[str, ...]:
+    written_as = base.log_format
     if name in written_as.booleans:
         return written_as.booleans[name]
-    texts = given.texts_of(written_as.shares.get(name, name))
+    texts = base.texts_of(written_as.shares.get(name, name))
     return texts_among(texts & set(BOOLEAN_TEXTS), len(texts))

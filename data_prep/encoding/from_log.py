@@ -93,9 +93,9 @@ def _format_to_score(files: Sequence[LogFile], log_format: LogFormat, keep: Sequ
         for name, kind in log_format.columns.items()
         if kind in FIELD_KINDS or (name in names and kind != "ignored")
     }
-    kept: dict[str, Kind] = {name: "ignored" for name in keep if name not in columns}
-    others = "ignored" if log_format.header else "refused"
-    return FormatToScore.of(log_format, columns=columns | kept, others=others, keep=tuple(keep))
+    to_keep: dict[str, Kind] = {name: "ignored" for name in keep if name not in columns}
+    other_columns = "ignored" if log_format.header else "refused"
+    return FormatToScore.of(log_format, columns=columns | to_keep, others=other_columns, keep=tuple(keep))
 
 
 def _has_labels(files: Sequence[LogFile], log_format: LogFormat) -> bool:

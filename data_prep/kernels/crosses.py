@@ -29,13 +29,13 @@ _HEX_PAIRS = np.frombuffer("".join(f"{number:02x}" for number in range(256)).enc
 
 def presence(rows: ParsedRows, columns: Sequence[CategoricalColumn]) -> list[NDArray[np.bool_]]:
     """Return where each categorical column [C] is present [n]."""
-    found: dict[str, NDArray[np.bool_]] = {}
+    by_name: dict[str, NDArray[np.bool_]] = {}
     for column in columns:
         if column.cross:
-            found[column.name] = functools.reduce(np.logical_and, (found[part] for part in column.cross))
+            by_name[column.name] = functools.reduce(np.logical_and, (by_name[part] for part in column.cross))
         else:
-            found[column.name] = rows.columns[column.source].present
-    return list(found.values())
+            by_name[column.name] = rows.columns[column.source].present
+    return list(by_name.values())
 
 
 def text_columns(
@@ -72,8 +72,8 @@ def _cross_lists(
 ) -> Lists:
     """Return the combinations of the values of each row [n], at most `max_length`. None where one is missing."""
     lengths = np.where(present, [part.lengths if isinstance(part, Lists) else present for part in parts], 0)
-    kept = shorten(lengths, max_length)
-    rows, places = combinations(kept)
+    num_values = shorten(lengths, max_length)
+    rows, places = combinations(num_values)
     texts = [
         part.values.take((np.cumsum(part.lengths) - part.lengths)[rows] + place)
         if isinstance(part, Lists)
@@ -81,7 +81,7 @@ def _cross_lists(
         for part, place in zip(parts, places, strict=True)
     ]
     joined = kernels.join_strings(texts, np.ones(len(rows), np.bool_))
-    return Lists(joined, kept.prod(axis=0), lengths.prod(axis=0) > max_length)
+    return Lists(joined, num_values.prod(axis=0), lengths.prod(axis=0) > max_length)
 
 
 def cut_rows(

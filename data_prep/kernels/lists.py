@@ -47,11 +47,11 @@ def shorten(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
 
     The longest list loses its last value, of equally long ones the last list, until they are few enough.
     """
-    kept = lengths.copy()
-    while len(rows := np.flatnonzero(kept.prod(axis=0) > most)):
-        longest = len(kept) - 1 - kept[::-1, rows].argmax(axis=0)
-        kept[longest, rows] -= 1
-    return kept
+    num_values = lengths.copy()
+    while len(rows := np.flatnonzero(num_values.prod(axis=0) > most)):
+        longest = len(num_values) - 1 - num_values[::-1, rows].argmax(axis=0)
+        num_values[longest, rows] -= 1
+    return num_values
 
 
 def combinations(lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -82,10 +82,10 @@ def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = Fa
     )
     if trim:
         value_starts, value_ends = trim_blanks(cells.data, value_starts, value_ends)
-    kept = value_ends > value_starts
-    value_starts, value_ends = value_starts[kept], value_ends[kept]
+    is_value = value_ends > value_starts
+    value_starts, value_ends = value_starts[is_value], value_ends[is_value]
     rows = filled[np.searchsorted(starts, value_starts, side="right") - 1]
     lengths = np.bincount(rows, minlength=len(cells))
-    kept = places_in_lists(lengths) < max_length
-    values = Strings(cells.data, value_starts[kept], (value_ends - value_starts)[kept])
+    fits = places_in_lists(lengths) < max_length
+    values = Strings(cells.data, value_starts[fits], (value_ends - value_starts)[fits])
     return Lists(values, np.minimum(lengths, max_length), lengths > max_length)

@@ -97,7 +97,7 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
     return ParsedChunk(
         rows=_rows_of(outputs, num_rows, chunk.first_line, text, log_format),
         rejects_by_reason=Counter(REASONS[reason] for *_, reason in bad),
-        rejects_tsv=b"".join(chunk.reject(line, reason, raw[start:end]) for line, start, end, reason in bad),
+        rejects_tsv=b"".join(chunk.rejects_line(line, reason, raw[start:end]) for line, start, end, reason in bad),
     )
 
 

@@ -88,10 +88,10 @@ def find_values(field: FieldLookup, values: NDArray[np.uint32]) -> NDArray[np.in
     """Return ids [n] of values [n]."""
     ids = field.first_oov_id + bucket(values, field.num_oov_ids)
     if len(field.words):
-        wanted = values.astype(np.uint64)
-        indices = np.minimum(np.searchsorted(field.words, wanted << ID_BITS), len(field.words) - 1)
+        keys = values.astype(np.uint64)
+        indices = np.minimum(np.searchsorted(field.words, keys << ID_BITS), len(field.words) - 1)
         words = field.words[indices]
-        known = words >> ID_BITS == wanted
+        known = words >> ID_BITS == keys
         ids[known] = field.base_id + (words[known] & ID_MASK).astype(np.int64)
     return ids
 
@@ -128,16 +128,16 @@ class StringLookup:
 
 def find_strings(field: StringLookup, texts: Strings, present: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return ids [n] of strings [n]."""
-    wanted = texts.keys()
-    ids = field.first_oov_id + bucket((wanted >> np.uint64(32)).astype(np.uint32), field.num_oov_ids)
+    keys = texts.keys()
+    ids = field.first_oov_id + bucket((keys >> np.uint64(32)).astype(np.uint32), field.num_oov_ids)
     if len(field.keys):
-        at = np.minimum(np.searchsorted(field.keys, wanted), len(field.keys) - 1)
-        known = np.flatnonzero(field.keys[at] == wanted)
+        at = np.minimum(np.searchsorted(field.keys, keys), len(field.keys) - 1)
+        known = np.flatnonzero(field.keys[at] == keys)
         is_first = texts.take(known).equal(field.texts.take(at[known]))
         ids[known[is_first]] = field.ids[at[known[is_first]]]
         if field.later_of_a_key:
-            others = known[~is_first]
-            for row, string in zip(others, texts.take(others).tolist(), strict=True):
+            same_key = known[~is_first]
+            for row, string in zip(same_key, texts.take(same_key).tolist(), strict=True):
                 ids[row] = field.later_of_a_key.get(string, ids[row])
     ids[~present] = field.missing_id
     return ids

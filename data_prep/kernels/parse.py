@@ -1,4 +1,4 @@
-"""Parse lines of the raw log into arrays.
+"""Parse lines of the raw log into arrays, and reject the bad ones with a reason each.
 
 All lines of a chunk are parsed at once, column by column, with NumPy on the raw bytes. One definition of a
 good line holds for every line. A general CSV reader treats blanks, `0x1f` or a lone carriage return specially, and is
@@ -123,11 +123,11 @@ def quoted_cells(line: bytes, log_format: LogFormat) -> list[bytes] | None:
         return None
     cells, at, cell = [], -1, _quoted_cell(log_format.separator, log_format.trim)
     while at < len(line):
-        found = cell.match(line, at + 1)
-        if found is None:
+        match = cell.match(line, at + 1)
+        if match is None:
             return None
-        cells.append(found[2] if found[1] is None else found[1].replace(b'""', b'"'))
-        at = found.end()
+        cells.append(match[2] if match[1] is None else match[1].replace(b'""', b'"'))
+        at = match.end()
     return cells
 
 
@@ -166,7 +166,8 @@ def _parse_lines(
         rows=rows.take(reasons[shaped] == 0),
         rejects_by_reason=Counter({REASONS[code]: int(np.sum(reasons == code)) for code in np.unique(reasons[bad])}),
         rejects_tsv=b"".join(
-            chunk.reject(int(line), reasons[line], raw) for line, raw in zip(bad, _raw_lines(chunk, bad), strict=True)
+            chunk.rejects_line(int(line), reasons[line], raw)
+            for line, raw in zip(bad, _raw_lines(chunk, bad), strict=True)
         ),
     )
 
@@ -395,11 +396,11 @@ def _parse_times(
     return times, present, good
 
 
-def time_of(found: re.Match[bytes] | None) -> int | None:
+def time_of(match: re.Match[bytes] | None) -> int | None:
     """Return the milliseconds since 1970 of a time's parts, by `time_pattern`. None if there is no such day or hour."""
-    if found is None:
+    if match is None:
         return None
-    parts = found.groupdict()
+    parts = match.groupdict()
     half = parts.pop("p", b"").lower()
     milliseconds = int(parts.pop("f", b"0").ljust(3, b"0")[:3])
     numbers = {code: int(digits) for code, digits in parts.items()}

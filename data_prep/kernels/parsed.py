@@ -63,7 +63,7 @@ class Chunk:
         """Number of the first line in its file, from 1."""
         return self.first_line - self.file.first_line + self.file.num_header_lines + 1
 
-    def reject(self, line: int, code: int, text: NDArray[np.uint8]) -> bytes:
+    def rejects_line(self, line: int, code: int, text: NDArray[np.uint8]) -> bytes:
         """Return the line of rejects.tsv for the chunk's line number `line`, from 0."""
         name = self.file.name.encode() + b":" if self.file.name else b""
         return b"%s%d\t%s\t%s\n" % (

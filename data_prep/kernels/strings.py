@@ -85,17 +85,17 @@ class Strings:
 
     def one_of(self, strings: Iterable[str]) -> NDArray[np.bool_]:
         """Return where a string [n] is one of a few given ones."""
-        found = np.zeros(len(self), np.bool_)
+        is_among = np.zeros(len(self), np.bool_)
         for string in strings:
             one = Strings.of([string.encode()])
-            found |= self.equal(one.take(np.zeros(len(self), np.int64)))
-        return found
+            is_among |= self.equal(one.take(np.zeros(len(self), np.int64)))
+        return is_among
 
     def _words(self, number: int, chosen: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Return bytes 8 * number to 8 * number + 7 of each chosen string, 0 after its end, as one word."""
         words: NDArray[np.uint64] = np.ndarray((len(self.data) - _WORD_BYTES + 1,), "<u8", self.data, strides=(1,))
-        own = np.clip(self.lengths[chosen] - number * _WORD_BYTES, 0, _WORD_BYTES)
-        return words[self.starts[chosen] + number * _WORD_BYTES] & _OWN_MASKS[own]
+        num_bytes = np.clip(self.lengths[chosen] - number * _WORD_BYTES, 0, _WORD_BYTES)
+        return words[self.starts[chosen] + number * _WORD_BYTES] & _OWN_MASKS[num_bytes]
 
 
 def concatenate_strings(parts: Sequence[Strings]) -> Strings:

@@ -268,8 +268,8 @@ class LogFormat:
     def click_rule(self) -> tuple[str, float] | None:
         """The relation and the number of a rule for the label, or None if clicks are known by their cells."""
         is_rule = isinstance(self.clicked, str) and self.clicked != REST
-        found = _RULE.fullmatch(self.clicked) if is_rule else None  # type: ignore[arg-type]
-        return (found[1], float(found[2])) if found else None
+        match = _RULE.fullmatch(self.clicked) if is_rule else None  # type: ignore[arg-type]
+        return (match[1], float(match[2])) if match else None
 
     @property
     def any_label(self) -> str:
@@ -358,16 +358,16 @@ def _check_time_form(name: str, form: str) -> None:
     codes = [code[0] for code in form.split("%")[1:] if code]
     year = {"Y", "y"} & set(codes)
     if form.count("%") != len(codes) or not set(codes) <= {*TIME_CODES, _NOON} or len(set(codes)) < len(codes):
-        found = "of which each may occur once"
+        rule = "of which each may occur once"
     elif len(year) != 1 or not {"m", "d"} <= set(codes):
-        found = "which must give year, month and day"
+        rule = "which must give year, month and day"
     elif ("I" in codes) != (_NOON in codes) or {"H", "I"} <= set(codes):
-        found = "of which %I (1 to 12) and %p (AM or PM) go together, in place of %H"
+        rule = "of which %I (1 to 12) and %p (AM or PM) go together, in place of %H"
     else:
         return
     raise ValueError(
         f"timestamps: {name} is {form!r}; expected seconds, milliseconds, or a form of "
-        f"{', '.join(f'%{code}' for code in (*TIME_CODES, _NOON))}, {found}"
+        f"{', '.join(f'%{code}' for code in (*TIME_CODES, _NOON))}, {rule}"
     )
 
 
@@ -383,8 +383,8 @@ def time_pattern(form: str) -> re.Pattern[bytes]:
     A part of two digits may be one digit long if no digit can stand beside it, as in 1/2/2014, but not in 20140102.
     """
 
-    def pattern(found: re.Match[str]) -> str:
-        code, before, after = found[1], form[: found.start()], form[found.end() :]
+    def pattern(match: re.Match[str]) -> str:
+        code, before, after = match[1], form[: match.start()], form[match.end() :]
         beside_digits = re.search("([0-9]|%[^p])$", before) or re.match("[0-9]|%[^p]", after)
         digits = TIME_CODES.get(code)
         if code in "mdHIMS" and not beside_digits:

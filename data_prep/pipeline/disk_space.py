@@ -81,10 +81,10 @@ def explain_full_disk(folder: Path, needed: int) -> Iterator[None]:
         raise
 
 
-def _no_space(folder: Path, needed: int, found: str = "") -> OSError:
+def _no_space(folder: Path, needed: int, fault: str = "") -> OSError:
     more = max(needed - _used(folder), _MIB)
     return OSError(
-        f"no space left for {folder}{found}: about {_text(more)} more are needed, {_text(_free(folder))} are free. "
+        f"no space left for {folder}{fault}: about {_text(more)} more are needed, {_text(_free(folder))} are free. "
         "Make room and run the same command again: what is finished is kept"
     )
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.files import checksum
-from data_prep.checks.rejects import check_statistics
+from data_prep.checks.reject_causes import check_statistics
 from data_prep.encoding.base import BaseVocabulary
 from data_prep.encoding.fit import FittedVocabulary, copy_base_vocabulary, extend_base_vocabulary, fit_vocabulary
 from data_prep.encoding.lookup_file import LOOKUP_FILE

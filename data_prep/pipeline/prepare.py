@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from common.memory import num_cores
-from data_prep.checks.rejects import check_statistics
+from data_prep.checks.reject_causes import check_statistics
 from data_prep.encoding.base import BaseVocabulary, read_base_vocabulary
 from data_prep.encoding.booleans import with_booleans
 from data_prep.encoding.encoder import RowEncoder

@@ -185,10 +185,10 @@ def _row_of_span(path: Path, span: int, rank: int) -> tuple[int, int]:
     place = int(np.searchsorted(counts, rank, side="right"))
     rank -= int(counts[place - 1]) if place else 0
     for times, lines in _blocks(path):
-        found = lines[times == first + place]
-        if rank < len(found):
-            return first + place, int(found[rank])
-        rank -= len(found)
+        of_time = lines[times == first + place]
+        if rank < len(of_time):
+            return first + place, int(of_time[rank])
+        rank -= len(of_time)
     raise AssertionError("the passes over the log counted the same rows")
 
 
@@ -341,9 +341,9 @@ def _stratify(options: PrepareOptions, fractions: tuple[float, float], read_labe
             for fraction in fractions
         )
         by_label = [LabelHashes.concatenate(parts) for parts in read_labels(LabelHasher(options, ranges))]
-        found = [label.end_of(i, fractions[i]) for i in range(2) for label in by_label]
-        ends = [end for end in found if end is not None]
-        if len(ends) == len(found):
+        all_ends = [label.end_of(i, fractions[i]) for i in range(2) for label in by_label]
+        ends = [end for end in all_ends if end is not None]
+        if len(ends) == len(all_ends):
             return StratifiedSplit(options.seed, (ends[0], ends[1]), (ends[2], ends[3]))
     raise AssertionError("all hashes are within the whole range")
 

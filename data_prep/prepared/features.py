@@ -18,10 +18,10 @@ NUMERIC_SCALE = 0.2  # logarithms of counts reach 16; unscaled they slow the sol
 def read_spread(folder: Path, schema: Schema, split: str, max_rows: int | None = None) -> Iterator[Examples]:
     """Yield the blocks of a split, or some with about `max_rows` rows, spread evenly. Rows of weight 0 are left out."""
     sizes = np.array(schema.block_sizes(split))
-    wanted = len(sizes)
+    num_blocks = len(sizes)
     if max_rows is not None and sizes.sum() > max_rows:
-        wanted = max(1, int(max_rows / sizes.mean()))
-    numbers = np.unique(np.linspace(0, len(sizes) - 1, wanted).astype(int))
+        num_blocks = max(1, int(max_rows / sizes.mean()))
+    numbers = np.unique(np.linspace(0, len(sizes) - 1, num_blocks).astype(int))
     for rows in read_blocks(folder, schema, split, numbers.tolist()):
         yield rows if rows.weights is None else rows.take(rows.weights > 0)
 

@@ -43,21 +43,21 @@ def read_truth(path: Path, row_numbers: np.ndarray) -> tuple[np.ndarray, np.ndar
             f"no true probabilities at {path}: only a synthetic log has them (python -m data_prep synthesize)"
         )
     order = np.argsort(row_numbers, kind="stable")
-    wanted = np.asarray(row_numbers)[order]
-    probability, label = np.empty(len(wanted)), np.empty(len(wanted), dtype=np.int8)
+    rows_in_order = np.asarray(row_numbers)[order]
+    probability, label = np.empty(len(rows_in_order)), np.empty(len(rows_in_order), dtype=np.int8)
     with pq.ParquetFile(path) as file:
         total = file.metadata.num_rows
-        if len(wanted) and not 0 <= wanted[0] <= wanted[-1] < total:
-            outside = wanted[0] if wanted[0] < 0 else wanted[-1]
+        if len(rows_in_order) and not 0 <= rows_in_order[0] <= rows_in_order[-1] < total:
+            outside = rows_in_order[0] if rows_in_order[0] < 0 else rows_in_order[-1]
             raise ValueError(f"{path} has rows 0 to {total - 1:,}, asked for row {outside:,}: is it of another log?")
         first_row = 0
         for group in range(file.num_row_groups):
             end_row = first_row + file.metadata.row_group(group).num_rows
-            here = slice(*np.searchsorted(wanted, [first_row, end_row]))
+            here = slice(*np.searchsorted(rows_in_order, [first_row, end_row]))
             if here.start < here.stop:
                 rows = file.read_row_group(group, columns=["probability", "label"])
-                probability[order[here]] = rows["probability"].to_numpy()[wanted[here] - first_row]
-                label[order[here]] = rows["label"].to_numpy()[wanted[here] - first_row]
+                probability[order[here]] = rows["probability"].to_numpy()[rows_in_order[here] - first_row]
+                label[order[here]] = rows["label"].to_numpy()[rows_in_order[here] - first_row]
             first_row = end_row
     return probability, label
 

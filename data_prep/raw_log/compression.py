@@ -45,7 +45,7 @@ def unpacked(location: str, stored: io.BufferedReader[Any], member: str) -> Iter
     if name.endswith((*PACKED_ENDINGS, *TAR_ENDINGS)) and not stored.peek(1):
         raise ValueError(f"{location} has 0 bytes, which is not even an empty packed file; fetch it again")
     if name.endswith(TAR_ENDINGS):
-        with IGzipFile(fileobj=stored) as unzipped, _log_in_tar(location, unzipped, wanted=member) as text:
+        with IGzipFile(fileobj=stored) as unzipped, _log_in_tar(location, unzipped, log_name=member) as text:
             yield text
     elif name.endswith(".gz"):
         with IGzipFile(fileobj=stored) as unzipped:
@@ -128,15 +128,15 @@ class _Archive(tarfile.TarFile):
 
 
 @contextmanager
-def _log_in_tar(location: str, unzipped: io.BufferedIOBase, wanted: str) -> Iterator[io.BufferedIOBase]:
-    """Open the member `wanted` of an archive, which is read as a stream. On leaving, read and check the rest."""
+def _log_in_tar(location: str, unzipped: io.BufferedIOBase, log_name: str) -> Iterator[io.BufferedIOBase]:
+    """Open the member `log_name` of an archive, which is read as a stream. On leaving, read and check the rest."""
     try:
         with _Archive.open(fileobj=unzipped, mode="r|", bufsize=_READ_BYTES) as archive:
             members = _safe_members(archive)
             names = []
             for member in members:
                 names.append(member.name)
-                if _is_log(member, wanted):
+                if _is_log(member, log_name):
                     stream = archive.extractfile(member)
                     assert stream is not None
                     yield cast(io.BufferedIOBase, stream)
@@ -144,12 +144,12 @@ def _log_in_tar(location: str, unzipped: io.BufferedIOBase, wanted: str) -> Iter
             else:
                 shown = ", ".join(names[:_NAMES_SHOWN]) + (", …" if len(names) > _NAMES_SHOWN else "")
                 raise ValueError(
-                    f"{location} holds no {wanted} (prepare.data.archive_member); it holds: {shown or 'nothing'}"
+                    f"{location} holds no {log_name} (prepare.data.archive_member); it holds: {shown or 'nothing'}"
                 )
             for member in members:
-                if _is_log(member, wanted):
+                if _is_log(member, log_name):
                     raise ValueError(
-                        f"{location} holds {wanted} twice, as {names[-1]} and {member.name}; unpack it and give the "
+                        f"{location} holds {log_name} twice, as {names[-1]} and {member.name}; unpack it and give the "
                         "right file"
                     )
     except _Distrusted as error:
@@ -158,8 +158,8 @@ def _log_in_tar(location: str, unzipped: io.BufferedIOBase, wanted: str) -> Iter
         pass
 
 
-def _is_log(member: tarfile.TarInfo, wanted: str) -> bool:
-    return member.isfile() and PurePosixPath(member.name).name == wanted
+def _is_log(member: tarfile.TarInfo, log_name: str) -> bool:
+    return member.isfile() and PurePosixPath(member.name).name == log_name
 
 
 def _safe_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:

@@ -103,9 +103,9 @@ def _expand(location: str) -> list[str]:
         )
     if file_state(location) is not None:
         return [location]
-    found = files_in(location)
-    if found is not None:
-        return _files_of_folder(location, found)
+    files = files_in(location)
+    if files is not None:
+        return _files_of_folder(location, files)
     if glob.has_magic(split_query(location)[0]):
         return _matching(location)
     if location == "-" or Path(location).exists():
@@ -132,30 +132,30 @@ def _matching(pattern: str) -> list[str]:
     return sorted(files, key=natural_order)
 
 
-def _files_of_folder(folder: str, found: list[str]) -> list[str]:
+def _files_of_folder(folder: str, files: list[str]) -> list[str]:
     """Return Criteo's log if the folder holds it, else all files that look like parts of a log."""
-    names = {file: file_name(file) for file in found}
+    names = {file: file_name(file) for file in files}
     whole = sorted(f for f, name in names.items() if _unpacked(name) == _WHOLE_LOG or name.endswith(TAR_ENDINGS))
     if len(whole) > 1:
         several = ", ".join(names[file] for file in whole)
         raise ValueError(f"the folder {folder} holds several logs ({several}); give one of them as the input")
     if whole:
-        _log_skipped(folder, found, whole)
+        _log_skipped(folder, files, whole)
         return whole
-    parts = sorted((file for file in found if is_part(names[file])), key=natural_order)
+    parts = sorted((file for file in files if is_part(names[file])), key=natural_order)
     if not parts:
         raise FileNotFoundError(
             f"the folder {folder} holds no log: expected {_WHOLE_LOG}, {_WHOLE_LOG}.gz or a .tar.gz, or part files "
             f"such as day_0.gz, part-0.parquet; found {_shown(names.values())}"
         )
     _check_not_twice(folder, parts)
-    _log_skipped(folder, found, parts)
+    _log_skipped(folder, files, parts)
     return parts
 
 
-def _log_skipped(folder: str, found: Iterable[str], taken: Iterable[str]) -> None:
+def _log_skipped(folder: str, files: Iterable[str], parts: Iterable[str]) -> None:
     """Log the files of a folder that are not taken, except for hidden ones: they may have been intended."""
-    names = sorted(map(file_name, {*found} - {*taken}), key=natural_order)
+    names = sorted(map(file_name, {*files} - {*parts}), key=natural_order)
     names = [name for name in names if not name.startswith((".", "_"))]
     if names:
         log.info(

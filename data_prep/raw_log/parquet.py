@@ -144,8 +144,8 @@ def columns_to_keep(log_format: LogFormat) -> tuple[str, ...]:
 
 def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> None:
     """Raise ValueError if a table lacks a column of the format, or has one of another type. It may have more."""
-    kept: dict[str, Kind] = dict.fromkeys(columns_to_keep(log_format), "string")
-    expected = kept | {name: kind for name, kind in log_format.columns.items() if kind != "ignored"}
+    to_keep: dict[str, Kind] = dict.fromkeys(columns_to_keep(log_format), "string")
+    expected = to_keep | {name: kind for name, kind in log_format.columns.items() if kind != "ignored"}
     missing = [name for name in expected if schema.names.count(name) != 1]
     if missing:
         raise ValueError(
@@ -159,7 +159,7 @@ def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> No
                 f"{location}: column {name!r} is of type {schema.field(name).type}; expected for kind {kind}: "
                 f"{times}{_READABLE}"
             )
-        if name in kept and log_format.columns[name] == "ignored":
+        if name in to_keep and log_format.columns[name] == "ignored":
             continue
         if holds_booleans(schema.field(name).type) and not log_format.texts_of_booleans(name):
             raise ValueError(f"{location}: column {name!r} of kind {kind} holds booleans; {NO_BOOLEANS}")
@@ -234,8 +234,8 @@ def _joined(lists: pa.Array, log_format: LogFormat, name: str) -> pa.Array:
 
 def is_readable(of_type: pa.DataType, kind: Kind) -> bool:
     """Return True if a column of this type can be one of this kind."""
-    taken = KINDS[kind].arrow
-    if "lists" in taken and is_list(of_type):
+    types = KINDS[kind].arrow
+    if "lists" in types and is_list(of_type):
         return is_readable(of_type.value_type, "string")
     if pa.types.is_dictionary(of_type):
         of_type = of_type.value_type
@@ -243,7 +243,7 @@ def is_readable(of_type: pa.DataType, kind: Kind) -> bool:
     is_text |= pa.types.is_binary(of_type) or pa.types.is_large_binary(of_type)
     is_number = pa.types.is_integer(of_type) or pa.types.is_floating(of_type) or pa.types.is_boolean(of_type)
     is_number |= pa.types.is_decimal(of_type)
-    is_time = ("times" in taken and pa.types.is_temporal(of_type)) or ("moments" in taken and is_moment(of_type))
+    is_time = ("times" in types and pa.types.is_temporal(of_type)) or ("moments" in types and is_moment(of_type))
     return is_text or is_number or is_time or pa.types.is_null(of_type)
 
 

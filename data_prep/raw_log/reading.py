@@ -115,9 +115,9 @@ class LogReading:
         self._read_files: dict[int, FileRead] = {}  # by index in `files`
         self._tasks_of: dict[int, list[Task]] = {}  # by index in `files`, of those that workers can read themselves
         for index, file in enumerate(files):
-            kept = pieces.read(_file_piece(index))  # of an interrupted run
-            if kept is not None:
-                self._read_files[index], tasks = kept
+            earlier = pieces.read(_file_piece(index))  # of an interrupted run
+            if earlier is not None:
+                self._read_files[index], tasks = earlier
                 self._tasks_of[index] = [
                     dataclasses.replace(task, location=file.location) if isinstance(task, StoredChunk) else task
                     for task in tasks

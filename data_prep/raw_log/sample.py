@@ -60,6 +60,6 @@ def _sample(file: LogFile, of_log: FileOfLog, log_format: LogFormat, num_rows: i
     if not num_lines:
         return FileSample(file, None, 0, bytes_read, is_whole)
     num_kept = min(num_rows, num_lines)  # every line of a chunk has its end
-    kept = b"".join(parts).split(b"\n", num_kept)[:num_kept]
-    chunk = Chunk(0, num_kept, b"\n".join(kept) + b"\n", of_log, is_bare)
+    lines = b"".join(parts).split(b"\n", num_kept)[:num_kept]
+    chunk = Chunk(0, num_kept, b"\n".join(lines) + b"\n", of_log, is_bare)
     return FileSample(file, chunk, num_lines, bytes_read, is_whole)

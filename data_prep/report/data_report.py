@@ -190,20 +190,20 @@ def _rejects(schema: Schema, folder: Path) -> Section:
     by_reason, title = schema.source["rejected_by_reason"], "Rejected lines"
     if not by_reason:
         return Section(title, note="No line was rejected.")
-    found: dict[str, list[str]] = {reason: [] for reason in by_reason}
+    examples: dict[str, list[str]] = {reason: [] for reason in by_reason}
     with (folder / "rejects.tsv").open("rb") as rejects:
         for line in rejects:
             number, reason, content = [*line.rstrip(b"\r\n").split(b"\t", 2), b"", b""][:3]
-            of_reason = found.get(reason.decode(errors="replace"))
+            of_reason = examples.get(reason.decode(errors="replace"))
             if of_reason is not None and len(of_reason) < _EXAMPLES:
                 shown = content[:_EXAMPLE_BYTES].decode("utf-8", errors="backslashreplace")
                 shown = "".join("⇥" if c == "\t" else c if c.isprintable() else repr(c)[1:-1] for c in shown)
                 dots = "…" if len(content) > _EXAMPLE_BYTES else ""
                 of_reason.append(f"{number.decode(errors='replace')}: {shown}{dots}")
-            if rejects.tell() > _REJECTS_READ_BYTES or all(len(e) >= _EXAMPLES for e in found.values()):
+            if rejects.tell() > _REJECTS_READ_BYTES or all(len(e) >= _EXAMPLES for e in examples.values()):
                 break
     frequent_first = sorted(by_reason.items(), key=lambda item: -item[1])
-    rows = [[reason, count, count / schema.source["lines"], found[reason]] for reason, count in frequent_first]
+    rows = [[reason, count, count / schema.source["lines"], examples[reason]] for reason, count in frequent_first]
     note = "All of them, with their line numbers, are in rejects.tsv. The table shows the first ones of each reason."
     return Section(title, Part("table", REJECT_COLUMNS, rows), note=note)
 

@@ -163,12 +163,12 @@ def synthesize(
         paths = [output / f"part-{number:05d}.txt" for number in range(-(-rows // part_rows))]
     pieces = [_pieces(first, min(first + (part_rows or rows), rows)) for first in range(0, rows, part_rows or rows)]
     clicks = 0
-    made = _made_in_order(log, list(chain.from_iterable(pieces)), paths[0].suffix == ".gz", workers)
+    blocks = _made_in_order(log, list(chain.from_iterable(pieces)), paths[0].suffix == ".gz", workers)
     with progress_bar(
         total=rows, desc="synthesize", unit=" rows", unit_scale=True, disable=not show_progress
     ) as progress:
         for path, of_part in zip(paths, pieces, strict=True):
-            for truth_rows in _write(path, made, of_part):
+            for truth_rows in _write(path, blocks, of_part):
                 clicks += truth_rows["label"].to_numpy().sum()
                 progress.update(len(truth_rows))
     return SyntheticSummary(output, truth_path(paths[0]), rows, int(clicks))

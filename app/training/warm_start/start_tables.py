@@ -147,11 +147,11 @@ def _check_tables(source: Source, spec: TablesSpec, with_optimizer: bool) -> Non
     for table, rows in source.state.tables.items():
         # An FTRL's last learning rates are of no use to one with another schedule, and can be done without. So can the
         # last steps of rows that moved at every step, if these here do not: the rows were brought up to the newest one.
-        own = spec.layout(table)
-        unneeded = OPTIONAL_ARRAYS if LAST_STEP in own else (*OPTIONAL_ARRAYS, LAST_STEP)
+        layout_here = spec.layout(table)
+        unneeded = OPTIONAL_ARRAYS if LAST_STEP in layout_here else (*OPTIONAL_ARRAYS, LAST_STEP)
         found, expected = (
             {name: array for name, array in layout.items() if name == ROWS or (with_optimizer and name not in unneeded)}
-            for layout in (rows.layout, own)
+            for layout in (rows.layout, layout_here)
         )
         if found != expected:
             advice = "; train.init_optimizer=false takes the rows alone" if with_optimizer else ""
