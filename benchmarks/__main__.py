@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.results import read_results, replace_section, section, summary
+from common.packages import PROJECT
 
-PROJECT = Path(__file__).parents[1]
 SUMMARY = PROJECT / "docs" / "results.md"
 PAGES = PROJECT / "benchmarks" / "results"  # and results.json, the last line of each benchmark
 

@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import yaml
 
 from benchmarks.accuracy.recipes import ALL, Data, prepare, regression, train
-from benchmarks.harness.commands import CommandServer
+from benchmarks.harness.commands import CommandServer, work_folder
 from benchmarks.harness.timing import machine
 
 RECIPE = "few_rows"
@@ -76,10 +74,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1, help="of the log and of the model")
     parser.add_argument("--work", type=Path, help="logs and prepared folders; default: a new one, removed")
     options = parser.parse_args()
-    with ExitStack() as stack:
-        work = (options.work or Path(stack.enter_context(tempfile.TemporaryDirectory()))).resolve()
-        work.mkdir(parents=True, exist_ok=True)
-        commands = stack.enter_context(CommandServer(work / "commands.log"))
+    with work_folder(options.work) as work, CommandServer(work / "commands.log") as commands:
         results = [measure(options.rows, seed, commands, work) for seed in range(1, options.seeds + 1)]
     print(json.dumps({"machine": machine(), "rows": options.rows, "results": results}))
 

@@ -16,9 +16,7 @@ import argparse
 import dataclasses
 import json
 import os
-import tempfile
 from collections.abc import Iterable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +37,7 @@ from benchmarks.accuracy.real_rows_contenders import (
     trees,
 )
 from benchmarks.accuracy.rolling_cuts import CUTS, Cut, make_cuts
-from benchmarks.harness.commands import CommandServer
+from benchmarks.harness.commands import CommandServer, work_folder
 from benchmarks.harness.timing import machine
 from benchmarks.peers.lightgbm_trees import TreeSettings
 from benchmarks.peers.pytorch_wide_deep import PeerSettings
@@ -130,13 +128,13 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Compare, and end with one JSON line."""
     options = parse_arguments()
-    with ExitStack() as stack:
-        work = options.work or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        memory = work.resolve() / "tried"
-        memory.mkdir(parents=True, exist_ok=True)
-        commands = stack.enter_context(CommandServer(memory / "commands.log"))
-        contenders = make_contenders(commands, work.resolve())
-        cuts = make_cuts(Path(os.environ["CRITEO_ROWS"]) / "train.txt", work.resolve(), tuple(options.cuts))
+    with (
+        work_folder(options.work) as work,
+        work_folder(work / "tried") as memory,
+        CommandServer(memory / "commands.log") as commands,
+    ):
+        contenders = make_contenders(commands, work)
+        cuts = make_cuts(Path(os.environ["CRITEO_ROWS"]) / "train.txt", work, tuple(options.cuts))
         groups = compare(cuts, contenders, options.seeds, memory)
         tried = {c.name: {cut.k: dataclasses.asdict(choose(c, cut, memory)) for cut in cuts} for c in contenders}
     peers = tuple(contender.name for contender in contenders[1:])

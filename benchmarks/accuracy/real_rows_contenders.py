@@ -17,12 +17,13 @@ import numpy as np
 
 from benchmarks.accuracy.paired_auc import RankedScores
 from benchmarks.accuracy.rolling_cuts import Cut
-from benchmarks.harness.commands import PROJECT, CommandServer
+from benchmarks.harness.commands import CommandServer
 from benchmarks.harness.prepared_rows import read_rows
 from benchmarks.harness.workload import Workload
 from benchmarks.peers import lightgbm_trees, logistic_regression, pytorch_training
 from benchmarks.peers.lightgbm_trees import TreeSettings
 from benchmarks.peers.pytorch_wide_deep import PeerSettings
+from common.packages import PROJECT
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import read_schema
 

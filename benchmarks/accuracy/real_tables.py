@@ -21,9 +21,8 @@ import logging
 import os
 import shutil
 import statistics
-import tempfile
 import time
-from contextlib import ExitStack, redirect_stdout
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ from app.cli import baseline
 from app.cli.notebook import describe, evaluate, prepare, train
 from app.config import device
 from app.config.run_settings import DeviceOptions
-from benchmarks.harness.commands import remembered
+from benchmarks.harness.commands import remembered, work_folder
 from benchmarks.harness.prepared_rows import read_rows
 from benchmarks.harness.timing import machine
 from common import yaml_settings
@@ -238,8 +237,7 @@ def main() -> None:
     """Compare, and end with one JSON line."""
     options = parse_arguments()
     logging.getLogger().setLevel(logging.WARNING)
-    with ExitStack() as stack:
-        work = (options.work or Path(stack.enter_context(tempfile.TemporaryDirectory()))).resolve()
+    with work_folder(options.work) as work:
         tables = {name: (log_folder(), TABLES[name]) for name in options.tables}
         for named in options.log:
             file, _, label = named.partition("=")

@@ -18,8 +18,6 @@ import json
 import os
 import shutil
 import statistics
-import tempfile
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,11 +28,12 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
-from benchmarks.harness.commands import PROJECT, CommandServer, remembered, run_command, validations
+from benchmarks.harness.commands import CommandServer, remembered, run_command, validations, work_folder
 from benchmarks.harness.prepared_rows import read_rows
 from benchmarks.harness.timing import machine
 from benchmarks.peers import logistic_regression
 from common import yaml_settings
+from common.packages import PROJECT
 from data_prep.prepared.data_files import row_numbers_file
 from data_prep.prepared.schema import VOCABULARY_FILE, Schema, read_schema
 from data_prep.prepared.truth import read_truth
@@ -249,10 +248,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Run what the command line asks for, and print a last line of JSON."""
     options = parse_arguments()
-    with ExitStack() as stack:
-        work = (options.work or Path(stack.enter_context(tempfile.TemporaryDirectory()))).resolve()
-        work.mkdir(parents=True, exist_ok=True)
-        commands = stack.enter_context(CommandServer(work / "commands.log"))
+    with work_folder(options.work) as work, CommandServer(work / "commands.log") as commands:
         results = [
             measure(data, recipe, options, commands, work)
             for data in (make_data(name, work) for name in options.data)

@@ -10,11 +10,15 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-PROJECT = Path(__file__).parents[2]
+from common.packages import PROJECT
+
 ENVIRONMENT = {"PYTHONPATH": str(PROJECT)}
 OUTPUT_END = 2000  # characters of a failed command's output
 
@@ -31,6 +35,15 @@ def run_command(*arguments: str, folder: Path) -> str:
     if done.returncode:
         raise SystemExit(f"python -m {' '.join(arguments)} ended with {done.returncode}:\n{done.stderr[-OUTPUT_END:]}")
     return done.stdout
+
+
+@contextmanager
+def work_folder(path: str | Path | None) -> Iterator[Path]:
+    """Give the absolute path of a folder, which is made if it does not exist, or of one that the block removes."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(path or temporary).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
 
 
 def remembered(path: Path, make: Any) -> Any:

@@ -18,7 +18,7 @@ from types import TracebackType
 
 import psutil
 
-PROJECT = Path(__file__).parents[2]
+from common.packages import PROJECT
 
 # malloc hands blocks above 32 MiB back to the system by default, so that every step would get fresh pages, each
 # of which the kernel has to clear. With these it keeps them.

@@ -42,10 +42,10 @@ import psutil
 
 from benchmarks.harness.timing import machine
 from benchmarks.preparation.prepare_agreement import check_agreement
+from common.packages import PROJECT
 from data_prep.options.prepare_options import parse_bytes
 from data_prep.sources.synthetic import synthesize
 
-PROJECT = Path(__file__).parents[2]
 SAMPLE_SECONDS = 0.2
 MIN_COUNT = 10
 AGREEMENT_ROWS = 20_000

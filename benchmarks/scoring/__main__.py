@@ -15,10 +15,8 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,8 +30,10 @@ from app.scoring.bundle_tables import lookup
 from app.scoring.predictor import Predictor
 from app.tables.interface import TableState
 from app.trained.write_bundle import ExportedModel, finish, write_model
+from benchmarks.harness.commands import work_folder
 from benchmarks.harness.timing import machine, seconds_of
 from common import yaml_settings
+from common.packages import PROJECT
 from data_prep.encoding.encoder import Chunk
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
@@ -41,7 +41,6 @@ from data_prep.prepared.schema import Schema, read_schema
 from data_prep.sources.synthetic import synthesize
 
 LOG = "unlabelled.txt"
-PROJECT = Path(__file__).parents[2]
 SETTINGS = ("model.embedding_dim=16", "model.hidden_widths=[400,400,400]")
 CHUNK_ROWS = 10_000
 ANCHORS = """Anchors: Intel's Wide&Deep FP32 on 28 cores 302k-577k records/s (20.6k/s a core), Neural Compressor
@@ -54,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=5)
     options = parse(parser, arguments)
-    with kept(options.folder) as folder:
+    with work_folder(options.folder) as folder:
         make_bundle(folder, options.rows)
         figures = measure(folder, options.rounds)
         figures["pytorch_pandas"] = pytorch_pandas(folder, options.torch)
@@ -68,15 +67,6 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
     parser.add_argument("--torch", default=os.environ.get("TORCH_PYTHON", sys.executable), metavar="PYTHON")
     parser.add_argument("--folder", type=Path, help="keeps log and bundle for the next time")
     return parser.parse_args(arguments)
-
-
-@contextmanager
-def kept(folder: str | Path | None) -> Iterator[Path]:
-    """Give the absolute path of `folder`, or of one that lives as long as the block."""
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(folder or temporary).absolute()
-        folder.mkdir(exist_ok=True)
-        yield folder
 
 
 def make_bundle(folder: Path, num_rows: int) -> None:

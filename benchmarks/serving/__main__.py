@@ -36,9 +36,11 @@ from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.scoring.predictor import Predictor
 from app.tables.interface import TableState
+from benchmarks.harness.commands import work_folder
 from benchmarks.harness.timing import machine
-from benchmarks.scoring.__main__ import PROJECT, SETTINGS, kept, parse, random_state, write_bundle
+from benchmarks.scoring.__main__ import SETTINGS, parse, random_state, write_bundle
 from common import yaml_settings
+from common.packages import PROJECT
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
@@ -203,7 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--question", action="append", choices=QUESTIONS, help="one of several; all if not given")
     parser.add_argument("--serve", action="append", default=[], metavar="OPTION", help="of the service, in the storm")
     options = parse(parser, arguments)
-    with kept(options.folder or os.environ.get("SERVING_FOLDER")) as folder:
+    with work_folder(options.folder or os.environ.get("SERVING_FOLDER")) as folder:
         make_wide_bundle(folder, options.rows)
         make_variants(folder)
         figures: dict[str, Any] = {"rows": Predictor.open(folder / "bundle").manifest.rows["num_rows"]}

@@ -13,14 +13,13 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import tempfile
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.harness.commands import PROJECT, remembered, run_command
+from benchmarks.harness.commands import remembered, run_command, work_folder
 from benchmarks.harness.timing import machine
+from common.packages import PROJECT
 
 
 @dataclass(frozen=True)
@@ -86,9 +85,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="log, prepared rows and figures; default: a new one, removed")
     options = parser.parse_args()
     comparison = FIRST_LAYER if options.first_layer else PRECISIONS
-    with ExitStack() as stack:
-        work = (options.work or Path(stack.enter_context(tempfile.TemporaryDirectory()))).resolve()
-        work.mkdir(parents=True, exist_ok=True)
+    with work_folder(options.work) as work:
         results = measure(work, comparison, options.rows, options.seeds)
     means = {}
     for before, name in pairwise(comparison.runs):
