@@ -140,7 +140,7 @@ def _variant(current: Any, hint: Any, changes: Mapping[str, Any], where: str, ke
 def convert(value: Any, hint: Any, where: str, key: str) -> Any:
     """Convert `value` to type `hint`: a scalar, Literal, tuple[X, ...], dict[str, X], settings, or one | None.
 
-    A scalar where a tuple of scalars is expected is a tuple of one. Of a union, a list or tuple takes the tuple, any
+    A scalar in place of a tuple of scalars is a tuple of one. Of a union, a list or tuple takes the tuple, any
     other value the first other type.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)

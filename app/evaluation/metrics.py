@@ -206,9 +206,7 @@ LEVEL = 0.95
 MOST_BINS = 2**14  # logits of one bin are ties; with this many bins no metric's spread changes
 
 
-def confidence_intervals(
-    bins: Bins, replicates: int, seed: int, level: float = LEVEL
-) -> dict[str, tuple[float, float]]:
+def confidence_intervals(bins: Bins, replicates: int, seed: int) -> dict[str, tuple[float, float]]:
     """Bootstrap (low, high) by metric, the same for the same bins and seed. Both classes must have rows."""
     bins = bins.coarsened(MOST_BINS)
     keys = bins.keys.astype(np.float64)
@@ -221,6 +219,6 @@ def confidence_intervals(
         predictions = (resampled.counts * prediction).sum()
         sums = (resampled.counts.sum(), resampled.positives.sum(), cross_entropy, float(predictions))
         replicas.append(measure(CountedRows(resampled, *sums)))
-    tails = ((1 - level) / 2, (1 + level) / 2)
+    tails = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
     intervals = {name: np.nanquantile([each[name] for each in replicas], tails) for name in MEASURED}
     return {name: (float(low), float(high)) for name, (low, high) in intervals.items()}

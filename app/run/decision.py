@@ -108,7 +108,7 @@ def _what_is_left(state: Mapping[str, Any], config: Config, schema: Schema, mani
 
 
 def _known_state(path: Path, checkpoints: Path) -> tuple[dict[str, Any], str]:
-    """Return the state in run.json, or one made from the newest whole checkpoint, and a note where it is from.
+    """Return the state in run.json, or one made from the newest whole checkpoint, and a note that names its source.
 
     Raises ValueError for a run.json of a format that is not read.
     """

@@ -38,7 +38,7 @@ class Scored:
 
     @property
     def labels(self) -> np.ndarray:
-        """[n] float32. NaN where a row has none, or weight 0."""
+        """[n] float32. NaN if a row has none, or weight 0."""
         rows = self.encoded
         if rows is None or rows.weights is None:
             return np.zeros(0, np.float32) if rows is None else rows.labels

@@ -2,7 +2,7 @@
 
 The part of a column is its Shapley value: the mean change of the logit as its cell becomes blank, over orders in which
 a row's cells become blank one after the other. So the parts and the logit of a blank row add up to the row's logit.
-Each order is taken forward and backward, which is exact where no three columns act together (R. Mitchell et al.,
+Each order is taken forward and backward, which is exact if no three columns act together (R. Mitchell et al.,
 "Sampling permutations for Shapley value estimation", JMLR 2022).
 
 Letters: n rows, K columns that are fields, P positions of ids, N numeric columns.

@@ -128,9 +128,7 @@ def _named(beyond: Sequence[tuple[str, float, float]], x: Axis, y: Axis) -> str:
     return f"Beyond the axis: {shortened(named, _NAMED)}." if named else ""
 
 
-def histogram(
-    title: str, edges: Sequence[float], series: Sequence[Density], x: Axis, size: Size = "half", note: str = ""
-) -> Chart:
+def histogram(title: str, edges: Sequence[float], series: Sequence[Density], x: Axis, size: Size = "half") -> Chart:
     """Draw areas: the bin from edges[i] to edges[i + 1] has the area shares[i]."""
     heights = [np.asarray(part.shares, float) / np.diff(np.asarray(edges, float)) for part in series]
     x_shown = _Shown(Axis(x.label, x.unit, low=edges[0], high=edges[-1]), edges)
@@ -143,12 +141,10 @@ def histogram(
     for place, (first, end) in enumerate(itertools.pairwise(edges)):
         rows = [f"{part.name}: {number_text(part.shares[place], 'percent')}" for part in series]
         texts.append("\n".join([f"{number_text(first, x.unit)} to {number_text(end, x.unit)}", *rows]))
-    return _chart(title, size, note, x_shown, y_shown, edges, texts, areas=areas)
+    return _chart(title, size, "", x_shown, y_shown, edges, texts, areas=areas)
 
 
-def bar_chart(
-    title: str, labels: Sequence[str], series: Sequence[Bars], y: Axis, size: Size = "wide", note: str = ""
-) -> Chart:
+def bar_chart(title: str, labels: Sequence[str], series: Sequence[Bars], y: Axis, size: Size = "wide") -> Chart:
     """Draw bars side by side over each label. They start at 0, or at the low end of a logarithmic axis."""
     x_shown = _Shown(Axis(low=0, high=len(labels) or 1), [])
     values = [value for bars in series for value in bars.values]
@@ -161,7 +157,7 @@ def bar_chart(
     ]
     shown = list(map(_shortened, labels))
     edges = range(len(labels) + 1)
-    return _chart(title, size, note, x_shown, y_shown, edges, texts, bars=bars, labels=shown)
+    return _chart(title, size, "", x_shown, y_shown, edges, texts, bars=bars, labels=shown)
 
 
 def _shortened(label: str) -> str:

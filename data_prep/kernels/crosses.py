@@ -28,7 +28,7 @@ _HEX_PAIRS = np.frombuffer("".join(f"{number:02x}" for number in range(256)).enc
 
 
 def presence(rows: ParsedRows, columns: Sequence[CategoricalColumn]) -> list[NDArray[np.bool_]]:
-    """Return where each categorical column [C] is present [n]."""
+    """Return of each categorical column [C] which rows [n] have a value."""
     by_name: dict[str, NDArray[np.bool_]] = {}
     for column in columns:
         if column.cross:
@@ -41,7 +41,7 @@ def presence(rows: ParsedRows, columns: Sequence[CategoricalColumn]) -> list[NDA
 def text_columns(
     rows: ParsedRows, columns: Sequence[CategoricalColumn], kernels: ModuleType
 ) -> Iterator[tuple[CategoricalColumn, Strings | Lists, NDArray[np.bool_]]]:
-    """Yield each column of text with its texts [n], or with its lists, and where they are present [n].
+    """Yield each column of text with its texts [n], or with its lists, and which rows [n] have one.
 
     A cross's texts are made when it is their turn, so that those of one cross are in memory at a time.
     """
@@ -70,7 +70,7 @@ def text_columns(
 def _cross_lists(
     parts: Sequence[Strings | Lists], present: NDArray[np.bool_], max_length: int, kernels: ModuleType
 ) -> Lists:
-    """Return the combinations of the values of each row [n], at most `max_length`. None where one is missing."""
+    """Return the combinations of the values of each row [n], at most `max_length`. A row that lacks one has none."""
     lengths = np.where(present, [part.lengths if isinstance(part, Lists) else present for part in parts], 0)
     num_values = shorten(lengths, max_length)
     rows, places = combinations(num_values)
@@ -87,7 +87,7 @@ def _cross_lists(
 def cut_rows(
     rows: ParsedRows, columns: Sequence[CategoricalColumn], presence: Sequence[NDArray[np.bool_]]
 ) -> dict[str, NDArray[np.bool_]]:
-    """Return where each list has more values than are kept [n], by name. `presence` is that of the columns [C, n]."""
+    """Return by name which rows [n] have more values than are kept. `presence` is that of the columns [C, n]."""
     cut = {name: lists.cut for name, lists in rows.lists.items()}
     for column, present in zip(columns, presence, strict=True):
         if column.cross and column.is_list:

@@ -166,7 +166,7 @@ class ParsedRows:
         )
 
     def number_columns(self, columns: Sequence[CategoricalColumn]) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
-        """Return the categories of `columns` that are numbers, and where they are present, both [M, n]."""
+        """Return the categories of `columns` that are numbers, and which cells are there, both [M, n]."""
         numbers = [column for column in columns if not column.is_text]
         if block := self.blocks.get(tuple(column.name for column in numbers)):
             return block

@@ -76,7 +76,7 @@ class Strings:
         return same
 
     def are_ascii(self) -> NDArray[np.bool_]:
-        """Return where all bytes of a string [n] are below 128."""
+        """Return which strings [n] have no byte above 127."""
         ascii_only = np.ones(len(self), np.bool_)
         for number in range(-(-int(self.lengths.max(initial=0)) // _WORD_BYTES)):
             longer = np.flatnonzero(self.lengths > number * _WORD_BYTES)
@@ -84,7 +84,7 @@ class Strings:
         return ascii_only
 
     def one_of(self, strings: Iterable[str]) -> NDArray[np.bool_]:
-        """Return where a string [n] is one of a few given ones."""
+        """Return which strings [n] are among a few others."""
         is_among = np.zeros(len(self), np.bool_)
         for string in strings:
             one = Strings.of([string.encode()])

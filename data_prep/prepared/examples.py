@@ -1,6 +1,6 @@
 """Rows of a prepared folder as arrays, on their way into it and out of it.
 
-Letters: n rows, N numeric columns, P positions of ids (as many as categorical fields where none is a list).
+Letters: n rows, N numeric columns, P positions of ids (as many as categorical fields if none is a list).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def concatenate(parts: Sequence[Examples]) -> Examples:
 
 
 def position_weights(ids: np.ndarray, fields: Iterable[tuple[int, bool]]) -> np.ndarray:
-    """Return the weight [n, P] float32 of each position of ids [n, P] in its field: 0 where there is none, else 1.
+    """Return the weight [n, P] float32 of each position of ids [n, P] in its field: 0 if there is none, else 1.
 
     `fields` are the length of each and whether it is a mean. There it is 1 / present values.
     """

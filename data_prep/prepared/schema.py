@@ -5,7 +5,7 @@ every (field, value) of the vocabulary. Values added later come after all of the
 
 A MindRecord sample is a block of up to `block_rows` rows:
 
-    ids      [n * P]  the bytes of int32 (int64 where V >= 2**31), little-endian, the categorical fields only
+    ids      [n * P]  the bytes of int32 (int64 if V >= 2**31), little-endian, the categorical fields only
     numeric  [n * N]  float32
     label    [n]      float32
     weight   [n]      float32, if the log has weights
@@ -17,7 +17,7 @@ With `layout: zoo` it is a sample of the MindSpore model zoo's Wide&Deep, of 1,0
     feat_vals  [n * (N + C)]  float32  the numeric fields, then C ones
     label      [n]            float32
 
-Letters: N numeric fields, C categorical fields, P positions of their ids (C where no field is a list), V ids, n rows of
+Letters: N numeric fields, C categorical fields, P positions of their ids (C if no field is a list), V ids, n rows of
 a block.
 """
 

@@ -143,7 +143,7 @@ def _sample(block: Examples) -> dict[str, NDArray[Any]]:
 
 
 def require_room(path: Path, num_bytes: int) -> None:
-    """Raise OSError if `path` cannot grow by `num_bytes`: where a write fails, MindSpore's library may crash."""
+    """Raise OSError if `path` cannot grow by `num_bytes`: MindSpore's library may crash if a write fails."""
     size = path.stat().st_size if path.exists() else 0
     with TemporaryFile(dir=path.parent) as probe:
         try:

@@ -1,6 +1,6 @@
 """Counts of more values than fit in memory: a count-min sketch with conservative update, whose old counts fade.
 
-Cormode & Muthukrishnan 2005; Estan & Varghese 2002. A count is never below the true one. It is above it by more than
+Cormode & Muthukrishnan 2005, Estan & Varghese 2002. A count is never below the true one. It is above it by more than
 e · N / W with a probability of at most exp(-DEPTH), for N occurrences in a sketch with W cells a row.
 
 Letters: n values, W cells of a row.

@@ -1,4 +1,4 @@
-"""What the kernels need to know of the steps so far, and rows in arrays that catch up with them in C++."""
+"""The steps so far as the kernels need them, and rows in arrays that catch up with them in C++."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The choice of `device.precision=auto`: the faster of float32 and bfloat16 for a tower on this processor.
 
-What the processor says of itself does not tell: bfloat16 is up to 1.8 times as fast, or half as fast where a hypervisor
+What the processor says of itself does not tell: bfloat16 is up to 1.8 times as fast, or half as fast if a hypervisor
 hides AMX. So the native step of a tower of these widths is timed in both, once, and the answer is kept for the next
 run. `python -m app.training.step.precision ROWS INPUTS WIDTHS THREADS` times them in a process of its own, since
 oneDNN reads its settings once, which depend on the choice. Imports no MindSpore.

@@ -152,7 +152,7 @@ def test_saved_rows_can_be_brought_to_the_newest_step(make_adam):
 @pytest.mark.parametrize("width", [1, 7, 8, 16, 17, 80])
 @pytest.mark.parametrize("with_means", [False, True])
 def test_rows_in_arrays_catch_up_to_the_same_bits_natively(isa, monkeypatch, width, with_means):
-    """Of rows up to date, never touched, and behind by less and by more than is taken one by one."""
+    """Rows are up to date, never touched, and behind by less and by more than is taken one by one."""
     for module in (optimizers, native_history):
         monkeypatch.setattr(module, "MOST_EXACT_STEPS", 25)
     rng = np.random.default_rng(width)

@@ -72,7 +72,7 @@ def ids_of(folder, names=("vocabulary.parquet",)):
 
 
 def same_additions(grown, tmp_path, known, encoder, size, values):
-    """What was added after so many ids is the same whether all is read or that alone. Return the whole's checksum."""
+    """Check that the values after so many ids do not depend on whether all are read. Return the checksum of all."""
     _, _, vocabulary = open_vocabulary(grown)
     folders = [tmp_path / "all-read", tmp_path / "some-read"]
     for folder in folders:

@@ -13,7 +13,7 @@ from data_prep.statistics.sketch import DEPTH, LEAST_BYTES, ValueSketch
 
 
 class Exact:
-    """What a sketch must count: occurrences in a current half and in the one before."""
+    """Exact counts beside a sketch: occurrences in a current half and in the one before."""
 
     def __init__(self, width):
         self.width, self.halves = width, [Counter(), Counter()]
@@ -58,7 +58,7 @@ def test_counts_are_never_below_the_true_ones(parts, data):
 
 @pytest.mark.parametrize("exponent", [0.0, 1.1])
 def test_the_stated_error_is_kept(exponent):
-    """Of values that are all as frequent, and of those of a long tail, with as many occurrences as a half takes."""
+    """Values are all as frequent, or have a long tail, with as many occurrences as a half takes."""
     sketch, chance = ValueSketch(1 << 20), np.random.default_rng(5)
     width = (1 << 20) // (2 * DEPTH * 4)
     shares = np.arange(1, 20_001.0) ** -exponent

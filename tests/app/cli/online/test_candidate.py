@@ -1,4 +1,4 @@
-"""Which candidates are not published, and the rows by which they are judged."""
+"""Candidates that are not published, and the rows by which they are compared."""
 
 from types import SimpleNamespace
 

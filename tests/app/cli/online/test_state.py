@@ -1,4 +1,4 @@
-"""What a watcher sees and may ask for, and which bundles are kept."""
+"""The status that a watcher sees, the parts that it may release, and the bundles that are kept."""
 
 import json
 import random
