@@ -24,10 +24,10 @@ COUNT_MASK = np.uint64(2**32 - 1)
 
 def count_values(
     values: NDArray[np.uint32], present: NDArray[np.bool_], chosen: NDArray[np.bool_]
-) -> tuple[NDArray[np.uint64], int]:
-    """Return packed (value, count) pairs of the `chosen` values [n], ascending, and the number of missing ones."""
+) -> NDArray[np.uint64]:
+    """Return packed (value, count) pairs of the values [n] that are `present` and `chosen`, ascending."""
     unique, counts = np.unique(values[chosen & present], return_counts=True)
-    return unique.astype(np.uint64) << COUNT_BITS | counts.astype(np.uint64), int(np.sum(chosen & ~present))
+    return unique.astype(np.uint64) << COUNT_BITS | counts.astype(np.uint64)
 
 
 # Numbers are binned by the upper bits of their float64: sign, exponent, three bits of the mantissa. So bins are

@@ -5,7 +5,6 @@ Letters: n rows.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import os
 import sys
@@ -30,10 +29,9 @@ def choose_counting(choice: str) -> ModuleType:
 
 def count_values(
     values: NDArray[np.uint32], present: NDArray[np.bool_], chosen: NDArray[np.bool_]
-) -> tuple[NDArray[np.uint64], int]:
+) -> NDArray[np.uint64]:
     """Native `counting.count_values`."""
     words, scratch = np.empty(len(values), np.uint64), np.empty(2 * len(values), np.uint32)
-    num_missing = ctypes.c_int64()
     num_words = load().log_kernels_count(
         address(values, np.uint32, len(values)),
         address(present, np.bool_, len(values)),
@@ -41,9 +39,8 @@ def count_values(
         len(values),
         output_address(scratch),
         output_address(words),
-        ctypes.byref(num_missing),
     )
-    return words[:num_words].copy(), num_missing.value
+    return words[:num_words].copy()
 
 
 def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], chosen: NDArray[np.bool_]) -> NDArray[np.int64]:

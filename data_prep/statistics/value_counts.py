@@ -42,7 +42,7 @@ def count_numbers(rows: ParsedRows, options: PrepareOptions, chosen: NDArray[np.
     columns = zip(names, *rows.number_columns(all_columns), strict=True)
     count_values = choose_counting(options.kernels).count_values
     return [
-        np.empty(0, np.uint64) if options.is_hashed(name) else count_values(values, present, chosen)[0]
+        np.empty(0, np.uint64) if options.is_hashed(name) else count_values(values, present, chosen)
         for name, values, present in columns
     ]
 

@@ -32,14 +32,12 @@ std::uint32_t* radix_sort(std::uint32_t* values, std::uint32_t* spare, std::int6
 }  // namespace
 
 int64_t log_kernels_count(const uint32_t* values, const uint8_t* present, const uint8_t* chosen, int64_t num_rows,
-                          uint32_t* scratch, uint64_t* words, int64_t* num_missing) {
-  std::int64_t count = 0, missing = 0;
+                          uint32_t* scratch, uint64_t* words) {
+  std::int64_t count = 0;
   for (std::int64_t row = 0; row < num_rows; ++row) {
     scratch[count] = values[row];
     count += chosen[row] & present[row];
-    missing += chosen[row] & ~present[row] & 1;
   }
-  *num_missing = missing;
   const std::uint32_t* const sorted = radix_sort(scratch, scratch + num_rows, count);
   std::int64_t num_words = 0;
   for (std::int64_t first = 0, end; first < count; first = end) {

@@ -135,13 +135,13 @@ LOG_KERNELS_API int64_t log_kernels_parse(uint8_t* text, int64_t num_bytes, int6
                                           const LogKernelsFormat* format, const LogKernelsRows* rows,
                                           const LogKernelsRejects* rejects, int64_t* num_rejects);
 
-// numpy_kernels.count_values: writes to `words` the distinct values among those [num_rows] that are `chosen` and `present`,
-// ascending, as value << 32 | count, and returns their number. *num_missing is the number of rows that are chosen and
-// not present. `scratch` has room for 2 * num_rows, `words` for num_rows.
+// counting.count_values: writes to `words` the distinct values among those [num_rows] that are `chosen` and `present`,
+// ascending, as value << 32 | count, and returns their number. `scratch` has room for 2 * num_rows, `words` for
+// num_rows.
 LOG_KERNELS_API int64_t log_kernels_count(const uint32_t* values, const uint8_t* present, const uint8_t* chosen,
-                                          int64_t num_rows, uint32_t* scratch, uint64_t* words, int64_t* num_missing);
+                                          int64_t num_rows, uint32_t* scratch, uint64_t* words);
 
-// numpy_kernels.count_bins: writes to `counts` [1011] the number of integers [num_rows] in each bin, of those that are
+// counting.count_bins: writes to `counts` [1011] the number of integers [num_rows] in each bin, of those that are
 // `present` and `chosen`.
 LOG_KERNELS_API void log_kernels_bins(const int64_t* integers, const uint8_t* present, const uint8_t* chosen,
                                       int64_t num_rows, int64_t* counts);
@@ -152,7 +152,7 @@ LOG_KERNELS_API void log_kernels_encode(const LogKernelsVocabulary* fields, int6
                                         const uint32_t* values, const uint8_t* present, int64_t num_rows,
                                         int32_t id_bytes, void* ids);
 
-// numpy_kernels.count_strings, but not in order: writes keys, counts and first rows of the distinct strings among n strings,
+// counting.count_strings, but not in order: writes keys, counts and first rows of the distinct strings among n strings,
 // and returns their number. `table` has room for table_size, a power of two above n; n is at most 2^30. Keys are those
 // bits of strings.Strings.keys that `key_mask` has (all; fewer in tests, so that keys collide). `secret` [2] are random
 // numbers that nobody who writes a log knows; no output depends on them.
