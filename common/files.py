@@ -19,7 +19,7 @@ import xxhash
 
 LOCK_FILE = "run.lock"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a full disk, a quota, `ulimit -f`
-# `is_locked` holds the lock for a moment; a process that meets that tries again.
+# `is_locked` holds the lock for a moment. A process that meets that tries again.
 PROBE_TRIES, PROBE_SECONDS = 3, 0.02
 
 

@@ -30,7 +30,7 @@ Run: TypeAlias = Callable[[argparse.Namespace, list[str]], None]
 _DATA_HELP = "YAML file with the log's format (Criteo's)"
 _SETTING = re.compile(r"\w+(\.\w+)+=")  # section.key=value
 _SETTING_NAMES = [field.name for field in dataclasses.fields(PrepareOptions)]
-# Settings that a layout stands for; those on the command line come after them.
+# Settings that a layout stands for. Those on the command line come after them.
 _LAYOUTS = {
     "blocks": (),
     "zoo": (

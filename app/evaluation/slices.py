@@ -117,7 +117,7 @@ def _by_unseen(schema: Schema) -> Slices:
 def _by_value(by: str, folder: Path, schema: Schema) -> Slices:
     column = first_column(schema, by)
     field = next(field for field in schema.categorical if field.name == by)
-    # The ids of a range fall in frequency; ranges after the first are of values that were added later.
+    # The ids of a range fall in frequency. Ranges after the first are of values that were added later.
     top = np.arange(*field.id_ranges[0])[:TOP_VALUES] if field.id_ranges else np.zeros(0, np.int64)
     first, end = field.oov_ids
 

@@ -11,7 +11,7 @@ import numpy as np
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import Schema
 
-# An epoch's mean loss is above the click rate's by some noise where there is nothing to learn; this is far more.
+# An epoch's mean loss is above the click rate's by some noise if there is nothing to learn. This is far more.
 MARGIN = 1.05
 # A model begins by predicting 0.5 for every row, a loss of ln 2, and needs some steps to reach the click rate.
 FIRST_STEPS = 100

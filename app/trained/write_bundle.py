@@ -54,7 +54,7 @@ from data_prep.prepared.schema import Schema
 log = logging.getLogger(__name__)
 
 GOLDEN_ROWS, NEW_GOLDEN_ROWS = 100, 10
-# Of a logit, between processors, if no more is to be expected of its terms; on one machine the bits are the same.
+# Of a logit, between processors, if no more is to be expected of its terms. On one machine the bits are the same.
 GOLDEN_TOLERANCE = 1e-5
 PACKAGES = ("numpy", "pyarrow", "onnxruntime", "xxhash", "isal", "tqdm")  # that scoring needs
 

@@ -81,7 +81,7 @@ class Launch:
 
         Raises as `Trainer.train`, but for what it has saved.
         """
-        # One process finds a damaged checkpoint as it loads it, which reads each byte once; several verify it before.
+        # One process finds a damaged checkpoint as it loads it, which reads each byte once. Several verify it before.
         damaged: dict[Path, str] | None = None if group.sharded else {}
         while True:
             try:

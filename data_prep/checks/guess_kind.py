@@ -331,7 +331,7 @@ def _forms_like(values: list[str], is_named: bool) -> Iterable[str]:
     if len(match["first"]) == 4:
         dates = [("%Y", "%m", "%d")]
     elif year == "%Y" or is_named or clock:
-        # Where no day above 12 tells them apart: Americans write half days, and slashes; others points.
+        # If no day above 12 tells them apart: Americans write half days and slashes, others points.
         dates = [("%m", "%d", year), ("%d", "%m", year)]
         dates = dates if half or mark == "/" else dates[::-1]
     else:

@@ -18,7 +18,7 @@ class Lists:
     """The values of lists [n], those of a row one after the other."""
 
     values: Strings  # [M]
-    lengths: NDArray[np.int64]  # [n] values of each row; 0 where there is none: the cell is missing
+    lengths: NDArray[np.int64]  # [n] values of each row, 0 if the cell is missing
     cut: NDArray[np.bool_]  # [n] where there were more values than are kept
 
     @property

@@ -242,7 +242,7 @@ def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = Fa
 def join_strings(parts: Sequence[Strings], present: NDArray[np.bool_]) -> Strings:
     """Native `numpy_kernels.join_strings`."""
     num_rows = len(present)
-    # Every byte may need a second one; what stays empty takes no memory.
+    # Every byte may need a second one. What stays empty takes no memory.
     most = sum(2 * int(part.lengths.sum()) + num_rows for part in parts)
     data = np.empty(most + PADDING_BYTES, np.uint8)
     starts, lengths = np.empty(num_rows, np.int64), np.empty(num_rows, np.int64)

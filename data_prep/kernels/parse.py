@@ -332,7 +332,7 @@ def _parse_integers(
     magnitudes = np.zeros(len(starts), np.uint64)
     for skipped in range(0, longest, _WORD_BYTES):  # from the last eight digits to the first ones
         words = text.words[ends - skipped - _WORD_BYTES]
-        # The last characters are the highest bytes; bytes before the cell become digit 0.
+        # The last characters are the highest bytes. Bytes before the cell become digit 0.
         num_foreign = (_WORD_BYTES - np.clip(num_digits - skipped, 0, _WORD_BYTES)).astype(np.uint64)
         digits = (words ^ _bytes(0x30)) & _FOREIGN_MASKS[num_foreign]
         good &= _above_9(digits) == 0

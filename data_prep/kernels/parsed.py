@@ -205,7 +205,7 @@ class ParsedChunk:
     rejects_tsv: bytes  # line number in its file (from 1), reason, raw line
 
 
-# A bucket is stored as its distance from this one, which keeps the integers' order; smaller integers share it.
+# A bucket is stored as its distance from this one, which keeps the integers' order. Smaller integers share it.
 SMALLEST_BUCKET = -(2**31)
 
 

@@ -19,7 +19,7 @@ from common.hashing import GOLDEN, mix64
 _WORD_BYTES = 8
 PADDING_BYTES = _WORD_BYTES  # after the last string
 _PADDING = np.zeros(PADDING_BYTES, np.uint8)
-# Masks that clear the bytes after a string's end in its last word; by the number of its own bytes there, 0-8.
+# Masks that clear the bytes after a string's end in its last word, by the number of its own bytes there, 0-8.
 _OWN_MASKS = np.array([2 ** (8 * n) - 1 for n in range(_WORD_BYTES + 1)], np.uint64)
 
 

@@ -408,6 +408,6 @@ def time_text(milliseconds: int, form: str) -> str:
     return moment.strftime(text)
 
 
-# Reasons to reject a line, by code; 0 is a kept line.
+# Reasons to reject a line, by code. 0 is a kept line.
 REASONS = ("", "too long", "columns", "label", "integer", "categorical", "quotes", "weight", "float", "timestamp")
 TOO_LONG, COLUMNS, LABEL, INTEGER, CATEGORICAL, QUOTES, WEIGHT, FLOAT, TIMESTAMP = range(1, 10)

@@ -58,7 +58,7 @@ def describe(
 
 def _describe_source(reading: LogReading, statistics: LogStatistics) -> dict[str, Any]:
     file, is_one = reading.files[0], len(reading.files) == 1
-    # A synthetic log's true probabilities; a log of several files has none.
+    # A synthetic log's true probabilities. A log of several files has none.
     truth = truth_path(Path(file.location)) if is_one and not is_uri(file.location) else None
     return {
         "name": file.name if is_one else reading.name,

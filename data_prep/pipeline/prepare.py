@@ -147,7 +147,7 @@ def _make_files(
     if is_zoo:
         check_ids_fit(vocabulary.size)
 
-    # Second pass: workers encode and split; once a file's rows are there, one of them shuffles and writes it.
+    # Second pass: workers encode and split. Once a file's rows are there, one of them shuffles and writes it.
     window_rows = min(options.shuffle_window_rows, statistics.num_training_rows or options.shuffle_window_rows)
     window_bytes = window_rows * encoded_row_bytes(options, len(numeric), vocabulary.ids_dtype)
     reading.num_workers, num_writers = memory_limit.encoding_workers(

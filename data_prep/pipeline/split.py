@@ -31,7 +31,7 @@ NO_TIME, _AFTER_ALL = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 TRAIN, VALID, TEST = range(3)  # positions in schema.SPLITS
 _LABELS = (False, True)
-# A stratified split searches for each bound among the hashes within this distance of the bound's fraction; if chance
+# A stratified split searches for each bound among the hashes within this distance of the bound's fraction. If chance
 # has moved the bound further away, as in a small log, among all hashes.
 _HALF_WIDTHS = (0.02, 1.0)
 
@@ -349,5 +349,5 @@ def _stratify(options: PrepareOptions, fractions: tuple[float, float], read_labe
 
 
 def _between(numbers: NDArray[np.integer], train_end: int, valid_end: int) -> NDArray[np.int8]:
-    # A bound of 2**64 is no uint64; NumPy compares arrays with whole numbers of any size.
+    # A bound of 2**64 is no uint64. NumPy compares arrays with whole numbers of any size.
     return (numbers >= train_end).astype(np.int8) + (numbers >= valid_end)

@@ -93,7 +93,7 @@ def _write_split(name: str, split: Split, blocks_folder: Path, folder: Path) -> 
     each = num_samples // shards
     rows: dict[str, tuple[int, str]] = {}  # of each file, with its blocks' checksums
     if each:
-        # A write gives each shard one sample; this order of reading leaves consecutive blocks in each shard.
+        # A write gives each shard one sample. This order of reading leaves consecutive blocks in each shard.
         numbers = [shard * each + index for index in range(each) for shard in range(shards)]
         blocks = read_files(blocks_folder, sources, numbers)
         checksums = _write_samples(folder / f"{name}_input_part.mindrecord", shards, blocks)

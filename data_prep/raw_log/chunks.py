@@ -116,7 +116,7 @@ class LogReader:
         Raises ValueError if the file is damaged.
         """
         # One buffer for all chunks, as fresh memory costs more time than reading. The bytes after the last line end
-        # move to the front; the buffer grows only for a line that is longer than a chunk.
+        # move to the front. The buffer grows only for a line that is longer than a chunk.
         buffer, filled, num_dropped = bytearray(chunk_bytes), 0, 0
         offset, first_line = self._header_bytes, file.first_line
         while num_read := self._read_into(memoryview(buffer)[filled:]):
@@ -127,7 +127,7 @@ class LogReader:
                 stored = None
                 if self._plain_location is not None and not num_dropped:
                     stored = StoredChunk(self._plain_location, offset, end, first_line, num_lines, file)
-                # Bytes that came over a network are sent on; a file of this machine is faster to read again.
+                # Bytes that came over a network are sent on. A file of this machine is faster to read again.
                 if stored and not storage.is_uri(stored.location):
                     yield stored, stored
                 else:

@@ -250,7 +250,7 @@ def _make(log: SyntheticLog, pieces: list[Piece], compress: bool) -> list[Made]:
         rows = slice(start - block * BLOCK_ROWS, end - block * BLOCK_ROWS)
         text = block_text(drawn, rows)
         if compress:
-            # Each piece is a gzip member of its own; a reader sees them as one stream (RFC 1952, 2.2).
+            # Each piece is a gzip member of its own. A reader sees them as one stream (RFC 1952, 2.2).
             text = gzip.compress(text, GZIP_LEVEL, mtime=0)
         made.append((text, drawn.probability[rows], drawn.label[rows]))
     return made

@@ -51,7 +51,7 @@ class NumericStatistics:
         if len(integers) > 1 << _LIMB_BITS:
             half = len(integers) // 2
             return cls.of(integers[:half]) + cls.of(integers[half:])
-        # Sums of squares exceed int64, those of products of limbs do not; offsets from the minimum have no sign.
+        # Sums of squares exceed int64, those of products of limbs do not. Offsets from the minimum have no sign.
         offsets = integers.view(np.uint64) - integers.min().view(np.uint64)
         shifts = range(0, 64, _LIMB_BITS)
         limbs = [(offsets >> np.uint64(shift) & np.uint64((1 << _LIMB_BITS) - 1)).astype(np.int64) for shift in shifts]

@@ -251,7 +251,7 @@ def _even_ranges(runs: Sequence[NDArray[np.uint64]]) -> Iterator[list[tuple[int,
     """Cut all values into ascending ranges of at most _BLOCK_WORDS pairs: yield [first, end) of each in each run."""
 
     def cut(low: int, high: int) -> Iterator[list[tuple[int, int]]]:
-        # The largest pair, as 2**32 << 32 would leave 64 bits; low << 32 is no pair, as no count is 0.
+        # The largest pair, as 2**32 << 32 would leave 64 bits. A value << 32 is no pair, as no count is 0.
         last = np.uint64((high - 1) << 32) | COUNT_MASK
         bounds = [
             (int(np.searchsorted(run, np.uint64(low << 32))), int(np.searchsorted(run, last, side="right")))

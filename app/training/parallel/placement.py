@@ -23,7 +23,7 @@ class TowerPlacement:
     """
 
     wrap_tower: WrapOptimizer | None = None
-    squared_norm: nn.Cell | None = None  # Σ gradient² of the tower over all ranks; None where a rank has all of it
+    squared_norm: nn.Cell | None = None  # Σ gradient² of the tower over all ranks, None if a rank has all of it
 
     def __init__(self, model: WideDeep, batch_rows: int) -> None:
         self.model = model

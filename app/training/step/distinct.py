@@ -21,7 +21,7 @@ from app.training.step.step import ByPosition, Watched, gradient_places, pad_row
 log = logging.getLogger(__name__)
 
 CAPACITY_STEP = 256  # rows
-# Room for a larger batch than the one for which a graph is compiled; the last graph is for any batch.
+# Room for a larger batch than the one for which a graph is compiled. The last graph is for any batch.
 MARGINS = 1.08, 1.5
 
 

@@ -90,7 +90,7 @@ class ShardedPlacement(TowerPlacement):
         tower = split_tower(arrays, self.plan, self._world, config.model.activation)
         super().__init__(WideDeep(tower, WideHead(tower.numeric_fields.num)), rows)
         self._groups = gradient_groups(self.plan, list(arrays), self._world)
-        # The ranks that share the optimizer's state of each parameter; empty where every rank keeps all of it.
+        # The ranks that share the optimizer's state of each parameter. Empty if every rank keeps all of it.
         self._share_groups = self._groups if config.parallel.optimizer_shards else {}
         if self._share_groups:
             named_groups = {TOWER + name: group for name, group in self._share_groups.items()}
