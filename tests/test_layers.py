@@ -38,8 +38,6 @@ BEYOND = {
     # The parts of a log that comes are read as a preparation reads it.
     ("app.cli.online.log_parts", "data_prep.raw_log"),
     ("app.cli.online.online_trainer", "data_prep.raw_log"),
-    # A stream to score is packed as files are.
-    ("app.scoring.batch_prediction", "data_prep.raw_log"),
 }
 MOST_ENTRIES = {"app": 14}  # of a folder; 12 elsewhere
 

@@ -30,10 +30,9 @@ from app.scoring.predictor import Predictor, probabilities
 from common.files import LOCK_FILE, lock_folder, sync_folder, write_whole
 from common.signals import check_stop
 from data_prep.encoding.encoder import Chunk
-from data_prep.encoding.from_log import LogToScore
+from data_prep.encoding.from_log import LogToScore, ending_of
 from data_prep.encoding.from_values import add_label, split_line
 from data_prep.options.executor import ExecutorChoice
-from data_prep.raw_log.compression import MAGIC
 
 STDIN = "-"
 CHUNK_BYTES = 2 << 20  # of the log: some 10,000 rows
@@ -194,8 +193,7 @@ def _spool(folder: Path) -> str:
     """Copy standard input to a file of the work folder: workers read it in pieces. Raises Stopped after a signal."""
     stream: Any = sys.stdin.buffer
     _wait_for(stream)
-    ending = next((end for magic, end in MAGIC.items() if end and stream.peek(8).startswith(magic)), ".txt")
-    path = folder / f"{SPOOLED}{ending}"
+    path = folder / f"{SPOOLED}{ending_of(stream.peek(8))}"
     with path.open("wb") as file:
         while block := stream.read1(1 << 20):
             file.write(block)

@@ -15,6 +15,7 @@ from data_prep.kernels.parsed import Chunk
 from data_prep.options.executor import ExecutorChoice
 from data_prep.options.kinds import FIELD_KINDS, Kind
 from data_prep.options.log_format import FormatToScore, LogFormat
+from data_prep.raw_log.compression import ENDINGS
 from data_prep.raw_log.log_files import LogFile, absolute, find_log, is_parquet
 from data_prep.raw_log.reading import LogReading, column_names, file_of_log, first_chunks
 
@@ -75,6 +76,11 @@ class LogToScore:
         files = self.files if is_local else tuple(map(absolute, self.files))
         with closing(Pools(executor)) as pools:
             LogReading(files, self.log_format, pools, num_workers, chunk_bytes, pieces).run(function, consume, title)
+
+
+def ending_of(start: bytes) -> str:
+    """Return how the name of a file ends whose first bytes these are, so that it is read as the log that it holds."""
+    return next((ending for magic, ending in ENDINGS.items() if start.startswith(magic)), ".txt")
 
 
 def _format_to_score(files: Sequence[LogFile], log_format: LogFormat, keep: Sequence[str]) -> LogFormat:

@@ -27,10 +27,11 @@ _MOST_EXTENSION_BYTES = 1 << 20  # of a header before a member's own, such as a 
 _MOST_EXTENSIONS = 8  # such headers for a member
 _NAMES_SHOWN = 20
 
+# The first bytes of packed files, and how their names end.
+ENDINGS = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst"}
 # The first bytes of files that are no text, and what to do with them.
 MAGIC = {
-    b"\x1f\x8b": "rename it to end in .gz",
-    b"\x28\xb5\x2f\xfd": "rename it to end in .zst",
+    **{magic: f"rename it to end in {ending}" for magic, ending in ENDINGS.items()},
     b"PK\x03\x04": "pack it by gzip or zstd instead: unzip -p OLD | gzip > NEW.gz",
     b"BZh91AY&": "pack it by gzip or zstd instead: bzcat OLD | gzip > NEW.gz",  # four bytes could be a text value
     b"\xfd7zXZ\x00": "pack it by gzip or zstd instead: xzcat OLD | gzip > NEW.gz",

@@ -213,6 +213,13 @@ def test_standard_input_to_standard_output(tiny_bundle, predictor, monkeypatch, 
     assert np.array_equal(np.array([row.split(",")[1] for row in rows], np.float32), predictor.score(lines))
 
 
+def test_standard_input_packed_in_another_way_is_refused_with_the_way_out(tiny_bundle, tmp_path, monkeypatch):
+    (tmp_path / "packed").write_bytes(b"PK\x03\x04" + bytes(1000))
+    monkeypatch.setattr(sys, "stdin", Binary((tmp_path / "packed").open("rb")))
+    with pytest.raises(ValueError, match=r"stdin\.txt is no text .*; pack it by gzip or zstd instead: unzip -p OLD"):
+        predict(tiny_bundle, ["-"], str(tmp_path / "scores.csv"))
+
+
 class Killed(BaseException):
     pass
 
