@@ -332,9 +332,14 @@ TARGETS = (
     Target(
         "online: share of what retrains gain in AUC on a log that drifts", "≥", 0.75, figure("online", "drift", "share")
     ),
-    Target("online: its processor time over theirs", "≤", 0.05, figure("online", "drift", "cpu_share")),
     Target(
-        "online: its processor time over that of a retrain after each part, interpolated",
+        "online: its processor time over that of a retrain after each fifth part",
+        "≤",
+        0.05,
+        figure("online", "drift", "cpu_share"),
+    ),
+    Target(
+        "online: its processor time over that of a retrain after each part",
         "≤",
         0.05,
         figure("online", "drift", "cpu_share_as_fresh"),

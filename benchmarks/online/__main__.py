@@ -3,9 +3,9 @@
     python -m benchmarks.online [--questions drift real lag] [--work FOLDER]
 
 drift: a synthetic log that drifts, a day a part. `online` beside the frozen model and retrains from scratch on all rows
-so far, by `configs/auto.yaml`. Processor time is user and system time of whole commands: `prepare` and `train` of the
-retrains after each fifth part, the last included, and one `online --once` over all parts, with its start, scores,
-checkpoints and bundles.
+so far, by `configs/auto.yaml`, after each fifth part. Processor time is user and system time of whole commands. A part
+costs `online` a share of one `online --once` over all parts, with its start, scores, checkpoints and bundles. It costs
+the retrains a fifth of their mean `prepare` and `train`, and all of that where one follows each part.
 real: the rows in the folder CRITEO_ROWS in time order, the first half before the first part.
 lag: from the rename of a part into the folder until a request is answered by its weights; the same parts at a small and
 a large vocabulary, in turn.
@@ -70,11 +70,11 @@ def drift(folder: Path, sizes: Sizes, seed: int) -> dict[str, Any]:
         f"of what a retrain after every {every} parts gains over the frozen model, online gains {result['share']:.1%}"
     )
     online, retrains = result["online_cpu_seconds"], result["retrain_cpu_seconds"]
-    each = ", ".join(f"{seconds:.0f} after part {after}" for after, seconds in retrains.items())
+    each = ", ".join(f"{seconds:.0f} s after part {after}" for after, seconds in retrains.items())
     print(
-        f"processor time: online {online:.1f} s, {online / sizes.num_parts:.2f} a part; retrains {each}: "
-        f"{result['cpu_share']:.1%}. Of a retrain after each part, whose time is interpolated: "
-        f"{result['cpu_share_as_fresh']:.1%}"
+        f"processor time: online {online:.1f} s, {online / sizes.num_parts:.2f} s a part; retrains {each}\n"
+        f"a part online over its share of a retrain after every {every}: {result['cpu_share']:.1%}, over a retrain "
+        f"after each part: {result['cpu_share_as_fresh']:.1%}"
     )
     return result
 

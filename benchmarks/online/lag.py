@@ -27,7 +27,7 @@ from benchmarks.harness.commands import ENVIRONMENT, run_command
 from benchmarks.online.gain import ALL_ROWS, AUTO
 from data_prep.prepared.schema import read_schema
 
-TIMEOUT_SECONDS = 120.0
+TIMEOUT_SECONDS = 300.0
 BETWEEN_REQUESTS = 0.02  # seconds
 NUMERIC, CATEGORICAL = 13, 26  # columns of the log
 SHORT_TRAINING = ("train.epochs=1", "train.steps=200")  # what is scored does not matter here

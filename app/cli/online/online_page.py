@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from common.html.charts import Axis, Chart, Series, line_chart
+from common.html.charts import Axis, Chart, Series, Size, line_chart
 from common.html.page import Part, Section, render_page
 from common.text import Unit, number_text
 
@@ -80,15 +80,15 @@ def _quality(lines: Sequence[Line]) -> Section | None:
 
 def _vocabulary(lines: Sequence[Line]) -> Section | None:
     of_parts = {"new_values": "new", "pending_values": "pending", "expired_values": "expired"}
-    charts = [_chart(lines, "Values", of_parts), _chart(lines, "Ids in use", {"ids_in_use": ""})]
+    charts = [_chart(lines, "Values", of_parts, low=0), _chart(lines, "Ids in use", {"ids_in_use": ""})]
     note = "New values got ids. Pending ones came too seldom yet. Expired ones lost theirs."
     return _section("Vocabulary", charts, note)
 
 
 def _lag(lines: Sequence[Line]) -> Section | None:
     charts = [
-        _chart(lines, "From closed to served", {"lag_seconds": ""}, "seconds"),
-        _chart(lines, "Rows", {"rows": "rows", "rejected": "bad lines"}),
+        _chart(lines, "From closed to served", {"lag_seconds": ""}, "seconds", low=0),
+        _chart(lines, "Rows", {"rows": "rows", "rejected": "bad lines"}, low=0),
     ]
     note = "From the last change of a part's file until the bundle of its model lay in the folder that is served."
     return _section("Lag", charts, note)
@@ -96,8 +96,8 @@ def _lag(lines: Sequence[Line]) -> Section | None:
 
 def _drift(lines: Sequence[Line]) -> Section | None:
     charts = [
-        _chart(lines, "PSI of the scores", {"scores_psi": ""}),
-        _chart(lines, "PSI of the field that changed most", {"fields_psi": ""}),
+        _chart(lines, "PSI of the scores", {"scores_psi": ""}, low=0),
+        _chart(lines, "PSI of the field that changed most", {"fields_psi": ""}, low=0),
     ]
     fields = [line["shifted_field"] for line in lines[-1:] if line.get("shifted_field")]
     of_last = f" Of the last part that is {fields[0]}." if fields else ""
@@ -122,13 +122,18 @@ def _section(title: str, charts: Sequence[Chart | None], note: str) -> Section |
 
 
 def _chart(
-    lines: Sequence[Line], title: str, names: Mapping[str, str], unit: Unit = "number", size: Any = "half"
+    lines: Sequence[Line],
+    title: str,
+    names: Mapping[str, str],
+    unit: Unit = "number",
+    size: Size = "half",
+    low: float | None = None,
 ) -> Chart | None:
-    """Draw the quantities of these keys over the parts. None if no part has one."""
+    """Draw the quantities of these keys over the parts, from `low` on. None if no part has one."""
     series = []
     for key, name in names.items():
         points = [(place, line[key]) for place, line in enumerate(lines, 1) if line.get(key) is not None]
         if points:
             x, y = zip(*points, strict=True)
             series.append(Series(name, x, y, points=len(points) < IN_TABLE))
-    return line_chart(title, series, X, Axis("", unit), size) if series else None
+    return line_chart(title, series, X, Axis("", unit, low=low), size) if series else None
