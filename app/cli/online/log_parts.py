@@ -152,7 +152,8 @@ class Source:
             is_known = self._looked_at.get(file.name) == file.state
             if ledger.has(file) or (is_known and not self._is_wanted(file.name)):
                 continue
-            if time.time() - file.state.modified_ns / 1e9 < self._delay_seconds:
+            # Without a delay the time of the file does not matter: it may be of a clock that is ahead of this one.
+            if self._delay_seconds and time.time() - file.state.modified_ns / 1e9 < self._delay_seconds:
                 self.waiting = file.name
                 return None
             try:

@@ -18,7 +18,7 @@ from app.tables.interface import DEEP, WIDE
 from app.trained.export_bundle import exported_model, finish_bundle, write_compared
 from app.trained.trained_model import Trained
 from app.trained.write_bundle import ExportedModel
-from common.files import make_folder
+from common.files import FolderInUse, lock_folder, make_folder
 from data_prep.encoding.growing import GrowingVocabulary
 
 log = logging.getLogger("app")
@@ -28,12 +28,26 @@ class Publisher:
     """Writes bundles into `folder`. What it writes follows from checkpoint and folder alone."""
 
     def __init__(self, folder: Path, config: Config, vocabulary: GrowingVocabulary, scorer: Scorer) -> None:
-        """`scorer` scores with the newest weights, for the comparison of each bundle."""
+        """`scorer` scores with the newest weights, for the comparison of each bundle.
+
+        Raises ValueError if the folder is a bundle, or if another trainer publishes into it: they would remove what the
+        other's deltas need.
+        """
         make_folder(folder)
         if (folder / MANIFEST).exists():
             raise ValueError(f"--serve {folder} is one bundle; give a folder of bundles, or a new one")
+        try:
+            self._lock = lock_folder(folder)
+        except FolderInUse:
+            raise ValueError(
+                f"another online run publishes into {folder}; give each --serve a folder of its own"
+            ) from None
         self._folder, self._config, self._vocabulary, self._scorer = folder, config, vocabulary, scorer
         self._newest: Predictor | None = None
+
+    def close(self) -> None:
+        """Let another process publish."""
+        self._lock.close()
 
     def served(self) -> Predictor | None:
         """Return the newest bundle of the folder, None if there is none that can be opened."""

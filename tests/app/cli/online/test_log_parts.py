@@ -251,6 +251,14 @@ def test_a_part_waits_for_its_labels_and_those_after_it_with_it(tmp_path, monkey
     assert (list(ledger.trained), len(trained), source.waiting) == (["part-1", "part-2", "part-3"], 2, "")
 
 
+def test_without_a_delay_a_file_of_a_clock_that_is_ahead_is_taken(tmp_path):
+    move_in(tmp_path, "part-1", "1")
+    os.utime(tmp_path / "part-1", (2**33, 2**33))
+    for delay, waiting in ((1.0, "part-1"), (0.0, "")):
+        source = Source(str(tmp_path), tmp_path / "released", delay)
+        assert (source.next_part(Ledger()) is None, source.waiting) == (bool(waiting), waiting)
+
+
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("1.5h", 5400), ("2d", 172_800), ("3m", 180)])
 def test_delays(text, seconds):
     assert command._seconds(text) == seconds

@@ -1,11 +1,13 @@
 """An online run: each row is trained on once, and whatever stops it, the same command ends with the same bits."""
 
+import errno
 import json
 import random
 import shutil
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -26,7 +28,7 @@ from app.scoring.delta import fold
 from app.scoring.predictor import Predictor
 from app.serving.trained_parts import read_trained_parts
 from app.trained import export_bundle
-from common.files import checksum
+from common.files import checksum, lock_folder
 from data_prep.encoding import growing
 from data_prep.encoding.growing import GrowingVocabulary, open_to_grow
 from data_prep.kernels.parsed import Chunk
@@ -207,23 +209,29 @@ DEATHS = [
 ]
 
 
-def test_a_run_that_is_killed_at_each_boundary_ends_with_the_same_bits(make_online, never_killed, parts, monkeypatch):
-    folder = make_online("killed")
+WRITES = ("write_manifest", "publish", "finish", "_write", "data_file", "_write_status")
+
+
+@pytest.mark.parametrize("error", [Killed(), OSError(errno.ENOSPC, "no space left")], ids=["killed", "full disk"])
+def test_a_run_that_ends_at_each_boundary_goes_on_to_the_same_bits(
+    error, make_online, never_killed, parts, monkeypatch
+):
+    folder = make_online("ended")
     for part in parts[:3]:
         folder.deliver(part)
-    for owner, name, number in DEATHS:
+    for owner, name, number in [each for each in DEATHS if isinstance(error, Killed) or each[1] in WRITES]:
         calls, function = [], getattr(owner, name)
 
         def die(*arguments, calls=calls, function=function, number=number, **keywords):
             calls.append(1)
             if len(calls) == number:
-                raise Killed
+                raise error
             return function(*arguments, **keywords)
 
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, die)
-            with pytest.raises(Killed):
-                folder.run()
+            with pytest.raises(Killed) if isinstance(error, Killed) else nullcontext():
+                assert folder.run() in (1, 2, 3)
     assert folder.run() == 0
     assert_same_end(folder, never_killed)
 
@@ -307,6 +315,16 @@ def test_another_run_does_not_go_on_in_the_folder(never_killed, trained_run, cap
     assert never_killed.run("--from", never_killed.path / "online") == 2
     assert f"began from {trained_run}/checkpoints/step-" in caplog.text
     assert checkpoints_of(never_killed) == before
+
+
+def test_two_runs_do_not_publish_into_one_folder(make_online, parts, caplog):
+    folder = make_online("two-publish")
+    folder.deliver(parts[0])
+    with lock_folder(folder.path / "bundles"):
+        assert folder.run() == 2
+    assert "another online run publishes into" in caplog.text
+    assert folder.run() == 0
+    assert folder.run() == 0  # the first one has let it go
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_leads_to_the_same_bits(
