@@ -27,6 +27,9 @@ _TEXT_ENDINGS = (
     ".tsv",
     ".csv",
     ".log",
+    ".psv",
+    ".dat",
+    ".data",
 )  # of parts in a folder; any file can be given directly
 _WHOLE_LOG = "train.txt"  # as Criteo names it
 _NAMES_SHOWN = 5

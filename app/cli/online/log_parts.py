@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from common.text import natural_order
+from common.text import natural_order, shortened
 from data_prep.encoding.encoder import ParsedRows, RowEncoder
 from data_prep.prepared.examples import Examples, concatenate
 from data_prep.raw_log.chunks import StoredFile
@@ -132,6 +132,7 @@ class Source:
         self.held: dict[str, str] = {}
         self.can_be_released: dict[str, str] = {}
         self._looked_at: dict[str, FileState] = {}
+        self._no_parts: set[str] = set()  # names of files that were logged as such
         self._files()
 
     def names(self) -> set[str]:
@@ -196,9 +197,21 @@ class Source:
             found = again
         if found is None:
             raise FileNotFoundError(f"SOURCE {self.folder}: there is no such folder; parts are renamed into it")
+        self._log_no_parts({file_name(path) for path in found if not is_part(file_name(path))})
         names = sorted((path for path in found if is_part(file_name(path))), key=lambda path: _order(file_name(path)))
         states = {path: file_state(path) for path in names}  # None: it was removed meanwhile
         return [LogFile(path, file_name(path), state) for path, state in states.items() if state is not None]
+
+    def _log_no_parts(self, names: set[str]) -> None:
+        """Log files, once each, that their names keep from being parts, and that may have been intended as such."""
+        names = {name for name in names if not name.startswith((".", "_")) and not name.endswith(".truth.parquet")}
+        if new := shortened(sorted(names - self._no_parts), 5):
+            log.warning(
+                "warning: not read as parts of the log, by their names: %s; a part's name ends in .csv, .txt, .parquet "
+                "or another ending of a log, or has none",
+                new,
+            )
+        self._no_parts = names
 
 
 def read_part(file: LogFile, checksum: str, encoder: RowEncoder) -> Part:

@@ -90,6 +90,18 @@ def test_parts_come_in_natural_order_and_what_is_no_part_does_not(tmp_path):
     assert list(ledger.trained) == ["part-9.txt", "part-10.txt"]
 
 
+def test_a_file_whose_name_keeps_it_from_being_a_part_is_logged_once(tmp_path, caplog):
+    for name in ("part-1.psv", "part-2.xlsx", "_SUCCESS", ".hidden", "part-1.truth.parquet"):
+        move_in(tmp_path, name, name)
+    source = Source(str(tmp_path), tmp_path / "released")
+    ledger, _ = take_all(source, Ledger())
+    assert list(ledger.trained) == ["part-1.psv"]
+    move_in(tmp_path, "part-3.json", "{}")
+    take_all(source, ledger)
+    named = [record.args[0] for record in caplog.records if "not read as parts" in record.msg]
+    assert named == ["part-2.xlsx", "part-3.json"]
+
+
 def test_a_part_that_is_held_is_not_read_again_until_it_changes(tmp_path):
     (tmp_path / "part-1.txt").write_text("a")
     source = Source(str(tmp_path), tmp_path / "released")
