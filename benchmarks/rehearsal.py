@@ -54,7 +54,7 @@ CRITEO_ROWS = 45_840_617
 DAY_SHARE = 40  # the next day has one row for so many of the log
 BYTES_OF_ROW = 1000  # of log, two prepared folders, runs and bundles
 KILLS = (0.3, 0.7)  # of the steps of the training, each with SIGKILL
-SAVE_OFTEN = "checkpoint.every_minutes=5"
+SAVE_OFTEN = "checkpoint.every_minutes=1"
 REQUESTS = (1, 1, 1, 1, 10, 100, 1000)  # rows of each
 AUTO, CRITEO = PROJECT / "configs/auto.yaml", PROJECT / "configs/criteo.yaml"
 UNITS: dict[str, Unit] = {"seconds": "seconds", "cpu_seconds": "seconds", "peak_bytes": "bytes", "disk_bytes": "bytes"}
@@ -167,20 +167,11 @@ def _prepare(of: Rehearsal, log: Path, output: str, *more: str | Path) -> dict[s
 def train(of: Rehearsal) -> dict[str, Any]:
     """Train auto.yaml to its end. Kill it on the way, and start it again by the same command."""
     run, again = of.folder / "auto", list[int]()
-    epochs = of.options.auto_epochs
-    command: list[str | Path] = [
-        "app",
-        "train",
-        "--config",
-        AUTO,
-        "--dataset",
-        "prepared-2",
-        "--name",
-        "auto",
-        SAVE_OFTEN,
-    ]
-    command += [f"train.epochs={epochs}"] if epochs else []
+    command: list[str | Path] = ["app", "train", "--config", AUTO, "--dataset", "prepared-2", "--name", "auto"]
+    command += [SAVE_OFTEN, *([f"train.steps={of.options.auto_steps}"] if of.options.auto_steps else [])]
     for share in KILLS:
+        if newest_step(run) >= share * total_steps(run):  # this stage was stopped after that kill
+            continue
         process = of.start(*command)
         while process.poll() is None and newest_step(run) < share * total_steps(run):
             time.sleep(1)
@@ -431,7 +422,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, default=CRITEO_ROWS)
     parser.add_argument("--until", choices=tuple(STAGES), default=tuple(STAGES)[-1])
     parser.add_argument("--regression-rows", type=int, default=2_000_000)
-    parser.add_argument("--auto-epochs", type=int, default=0, help="0: those that auto.yaml finds")
+    parser.add_argument("--auto-steps", type=int, default=0, help="0: the epochs that auto.yaml finds")
     parser.add_argument("--criteo-steps", type=int, default=0, help="0: the whole epoch")
     parser.add_argument("--keep", action="store_true", help="write the section of docs/results.md, and run nothing")
     options = parser.parse_args(words)

@@ -53,6 +53,29 @@ def lock_folder(folder: Path, mode: int = 0o777) -> IO[str]:
         lock.close()  # the folder was renamed or removed in between: try again with the present one
 
 
+@contextmanager
+def sole_writer(path: Path) -> Iterator[IO[bytes]]:
+    """Open an unfinished file in order to write it anew, and remove it at the end unless it was renamed.
+
+    Raises FolderInUse if another process writes it, which it leaves alone.
+    """
+    with path.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_there = os.path.samestat(os.fstat(file.fileno()), path.stat())  # else the other one has just renamed it
+        except (BlockingIOError, FileNotFoundError):
+            is_there = False
+        if not is_there:
+            raise FolderInUse(f"another process writes {path}; wait for its end, or give another name")
+        try:
+            file.truncate(0)
+            yield file
+        finally:
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    path.unlink()
+
+
 def checksum(path: Path) -> str:
     """Return the checksum of a file's bytes."""
     with path.open("rb") as file:
@@ -113,6 +136,13 @@ def room_for(path: Path) -> Iterator[None]:
         advice = "raise the limit (ulimit -f unlimited)" if error.errno == errno.EFBIG else "make room"
         reason = f"cannot write {path}: {os.strerror(error.errno)}; {advice}, and run the same command again"
         raise OSError(error.errno, reason) from error
+
+
+def message_of(error: BaseException) -> str:
+    """Return an error as the console shows it: the system's errors without their numbers."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
 
 
 def sync_folder(folder: Path) -> None:

@@ -57,6 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that is not UTF-8 gets ? for …
         sys.stdout.reconfigure(errors="replace")
     from common.console import STOPPED_BY_READER, has_no_reader, log_to_console  # not for workers
+    from common.files import message_of
 
     log_to_console()
     try:
@@ -72,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, OSError, MemoryError) as error:
         if has_no_reader(error):
             return STOPPED_BY_READER
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {message_of(error)}", file=sys.stderr)
         return 2
     except Stopped as stop:
         print(f"stopped by {stop.name}{command.after_stop}", file=sys.stderr)

@@ -55,3 +55,13 @@ def test_one_column_is_refused_with_the_line_and_what_was_tried(tmp_path, capsys
     assert main(["describe", str(log)]) == 2
     shown = capsys.readouterr().err
     assert "no separator divides its lines into columns; tried" in shown and "The first line is 'click'" in shown
+
+
+@pytest.mark.parametrize("words", [("synthesize", "{}", "--rows", "10"), ("prepare", "log.txt", "{}")])
+def test_an_output_that_cannot_be_written_is_named_without_the_system_s_number(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    assert main(["synthesize", "log.txt", "--rows", "10", "--workers", "1"]) == 0
+    assert main([word.format("/proc/self/made") for word in words]) == 2
+    shown = capsys.readouterr().err
+    assert "No such file or directory" in shown and "/proc/self/made" in shown
+    assert "Errno" not in shown

@@ -35,13 +35,6 @@ class FileRecord(TypedDict):
     checksum: str  # "xxh3:" and 16 hex digits
 
 
-def message_of(error: BaseException) -> str:
-    """Return an error as the console shows it: the system's errors without their numbers."""
-    if not isinstance(error, OSError) or not error.strerror:
-        return str(error)
-    return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
-
-
 def no_progress(_: int) -> None:
     """Do nothing: a `Progress` that is not shown."""
 

@@ -23,7 +23,7 @@ from app.checkpoint.retention import (
     whole_checkpoints,
 )
 from app.checkpoint.write import ROW_IDS, step_name
-from app.run.folder import best_of_run, run_checkpoints, run_config
+from app.run.folder import CONFIG_FILE, best_of_run, run_checkpoints, run_config
 from app.run.identity import check_same_inputs
 from app.tables.interface import DEEP, STATE_ARRAYS
 from common.console import progress_bar
@@ -68,7 +68,7 @@ def _with_checkpoint(
 ) -> argparse.ArgumentParser:
     """Add an action on a checkpoint. With the `number` "?" it may be left out for the run's best one."""
     action = actions.add_parser(name, help=summary)
-    which = "folder step-<number> (the run's best)" if number else "folder step-<number>"
+    which = "folder step-<number>, or a run's for its best (that of --run)" if number else "folder step-<number>"
     action.add_argument("checkpoint", type=Path, nargs=number, metavar="CHECKPOINT", help=which)
     if number:
         _add_run(action)
@@ -80,7 +80,9 @@ def _add_run(action: argparse.ArgumentParser) -> None:
 
 
 def _named_or_best(arguments: argparse.Namespace) -> Checkpoint:
-    return open_named(arguments.checkpoint) if arguments.checkpoint else best_of_run(arguments.run)
+    named = arguments.checkpoint
+    is_run = named is None or (named / CONFIG_FILE).is_file()
+    return best_of_run(named or arguments.run) if is_run else open_named(named)
 
 
 def _list(arguments: argparse.Namespace) -> None:

@@ -17,7 +17,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from app.checkpoint.disk import message_of
 from app.config.config import Config
 from app.distributed.mpirun import die_with_parent
 from app.distributed.process_group import (
@@ -34,7 +33,7 @@ from app.distributed.process_group import (
 from app.distributed.watchdog import Watchdog
 from app.run.identity import data_identity, first_difference
 from common import settings
-from common.files import checksum_of_sources
+from common.files import checksum_of_sources, message_of
 from data_prep.prepared.schema import Schema
 
 log = logging.getLogger("app")

@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from app.checkpoint.disk import message_of
 from app.checkpoint.retention import whole_checkpoints
 from app.checkpoint.write import clear_leftovers
 from app.config.config import Config
@@ -25,7 +24,7 @@ from app.distributed.process_group import ONE_PROCESS, ProcessGroup, mark_collec
 from app.run.decision import STATE_FILE, Plan, checkpoint_folder, make_plan
 from app.run.folder import CONFIG_FILE, RunFolder
 from app.run.logs import forget_after
-from common.files import LOCK_FILE, FolderInUse, lock_folder, sync_folder
+from common.files import LOCK_FILE, FolderInUse, lock_folder, message_of, sync_folder
 from data_prep.prepared.schema import Schema
 
 FIRST_RANK = "device_0"  # its folder

@@ -54,7 +54,7 @@ class RunFolder:
         self._events = EventFile(path / TENSORBOARD, purge_step=first_step)
         self._failed_saves = self._failed_evaluations = 0
         self._status_is_written = True
-        self._started = time.time()
+        self._started = time.monotonic()  # a clock that is set back must not turn the curves back
 
     def append_losses(self, lines: list[str]) -> None:
         self._losses.append("".join(f"{line}\n" for line in lines))
@@ -71,7 +71,7 @@ class RunFolder:
 
     def write_metrics(self, values: Mapping[str, Any]) -> None:
         """Add one line to metrics.jsonl, with the seconds since the launch."""
-        values = {"seconds": round(time.time() - self._started, 3), **values}
+        values = {"seconds": round(time.monotonic() - self._started, 3), **values}
         # A metric that is undefined (NaN) is null: JSON knows no NaN.
         plain = {name: None if value != value else value for name, value in values.items()}
         self._metrics.append(json.dumps(plain) + "\n")

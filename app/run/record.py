@@ -6,7 +6,7 @@ import itertools
 import json
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,14 +126,25 @@ def read_run(path: Path, name: str) -> RunRecord:
     loss_lines = losses.read_text(encoding="utf-8") if losses.is_file() else ""
     return RunRecord(
         name=name,
-        state=json.loads((path / STATE_FILE).read_text(encoding="utf-8")),
-        config=yaml.safe_load((path / CONFIG_FILE).read_text(encoding="utf-8")),
+        state=_whole(path / STATE_FILE, json.loads),
+        config=_whole(path / CONFIG_FILE, yaml.safe_load),
         wide_losses=np.array([float(wide) for wide in _LOSSES.findall(loss_lines)]),
         lines=read_lines(path / METRICS),
         evaluations=read_evaluations(path),
         op_times=json.loads(op_times.read_text(encoding="utf-8")) if op_times.is_file() else [],
         effects=_read_effects(path / EFFECTS),
     )
+
+
+def _whole(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
+    """Return the content of a file of the run that nothing can do without. Raises ValueError if it is damaged."""
+    try:
+        content = parse(path.read_text(encoding="utf-8"))
+    except (ValueError, yaml.YAMLError):
+        content = None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is damaged; copy it again, or start the training again, which writes it anew")
+    return content
 
 
 def _read_effects(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:

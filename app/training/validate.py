@@ -52,11 +52,11 @@ def _validate_data(config: Config, schema: Schema) -> None:
             "the data has no rows in split 'train', so there is nothing to learn; prepare it with "
             "prepare.train_fraction above 0, or from more rows"
         )
-    _check_both_classes(schema, "train", "there is nothing to learn")
+    _check_both_classes(schema, "train", "there is nothing to learn; ")
     if schema.splits["valid"].rows:
         metric = config.eval.metric
         if METRICS[metric].needs_both_classes:
-            _check_both_classes(schema, "valid", f"eval.metric={metric} is undefined; choose eval.metric=log_loss")
+            _check_both_classes(schema, "valid", f"eval.metric={metric} is undefined; choose eval.metric=log_loss, or ")
         return
     optimizers = (config.wide_optimizer, config.deep_optimizer, config.tower_optimizer)
     needs_rows = {
@@ -90,13 +90,13 @@ def _check_both_classes(schema: Schema, split: str, consequence: str) -> None:
     if rows and clicks in (0, rows):
         which = "none of them is a click" if clicks == 0 else "all of them are clicks"
         in_log, clicks_in_log = (sum(getattr(s, of) for s in schema.splits.values()) for of in ("rows", "clicks"))
-        way = "prepare the data with both classes in every split (prepare.split=stratified)"
+        way = f"{consequence}prepare the data with both classes in every split (prepare.split=stratified)"
         if clicks_in_log in (0, in_log):  # which no split mends
             way = (
-                "look at the label, of which the whole log has one class: python -m data_prep describe LOG names its "
+                "the whole log has one class, so there is nothing to learn: python -m data_prep describe LOG names its "
                 "column and its values, and --label NAME=VALUE says which value is a click"
             )
-        raise ValueError(f"split {split!r} has {rows:,} rows, and {which}: {consequence}, or {way}")
+        raise ValueError(f"split {split!r} has {rows:,} rows, and {which}: {way}")
 
 
 def _validate_backend(config: Config, num_processes: int, backend: str, plain: bool) -> None:

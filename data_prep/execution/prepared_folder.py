@@ -27,7 +27,15 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, Any
 
-from common.files import LOCK_FILE, FolderInUse, lock_folder, replace_folder, sync_folder, write_whole
+from common.files import (
+    LOCK_FILE,
+    FolderInUse,
+    lock_folder,
+    message_of,
+    replace_folder,
+    sync_folder,
+    write_whole,
+)
 from common.text import shortened
 from data_prep.execution.pieces import Pieces
 from data_prep.options.plain_values import from_dict
@@ -156,7 +164,7 @@ def _lock(folder: Path, output: Path) -> IO[str]:
             f"another process prepares {output} (it works in {folder}); wait for it, or give another output"
         ) from None
     except OSError as error:
-        raise OSError(f"nothing can be written to {folder}: {error}; give an output elsewhere") from error
+        raise OSError(f"nothing can be written to {folder}: {message_of(error)}; give an output elsewhere") from error
 
 
 def _make_private(partial: Path) -> None:

@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from common.console import progress_bar
-from common.files import room_for
+from common.files import room_for, sole_writer
 from common.memory import num_cores
 from data_prep.prepared.truth import TRUTH_SCHEMA, truth_path
 from data_prep.sources.clicks import Now, PlantedClicks, plant, sigmoid
@@ -202,26 +202,23 @@ def _pieces(first: int, end: int) -> list[Piece]:
 def _write(path: Path, made: Iterator[Made], pieces: list[Piece]) -> Iterator[pa.Table]:
     """Write a file of the next pieces, and its truth. Yield the truth of each."""
     truth, first_row = truth_path(path), pieces[0][0]
-    temporary = [path.with_name(path.name + ".tmp") for path in (path, truth)]
-    try:
-        with (
-            room_for(path),
-            temporary[0].open("wb") as text_file,
-            pq.ParquetWriter(temporary[1], TRUTH_SCHEMA) as truth_file,
-        ):
-            for start, end in pieces:
-                text, probability, label = next(made)
-                text_file.write(text)
-                row_numbers = np.arange(start - first_row, end - first_row)
-                truth_rows = pa.table([row_numbers, probability, label], schema=TRUTH_SCHEMA)
-                truth_file.write_table(truth_rows)
-                yield truth_rows
-        # The truth first, so that a finished log always has it.
-        temporary[1].replace(truth)
-        temporary[0].replace(path)
-    finally:
-        for unfinished in temporary:
-            unfinished.unlink(missing_ok=True)
+    text_path, truth_file_path = (each.with_name(each.name + ".tmp") for each in (path, truth))
+    with room_for(path), sole_writer(text_path) as text_file:
+        try:
+            with pq.ParquetWriter(truth_file_path, TRUTH_SCHEMA) as truth_file:
+                for start, end in pieces:
+                    text, probability, label = next(made)
+                    text_file.write(text)
+                    row_numbers = np.arange(start - first_row, end - first_row)
+                    truth_rows = pa.table([row_numbers, probability, label], schema=TRUTH_SCHEMA)
+                    truth_file.write_table(truth_rows)
+                    yield truth_rows
+            text_file.flush()
+            # The truth first, so that a finished log always has it.
+            truth_file_path.replace(truth)
+            text_path.replace(path)
+        finally:
+            truth_file_path.unlink(missing_ok=True)
 
 
 def _made_in_order(log: SyntheticLog, pieces: list[Piece], compress: bool, workers: int) -> Iterator[Made]:

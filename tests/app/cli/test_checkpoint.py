@@ -114,8 +114,9 @@ def test_the_checkpoint_that_make_eval_takes_is_marked_and_is_the_default(tmp_pa
 
     assert marked() == ["step-00000002"] == [best_of_run(run).path.name]
     for action, text in (("show", "step-00000002: "), ("verify", "step-00000002: whole")):
-        assert main(["checkpoint", action, "--run", "wide"]) == 0
-        assert text in capsys.readouterr().out
+        for words in (["--run", "wide"], ["wide"]):
+            assert main(["checkpoint", action, *words]) == 0
+            assert text in capsys.readouterr().out
     (run / "checkpoints" / "step-00000002" / "manifest.json").unlink()
     assert marked() == ["step-00000001"] == [best_of_run(run).path.name]
 

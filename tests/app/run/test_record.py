@@ -48,6 +48,15 @@ def test_shown_is_test_else_the_best_on_valid_else_the_last():
     assert record(lines, evaluations=[test, *valid]).shown_evaluation() == test
 
 
+@pytest.mark.parametrize("name", ["run.json", "config.yaml"])
+@pytest.mark.parametrize("content", ["", "{", '"text"'])
+def test_a_damaged_file_is_named(make_run, name, content):
+    path = make_run("device_0") / name
+    path.write_text(content)
+    with pytest.raises(ValueError, match=rf"^{path} is damaged; copy it again, or start the training again"):
+        read_runs([path.parent])
+
+
 def test_evaluations_begin_with_that_of_the_source_and_have_their_intervals(make_run):
     before = line(0, 0.1, split="valid", auc=0.9)
     (run,) = read_runs([make_run("device_0", lines=[before])])

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
+from common.files import FolderInUse
 from data_prep.checks.pre_check import pre_check
 from data_prep.options.options_file import read_options
 from data_prep.prepared.truth import area_under_curve, best_possible, read_truth, truth_path
@@ -265,6 +266,28 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         synthesize(tmp_path / "train.txt", rows=10, workers=1)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_two_at_once_do_not_mix(tmp_path, monkeypatch):
+    path, made = tmp_path / "train.txt", synthetic.block_text
+
+    def with_another(*arguments):
+        monkeypatch.setattr(synthetic, "block_text", made)
+        with pytest.raises(FolderInUse, match=r"another process writes .*train\.txt\.tmp; wait for its end"):
+            synthesize(path, rows=20, seed=4, workers=1)
+        return made(*arguments)
+
+    monkeypatch.setattr(synthetic, "block_text", with_another)
+    synthesize(path, rows=10, seed=3, workers=1)
+    assert path.read_bytes() == synthesize(tmp_path / "alone.txt", rows=10, seed=3, workers=1).log_path.read_bytes()
+    assert sorted(each.name for each in tmp_path.glob("train*")) == ["train.txt", "train.txt.truth.parquet"]
+
+
+def test_what_a_killed_process_left_is_written_over(tmp_path):
+    (tmp_path / "train.txt.tmp").write_text("half a li")
+    synthesize(tmp_path / "train.txt", rows=10, workers=1)
+    assert (tmp_path / "train.txt").read_text().count("\n") == 10
+    assert not (tmp_path / "train.txt.tmp").exists()
 
 
 @pytest.fixture(scope="module")
