@@ -132,14 +132,14 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup =
         )
     rates = learning_rates(config)
     noise = DropoutNoise(config.train.seed, config.model.dropout, len(config.model.hidden_widths))
-    parts = StepSettings(model, optimizers, rates, noise, config.loss, placement.batch_rows, numeric)
+    settings = StepSettings(model, optimizers, rates, noise, config.loss, placement.batch_rows, numeric)
     table_rates = table_learning_rates(rates, config.deep_optimizer)
     step: TrainStep
     if backend == "stock":
-        step = StockStep(StockTables(spec, table_rates, len(looked_up)), parts)
+        step = StockStep(StockTables(spec, table_rates, len(looked_up)), settings)
     else:
         rows = rows_for_device(config, spec, table_rates, backend, group, placement.batch_rows)
-        step = HostTablesStep(rows, parts, placement.host_graph(parts), logits_of(placement.scorer()))
+        step = HostTablesStep(rows, settings, placement.host_graph(settings), logits_of(placement.scorer()))
         if group.sharded:
             step = DataParallelStep(step, group, placement.rows_of)
     return TrainingState(step, model, optimizers, rates, placement, config.checkpoint.tower_slices)

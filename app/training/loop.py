@@ -36,20 +36,20 @@ class Trainer:
     def __init__(self, context: RunContext, backend: str) -> None:
         """Resume the run's checkpoint, or warm start a new run. `backend` as `pick_backend` chose it."""
         self.context, self.config, self.schema, self.run = context, context.config, context.schema, context.run
-        self.parts = assemble(self.config, self.schema, backend, context.group)
+        self.training = assemble(self.config, self.schema, backend, context.group)
         if decay := self.config.train.ema_decay:
             log.info("evaluations are of the running mean of the weights (train.ema_decay=%g)", decay)
-        log.info("the tower runs as %s", "native kernels" if self.parts.step.is_native else "MindSpore's graph")
-        self.profile = KernelProfile(self.parts.step, self.run.path / PROFILE_FOLDER)
+        log.info("the tower runs as %s", "native kernels" if self.training.step.is_native else "MindSpore's graph")
+        self.profile = KernelProfile(self.training.step, self.run.path / PROFILE_FOLDER)
         self.position = Position()
         self.epoch_steps = num_batches(self.schema, "train", self.config.train.batch_size)
         self.selection = Selection(self.config.eval, self.schema.splits["valid"].files)
         self.metrics: Metrics | None = None  # on the split valid at this position, if it was evaluated
-        self.checkpoints = CheckpointManager(context, self.parts, self.selection)
+        self.checkpoints = CheckpointManager(context, self.training, self.selection)
         if self.run.plan.checkpoint is not None:
             self.position = self.checkpoints.restore(self.run.plan.checkpoint)
         elif self.config.train.init_from:
-            warm_start(self.parts, self.config, self.schema, context.dataset, context.group)
+            warm_start(self.training, self.config, self.schema, context.dataset, context.group)
 
     def train(self) -> None:
         """Train the epochs that are left, and save.
@@ -88,8 +88,8 @@ class Trainer:
     def _train_epoch(self) -> None:
         position, limit = self.position, self.config.train.steps
         end = min(self.epoch_steps, position.epoch_step + limit - position.step) if limit else self.epoch_steps
-        step, log_every = self.parts.step, self.config.train.log_every_steps
-        rates, on_step = self.parts.learning_rates, self.context.on_step
+        step, log_every = self.training.step, self.config.train.log_every_steps
+        rates, on_step = self.training.learning_rates, self.context.on_step
         progress = Progress(self.run, position, end, log_every, step.seconds, rates, on_step)
         with Prefetcher(self._prepared_batches()) as batches, progress:
             self._evaluate_and_save(progress)  # an evaluation that the last launch did not finish
@@ -109,11 +109,11 @@ class Trainer:
         dataset, size = self.context.dataset, options.batch_size
         for batch in read_batches(dataset, self.schema, "train", order, size, first_batch=position.epoch_step):
             batch = batch.rows_that_count()
-            yield batch, self.parts.step.prepare(batch)
+            yield batch, self.training.step.prepare(batch)
 
     def _take_step(self, batch: Batch, unique: UniqueIds) -> Losses:
         try:
-            losses = self.parts.step(batch, unique)
+            losses = self.training.step(batch, unique)
         except FloatingPointError as error:
             at = f"epoch {self.position.epoch} step {self.position.epoch_step + 1}"
             raise FloatingPointError(f"{at}: not finite: {error}") from error
@@ -151,17 +151,17 @@ class Trainer:
         is_best = self.selection.update(self.metrics, step)
         metric = self.config.eval.metric
         value = as_score(metric, dataclasses.asdict(self.metrics)[metric])
-        for fall in self.parts.learning_rates.after_evaluation(metric, value, step):
+        for fall in self.training.learning_rates.after_evaluation(metric, value, step):
             log.info("step %d: %s", step, fall)
-            self.context.group.rpc("learning_rates", self.parts.learning_rates.state())
+            self.context.group.rpc("learning_rates", self.training.learning_rates.state())
         return is_best
 
     def _measure(self) -> Measurement | None:
         """Score the split valid. Return None, with a warning, if no row of it has a weight, as without labels."""
-        scorer, group_field = Scorer(self.parts.step.prepare, self._score), self.config.eval.group_field
+        scorer, group_field = Scorer(self.training.step.prepare, self._score), self.config.eval.group_field
         data = (self.context.dataset, self.schema, "valid", self.config.train.batch_size)
         try:
-            with self.parts.optimizers.means_as_weights():
+            with self.training.optimizers.means_as_weights():
                 return measure(scorer, *data, group_field, show_progress=shows_progress())
         except NothingToMeasureError as error:
             log.warning("warning: the model is not evaluated on split 'valid': %s", error)
@@ -169,7 +169,7 @@ class Trainer:
 
     def _score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
         self.context.stop.check()  # the next launch repeats an evaluation that is cut short
-        return self.parts.step.score(batch, unique)
+        return self.training.step.score(batch, unique)
 
     def _log_evaluation(self, metrics: Metrics, epoch: int) -> str:
         """Add a line to eval.log, which is returned, and pass the metrics on."""

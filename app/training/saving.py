@@ -84,14 +84,14 @@ class CheckpointManager:
     newest checkpoint that is written or being written.
     """
 
-    def __init__(self, context: RunContext, parts: TrainingState, selection: Selection) -> None:
+    def __init__(self, context: RunContext, training: TrainingState, selection: Selection) -> None:
         self.saved: Position | None = None
         self.online: dict[str, Any] = {}  # of the next checkpoint's manifest, as `schema`
         self.schema = context.schema
         self._context = context
         self._run, self._group = context.run, context.group
         self._options = context.config.checkpoint
-        self._parts = parts
+        self._training = training
         self._selection = selection
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Writing | None = None
@@ -106,7 +106,7 @@ class CheckpointManager:
         Raises ValueError if it is damaged or does not fit.
         """
         self._group.rpc("load", checkpoint)
-        self._parts.restore(checkpoint)
+        self._training.restore(checkpoint)
         self._selection.load_state(checkpoint.manifest.selection)
         self._newest = checkpoint
         self.saved = position = checkpoint.manifest.position
@@ -196,7 +196,7 @@ class CheckpointManager:
         statistics: dict[str, float] = {}
         error: Exception | None = None
         try:
-            snapshot = self._parts.snapshot_rows(changed_only)
+            snapshot = self._training.snapshot_rows(changed_only)
             if not changed_only:  # a delta's rows alone would not show it
                 statistics = table_statistics(snapshot.tables, self.schema.vocabulary_size)
         except MemoryError as raised:
@@ -208,7 +208,7 @@ class CheckpointManager:
             if not changed_only:
                 sizes = merged_statistics([*self._group.gather(statistics), *self._group.rpc("statistics")])
                 self._run.append_metrics(step=position.step, epoch=position.last_epoch, **sizes)
-            return self._parts.dense_to_save(), snapshot
+            return self._training.dense_to_save(), snapshot
         except BaseException:
             if snapshot is not None:
                 snapshot.release(saved=False)
@@ -224,7 +224,7 @@ class CheckpointManager:
             data=data_identity(self.schema),
             metrics=defined(metrics) if metrics else {},
             selection=self._selection.state(),
-            schedules=self._parts.learning_rates.state(),
+            schedules=self._training.learning_rates.state(),
             parent=parent,
             online=self.online,
         )

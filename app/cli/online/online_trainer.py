@@ -92,7 +92,7 @@ class OnlineTrainer(Trainer):
         if options.admission_mib and saved is not None:
             self.vocabulary.load_counts(load_counts(self.run.path / VALUE_COUNTS, saved.manifest.step))
         self.samples = Samples(self.run.path / SAMPLES)
-        scorer = Scorer(self.parts.step.prepare, self.parts.step.score)
+        scorer = Scorer(self.training.step.prepare, self.training.step.score)
         self.publisher = Publisher(options.serve, self.config, self.vocabulary, scorer)
         self.frozen = self._open_frozen(options.frozen) if options.frozen else None
         self._last: dict[str, Any] = {}  # what was measured of the last part
@@ -209,7 +209,7 @@ class OnlineTrainer(Trainer):
     def _with_new_ids(self, part: Part) -> Part:
         """Take the vocabulary's new ids into tables, checkpoints and bundles. Return the part encoded with them."""
         schema = self.schema = self.checkpoints.schema = self.vocabulary.schema
-        step = self.parts.step
+        step = self.training.step
         assert isinstance(step, HostTablesStep)  # as `run` has checked
         step.grow(schema.vocabulary_size)
         return part.encoded(self.vocabulary.encoder)
@@ -218,7 +218,7 @@ class OnlineTrainer(Trainer):
         for batch in batches_of(rows, self.config.train.batch_size):
             counting = batch.rows_that_count()
             if counting.num_rows:
-                yield counting, self.parts.step.prepare(counting)
+                yield counting, self.training.step.prepare(counting)
 
     def _measure_part(self, part: Part) -> tuple[dict[str, Any], np.ndarray]:
         """Return the metrics of the model on rows that it has not seen, of `frozen`, and of the true probabilities.

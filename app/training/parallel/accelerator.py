@@ -41,10 +41,10 @@ class AcceleratorPlacement(TowerPlacement):
         self._named: dict[str, Parameter] = {}
         shard_products(model.tower, options, communication.get_group_size())
 
-    def graph(self, parts: StepSettings) -> AutoParallel:
+    def graph(self, settings: StepSettings) -> AutoParallel:
         """Make the step's graph. Sums over the batch in it are sums over all ranks."""
-        self._named = parts.model.named_parameters() | parts.optimizers.named_state()
-        self._graph = self._auto_parallel(DeviceGraph(parts.forward_backward(), parts.optimizers))
+        self._named = settings.model.named_parameters() | settings.optimizers.named_state()
+        self._graph = self._auto_parallel(DeviceGraph(settings.forward_backward(), settings.optimizers))
         if self._options.optimizer_shards:
             self._graph.hsdp(threshold=SHARD_THRESHOLD_KIB, optimizer_level=self._options.optimizer_level)
         self._graph.save_param_strategy_file(f"device_{communication.get_rank()}/strategy.ckpt")

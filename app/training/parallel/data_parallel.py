@@ -34,19 +34,19 @@ class DataParallelPlacement(TowerPlacement):
         super().__init__(model, batch_rows)
         self._group = group
 
-    def graph(self, parts: StepSettings) -> Graph:
+    def graph(self, settings: StepSettings) -> Graph:
         if self._group.size == 1:
-            return super().graph(parts)
+            return super().graph(settings)
         if ms.get_current_device().device_target == "CPU":
-            return SummedGraph(parts, self._group)
+            return SummedGraph(settings, self._group)
         init_communication()
-        return AllReducedGraph(parts, self._group)
+        return AllReducedGraph(settings, self._group)
 
-    def host_graph(self, parts: StepSettings) -> HostGraph:
-        if self._group.size == 1 or not NativeStep.takes(parts.model, parts.optimizers):
-            return super().host_graph(parts)
-        loss, drops = parts.shared_by(self._group.size).loss, parts.noise.rate > 0
-        return NativeStep(parts.model, parts.optimizers, loss, drops, GradientSum(self._group.communicator))
+    def host_graph(self, settings: StepSettings) -> HostGraph:
+        if self._group.size == 1 or not NativeStep.takes(settings.model, settings.optimizers):
+            return super().host_graph(settings)
+        loss, drops = settings.shared_by(self._group.size).loss, settings.noise.rate > 0
+        return NativeStep(settings.model, settings.optimizers, loss, drops, GradientSum(self._group.communicator))
 
 
 class SummedGraph:
@@ -55,11 +55,11 @@ class SummedGraph:
     The numeric fields' rows are rows of every rank's batch, so each rank adds its share of their L2 term.
     """
 
-    def __init__(self, parts: StepSettings, group: ProcessGroup) -> None:
-        self.forward_backward = parts.shared_by(group.size).forward_backward()
+    def __init__(self, settings: StepSettings, group: ProcessGroup) -> None:
+        self.forward_backward = settings.shared_by(group.size).forward_backward()
         self.sum = GradientSum(group.communicator)
         self._gradients = Gradients(self.forward_backward)
-        self._optimizers = Optimizers(parts.optimizers)
+        self._optimizers = Optimizers(settings.optimizers)
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         deep_gradients, wide_gradients, *rank_values = self._gradients(*inputs)
@@ -136,10 +136,10 @@ def gather_logits(logits: np.ndarray, batch: Batch, group: ProcessGroup, rows_of
 class AllReducedGraph(nn.Cell):
     """`DeviceGraph` on Ascend or GPU, with MindSpore's AllReduce inside the graph. Never run."""
 
-    def __init__(self, parts: StepSettings, group: ProcessGroup) -> None:
+    def __init__(self, settings: StepSettings, group: ProcessGroup) -> None:
         super().__init__()
-        self.forward_backward = parts.shared_by(group.size).forward_backward()
-        self.optimizers = parts.optimizers
+        self.forward_backward = settings.shared_by(group.size).forward_backward()
+        self.optimizers = settings.optimizers
         self.all_reduce, self.all_finite = ops.AllReduce(), AllFinite()
 
     def construct(self, *inputs: Tensor) -> tuple:

@@ -29,15 +29,15 @@ class TowerPlacement:
         self.model = model
         self.batch_rows = batch_rows
 
-    def graph(self, parts: StepSettings) -> Graph:
+    def graph(self, settings: StepSettings) -> Graph:
         """Make the step's graph. `parts` hold this placement's model and its optimizers."""
-        return DeviceGraph(parts.forward_backward(), parts.optimizers)
+        return DeviceGraph(settings.forward_backward(), settings.optimizers)
 
-    def host_graph(self, parts: StepSettings) -> HostGraph:
+    def host_graph(self, settings: StepSettings) -> HostGraph:
         """Return the step's graph as a function of host arrays: native kernels if they cover all of it."""
-        graph = self.graph(parts)
-        if isinstance(graph, DeviceGraph) and NativeStep.takes(parts.model, parts.optimizers):
-            return NativeStep(parts.model, parts.optimizers, parts.loss, drops=parts.noise.rate > 0)
+        graph = self.graph(settings)
+        if isinstance(graph, DeviceGraph) and NativeStep.takes(settings.model, settings.optimizers):
+            return NativeStep(settings.model, settings.optimizers, settings.loss, drops=settings.noise.rate > 0)
         return OnDevice(graph)
 
     def scorer(self) -> Graph:

@@ -183,14 +183,14 @@ class HostTablesStep(TrainStep):
     def __init__(
         self,
         rows: ByPosition,
-        parts: StepSettings,
+        settings: StepSettings,
         graph: HostGraph,
         logits: Callable[..., np.ndarray],
     ) -> None:
         """`graph` and `logits` compute a step's `DeviceGraph`, and scores, of the host's arrays."""
         self.tables = rows.tables
         self.rows = rows
-        self.parts = parts
+        self.settings = settings
         self.graph, self.is_native = graph, graph.is_native
         self._kernel_seconds: dict[str, float] = {}  # of the last step
         self.seconds = {"lookup": 0.0, "tower": 0.0, "update": 0.0}
@@ -205,7 +205,7 @@ class HostTablesStep(TrainStep):
 
     def __call__(self, batch: Batch, unique: UniqueIds) -> Losses:
         start = time.perf_counter()
-        self.parts.set_learning_rates(self.tables.step + 1)
+        self.settings.set_learning_rates(self.tables.step + 1)
         rows = self.rows.lookup(unique)
         looked_up = time.perf_counter()
         wide_loss, deep_loss, finite, gradients = self._forward_backward(batch, unique, rows)
@@ -218,16 +218,16 @@ class HostTablesStep(TrainStep):
         self.seconds["lookup"] += looked_up - start
         self.seconds["tower"] += computed - looked_up
         self.seconds["update"] += time.perf_counter() - computed
-        return Losses(wide_loss, deep_loss + float(l2_loss(rows.squared_norm, self.parts.loss.l2_coef)))
+        return Losses(wide_loss, deep_loss + float(l2_loss(rows.squared_norm, self.settings.loss.l2_coef)))
 
     def _forward_backward(self, batch: Batch, unique: UniqueIds, rows: Rows) -> tuple[float, float, bool, RowGradients]:
         """Run the device's graph: wide loss, deep loss without the tables' L2 term, finite, row gradients."""
         of_batch = (batch.numeric, batch.labels, batch.shares())
-        inputs = (*self.rows.inputs(unique, rows), *(pad_rows(values, self.parts.batch_size) for values in of_batch))
-        noise, index = self.parts.noise.of_step(self.tables.step + 1, batch.first_row), self.rows.index(unique)
+        inputs = (*self.rows.inputs(unique, rows), *(pad_rows(values, self.settings.batch_size) for values in of_batch))
+        noise, index = self.settings.noise.of_step(self.tables.step + 1, batch.first_row), self.rows.index(unique)
         deep_loss, wide_loss, finite, deep, wide = self.graph(*inputs, noise, *index.values())
         count = len(rows.wide)
-        gradients = RowGradients(deep[:count], wide[:count], scale=1 / self.parts.loss.loss_scale)
+        gradients = RowGradients(deep[:count], wide[:count], scale=1 / self.settings.loss.loss_scale)
         return float(wide_loss), float(deep_loss), bool(finite), gradients
 
     def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
@@ -238,8 +238,8 @@ class HostTablesStep(TrainStep):
 
     def _find_bad(self, batch: Batch, unique: UniqueIds, rows: Rows, gradients: RowGradients) -> str:
         return describe_not_finite(
-            (*self.rows.places(batch, unique, rows), *batch_places(batch, self.parts.numeric_names)),
-            self.parts.model.named_parameters(),
+            (*self.rows.places(batch, unique, rows), *batch_places(batch, self.settings.numeric_names)),
+            self.settings.model.named_parameters(),
             self.rows.gradient_places(batch, unique, gradients),
         )
 

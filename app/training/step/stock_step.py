@@ -125,12 +125,12 @@ class StockStep(TrainStep):
 
     tables: StockTables
 
-    def __init__(self, tables: StockTables, parts: StepSettings) -> None:
+    def __init__(self, tables: StockTables, settings: StepSettings) -> None:
         self.tables = tables
-        self.parts = parts
-        self.graph = StockGraph(tables, parts.forward_backward(), parts.optimizers, parts.loss.loss_scale)
+        self.settings = settings
+        self.graph = StockGraph(tables, settings.forward_backward(), settings.optimizers, settings.loss.loss_scale)
         self.seconds = {"graph": 0.0}
-        self._scoring = StockScoring(self.graph.lookup, parts.model)
+        self._scoring = StockScoring(self.graph.lookup, settings.model)
 
     def prepare(self, batch: Batch) -> UniqueIds:
         return self.tables.unique(batch.ids)
@@ -138,16 +138,16 @@ class StockStep(TrainStep):
     def __call__(self, batch: Batch, unique: UniqueIds) -> Losses:
         assert isinstance(unique, StockIds)
         start = time.perf_counter()
-        first_seen = np.zeros((self.parts.batch_size * unique.shape[1], 1), np.float32)
+        first_seen = np.zeros((self.settings.batch_size * unique.shape[1], 1), np.float32)
         first_seen[: len(unique.first_seen)] = unique.first_seen
         # Padding rows have gradient 0, but LazyAdam moves every row it is given: the operators skip an id below 0.
-        padding = ((0, self.parts.batch_size - batch.num_rows), (0, 0))
+        padding = ((0, self.settings.batch_size - batch.num_rows), (0, 0))
         inputs = [np.pad(unique.ids, padding, constant_values=NO_ROW), first_seen] + [
-            pad_rows(values, self.parts.batch_size) for values in (batch.numeric, batch.labels, batch.shares())
+            pad_rows(values, self.settings.batch_size) for values in (batch.numeric, batch.labels, batch.shares())
         ]
-        self.parts.set_learning_rates(self.tables.step + 1)
+        self.settings.set_learning_rates(self.tables.step + 1)
         rate = self.tables.deep_rate(self.tables.step + 1)
-        noise = Tensor(self.parts.noise.of_step(self.tables.step + 1))
+        noise = Tensor(self.settings.noise.of_step(self.tables.step + 1))
         outputs = self.graph(*(Tensor.from_numpy(values) for values in inputs), Tensor(rate, ms.float32), noise)
         deep_loss, wide_loss, squared_norm, finite = (output.asnumpy() for output in outputs)
         if not finite:
@@ -155,15 +155,17 @@ class StockStep(TrainStep):
         self.tables.step += 1
         self.tables.mark_updated(unique.values)
         self.seconds["graph"] += time.perf_counter() - start
-        return Losses(float(wide_loss), float(deep_loss) + float(l2_loss(float(squared_norm), self.parts.loss.l2_coef)))
+        return Losses(
+            float(wide_loss), float(deep_loss) + float(l2_loss(float(squared_norm), self.settings.loss.l2_coef))
+        )
 
     def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
         assert isinstance(unique, StockIds)
-        inputs = (pad_rows(values, self.parts.batch_size) for values in (unique.ids, batch.numeric))
+        inputs = (pad_rows(values, self.settings.batch_size) for values in (unique.ids, batch.numeric))
         return self._scoring(*(Tensor.from_numpy(values) for values in inputs)).asnumpy()[: batch.num_rows]
 
     def _find_bad(self, batch: Batch, unique: StockIds) -> str:
-        noise = self.parts.noise.of_step(self.tables.step + 1)
+        noise = self.settings.noise.of_step(self.tables.step + 1)
         ids, numeric, labels, weights, noise = (
             Tensor(values) for values in (unique.ids, batch.numeric, batch.labels, batch.shares(), noise)
         )
@@ -175,8 +177,8 @@ class StockStep(TrainStep):
             (
                 Watched("deep row", deep, fields, unique.ids),
                 Watched("wide row", wide, fields, unique.ids),
-                *batch_places(batch, self.parts.numeric_names),
+                *batch_places(batch, self.settings.numeric_names),
             ),
-            self.parts.model.named_parameters(),
+            self.settings.model.named_parameters(),
             gradient_places(gradients[0].asnumpy(), gradients[1].asnumpy(), fields, unique.ids),
         )

@@ -21,7 +21,7 @@ from data_prep.prepared.schema import Schema
 log = logging.getLogger(__name__)
 
 
-def warm_start(parts: TrainingState, config: Config, schema: Schema, dataset: Path, group: ProcessGroup) -> None:
+def warm_start(training: TrainingState, config: Config, schema: Schema, dataset: Path, group: ProcessGroup) -> None:
     """Take what `train.init_take` names from the model at `train.init_from`, and optimizer states if settings ask.
 
     Steps, and with them learning-rate schedules, count from 0. Bias corrections continue with Adam's moments. Every
@@ -36,34 +36,34 @@ def warm_start(parts: TrainingState, config: Config, schema: Schema, dataset: Pa
     _log_fields(source, schema, config)
     take = config.train.init_take
     if take in ("all", "tower"):
-        _take_dense(parts, source, schema, config)
+        _take_dense(training, source, schema, config)
     if take in ("all", "tables"):
         group.rpc("warm_start", dataset, config.train.init_from)
-        tables = parts.step.tables
-        take_rows(tables.loading, tables.spec, parts.learning_rates, config, schema, source)
+        tables = training.step.tables
+        take_rows(tables.loading, tables.spec, training.learning_rates, config, schema, source)
 
 
-def _take_dense(parts: TrainingState, source: Source, schema: Schema, config: Config) -> None:
+def _take_dense(training: TrainingState, source: Source, schema: Schema, config: Config) -> None:
     if source.rescaled:
         log.warning(
             "warning: %s saw fields scaled otherwise than they are here: %s", source.where, ", ".join(source.rescaled)
         )
-    expected = [*parts.model.named_parameters(), *parts.model.named_statistics()]
-    memory = parts.optimizers.named_state() if config.train.init_optimizer else {}
+    expected = [*training.model.named_parameters(), *training.model.named_statistics()]
+    memory = training.optimizers.named_state() if config.train.init_optimizer else {}
     memory = {name: state for name, state in memory.items() if not name.startswith(f"{MEAN}.")}  # begins anew
     dense = source.state.dense
     if config.model.fold_numeric and not source.folded:
-        dense = fold_numeric(source.state, parts.step.tables.spec, source.schema.num_numeric)
+        dense = fold_numeric(source.state, training.step.tables.spec, source.schema.num_numeric)
     source_layouts = dense_layouts(source.schema, source.fields, config.model)
     layouts = dense_layouts(schema, fields_of_model(schema, config.model), config.model)
     # Parameters, and not optimizer states (`adam.first_moment.tower.bias_0`), begin with these.
     arrays = {name: array for name, array in dense.items() if name in memory or name.startswith(("wide.", "tower."))}
-    fresh = parts.dense_values()
+    fresh = training.dense_values()
     arrays = move_dense(arrays, {name: fresh[name] for name in [*expected, *memory]}, source_layouts, layouts)
-    parts.check_dense(arrays, [*expected, *memory])
-    parts.write_dense({name: np.asarray(values, np.float32, order="C") for name, values in arrays.items()})
-    rates = parts.learning_rates.at(1)
-    parts.optimizers.start_from_weights(rates[WIDE], rates["tower"])
+    training.check_dense(arrays, [*expected, *memory])
+    training.write_dense({name: np.asarray(values, np.float32, order="C") for name, values in arrays.items()})
+    rates = training.learning_rates.at(1)
+    training.optimizers.start_from_weights(rates[WIDE], rates["tower"])
     log.info("%s: took %d dense arrays", source.where, len(arrays))
 
 

@@ -56,8 +56,8 @@ class PipelinePlacement(TowerPlacement):
         self.link = Channel(group, self.plan, self.rows, widths[self.plan.second_stage])
         self._group = group
 
-    def graph(self, parts: StepSettings) -> PipelineGraph:
-        return PipelineGraph(self, parts.shared_by(self.plan.num_pairs * self.plan.micro_batches), self._group)
+    def graph(self, settings: StepSettings) -> PipelineGraph:
+        return PipelineGraph(self, settings.shared_by(self.plan.num_pairs * self.plan.micro_batches), self._group)
 
     def scorer(self) -> PipelineScorer:
         return PipelineScorer(self)
@@ -107,21 +107,21 @@ class Channel:
 class PipelineGraph:
     """`DeviceGraph` over a pair of ranks, with losses, flag and dense gradients summed over all pairs."""
 
-    def __init__(self, run: PipelinePlacement, parts: StepSettings, group: ProcessGroup) -> None:
+    def __init__(self, run: PipelinePlacement, settings: StepSettings, group: ProcessGroup) -> None:
         self._run, self._group, self._link = run, group, run.link
         self._micro_rows = run.rows // run.plan.micro_batches
-        drops = parts.noise.rate > 0
+        drops = settings.noise.rate > 0
         stage_gradients = run.model.named_parameters().values()
         if isinstance(run.cell, FirstStage):
             self._forward = Forward(run.cell, drops)
-            gradient = LossGradient(FirstLoss(run.cell, parts.loss, drops), (0, 1), stage_gradients)
+            gradient = LossGradient(FirstLoss(run.cell, settings.loss, drops), (0, 1), stage_gradients)
         else:
-            gradient = LossGradient(LastLoss(run.cell, parts.loss, drops), (0,), stage_gradients)
+            gradient = LossGradient(LastLoss(run.cell, settings.loss, drops), (0,), stage_gradients)
         self._gradients = Gradients(gradient)
         self._sum = GradientSum(group.communicator.Split(color=run.stage, key=group.rank))
-        self._optimizers = Optimizers(parts.optimizers)
-        self._clips, self._num_wide = parts.loss.tower_clip_norm > 0, parts.optimizers.num_wide
-        self._loss_scale = parts.loss.loss_scale
+        self._optimizers = Optimizers(settings.optimizers)
+        self._clips, self._num_wide = settings.loss.tower_clip_norm > 0, settings.optimizers.num_wide
+        self._loss_scale = settings.loss.loss_scale
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Take `DeviceGraph.construct`'s inputs. The last stage has no rows, and returns zeros as their gradients."""

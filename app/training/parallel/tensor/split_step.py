@@ -101,9 +101,9 @@ class ShardedPlacement(TowerPlacement):
         ]
         self.squared_norm = ShardedSquaredNorm(copies, self._world)
 
-    def graph(self, parts: StepSettings) -> ShardedGraph:
-        shared = parts.shared_by(self.plan.num_ranks)
-        return ShardedGraph(shared.forward_backward(), parts.optimizers, self._groups, self._world)
+    def graph(self, settings: StepSettings) -> ShardedGraph:
+        shared = settings.shared_by(self.plan.num_ranks)
+        return ShardedGraph(shared.forward_backward(), settings.optimizers, self._groups, self._world)
 
     def weights_were_written(self, optimizers: DenseOptimizers) -> None:
         if isinstance(optimizers.tower, OptimizerShards):

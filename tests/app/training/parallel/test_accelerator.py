@@ -40,7 +40,7 @@ def spread_run(accelerator, tiny_config, make_schema, make_parts):
         parts = make_parts("reference", schema, "train.batch_size=8")
         group = create_autospec(MpiGroup, instance=True, size=4, rank=3, communicator=None)
         config = tiny_config("train.batch_size=8", *settings)
-        return place_tower(config, schema, group), parts.step.parts
+        return place_tower(config, schema, group), parts.step.settings
 
     return make
 

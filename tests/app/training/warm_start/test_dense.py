@@ -285,7 +285,7 @@ def take_head_step(parts, step, scale):
     from mindspore import Tensor
 
     rng = np.random.default_rng(step)
-    parts.step.parts.set_learning_rates(step)
+    parts.step.settings.set_learning_rates(step)
     shapes = [parameter.shape for parameter in parts.optimizers.wide.weights]
     parts.optimizers.wide(tuple(Tensor(scale * rng.standard_normal(shape).astype(np.float32)) for shape in shapes))
 
