@@ -20,7 +20,7 @@ from app.run.logs import PROFILE_FOLDER
 from app.tables.interface import UniqueIds
 from app.training.assemble import assemble
 from app.training.context import RunContext
-from app.training.progress import Progress
+from app.training.epoch_progress import EpochProgress
 from app.training.saving import CheckpointManager
 from app.training.step.kernel_times import KernelProfile
 from app.training.step.step import Losses
@@ -90,7 +90,7 @@ class Trainer:
         end = min(self.epoch_steps, position.epoch_step + limit - position.step) if limit else self.epoch_steps
         step, log_every = self.training.step, self.config.train.log_every_steps
         rates, on_step = self.training.learning_rates, self.context.on_step
-        progress = Progress(self.run, position, end, log_every, step.seconds, rates, on_step)
+        progress = EpochProgress(self.run, position, end, log_every, step.seconds, rates, on_step)
         with Prefetcher(self._prepared_batches()) as batches, progress:
             self._evaluate_and_save(progress)  # an evaluation that the last launch did not finish
             for batch, unique in batches:
@@ -121,7 +121,7 @@ class Trainer:
         self.metrics = None
         return losses
 
-    def _evaluate_and_save(self, progress: Progress) -> None:
+    def _evaluate_and_save(self, progress: EpochProgress) -> None:
         """In the middle of an epoch, evaluate if it is due. Save if it is due, and the best model so far."""
         if not 0 < self.position.epoch_step < self.epoch_steps:
             return

@@ -144,7 +144,7 @@ class LogReading:
 
     def count_lines(self) -> int:
         num_lines = 0
-        with Progress("count lines", self._size) as progress:
+        with LogProgress("count lines", self._size) as progress:
             for chunk in self._chunks(progress):
                 num_lines += chunk.num_lines
                 progress.chunk_is_done()
@@ -172,7 +172,7 @@ class LogReading:
         # Closed at once on an error too: workers and progress bar are gone before anything is logged or removed.
         with (
             self.pools.open(self.num_workers) as pool,
-            Progress(title, self._size) as progress,
+            LogProgress(title, self._size) as progress,
             closing(self._chunks(progress)) as chunks,
         ):
             if pool is not None:
@@ -185,7 +185,7 @@ class LogReading:
         self._check_all_unchanged()  # workers have read the log up to now
         self.seconds[title] = self.seconds.get(title, 0.0) + time.monotonic() - started
 
-    def _chunks(self, progress: Progress) -> Generator[Task, None, None]:
+    def _chunks(self, progress: LogProgress) -> Generator[Task, None, None]:
         first_line = size_before = 0
         for index, file in enumerate(self.files):
             name = file.name if len(self.files) > 1 else ""
@@ -234,14 +234,14 @@ class LogReading:
         self.pieces.write(_file_piece(of_log.place), (found, tasks))
 
 
-class Progress:
+class LogProgress:
     """A progress bar over the stored bytes of the log. It counts finished chunks, as many are read ahead."""
 
     def __init__(self, title: str, size_bytes: int) -> None:
         self._bar = progress_bar(total=size_bytes, desc=title, unit="B", unit_scale=True)
         self._given: deque[tuple[int, int]] = deque()  # lines and bytes up to each chunk's end
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> LogProgress:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -11,7 +11,7 @@ from data_prep.execution.pools import Pools
 from data_prep.options.executor import ExecutorChoice
 from data_prep.options.log_format import LogFormat
 from data_prep.raw_log.log_files import find_log
-from data_prep.raw_log.reading import LogReading, Progress
+from data_prep.raw_log.reading import LogProgress, LogReading
 
 
 def reading_of(paths, folder):
@@ -106,7 +106,7 @@ def test_a_part_that_changes_after_it_was_read_is_an_error(tmp_path, parts, chan
 
 def test_bar_moves_as_chunks_are_done(capsys, monkeypatch):
     monkeypatch.setattr("common.console.SECONDS_PER_LINE", 0)
-    with Progress("rows", 400) as progress:
+    with LogProgress("rows", 400) as progress:
         progress.chunk_is_given(10, 100)
         progress.chunk_is_given(20, 300)
         progress.chunk_is_given(30, 400)

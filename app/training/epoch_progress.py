@@ -21,7 +21,7 @@ from app.training.step.step import Losses
 from common.console import progress_bar
 
 
-class Progress:
+class EpochProgress:
     """Writes an epoch's progress bar and loss.log, and calls `on_step`."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Progress:
         self._since = time.perf_counter()
         self._last: tuple[Position, Losses, float] | None = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> EpochProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
