@@ -124,7 +124,8 @@ def measure(
     if column is None:  # of kind id, whose text is not kept
         names = [f"(key {int(key) % 2**64:016x})" for key in numbers.keys_of(top)]
     else:
-        names = names_of_ids(folder, next(field for field in schema.categorical if field.name == group_field), top)
+        grouped_by = next(field for field in schema.categorical if field.name == group_field)
+        names = names_of_ids(folder, schema, grouped_by, top)
     return Measurement(replace(metrics, grouped_auc=auc.weighted_mean), bins, Groups(group_field, auc, names))
 
 

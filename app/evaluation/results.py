@@ -156,10 +156,11 @@ def first_column(schema: Schema, name: str) -> int:
     return sum(field.max_length for field in schema.categorical[:before])
 
 
-def names_of_ids(dataset: Path, field: CategoricalField, ids: np.ndarray) -> list[str]:
+def names_of_ids(dataset: Path, schema: Schema, field: CategoricalField, ids: np.ndarray) -> list[str]:
     """Return the values of some ids of a field. The vocabulary is read only if it has any of them."""
-    paths, (first, end) = sorted(dataset.glob("vocabulary*.parquet")), field.oov_ids
+    first, end = field.oov_ids
     own_ids = [int(i) for i in ids if not first <= i < end]
+    paths = [dataset / name for name in schema.vocabulary_files if (dataset / name).is_file()]
     values: dict[int, str] = {}
     for path in paths if own_ids else ():
         vocabulary = pq.read_table(path, columns=["id", "value"], filters=[("id", "in", own_ids)])

@@ -130,4 +130,4 @@ def _by_value(by: str, folder: Path, schema: Schema) -> Slices:
             parts[known] = ids[known] - top[0]
         return parts
 
-    return Slices(by, [*names_of_ids(folder, field, top), OUT_OF_VOCABULARY, OTHER], find)
+    return Slices(by, [*names_of_ids(folder, schema, field, top), OUT_OF_VOCABULARY, OTHER], find)

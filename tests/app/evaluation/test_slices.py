@@ -52,7 +52,10 @@ def test_the_values_of_a_field(sliced, rows, tiny_dataset, tiny_schema, batch_si
     column = max(range(26), key=lambda c: tiny_schema.categorical[c].num_values)
     field, ids = tiny_schema.categorical[column], rows[0][:, column]
     top = np.arange(field.id_ranges[0][0], field.id_ranges[0][0] + 10)
-    parts = {name: ids == number for name, number in zip(names_of_ids(tiny_dataset, field, top), top, strict=True)}
+    parts = {
+        name: ids == number
+        for name, number in zip(names_of_ids(tiny_dataset, tiny_schema, field, top), top, strict=True)
+    }
     parts[OUT_OF_VOCABULARY] = (ids >= field.oov_ids[0]) & (ids < field.oov_ids[1])
     parts[OTHER] = ~np.any(list(parts.values()), axis=0)
     assert parts[OTHER].any() and parts[OUT_OF_VOCABULARY].any()
