@@ -53,6 +53,18 @@ def lock_folder(folder: Path, mode: int = 0o777) -> IO[str]:
         lock.close()  # the folder was renamed or removed in between: try again with the present one
 
 
+def is_locked(folder: Path) -> bool:
+    """Return True if a process holds the lock of `folder`. Change nothing there."""
+    try:
+        with (folder / LOCK_FILE).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
 @contextmanager
 def sole_writer(path: Path) -> Iterator[IO[bytes]]:
     """Open an unfinished file in order to write it anew, and remove it at the end unless it was renamed.

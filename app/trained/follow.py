@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from app.checkpoint.read import Checkpoint, DamagedCheckpointError
 from app.checkpoint.retention import open_if_whole, step_folders
 from app.run.decision import read_state
 from app.run.folder import CONFIG_FILE, run_checkpoints
-from common.files import LOCK_FILE
+from common.files import is_locked
 
 log = logging.getLogger("app")
 
@@ -100,15 +99,3 @@ def new_checkpoints(run_path: Path, wait: Callable[[float], object] = time.sleep
             waits_for = missing
             log.info("the run in %s: waiting for %s", run_path, missing)
         wait(POLL_SECONDS)
-
-
-def is_locked(folder: Path) -> bool:
-    """Return True if a process holds the lock of `folder`. Change nothing there."""
-    try:
-        with (folder / LOCK_FILE).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False

@@ -4,8 +4,7 @@ import sys
 
 import pytest
 
-from app.trained.follow import is_locked
-from common.files import LOCK_FILE, FolderInUse, lock_folder
+from common.files import LOCK_FILE, FolderInUse, is_locked, lock_folder
 
 
 def test_one_holder_at_a_time(tmp_path):

@@ -16,8 +16,7 @@ from app.run.decision import read_state
 from app.scoring.bundle_folder import bundles_in, chains, rank, read_manifests
 from app.serving.options import ServerOptions
 from app.serving.statement import Statement
-from app.trained.follow import is_locked
-from common.files import make_folder, sync_folder, write_whole
+from common.files import is_locked, make_folder, sync_folder, write_whole
 
 log = logging.getLogger("app")
 
