@@ -2,6 +2,7 @@
 
 #include <array>
 #include <map>
+#include <utility>
 
 // Of dnnl_threadpool.h, whose other declarations need oneDNN's own build settings: the thread pool that MindSpore's
 // oneDNN is built for counts as `max_concurrency` threads when a primitive is made without one.
@@ -15,11 +16,25 @@ using dnnl::memory;
 // Everything that a compiled product depends on.
 using Key = std::array<std::int64_t, 12>;
 
+// A compiled product, and the objects that its matrices are passed in: to make those takes microseconds.
+struct Product {
+  dnnl::matmul primitive;
+  std::array<memory, 3> matrices;            // A, B, C, without data
+  std::array<dnnl_exec_arg_t, 3> arguments;  // the same
+
+  Product(const dnnl::matmul& compiled, std::array<memory, 3> of)
+      : primitive(compiled),
+        matrices(std::move(of)),
+        arguments{{{DNNL_ARG_SRC, matrices[0].get()},
+                   {DNNL_ARG_WEIGHTS, matrices[1].get()},
+                   {DNNL_ARG_DST, matrices[2].get()}}} {}
+};
+
 // The state of a thread that runs products. A primitive keeps scratch memory, so each thread has its own.
 struct Worker {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
-  std::map<Key, dnnl::matmul> products;
+  std::map<Key, Product> products;
 
   Worker() { dnnl_threadpool_interop_set_max_concurrency(1); }
 };
@@ -44,19 +59,25 @@ dnnl::matmul compile(const dnnl::engine& engine, const memory::desc& a, const me
 void multiply(const Shape& shape, memory::data_type type, const Matrix& a, const Matrix& b, const Matrix& c,
               Finish finish, memory::data_type result) {
   thread_local Worker worker;
-  const memory::desc a_desc = describe(shape.rows, shape.inner, type, a);
-  const memory::desc b_desc = describe(shape.inner, shape.columns, type, b);
-  const memory::desc c_desc = describe(shape.rows, shape.columns, result, c);
   const Key key{shape.rows,   shape.columns, shape.inner,  static_cast<std::int64_t>(type),
                 a.row_stride, a.column_stride, b.row_stride, b.column_stride,
                 c.row_stride, c.column_stride, static_cast<std::int64_t>(finish), static_cast<std::int64_t>(result)};
   auto found = worker.products.find(key);
   if (found == worker.products.end()) {
-    found = worker.products.emplace(key, compile(worker.engine, a_desc, b_desc, c_desc, finish)).first;
+    const memory::desc a_desc = describe(shape.rows, shape.inner, type, a);
+    const memory::desc b_desc = describe(shape.inner, shape.columns, type, b);
+    const memory::desc c_desc = describe(shape.rows, shape.columns, result, c);
+    const dnnl::matmul compiled = compile(worker.engine, a_desc, b_desc, c_desc, finish);
+    const auto empty = [&](const memory::desc& desc) { return memory(desc, worker.engine, DNNL_MEMORY_NONE); };
+    std::array<memory, 3> matrices{empty(a_desc), empty(b_desc), empty(c_desc)};
+    found = worker.products.emplace(key, Product(compiled, std::move(matrices))).first;
   }
-  found->second.execute(worker.stream, {{DNNL_ARG_SRC, memory(a_desc, worker.engine, a.data)},
-                                        {DNNL_ARG_WEIGHTS, memory(b_desc, worker.engine, b.data)},
-                                        {DNNL_ARG_DST, memory(c_desc, worker.engine, c.data)}});
+  Product& product = found->second;
+  const std::array<void*, 3> data{a.data, b.data, c.data};
+  for (std::size_t i = 0; i < data.size(); ++i) product.matrices[i].set_data_handle(data[i]);
+  dnnl::error::wrap_c_api(dnnl_primitive_execute(product.primitive.get(), worker.stream.get(),
+                                                 static_cast<int>(product.arguments.size()), product.arguments.data()),
+                          "could not execute a product");
 }
 
 }  // namespace dense
