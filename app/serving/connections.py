@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import resource
 import signal
+import sys
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -25,6 +27,7 @@ HEADER_SECONDS = 10.0  # for the headers of a request to arrive, and for the fir
 MOST_HEADER_BYTES = 1 << 16  # also of trailers, and of anything else between two bytes of a body
 MOST_DISCARDED_BYTES = 1 << 26  # of a body whose request was answered before it arrived
 IDLE_SECONDS = 75  # between two requests of a connection
+SPARE_FILES = 128  # that connections leave for bundles and all else
 FINISH_SECONDS = 30  # for requests to be answered after the port was closed
 INVALID = "Invalid HTTP request received."
 POLL_SECONDS = 0.02  # of requests that wait for the model to be open
@@ -45,6 +48,8 @@ class Application:
     def __init__(self) -> None:
         self.service: Service | None = None
         self.is_draining = self.is_ending = False
+        most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self.most_connections = max(most_files - SPARE_FILES, most_files // 2) if most_files > 0 else sys.maxsize
 
     def open(self, service: Service) -> None:
         """Answer by a service from now on."""
@@ -119,6 +124,8 @@ class BoundedRequests(HttpToolsProtocol):
         self._bytes_without_body = 0  # since the last byte of a body: headers, trailers, extensions of chunks
         self._discarded_bytes = 0  # of a body that came after the answer
         self._headers_until = self.loop.call_later(HEADER_SECONDS, transport.close)
+        if len(self.connections) > self.app.most_connections:
+            transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._headers_until.cancel()

@@ -10,6 +10,7 @@ import logging
 import mmap
 import multiprocessing
 import os
+import resource
 import signal
 import socket
 import sys
@@ -43,6 +44,7 @@ MOST_PAUSE_SECONDS = 60.0  # before a worker is started again
 METRICS_BYTES = 1 << 19  # of a file of metrics, of which a worker has five. A thousand fields take half
 HUNG_SECONDS = 20.0  # without a beat of its event loop, before a worker is killed
 PAUSED_SECONDS = 5.0  # between two looks of the supervisor, after which it knows nothing of the beats before: all slept
+MOST_FILES = 1 << 14  # open at a time, connections too, if the system allows so many
 UNREAD_SECONDS = 30  # for a client to take some of an answer, before the system ends the connection
 END_SECONDS = 35  # for the workers to end after the port was closed: what requests have, and some more
 
@@ -50,6 +52,7 @@ END_SECONDS = 35  # for the workers to end after the port was closed: what reque
 def serve(options: ServerOptions) -> int:
     """Serve until a signal, and return the exit status. Raises OSError if a port cannot be had."""
     _handle_signals(lambda *_: os._exit(0))  # not by SystemExit, which is lost if an import has a callback
+    _allow_files()
     with ExitStack() as stack:
         sockets = [stack.enter_context(_listen("", options.host, options.port))]
         log.info("http://%s:%d serves %s", options.host, sockets[0].getsockname()[1], options.path)
@@ -66,6 +69,14 @@ def serve(options: ServerOptions) -> int:
 def _handle_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
     for number in _SIGNALS:
         signal.signal(number, handler)
+
+
+def _allow_files() -> None:
+    """Let this process and its workers open as many files as the system allows, up to MOST_FILES."""
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if most == resource.RLIM_INFINITY else min(MOST_FILES, most)
+    if allowed != resource.RLIM_INFINITY and allowed < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def _listen(kind: str, host: str, port: int) -> socket.socket:

@@ -3,20 +3,23 @@
 import http.client
 import json
 import re
+import resource
 import signal
 import socket
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
 
+from app.serving import processes
 from app.serving.options import ADMIN_PATHS, ServerOptions
+from app.serving.processes import MOST_FILES
 from tests.app.serving.conftest import running
 from tests.app.serving.test_processes import raw
 
@@ -327,3 +330,47 @@ def test_a_client_that_reads_no_answer_is_left(impatient, eventually):
         own = connection.getsockname()
         connections = psutil.Process(process.pid).net_connections
         eventually(lambda: own not in [tuple(each.raddr) for each in connections("tcp")])
+
+
+FEW_FILES = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (150, 150))
+from app.cli.serve import add_arguments, main
+sys.exit(main(add_arguments, "app.cli.serve"))
+"""
+
+
+def test_connections_leave_files_for_a_model_to_be_opened_and_served(project, tiny_bundle, eventually):
+    """More connections than files come while the model is being opened, and send nothing."""
+    with (
+        running(["-c", FEW_FILES, tiny_bundle, "--port", "0"], project, is_open=False) as (process, port),
+        closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as first,
+    ):
+
+        def status(path):
+            first.request("GET", path)
+            answer = first.getresponse()
+            answer.read()
+            return answer.status
+
+        assert status("/v2/health/live") == 200
+        silent = [socket.create_connection(("127.0.0.1", port), timeout=5) for _ in range(300)]
+        with suppress(ConnectionResetError):
+            assert silent[-1].recv(1) == b""
+        assert status("/") == 200  # a file, once the model is open
+        assert process.poll() is None
+        for connection in silent:
+            connection.close()
+        eventually(lambda: get(port, "/v2/health/ready") == 200)
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [((100, 4000), 4000), ((100, -1), MOST_FILES), ((100, 1 << 20), MOST_FILES), ((1 << 20, 1 << 20), 1 << 20)],
+)
+def test_as_many_files_as_the_system_allows_within_a_bound(monkeypatch, limits, expected):
+    found = [limits]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: found[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, new: found.append(new))
+    processes._allow_files()
+    assert found[-1] == (expected, limits[1])
