@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import http.client
 import json
 import os
 import shutil
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -251,20 +252,27 @@ def make_variants(folder: Path) -> None:
 
 @contextmanager
 def running(command: list[str], port: int) -> Iterator[psutil.Process]:
-    """Run a service until the end of the block."""
+    """Run a service until the end of the block, which begins once it is ready."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     with subprocess.Popen(command, cwd=PROJECT, env=environment, stderr=subprocess.DEVNULL) as process:
         try:
-            for _ in range(600):
-                with socket.socket() as probe:
-                    if probe.connect_ex(("127.0.0.1", port)) == 0:
-                        break
+            while not is_ready(port):
                 if process.poll() is not None:
                     raise RuntimeError(f"{command} has ended with status {process.returncode}")
                 time.sleep(0.1)
             yield psutil.Process(process.pid)
         finally:
             process.terminate()
+
+
+def is_ready(port: int) -> bool:
+    """Return whether a service answers, other than that its model is being opened. Peers have no such address."""
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
+        try:
+            connection.request("GET", "/v2/health/ready")
+            return connection.getresponse().status != 503
+        except (OSError, http.client.HTTPException):
+            return False
 
 
 def service(path: Path, port: int, *more: str) -> list[str]:
