@@ -2,7 +2,7 @@
 
     python -m benchmarks.rehearsal FOLDER                     45,840,617 synthetic rows, 46 GB of disk, hours
     python -m benchmarks.rehearsal FOLDER --rows 2000000      a trial
-    python -m benchmarks.rehearsal FOLDER --until export      the stages up to one; the others later
+    python -m benchmarks.rehearsal FOLDER --stages synthesize prepare_2      these, and the others later
     python -m benchmarks.rehearsal FOLDER --keep              write docs/results.md from FOLDER/rehearsal.json
 
 A stage that is done is in FOLDER/rehearsal.json and not run again; one that was stopped continues where its commands
@@ -420,7 +420,7 @@ def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rows", type=int, default=CRITEO_ROWS)
-    parser.add_argument("--until", choices=tuple(STAGES), default=tuple(STAGES)[-1])
+    parser.add_argument("--stages", nargs="+", choices=tuple(STAGES), default=tuple(STAGES))
     parser.add_argument("--regression-rows", type=int, default=2_000_000)
     parser.add_argument("--auto-steps", type=int, default=0, help="0: the epochs that auto.yaml finds")
     parser.add_argument("--criteo-steps", type=int, default=0, help="0: the whole epoch")
@@ -438,8 +438,7 @@ def main(words: list[str] | None = None) -> None:
         text = replace_section(summary.read_text("utf-8"), "rehearsal", "The whole log", section(rehearsal.content))
         summary.write_text(text, "utf-8")
         return
-    names = list(STAGES)
-    for name in names[: names.index(options.until) + 1]:
+    for name in options.stages:
         rehearsal.stage(name, STAGES[name])
         write_whole(folder / "rehearsal.html", page(rehearsal.content))
     print(f"== done: {folder / 'rehearsal.html'}")

@@ -10,6 +10,7 @@ from types import ModuleType
 
 PROJECT = Path(__file__).parents[1]  # the folder of app, data_prep and common
 _PYTHON = (3, 11)
+_PEERS = {"fastapi", "fbgemm_gpu", "lightgbm", "polars", "torch"}  # that benchmarks compare with: the extra `bench`
 
 
 def require(*packages: str) -> None:
@@ -24,7 +25,8 @@ def explain_missing(*packages: str) -> str:
     """Return the message about missing packages, or about an old Python if none is missing."""
     found = f"{sys.executable} (Python {sys.version_info[0]}.{sys.version_info[1]})"
     wanted = f"has no {', '.join(packages)}" if packages else f"is older than {'.'.join(map(str, _PYTHON))}"
-    return f"{found} {wanted}; run make setup, then use .venv/bin/python"
+    target = ".venv/.bench-installed" if _PEERS.intersection(packages) else "setup"
+    return f"{found} {wanted}; run make {target}, then use .venv/bin/python"
 
 
 def load(package: str) -> ModuleType:

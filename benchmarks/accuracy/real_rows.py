@@ -22,6 +22,10 @@ from typing import Any
 
 import numpy as np
 
+from common.packages import require
+
+require("lightgbm", "torch")
+
 from benchmarks.accuracy.paired_auc import Difference, Group, differences
 from benchmarks.accuracy.real_rows_contenders import (
     CONFIG,

@@ -32,3 +32,11 @@ def test_a_package_that_one_command_needs(monkeypatch, capsys, tmp_path):
     monkeypatch.delitem(sys.modules, "data_prep.checks.inspect", raising=False)
     assert main(["inspect", str(tmp_path)]) == 2
     assert " has no pyarrow; run make setup" in capsys.readouterr().err
+
+
+def test_a_peer_that_a_benchmark_compares_with_has_a_set_up_of_its_own(capsys, monkeypatch):
+    monkeypatch.setattr("common.packages.find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="2"):
+        require("lightgbm", "torch")
+    advice = "; run make .venv/.bench-installed, then use .venv/bin/python\n"
+    assert capsys.readouterr().err.endswith(f" has no lightgbm, torch{advice}")
