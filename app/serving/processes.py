@@ -295,5 +295,17 @@ class _Watch(threading.Thread):
         from app.serving.observed import Observed, Recent
         from app.serving.service import Service
 
+        if self._seat.number == 0:
+            _log_slow_kernels()
         observed = Observed(self._seat.is_restart, Recent(self._seat.recent, self._seat.number))
         return Service(Generations(self._options, self._seat.number == 0), observed, self._options)
+
+
+def _log_slow_kernels() -> None:
+    """Log why rows are parsed by NumPy, if they are: nothing else shows it."""
+    from data_prep.kernels.native import load
+
+    try:
+        load()
+    except OSError as error:
+        log.warning("warning: rows are parsed several times slower than they could be: %s", error)

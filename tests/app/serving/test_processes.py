@@ -502,3 +502,12 @@ def test_workers_end_with_their_supervisor(serve, tiny_bundle, eventually):
         process.kill()
         ended = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
         eventually(lambda: all(not worker.is_running() or worker.status() in ended for worker in workers))
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_service_without_native_kernels_says_so_once(serve, tiny_bundle, workers):
+    with serve(tiny_bundle, "--workers", workers, LOG_KERNELS_LIBRARY="/nowhere.so") as (process, _):
+        said = "several times slower than they could be: the native log kernels"
+        assert any(said in line for line in process.stderr)
+        process.terminate()
+        assert said not in process.stderr.read()
