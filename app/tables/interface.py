@@ -355,3 +355,18 @@ class HostTables(Tables):
             f"{type(self).__name__} cannot take more ids: rows that several processes own are fixed at the start; "
             "train online in one process"
         )
+
+    def remove(self, row_ids: np.ndarray) -> None:
+        """Make rows [n] int64, ascending, untouched again: with their initial values, and without a state.
+
+        An open snapshot keeps them. Raise ValueError for wrong ids, and for tables that cannot.
+        """
+        raise ValueError(f"{type(self).__name__} cannot remove rows; train online in one process")
+
+    def renumber(self, new_ids: np.ndarray, vocabulary_size: int) -> None:
+        """Let each touched row of the id i become that of `new_ids[i]` ([V] int64, different ones), of so many ids.
+
+        Its initial values do not follow it. Ids that `unique` found before are of no use after it. Raise ValueError for
+        ids that are outside or equal, and for tables that cannot, RuntimeError while a snapshot is not released.
+        """
+        raise ValueError(f"{type(self).__name__} cannot give rows other ids; train online in one process")

@@ -98,6 +98,15 @@ class PartTables(HostTables):
         for part in self.parts.values():
             part.grow(vocabulary_size)
 
+    def remove(self, row_ids: np.ndarray) -> None:
+        for part in self.parts.values():
+            part.remove(row_ids)
+
+    def renumber(self, new_ids: np.ndarray, vocabulary_size: int) -> None:
+        self.spec = replace(self.spec, vocabulary_size=vocabulary_size)
+        for part in self.parts.values():
+            part.renumber(new_ids, vocabulary_size)
+
     def state(self) -> dict[str, TableState]:
         return {name: rows for part in self.parts.values() for name, rows in part.state().items()}
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from app.tables.checks import check_gradients, check_gradients_shape, check_released, check_values
+from app.tables.checks import check_gradients, check_gradients_shape, check_released, check_row_ids, check_values
 from app.tables.initial import initial_rows
 from app.tables.interface import (
     DEEP,
@@ -73,6 +73,7 @@ class WholeTables(Tables):
         self._check_released()
         while self._not_saved:
             self._changed[self._not_saved.pop()] = True
+        self._changed &= self._touched  # without rows that were removed meanwhile
         changed = np.flatnonzero(self._changed).astype(np.int64)
         self._changed[changed] = False
         not_saved = self._not_saved
@@ -171,6 +172,25 @@ class ReferenceTables(WholeTables, HostTables):
             of_table = self._arrays[table]
             of_table.update({name: np.concatenate([of_table[name], rows]) for name, rows in arrays.items()})
         self._touched, self._changed = (np.pad(flags, (0, len(new_ids))) for flags in (self._touched, self._changed))
+
+    def remove(self, row_ids: np.ndarray) -> None:
+        check_row_ids(row_ids, "every", self.spec.vocabulary_size)
+        for table, arrays in initial_arrays(self.spec, row_ids).items():
+            self._scatter(table, row_ids, arrays)
+        self._touched[row_ids] = self._changed[row_ids] = False
+
+    def renumber(self, new_ids: np.ndarray, vocabulary_size: int) -> None:
+        self._check_released()
+        old_ids = np.flatnonzero(self._touched)
+        check_row_ids(np.sort(moved := new_ids[old_ids]), "every", vocabulary_size)
+        rows, changed = self.copied_rows(old_ids), self._changed[old_ids]
+        unsaved = [new_ids[ids[self._touched[ids]]] for ids in self._not_saved]
+        self.spec = replace(self.spec, vocabulary_size=vocabulary_size)
+        self._arrays = initial_arrays(self.spec)
+        self._touched, self._changed = (np.zeros(vocabulary_size, bool) for _ in "tc")
+        for table, state in rows.items():
+            self._scatter(table, moved, state.arrays)
+        self._touched[moved], self._changed[moved], self._not_saved = True, changed, unsaved
 
     def _rows_and_means(self, table: str, row_ids: np.ndarray) -> dict[str, np.ndarray]:
         """Copies of the states of rows as they are after the last step, and their running means after it."""

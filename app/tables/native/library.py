@@ -120,6 +120,14 @@ class NativeHandle:
             raise MemoryError(f"no memory to find the rows of {spec.vocabulary_size:,} ids")
         self._spec = spec
 
+    def renumber(self, row_ids: np.ndarray, slots: np.ndarray, spec: TablesSpec) -> None:
+        """Give all touched rows, in these slots, the ids `row_ids`, and take the ids of `spec`."""
+        count = row_ids.size
+        arrays = address(row_ids, np.int64, count), address(slots, np.int32, count)
+        if self.call("renumber", *arrays, spec.vocabulary_size) == NO_MEMORY:
+            raise MemoryError(f"no memory to find {count:,} rows by other ids")
+        self._spec = spec
+
     def unique(self, ids: np.ndarray) -> NativeUniqueIds:
         """See `Tables.unique`. Runs on one thread, beside the step before."""
         check_ids_shape(ids, self._spec)

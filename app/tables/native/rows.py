@@ -110,6 +110,22 @@ class NativeRows:
             raise MemoryError(f"{purpose} needs {growth_bytes / 2**20:,.0f} MiB more, which the system refused")
         return slots
 
+    def forget_found(self) -> None:
+        """Let the next `find` look again, as ids have other rows now."""
+        self._found = None
+
+    def remove(self, row_ids: np.ndarray) -> None:
+        """Make the distinct `row_ids` int64 untouched again, those that are touched. A snapshot keeps them."""
+        self._found = None  # the caller may have other ids in the same memory
+        slots, _ = self.find(row_ids)
+        self._found = None
+        is_touched = slots >= 0
+        row_ids, slots = row_ids[is_touched], slots[is_touched]
+        self.before_change(slots)
+        ids = address(row_ids, np.int64, row_ids.size)
+        if self._handle.call("remove", ids, *_slots(slots)) == NO_MEMORY:
+            raise MemoryError(f"no memory for a list of {slots.size:,} free places")
+
     def touched(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of the touched rows, int64 [T] ascending, and their slots, int32 [T]."""
         num_rows = self._handle.call("num_touched")
@@ -165,7 +181,7 @@ class NativeRows:
         purpose = f"listing {num_touched:,} touched rows for a checkpoint"
         require_memory(LIST_BYTES * num_touched, purpose, self._handle.call("uncommitted_bytes"))
         row_ids, slots = self.touched()
-        flags = np.empty(slots.size, bool)
+        flags = np.empty(self._handle.call("num_slots"), bool)
         all_slots = slots
         self._handle.call("take_changed", output_address(flags))
         try:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from app.tables.checks import check_bounds, check_gradients, check_gradients_shape
+from app.tables.checks import check_bounds, check_gradients, check_gradients_shape, check_row_ids
 from app.tables.interface import (
     DEEP,
     WIDE,
@@ -168,6 +168,20 @@ class NativeTables(HostTables):
     def grow(self, vocabulary_size: int) -> None:
         self.spec = replace(self.spec, vocabulary_size=vocabulary_size)
         self._handle.grow(self.spec)
+
+    def remove(self, row_ids: np.ndarray) -> None:
+        check_row_ids(row_ids, "every", self.spec.vocabulary_size)
+        self._caught_up = None, 0
+        self._rows.remove(row_ids)
+
+    def renumber(self, new_ids: np.ndarray, vocabulary_size: int) -> None:
+        row_ids, slots = self._rows.touched()
+        spec = replace(self.spec, vocabulary_size=vocabulary_size)
+        check_row_ids(np.sort(moved := new_ids[row_ids]), "every", vocabulary_size)
+        self._rows.check_released()
+        self._rows.forget_found()
+        self._handle.renumber(moved, slots, spec)
+        self.spec, self._caught_up = spec, (None, 0)
 
     def touch(self, row_ids: np.ndarray) -> np.ndarray:
         """See `NativeRows.touch`."""

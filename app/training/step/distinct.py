@@ -71,6 +71,10 @@ class ByDistinctRow(ByPosition):
         super().grow(vocabulary_size)
         self._spec = replace(self._spec, vocabulary_size=vocabulary_size)
 
+    def renumber(self, new_ids: np.ndarray, vocabulary_size: int) -> None:
+        super().renumber(new_ids, vocabulary_size)
+        self._spec = replace(self._spec, vocabulary_size=vocabulary_size)
+
     def lookup(self, unique: UniqueIds, means: bool = False) -> Rows:
         return self.tables.lookup(own(unique).rows, means)
 

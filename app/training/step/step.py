@@ -112,6 +112,10 @@ class ByPosition:
         """See `HostTables.grow`."""
         self.tables.grow(vocabulary_size)
 
+    def renumber(self, new_ids: np.ndarray, vocabulary_size: int) -> None:
+        """See `HostTables.renumber`."""
+        self.tables.renumber(new_ids, vocabulary_size)
+
     def lookup(self, unique: UniqueIds, means: bool = False) -> Rows:
         """See `HostTables.lookup`."""
         return self.tables.lookup(unique, means)
@@ -199,6 +203,14 @@ class HostTablesStep(TrainStep):
     def grow(self, vocabulary_size: int) -> None:
         """See `HostTables.grow`."""
         self.rows.grow(vocabulary_size)
+
+    def remove(self, row_ids: np.ndarray) -> None:
+        """See `HostTables.remove`."""
+        self.rows.tables.remove(row_ids)
+
+    def renumber(self, new_ids: np.ndarray, vocabulary_size: int) -> None:
+        """See `HostTables.renumber`."""
+        self.rows.renumber(new_ids, vocabulary_size)
 
     def prepare(self, batch: Batch) -> UniqueIds:
         return self.rows.prepare(batch)

@@ -147,6 +147,12 @@ class PlainTable:
         self.error[place], self.sums_error[place] = (EPS * np.abs(array[place]) for array in (self.rows, self.sums))
         self.left[place] = self.rows[place]
 
+    def remove(self, at, initial):
+        """Make the rows `at` [V] what they were before any step."""
+        fresh = PlainTable(self.options, initial, self.l2, self.clip, self.most_exact)
+        for name in ("rows", "error", "squares", "sums", "sums_error", "last_rate", "touched", "last_touch", "left"):
+            getattr(self, name)[at] = getattr(fresh, name)[at]
+
     def warm_start(self, source, origins, to, with_optimizer):
         """Begin as a new run with rows of `source`: each row in `to` is the one that was `origins` of it there."""
         here = origins[to]

@@ -1,5 +1,7 @@
 """Tables that grow at random moments have the bits of tables that had all ids from the beginning."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -64,6 +66,57 @@ def test_grown_tables_are_as_if_they_had_had_all_ids(kind, sizes, fields):
             grown.unique(np.full((1, 2), sizes[-1], np.int32))
 
 
+@pytest.mark.parametrize("fields", [SAME, APART], ids=["same", "apart"])
+@pytest.mark.parametrize(("kind", "size"), [("reference", 40), ("native", 40), ("native", 60_000)])
+def test_removed_rows_begin_anew_and_renumbered_ones_stay_what_they_are(kind, size, fields):
+    """Against tables that took the same steps of the rows that are left alone, under the ids that they have at the end.
+
+    Initial rows are those of ids, so these are all 0 here.
+    """
+    rng, before = np.random.default_rng(size), size + 5
+    for deep, ema_decay in ((LazyAdamOptions(), 0.0), (LazyAdamOptions(), 0.9), (FtrlOptions(), 0.0)):
+        spec = replace(spec_of(before, fields, deep, ema_decay), initial_scale=0.0)
+        lives, expected = make(kind, spec), make(kind, replace(spec, vocabulary_size=size))
+        is_removed = rng.random(before) < 0.3
+        kept = np.flatnonzero(~is_removed)[: size - 2]
+        new_ids = np.full(before, -1)
+        new_ids[kept] = rng.permutation(size)[: len(kept)]
+        for moment in range(8):
+            ids = np.minimum(rng.integers(0, before, (200, 2)), rng.integers(0, before, (200, 2)))
+            gradients = rng.normal(0, 0.1, (200, 8)).astype(np.float32), rng.normal(0, 0.1, 200).astype(np.float32)
+            counts = (new_ids[ids] >= 0).all(axis=1) & (moment != 5)
+            chosen = ids if moment < 5 else ids[counts]
+            if moment >= 5:
+                gradients = tuple(each[counts] for each in gradients)
+            if moment == 5:
+                lives.remove(np.setdiff1d(np.arange(before), kept))
+                expected = make(kind, replace(spec, vocabulary_size=before))
+                with expected.loading(lives.step) as write:
+                    for table, state in lives.state().items():
+                        assert not is_removed[state.row_ids].any()
+                        for name, values in state.arrays.items():
+                            write(table, name, state.row_ids, values)
+            for tables in (lives, expected) if moment >= 5 else (lives,):
+                tables.update(tables.unique(chosen.astype(np.int32)), RowGradients(*gradients))
+        assert_equal_states(lives.state(), expected.state())
+        lives.renumber(new_ids, size)
+        for table, state in expected.state().items():
+            order = np.argsort(new_ids[state.row_ids])
+            found = lives.state()[table]
+            np.testing.assert_array_equal(found.row_ids, new_ids[state.row_ids][order])
+            for name, values in state.arrays.items():
+                np.testing.assert_array_equal(found.arrays[name], values[order])
+        with pytest.raises(ValueError, match="ascend"):
+            lives.renumber(np.zeros(size, np.int64), size)
+        with pytest.raises(ValueError, match="id"):
+            lives.unique(np.full((1, 2), size, np.int32))
+        with pytest.raises(ValueError, match="outside"):
+            lives.remove(np.array([size]))
+
+
 def test_rows_that_several_processes_own_do_not_grow():
     with pytest.raises(ValueError, match="train online in one process"):
         ShardedTables.grow(object.__new__(ShardedTables), 10)
+    for refused in (ShardedTables.remove, lambda tables, ids: ShardedTables.renumber(tables, ids, 1)):
+        with pytest.raises(ValueError, match="train online in one process"):
+            refused(object.__new__(ShardedTables), np.zeros(1, np.int64))

@@ -20,7 +20,7 @@ from app.checkpoint import write as checkpoint
 from app.checkpoint.manifest import Manifest, ParentRecord, read_manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import compact, rewrite
-from app.checkpoint.write import write_checkpoint
+from app.checkpoint.write import GONE_IDS, write_checkpoint
 from app.config.config import Config
 from app.config.optimizer_settings import DeepOptimizer, WideOptimizer
 from app.config.schedules import ConstantSchedule, CosineSchedule, PlateauSchedule, StepSchedule
@@ -149,7 +149,8 @@ class TablesMachine(RuleBasedStateMachine):
         }
         self.run_number += 1
         self.saved, self.parent, self.changed = {}, None, np.zeros(self.vocabulary_size, bool)
-        initial = self.lookup_all("reference")
+        self.gone = np.zeros(self.vocabulary_size, bool)  # removed since the last snapshot that was saved
+        self.initial = initial = self.lookup_all("reference")
         clip = self.spec.row_clip_value
         self.plain = {
             WIDE: PlainTable(spec.wide_optimizer, initial[WIDE], spec.wide_l2_coef, clip, MOST_EXACT),
@@ -234,6 +235,22 @@ class TablesMachine(RuleBasedStateMachine):
         places = np.searchsorted(state.row_ids, row_ids)
         return [state.arrays[name][places].astype(np.float64) for name in ("rows", "first_moment", "second_moment")]
 
+    @precondition(lambda self: self.plain[DEEP].options.name != "adam" or not self.plain[DEEP].l2)
+    @rule(seed=st.integers(0, 2**32), share=st.sampled_from([0.1, 0.5, 1.0]))
+    def remove(self, seed, share):
+        """Rows are as if they had never been touched. A job of ranks cannot do it, and takes no further part."""
+        self.tables.pop("job", None)
+        removed = np.random.default_rng(seed).random(self.vocabulary_size) < share
+        for tables in self.tables.values():
+            tables.remove(np.flatnonzero(removed))
+        for table, plain in self.plain.items():
+            plain.remove(removed, self.initial[table])
+        self.changed &= ~removed
+        self.gone |= removed
+        self.check()
+        if self.open:
+            self.read_snapshot(seed)
+
     @precondition(lambda self: self.schedule == "plateau" and self.plain[DEEP].step)
     @rule(merit=st.sampled_from([0.5, 0.5, 0.7]))
     def evaluate(self, merit):
@@ -261,7 +278,7 @@ class TablesMachine(RuleBasedStateMachine):
         states = {name: tables.state() for name, tables in self.tables.items()}
         rows = {name: self.lookup_all(name) for name in ("native", "reference")}
         for table, plain in self.plain.items():
-            for name in ("native", "job"):
+            for name in self.tables.keys() - {"reference"}:
                 assert_same_state(states[name][table], states["reference"][table], f"{name} {table}")
             assert same_bits(rows["native"][table], rows["reference"][table]), table
             worst, where = plain.differs(rows["native"][table] / (self.num_fields if table == WIDE else 1))
@@ -279,8 +296,8 @@ class TablesMachine(RuleBasedStateMachine):
         kept = {table: _rows_of(saved, chosen) for table, saved in state.items()}
         plain = {table: each.copy() for table, each in self.plain.items()}
         snapshots = {name: tables.snapshot(changed_only) for name, tables in self.tables.items()}
-        self.open = changed_only, snapshots, kept, self.changed, (plain, state, self.rates.state())
-        self.changed = np.zeros_like(self.changed)
+        self.open = changed_only, snapshots, kept, (self.changed, self.gone), (plain, state, self.rates.state())
+        self.changed, self.gone = np.zeros_like(self.changed), np.zeros_like(self.gone)
         self.read_snapshot(seed=0)
 
     @precondition(lambda self: self.open)
@@ -302,7 +319,9 @@ class TablesMachine(RuleBasedStateMachine):
             for snapshot in self.open[1].values():
                 snapshot.release(saved)
             if not saved:
-                self.changed |= self.open[3]
+                changed, gone = self.open[3]
+                self.changed |= changed & ~self.gone
+                self.gone |= gone
             self.open = None
 
     @rule(source=st.sampled_from(["native", "reference", "job"]), shards=st.integers(1, 3), delta=st.booleans())
@@ -312,7 +331,7 @@ class TablesMachine(RuleBasedStateMachine):
             self.open_snapshot(delta)
         if self.open[0] and (self.parent is None or self.parent["step"] >= self.open[-1][0][DEEP].step):
             self.open_snapshot(changed_only=False)
-        changed_only, snapshots, _, _, kept = self.open
+        changed_only, snapshots, _, (_, gone), kept = self.open
         step = kept[0][DEEP].step
         manifest = Manifest(
             step,
@@ -328,7 +347,8 @@ class TablesMachine(RuleBasedStateMachine):
         for later in [path for other, (path, _) in self.saved.items() if other >= step]:
             shutil.rmtree(later)
         self.saved = {other: saved for other, saved in self.saved.items() if other < step}
-        state = checkpoint.ModelState({}, snapshots[source].tables)
+        expiry = {GONE_IDS: np.flatnonzero(gone)} if changed_only and gone.any() else {}
+        state = checkpoint.ModelState({}, snapshots.get(source, snapshots["native"]).tables, expiry)
         path = write_checkpoint(self.folder / str(self.run_number), state, manifest, shards)
         self.saved[step] = path, kept
         self.parent = ParentRecord(step=step, id=read_manifest(path).id)
@@ -364,7 +384,8 @@ class TablesMachine(RuleBasedStateMachine):
             for table, saved in tables.state().items():
                 assert_same_state(saved, state[table], table)
         self.plain = {table: each.copy() for table, each in plain.items()}
-        self.parent, self.changed = ParentRecord(step=manifest.step, id=manifest.id), np.zeros_like(self.changed)
+        self.parent = ParentRecord(step=manifest.step, id=manifest.id)
+        self.changed, self.gone = np.zeros_like(self.changed), np.zeros_like(self.gone)
         self.check()
 
     # A new run with the rows of an older one.

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
-#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "storage/changed_slots.h"
@@ -41,6 +41,8 @@ struct HostTables {
   host_tables::InitialValues initial;
   host_tables::RowMap map;
   host_tables::RowSlabs slabs;
+  int64_t num_slots = 0;            // that were ever used: the touched rows', and
+  std::vector<int32_t> free_slots;  // those of rows that were removed, all 0
   host_tables::ChangedSlots changed;
   std::vector<host_tables::WrittenArrays> written;  // of each slot while rows are loaded; empty at other times
   host_tables::Snapshot snapshot;
@@ -63,13 +65,23 @@ HostTablesStatus status_of(UniqueStatus status) {
   }
 }
 
+// How many slots there are in use or free once `num_new` more rows are touched.
+int64_t slots_with(const HostTables* tables, int64_t num_new) {
+  return std::max(tables->num_slots, tables->map.size() + num_new);
+}
+
 // Gives each of `row_ids` whose slot is -1 one, without values; false, and nothing changed, where there is no memory.
 bool place_rows(HostTables* tables, const int64_t* row_ids, int64_t count, int32_t* slots) {
   const int64_t num_new = std::count_if(slots, slots + count, [](int32_t slot) { return slot < 0; });
-  if (!tables->slabs.reserve(tables->map.size() + num_new) || !tables->map.reserve(num_new)) return false;
+  if (!tables->slabs.reserve(slots_with(tables, num_new)) || !tables->map.reserve(num_new)) return false;
   for (int64_t i = 0; i < count; ++i) {
     if (slots[i] >= 0) continue;
-    slots[i] = static_cast<int32_t>(tables->map.size());
+    if (tables->free_slots.empty()) {
+      slots[i] = static_cast<int32_t>(tables->num_slots++);
+    } else {
+      slots[i] = tables->free_slots.back();
+      tables->free_slots.pop_back();
+    }
     tables->map.insert(row_ids[i], slots[i]);
   }
   return true;
@@ -132,7 +144,7 @@ int64_t host_tables_find(const HostTables* tables, const int64_t* row_ids, int64
 
 int64_t host_tables_growth_bytes(const HostTables* tables, int64_t num_new) {
   const std::size_t bytes =
-      tables->map.growth_bytes(num_new) + tables->slabs.growth_bytes(tables->map.size() + num_new);
+      tables->map.growth_bytes(num_new) + tables->slabs.growth_bytes(slots_with(tables, num_new));
   return static_cast<int64_t>(bytes);
 }
 
@@ -144,13 +156,17 @@ int64_t host_tables_uncommitted_bytes(const HostTables* tables) {
 
 HostTablesStatus host_tables_touch(HostTables* tables, const int64_t* row_ids, int64_t count, int32_t* slots) {
   try {
-    std::vector<int64_t> new_rows;
+    std::vector<int64_t> places, new_rows;
     for (int64_t i = 0; i < count; ++i) {
-      if (slots[i] < 0) new_rows.push_back(row_ids[i]);
+      if (slots[i] < 0) places.push_back(i);
     }
-    std::vector<int32_t> new_slots(new_rows.size());
-    std::iota(new_slots.begin(), new_slots.end(), static_cast<int32_t>(tables->map.size()));
+    new_rows.reserve(places.size());
+    std::vector<int32_t> new_slots(places.size());
     if (!place_rows(tables, row_ids, count, slots)) return HOST_TABLES_NO_MEMORY;
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      new_rows.push_back(row_ids[places[i]]);
+      new_slots[i] = slots[places[i]];
+    }
     tables->kernels.initialize(tables->slabs.view(), tables->initial, new_rows.data(), new_slots.data(),
                                static_cast<int64_t>(new_rows.size()), nullptr, tables->spec.num_threads);
     return HOST_TABLES_OK;
@@ -219,6 +235,8 @@ void host_tables_sum_by_id(const HostTables* tables, const HostTablesBatch* batc
 
 int64_t host_tables_num_touched(const HostTables* tables) { return tables->map.size(); }
 
+int64_t host_tables_num_slots(const HostTables* tables) { return tables->num_slots; }
+
 HostTablesStatus host_tables_touched(const HostTables* tables, int64_t* row_ids, int32_t* slots) {
   try {
     tables->map.entries(row_ids, slots);
@@ -230,7 +248,7 @@ HostTablesStatus host_tables_touched(const HostTables* tables, int64_t* row_ids,
 
 HostTablesStatus host_tables_mark_changed(HostTables* tables, const int32_t* slots, int64_t count) {
   try {
-    tables->changed.mark(slots, count, tables->map.size());
+    tables->changed.mark(slots, count, tables->num_slots);
     return HOST_TABLES_OK;
   } catch (const std::bad_alloc&) {
     return HOST_TABLES_NO_MEMORY;
@@ -238,12 +256,12 @@ HostTablesStatus host_tables_mark_changed(HostTables* tables, const int32_t* slo
 }
 
 void host_tables_take_changed(HostTables* tables, uint8_t* changed) {
-  tables->changed.take(changed, tables->map.size());
+  tables->changed.take(changed, tables->num_slots);
 }
 
 HostTablesStatus host_tables_open_snapshot(HostTables* tables, const int32_t* slots, int64_t count) {
   try {
-    const bool opened = tables->snapshot.open(tables->slabs.view(), tables->map.size(), slots, count);
+    const bool opened = tables->snapshot.open(tables->slabs.view(), tables->num_slots, slots, count);
     return opened ? HOST_TABLES_OK : HOST_TABLES_NO_MEMORY;
   } catch (const std::bad_alloc&) {
     return HOST_TABLES_NO_MEMORY;
@@ -320,6 +338,31 @@ HostTablesStatus host_tables_end_writing(HostTables* tables) {
   return HOST_TABLES_OK;
 }
 
+HostTablesStatus host_tables_remove(HostTables* tables, const int64_t* row_ids, const int32_t* slots, int64_t count) {
+  try {
+    tables->free_slots.reserve(tables->free_slots.size() + static_cast<std::size_t>(count));
+  } catch (const std::bad_alloc&) {
+    return HOST_TABLES_NO_MEMORY;
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    tables->map.erase(row_ids[i]);
+    host_tables::clear_slot(tables->slabs.view(), slots[i]);
+    tables->free_slots.push_back(slots[i]);
+  }
+  return HOST_TABLES_OK;
+}
+
+HostTablesStatus host_tables_renumber(HostTables* tables, const int64_t* row_ids, const int32_t* slots,
+                                      int64_t vocabulary_size) {
+  const int64_t num_rows = tables->map.size();
+  host_tables::RowMap map(vocabulary_size);
+  if (!map.reserve(num_rows)) return HOST_TABLES_NO_MEMORY;
+  for (int64_t i = 0; i < num_rows; ++i) map.insert(row_ids[i], slots[i]);
+  tables->map = std::move(map);
+  tables->spec.vocabulary_size = vocabulary_size;
+  return HOST_TABLES_OK;
+}
+
 HostTablesStatus host_tables_grow(HostTables* tables, int64_t vocabulary_size) {
   if (!tables->map.grow(vocabulary_size)) return HOST_TABLES_NO_MEMORY;
   tables->spec.vocabulary_size = vocabulary_size;
@@ -329,6 +372,8 @@ HostTablesStatus host_tables_grow(HostTables* tables, int64_t vocabulary_size) {
 void host_tables_clear(HostTables* tables) {
   tables->map = host_tables::RowMap(tables->spec.vocabulary_size);
   tables->slabs = host_tables::RowSlabs(tables->spec.vocabulary_size, tables->layout);
+  tables->num_slots = 0;
+  tables->free_slots = {};
   tables->changed = host_tables::ChangedSlots();
   tables->written = {};
   tables->snapshot = host_tables::Snapshot(tables->spec.vocabulary_size, tables->layout);

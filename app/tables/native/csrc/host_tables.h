@@ -200,8 +200,9 @@ HOST_TABLES_API void host_tables_expand(const HostTables* tables, const HostTabl
 HOST_TABLES_API void host_tables_sum_by_id(const HostTables* tables, const HostTablesBatch* batch, const float* deep,
                                            const float* wide, float* deep_sums, float* wide_sums);
 
-// Touched rows: how many, and their ids, ascending, with their slots.
+// Touched rows: how many, and their ids, ascending, with their slots, which are below host_tables_num_slots.
 HOST_TABLES_API int64_t host_tables_num_touched(const HostTables* tables);
+HOST_TABLES_API int64_t host_tables_num_slots(const HostTables* tables);
 HOST_TABLES_API HostTablesStatus host_tables_touched(const HostTables* tables, int64_t* row_ids, int32_t* slots);
 
 // Copies one state array of the rows in `slots` [count] to `values` [count, width], the width being 1 (wide) or D
@@ -220,7 +221,7 @@ HOST_TABLES_API int32_t host_tables_write(HostTables* tables, HostTablesTable ta
                                           const int32_t* slots, int64_t count, const void* values);
 HOST_TABLES_API HostTablesStatus host_tables_end_writing(HostTables* tables);
 
-// Which rows were updated: marks `slots` [count]; gives 1 or 0 for each slot in `changed` [touched rows], and forgets.
+// Which rows were updated: marks `slots` [count]; gives 1 or 0 for each slot in `changed` [slots], and forgets.
 HOST_TABLES_API HostTablesStatus host_tables_mark_changed(HostTables* tables, const int32_t* slots, int64_t count);
 HOST_TABLES_API void host_tables_take_changed(HostTables* tables, uint8_t* changed);
 
@@ -234,6 +235,16 @@ HOST_TABLES_API void host_tables_read_snapshot(const HostTables* tables, HostTab
                                                const int32_t* slots, int64_t count, void* values,
                                                int32_t num_threads);
 HOST_TABLES_API void host_tables_close_snapshot(HostTables* tables);
+
+// Makes the rows of `row_ids` [count] (distinct), which have `slots`, untouched again. Their slots go to rows to come, so
+// an open snapshot must have preserved them. HOST_TABLES_NO_MEMORY: nothing has changed.
+HOST_TABLES_API HostTablesStatus host_tables_remove(HostTables* tables, const int64_t* row_ids, const int32_t* slots,
+                                                    int64_t count);
+
+// Gives the touched rows other ids: `row_ids` [touched rows] (distinct), below `vocabulary_size`, are those of the rows in
+// `slots`, as host_tables_touched gives them. HOST_TABLES_NO_MEMORY: nothing has changed.
+HOST_TABLES_API HostTablesStatus host_tables_renumber(HostTables* tables, const int64_t* row_ids, const int32_t* slots,
+                                                      int64_t vocabulary_size);
 
 // Takes ids below `vocabulary_size`, which is more than before.
 HOST_TABLES_API HostTablesStatus host_tables_grow(HostTables* tables, int64_t vocabulary_size);

@@ -101,6 +101,24 @@ void RowMap::insert(std::int64_t row, std::int32_t slot) {
   ++size_;
 }
 
+void RowMap::erase(std::int64_t row) {
+  --size_;
+  if (layout_.form == Form::kFlat) {
+    flat()[row] = 0;
+    return;
+  }
+  // Entries behind the hole move up to it, unless their own home lies after it: no search ends too early (Knuth, 6.4 R).
+  const std::uint64_t mask = (std::uint64_t{1} << layout_.capacity_bits) - 1;
+  std::uint64_t hole = static_cast<std::uint64_t>(entry_of(row) - hash());
+  for (std::uint64_t place = (hole + 1) & mask; hash()[place].slot_plus_one != 0; place = (place + 1) & mask) {
+    const std::uint64_t home = home_of(hash()[place].row(), layout_.capacity_bits);
+    if (((place - home) & mask) < ((place - hole) & mask)) continue;
+    hash()[hole] = hash()[place];
+    hole = place;
+  }
+  hash()[hole] = {};
+}
+
 template <typename Visit>
 void RowMap::for_each(Visit visit) const {
   if (layout_.form == Form::kFlat) {

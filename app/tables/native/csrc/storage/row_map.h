@@ -32,6 +32,8 @@ class RowMap {
   bool grow(std::int64_t num_rows);
   // `row` must have no slot yet, and room must have been reserved.
   void insert(std::int64_t row, std::int32_t slot);
+  // `row` must have a slot. The memory stays, for rows to come.
+  void erase(std::int64_t row);
 
   // All rows, ascending, with their slots; both arrays have size() places. May throw std::bad_alloc.
   void entries(std::int64_t* rows, std::int32_t* slots) const;

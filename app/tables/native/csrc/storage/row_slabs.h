@@ -1,4 +1,4 @@
-// Slots for the touched rows, filled in order of first touch, in slabs of a fixed number of slots.
+// Slots for the touched rows, filled in order of first touch (those of removed rows again first), in slabs of a fixed number of slots.
 //
 // A slab holds, one after the other, the deep part of its slots (a row and its optimizer's arrays, such as two
 // moments: 3 D floats together, so that an update touches one place) and their narrow part (the wide row, its

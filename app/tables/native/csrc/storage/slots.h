@@ -7,6 +7,7 @@
 #ifndef SLOTS_H_
 #define SLOTS_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include "host_tables.h"
@@ -47,6 +48,14 @@ static inline float* wide_state(const Slots& slots, std::int32_t slot) {
 // The first value that a deep row has one of; an int32 has its bits there.
 static inline float* deep_scalar(const Slots& slots, std::int32_t slot) {
   return wide_state(slots, slot) + slots.layout.wide_states;
+}
+
+// All states of a slot become 0, as in memory that was never used.
+static inline void clear_slot(const Slots& slots, std::int32_t slot) {
+  const RowLayout& layout = slots.layout;
+  const std::int64_t deep = layout.deep_states * layout.embedding_dim, narrow = layout.wide_states + layout.deep_scalars;
+  __builtin_memset(deep_state(slots, slot), 0, static_cast<std::size_t>(deep) * sizeof(float));
+  __builtin_memset(wide_state(slots, slot), 0, static_cast<std::size_t>(narrow) * sizeof(float));
 }
 
 static inline std::int32_t step_at(const float* place) {
