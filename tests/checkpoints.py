@@ -77,7 +77,13 @@ def manager_of(run, parts, options, vocabulary_size, group=None):
     """Return the manager of a run of one process, or of one rank of `group`; the data is made up."""
     train = SimpleNamespace(files=())
     schema = SimpleNamespace(
-        vocabulary_size=vocabulary_size, numeric=(), categorical=(), other_files=(), splits={"train": train}
+        vocabulary_size=vocabulary_size,
+        numeric=(),
+        categorical=(),
+        other_files=(),
+        splits={"train": train},
+        source={},
+        num_expired=0,
     )
     selection, stop = SimpleNamespace(state=dict), SimpleNamespace(note_save=lambda seconds: None)
     config = Config(checkpoint=options)

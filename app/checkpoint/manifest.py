@@ -13,6 +13,7 @@ from app.checkpoint.disk import FileRecord, write_file
 from common.files import check_format_version, format_checksum
 
 FORMAT_VERSION = 4
+EXPIRY_VERSION = 5  # of a checkpoint that says which rows are gone, or when they were touched
 MANIFEST = "manifest.json"
 
 
@@ -99,7 +100,8 @@ def read_manifest(checkpoint: Path) -> Manifest:
         version = content["format_version"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); {use_an_older(checkpoint)}") from error
-    check_format_version(path, version, FORMAT_VERSION, "use the release that wrote the checkpoint, or train again")
+    advice = "use the release that wrote the checkpoint, or train again"
+    check_format_version(path, version, EXPIRY_VERSION, advice, FORMAT_VERSION)
     try:
         expected, found = content.pop("checksum"), _checksum(content)
         if expected == found:

@@ -1,7 +1,7 @@
 """Opened checkpoints: a full one, or a delta with the checkpoints that it needs. Every byte read is checked.
 
 A chain is a full checkpoint and deltas, each the parent of the next. Of a row that several of them have, the newest
-counts.
+counts, unless a later delta names it as gone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,17 @@ from app.checkpoint.disk import DamagedFileError, FileRecord, Progress, check_si
 from app.checkpoint.manifest import Manifest, ParentRecord, read_manifest, use_an_older
 from app.checkpoint.read_once import ArrayReader, read_arrays_once, read_checked
 from app.checkpoint.tower_slices import dense_files, join
-from app.checkpoint.write import ROW_IDS, ModelState, shard_name, step_name
+from app.checkpoint.write import (
+    EXPIRY,
+    GONE,
+    GONE_IDS,
+    LAST_TOUCHED,
+    MOMENT,
+    ROW_IDS,
+    ModelState,
+    shard_name,
+    step_name,
+)
 from app.tables.checks import check_bounds, check_row_ids, check_table
 from app.tables.interface import Indices, RowArray, TablesSpec, WriteRows
 from app.tables.optimizers import LAST_STEP, MEAN, MEAN_STEP
@@ -109,12 +119,13 @@ class Checkpoint:
         Raises as `verify`, and ValueError if a table does not fit `spec`. The rows written so far are then invalid.
         """
         dense: list[tuple[str, np.ndarray]] = []
+        gone = self.gone_later()
 
         def read_dense(reader: ArrayReader) -> None:
             dense.extend((name, reader.next_array(entry)) for name, entry in reader.entries.items())
 
         uses: list[tuple[Path, FileRecord, Callable[[ArrayReader], None]]] = [
-            (path, member.manifest.files[path.name], partial(_write_rows, table, spec, write))
+            (path, member.manifest.files[path.name], partial(_write_rows, table, spec, write, gone[member.path]))
             for member in self.chain
             for table in member.manifest.shards
             for path in member.table_files(table)
@@ -129,7 +140,52 @@ class Checkpoint:
         """Return the state, with its tables' rows left in the files. `verify` comes before."""
         paths = [self.path / name for name in dense_files(self.manifest.files)]
         dense = [(name, np.array(_map(path, entry))) for path in paths for name, entry in read_entries(path).items()]
-        return ModelState(join(dense), {table: FileTable(self, table) for table in self.manifest.shards})
+        tables = {table: FileTable(self, table) for table in self.manifest.shards}
+        touched = self.last_touched()
+        return ModelState(join(dense), tables, {} if touched is None else {LAST_TOUCHED: touched})
+
+    def expiry(self) -> dict[str, np.ndarray]:
+        """Return the arrays of EXPIRY of this checkpoint alone, {} without such a file. Raises as `verify`."""
+        arrays: dict[str, np.ndarray] = {}
+
+        def read(reader: ArrayReader) -> None:
+            arrays.update((name, reader.next_array(entry)) for name, entry in reader.entries.items())
+
+        if EXPIRY in self.manifest.files:
+            with _naming_damage(self.path / EXPIRY):
+                read_arrays_once(self.path / EXPIRY, self.manifest.files[EXPIRY], read)
+            if GONE_IDS in arrays:
+                with _naming_file(self.path / EXPIRY):
+                    check_row_ids(arrays[GONE_IDS], "expired", self.manifest.data["vocabulary_size"])
+        return arrays
+
+    def gone_later(self) -> dict[Path, np.ndarray]:
+        """Return the ids whose rows of each member, by its path, do not count, as a later one names them as gone."""
+        later, gone = np.zeros(0, np.int64), {}
+        for member in reversed(self.chain):
+            gone[member.path] = later
+            later = np.union1d(later, member.expiry().get(GONE_IDS, later))
+        return gone
+
+    def last_touched(self) -> np.ndarray | None:
+        """Return the moment at which the row of each id [V] int64 was last touched, GONE for ids that lost their value.
+
+        None if a member of the chain does not say it.
+        """
+        first, *deltas = self.chain
+        touched = first.expiry().get(LAST_TOUCHED)
+        for member in deltas:
+            arrays = member.expiry()
+            if touched is None or MOMENT not in arrays:
+                return None
+            moment, num_new = arrays[MOMENT], member.manifest.data["vocabulary_size"] - touched.size
+            touched = np.concatenate([touched, np.full(num_new, moment)])
+            touched[touched == 0] = moment  # nothing was known of the time before
+            for table in member.manifest.shards:
+                for path in member.table_files(table):
+                    touched[_map(path, read_entries(path)[ROW_IDS])] = moment
+            touched[arrays[GONE_IDS]] = GONE
+        return touched
 
 
 def scoring_arrays(dense: dict[str, np.ndarray], step: int) -> dict[str, np.ndarray]:
@@ -173,15 +229,18 @@ def _naming_file(path: Path) -> Iterator[None]:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _write_rows(table: str, spec: TablesSpec, write: WriteRows, reader: ArrayReader) -> None:
+def _write_rows(table: str, spec: TablesSpec, write: WriteRows, gone: np.ndarray, reader: ArrayReader) -> None:
     layout = row_layout(reader.path, reader.entries)
     with _naming_file(reader.path):
         row_ids = reader.next_array(reader.entries[ROW_IDS])
         check_table(table, row_ids, layout, spec)
+        counts = ~np.isin(row_ids, gone) if gone.size else None
         for name in layout:
             start = 0
             for values in reader.next_rows(reader.entries[name], PIECE_BYTES):
-                write(table, name, row_ids[start : start + len(values)], values)
+                piece = slice(start, start + len(values))
+                kept = slice(None) if counts is None else counts[piece]
+                write(table, name, row_ids[piece][kept], values[kept])
                 start += len(values)
 
 
@@ -225,11 +284,14 @@ class FileTable:
             self._files.append(arrays)
         self.layout = layouts[-1]
         ids = [np.array(arrays[ROW_IDS]) for arrays in self._files]
-        starts = np.cumsum([0, *(part.size for part in ids)])
-        self.row_ids, from_the_end = np.unique(np.concatenate(ids)[::-1], return_index=True)
-        newest = starts[-1] - 1 - from_the_end  # the last index of each id
-        self._file = np.searchsorted(starts, newest, side="right") - 1
-        self._index = newest - starts[self._file]
+        gone = checkpoint.gone_later()
+        counts = [~np.isin(of_file, gone[path.parent]) for path, of_file in zip(self._steps, ids, strict=True)]
+        file = np.repeat(np.arange(len(ids)), [of_file.size for of_file in ids])
+        index = np.concatenate([np.arange(of_file.size) for of_file in ids])
+        files_and_rows = [array[np.concatenate(counts)] for array in (np.concatenate(ids), file, index)]
+        self.row_ids, from_the_end = np.unique(files_and_rows[0][::-1], return_index=True)
+        newest = files_and_rows[0].size - 1 - from_the_end  # the last place of each id
+        self._file, self._index = (array[newest] for array in files_and_rows[1:])
 
     def read(self, name: str, indices: Indices) -> np.ndarray:
         files, rows = self._file[indices], self._index[indices]

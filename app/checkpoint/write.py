@@ -2,11 +2,15 @@
 
     <folder>/step-00001000/   dense.safetensors                     model and dense optimizers
                               <table>-<shard>-of-<shards>.safetensors   row_ids, rows, optimizer state
+                              expiry.safetensors                    of an online run in which values expire
                               manifest.json                         step, epoch, config, files with checksums
 
 Files are written into `step-00001000.partial`, synced, and renamed. A folder without a manifest is ignored. A shard
 holds touched rows only: all others have their initial value, a function of the seed in the manifest. Row r is in shard
 r mod shards. A delta holds the rows that changed since its parent (`app/checkpoint/read.py` puts them together).
+
+Expiry: a full checkpoint has `last_touched` [V] int64, at which moment the row of each id was touched (GONE: its value
+lost it), a delta that `moment` [1], and the ids whose rows are `gone` [g], ascending, since its parent.
 """
 
 from __future__ import annotations
@@ -14,14 +18,14 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from app.checkpoint.array_file import Column, column_of, write_arrays
 from app.checkpoint.disk import BLOCK_BYTES, FileRecord, Progress, no_progress
-from app.checkpoint.manifest import Manifest, identify, write_manifest
+from app.checkpoint.manifest import EXPIRY_VERSION, FORMAT_VERSION, Manifest, identify, write_manifest
 from app.checkpoint.tower_slices import WHOLE_FILE, slice_file
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup, is_collective, on_all_ranks
 from app.tables.interface import DEEP, WIDE, Indices, RowArray, TableSnapshot
@@ -37,13 +41,19 @@ DENSE = WHOLE_FILE
 
 ROW_IDS = "row_ids"
 
+EXPIRY = "expiry.safetensors"
+LAST_TOUCHED, MOMENT, GONE_IDS = "last_touched", "moment", "gone"
+
+GONE = -1
+
 
 @dataclass(frozen=True)
 class ModelState:
-    """The state of a run: `dense` arrays by name, and the touched rows of each table."""
+    """The state of a run: `dense` arrays by name, the touched rows of each table, and the arrays of the file EXPIRY."""
 
     dense: dict[str, np.ndarray]
     tables: Mapping[str, TableSnapshot]
+    expiry: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def step_name(step: int) -> str:
@@ -85,6 +95,8 @@ def write_checkpoint(
             name = slice_file(group.rank, group.size) if sliced else DENSE
             columns = {key: column_of(array) for key, array in state.dense.items()}
             records[name] = write_arrays(partial / name, columns, progress)
+        if state.expiry:
+            records[EXPIRY] = write_arrays(partial / EXPIRY, {k: column_of(each) for k, each in state.expiry.items()})
         if group.sharded:
             return records | write_shards(partial, state.tables, group.rank, group.num_owners)
         for table, rows in state.tables.items():
@@ -98,7 +110,8 @@ def write_checkpoint(
         shards = dict.fromkeys(state.tables, num_shards)
         if group.sharded:
             shards = dict.fromkeys((WIDE, DEEP), group.num_owners)
-        write_manifest(partial, identify(replace(manifest, shards=shards, files=files)))
+        version = EXPIRY_VERSION if EXPIRY in files else FORMAT_VERSION
+        write_manifest(partial, identify(replace(manifest, shards=shards, files=files, format_version=version)))
         sync_folder(partial)
         replaced = final.with_suffix(REPLACED)
         replace_folder(partial, final, replaced)

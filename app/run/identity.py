@@ -10,7 +10,7 @@ from app.checkpoint.manifest import Manifest
 from app.config.config import Config
 from app.run.older import upgraded
 from common import settings
-from data_prep.prepared.schema import CategoricalField, Schema
+from data_prep.prepared.schema import FIRST_VOCABULARY, CategoricalField, Schema
 
 # May differ between a run and its continuation, as none of it changes a step that was taken.
 FREE_SECTIONS = ("prepare", "eval", "checkpoint", "cluster", "parallel")
@@ -39,14 +39,14 @@ def kept_settings(sections: dict[str, Any]) -> dict[str, Any]:
 def difference(old: dict[str, Any], new: dict[str, Any]) -> str | None:
     """Return the first difference between a run's identity (of any release) and that of this launch, if any."""
     old = {"config": kept_settings(old["config"]), "data": old["data"]}
-    if any(len(of["data"].get("vocabulary", ())) > 1 for of in (old, new)):
+    if any(len(of["data"].get("vocabulary", ())) > 1 or of["data"].get("expired") for of in (old, new)):
         old, new = (of | {"data": _before_it_grew(of["data"])} for of in (old, new))
     return first_difference(old, new)
 
 
 def _before_it_grew(data: dict[str, Any]) -> dict[str, Any]:
-    """Return a `data_identity` without the values that its run added to the vocabulary, file by file."""
-    return data | {"vocabulary": data["vocabulary"][:1], "vocabulary_size": None}
+    """Return a `data_identity` without the values that its run added to the vocabulary, and those that expired."""
+    return data | {"vocabulary": data["vocabulary"][:1], "vocabulary_size": None, "expired": None}
 
 
 def data_identity(schema: Schema) -> dict[str, Any]:
@@ -56,12 +56,17 @@ def data_identity(schema: Schema) -> dict[str, Any]:
         """Return a field as a file gives it back: lists for tuples."""
         return {key: list(map(list, value)) if isinstance(value, tuple) else value for key, value in field.items()}
 
+    vocabulary = [file.checksum for file in schema.other_files if file.name in schema.vocabulary_files]
+    if first := schema.source.get(FIRST_VOCABULARY):
+        vocabulary.insert(0, first)
+    expired = {"expired": num_expired} if (num_expired := schema.num_expired) else {}
     return {
+        **expired,
         "vocabulary_size": schema.vocabulary_size,
         "numeric": {field.name: as_json(asdict(field)) for field in schema.numeric},
         "categorical": [field.name for field in schema.categorical],
         "fields": {field.name: _meaning(field, schema) for field in schema.categorical},
-        "vocabulary": [file.checksum for file in schema.other_files if file.name in schema.vocabulary_files],
+        "vocabulary": vocabulary,
         "train_files": [file.checksum for file in schema.splits["train"].files],
     }
 
@@ -82,7 +87,7 @@ def check_same_inputs(manifest: Manifest, schema: Schema, folder: Path) -> None:
     keys = ("vocabulary_size", "vocabulary", "numeric", "categorical", "fields")
     # Numeric columns have no ids: their order decides, which a comparison of mappings does not see.
     there, here = (
-        {**{key: data[key] for key in keys}, "numeric columns": list(data["numeric"])}
+        {**{key: data[key] for key in keys}, "expired": data.get("expired"), "numeric columns": list(data["numeric"])}
         for data in (manifest.data, data_identity(schema))
     )
     changed = first_difference(there, here)

@@ -5,6 +5,7 @@
     tower.onnx         rows of the tables and numbers to a logit (tower.onnx.data beside it if that is large)
     tables.safetensors, checksums.safetensors   bundle_tables.py. A delta has the rows that changed
     lookup.bin                      the vocabulary as it is searched. A delta has the values that were added
+    expired.npy                     of a delta alone, [g] int64 ascending: ids of values that are out of vocabulary now
     golden.parquet     made rows, their logits and scores, and how far a logit may be off, for a consumer's own check
     code/, MLmodel, python_env.yaml, requirements.txt, README.md
 
@@ -30,6 +31,7 @@ from common.files import check_format_version, checksum, lock_folder, replace_fo
 
 FORMAT = "wide-deep-bundle"
 FORMAT_VERSION = 3
+EXPIRED_VERSION = 4  # of a delta that names values as gone
 MANIFEST = "manifest.json"
 GOLDEN = "golden.parquet"
 TOLERANCE = "tolerance"  # column of golden.parquet
@@ -117,7 +119,8 @@ def read_manifest(folder: Path) -> Manifest:
         )
     if kind != FORMAT:
         raise ValueError(f"{path} is of {kind!r}, this program reads {FORMAT!r}; give the folder of a bundle")
-    check_format_version(path, version, FORMAT_VERSION, f"score with {folder}/code, the bundle's own, or export again")
+    advice = f"score with {folder}/code, the bundle's own, or export again"
+    check_format_version(path, version, EXPIRED_VERSION, advice, FORMAT_VERSION)
     return Manifest(**content)
 
 

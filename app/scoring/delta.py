@@ -6,7 +6,15 @@ import dataclasses
 import shutil
 from pathlib import Path
 
-from app.scoring.bundle_folder import MANIFEST, Manifest, check_files, new_bundle, read_chain, write_manifest
+from app.scoring.bundle_folder import (
+    FORMAT_VERSION,
+    MANIFEST,
+    Manifest,
+    check_files,
+    new_bundle,
+    read_chain,
+    write_manifest,
+)
 from app.scoring.bundle_tables import (
     CHECKSUMS,
     TABLES,
@@ -16,7 +24,7 @@ from app.scoring.bundle_tables import (
     chain_stored,
     write_rows,
 )
-from data_prep.encoding.encoder import LOOKUP_FILE, merge_lookups
+from data_prep.encoding.encoder import EXPIRED_FILE, LOOKUP_FILE, merge_lookups
 
 
 def fold(delta: str | Path, output: str | Path, overwrite: bool = False) -> Manifest:
@@ -25,14 +33,14 @@ def fold(delta: str | Path, output: str | Path, overwrite: bool = False) -> Mani
     Rows are copied as they are stored, a piece at a time. Raises ValueError if a file is damaged.
     """
     chain = read_chain(Path(delta))
-    newest = chain[-1][1]
+    newest = dataclasses.replace(chain[-1][1], format_version=FORMAT_VERSION)
     with new_bundle(Path(output), overwrite) as folder:  # before all is read: it may not be possible
         for link in chain:
             check_files(*link, every_byte=True)
         tables = [BundleTables(path, BundleTablesSpec(**manifest.rows)) for path, manifest in chain]
         row_ids = chain_row_ids(tables)
         spec = dataclasses.replace(tables[-1].spec, num_rows=len(row_ids), num_deleted=0)
-        own = shutil.ignore_patterns(TABLES, CHECKSUMS, LOOKUP_FILE, MANIFEST)
+        own = shutil.ignore_patterns(TABLES, CHECKSUMS, LOOKUP_FILE, EXPIRED_FILE, MANIFEST)
         shutil.copytree(delta, folder, ignore=own, dirs_exist_ok=True)
         write_rows(folder, spec, row_ids, chain_stored(tables))
         vocabulary = merge_lookups([(path, manifest.vocabulary) for path, manifest in chain], folder)

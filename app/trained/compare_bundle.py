@@ -57,9 +57,9 @@ class Comparison:
     def _rows_and_encoder(self) -> tuple[pa.Table, RowEncoder]:
         if self.encoder is not None:
             return golden_rows(self.predictor), self.encoder.without_label()
-        folder, num_ids = self.trained.folder, self.trained.schema.vocabulary_size
-        _, options, vocabulary = open_vocabulary(folder, num_ids)
-        return make_rows(vocabulary, options.data, SELF_TEST_ROWS, seed=2), open_encoder(folder, False, num_ids)
+        folder, schema = self.trained.folder, self.trained.schema
+        _, options, vocabulary = open_vocabulary(folder, schema)
+        return make_rows(vocabulary, options.data, SELF_TEST_ROWS, seed=2), open_encoder(folder, False, schema)
 
     def evaluate(self) -> card.Evaluated | None:
         """Score the rows of test by both, else of valid. Return None if no row has a label."""

@@ -109,5 +109,4 @@ def exported_model(trained: Trained, calibration: Calibration | None = None) -> 
     record = {"id": manifest.id, "step": manifest.step, "epoch": manifest.position.last_epoch}
     record |= {"train_rows": train.rows, "train_clicks": train.clicks}
     history, means = step_history(manifest), running_mean(manifest)
-    sources, num_ids = (trained.folder, record, history, means, calibration), schema.vocabulary_size
-    return ExportedModel(state, config, *sources, num_ids=num_ids)
+    return ExportedModel(state, config, trained.folder, record, history, means, calibration, schema=schema)

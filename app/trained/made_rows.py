@@ -32,7 +32,7 @@ def make_rows(vocabulary: BaseVocabulary, log_format: LogFormat, num_rows: int, 
     for name in log_format.time_fields:
         ages = [None if days is None else days + generator.random() for days in columns[name]]
         columns[name] = _times(ages, newest.get(name, SOME_TIME), log_format.time_form(name))
-    fields = {field.name: field for field in vocabulary.fields(since)}
+    fields = {field.name: field for field in vocabulary.live_fields(since)}
     for column in vocabulary.columns:
         if column.name not in log_format.columns:
             continue

@@ -63,7 +63,7 @@ def open_trained(checkpoint: Checkpoint, dataset: Path | None = None, overrides:
     manifest = checkpoint.manifest
     config = yaml_settings.override(read_config(manifest.config, where=str(checkpoint.path / MANIFEST)), overrides)
     folder, schema = read_trained_on(checkpoint, dataset)
-    schema = schema.with_ids(manifest.data["vocabulary_size"])
+    schema = schema.at(manifest.data)
     check_files(folder, schema)
     check_same_inputs(manifest, schema, folder)
     check_group_field(config.eval, schema)

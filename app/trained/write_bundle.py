@@ -21,7 +21,15 @@ import pyarrow.parquet as pq
 from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.evaluation.calibration import Calibration
-from app.scoring.bundle_folder import GOLDEN, TOLERANCE, Manifest, numbered, write_manifest
+from app.scoring.bundle_folder import (
+    EXPIRED_VERSION,
+    FORMAT_VERSION,
+    GOLDEN,
+    TOLERANCE,
+    Manifest,
+    numbered,
+    write_manifest,
+)
 from app.scoring.bundle_model import golden_rows
 from app.scoring.bundle_tables import (
     INDEX,
@@ -45,6 +53,7 @@ from app.trained.bundle_code import CODE, write_code
 from app.trained.made_rows import make_rows
 from app.trained.write_tower import rounding_bound, write_tower
 from data_prep.encoding.base import BaseVocabulary
+from data_prep.encoding.encoder import NUM_EXPIRED, write_lookup_expired
 from data_prep.encoding.from_table import table_to_chunk
 from data_prep.encoding.prepared_vocabulary import open_vocabulary, write_additions, write_lookup
 from data_prep.options.log_format import LogFormat
@@ -76,7 +85,8 @@ class ExportedModel:
     means: RunningMean | None = None
     calibration: Calibration | None = None
     changed: np.ndarray | None = None
-    num_ids: int | None = None  # V, if values may have been added to the vocabulary since
+    schema: Schema | None = None  # of the vocabulary, which may have changed since
+    expired: np.ndarray | None = None  # with `changed`: ids, ascending, that had rows and lost their values
 
     def row_ids(self, schema: Schema) -> np.ndarray:
         """Return the ids, ascending, whose rows are not the initial ones. Rows of numeric fields are the tower's."""
@@ -127,7 +137,7 @@ def write_model(folder: Path, model: ExportedModel, rows: RowType, parent: Predi
     With a `parent` it is a delta, which has the rows that differ from the parent's. Raises ValueError if the model or
     the vocabulary is not the parent's with additions.
     """
-    schema, _, base_vocabulary = open_vocabulary(model.prepared, model.num_ids)
+    schema, _, base_vocabulary = open_vocabulary(model.prepared, model.schema)
     config, dense = model.config, model.state.dense
     spec = BundleTablesSpec(
         num_rows=0,
@@ -142,6 +152,7 @@ def write_model(folder: Path, model: ExportedModel, rows: RowType, parent: Predi
     if parent is not None:
         _check_fits(parent, schema, spec)
         num_rows = len(row_ids)
+        deleted = deleted if model.expired is None else model.expired
         if model.changed is None:
             row_ids, deleted = _changed_rows(parent.tables, row_ids, stored)
         if model.changed is None and 2 * len(row_ids) > num_rows:
@@ -158,11 +169,14 @@ def write_model(folder: Path, model: ExportedModel, rows: RowType, parent: Predi
     write_rows(folder, spec, row_ids, stored, deleted)
     since = None if parent is None or model.changed is None else parent.schema.vocabulary_size
     vocabulary = _write_vocabulary(folder, base_vocabulary, parent, since)
+    if parent is not None:
+        vocabulary |= write_lookup_expired(folder, np.setdiff1d(base_vocabulary.expired, parent.encoder.expired))
     manifest = Manifest(
         model=_model_content(model, schema),
         rows=asdict(spec),
         vocabulary=vocabulary,
         checkpoint=model.checkpoint,
+        format_version=EXPIRED_VERSION if NUM_EXPIRED in vocabulary else FORMAT_VERSION,
         versions={"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
     )
     if parent is not None:

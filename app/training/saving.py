@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from app.training.assemble import TrainingState  # imports MindSpore
 
 log = logging.getLogger(__name__)
+
+ExpiryArrays = Callable[[bool], Mapping[str, np.ndarray]]
 
 # Of the time of one core. Measured on two cores that both train: docs/results.md.
 BACKGROUND_SHARE = 0.25
@@ -86,8 +88,10 @@ class CheckpointManager:
 
     def __init__(self, context: RunContext, training: TrainingState, selection: Selection) -> None:
         self.saved: Position | None = None
-        self.online: dict[str, Any] = {}  # of the next checkpoint's manifest, as `schema`
-        self.schema = context.schema
+        self.online: dict[str, Any] = {}  # of the next checkpoint's manifest, as `schema` and `dataset`
+        self.schema, self.dataset = context.schema, context.dataset
+        self.expiry: ExpiryArrays | None = None  # True: of a delta -> arrays of the next checkpoint's file EXPIRY
+        self.wants_full = False  # True: the next one is no delta
         self._context = context
         self._run, self._group = context.run, context.group
         self._options = context.config.checkpoint
@@ -145,7 +149,8 @@ class CheckpointManager:
         in_background = self._options.background and not self._group.sharded and not wait
         progress = Throttle(BACKGROUND_SHARE, snapshot.awaited) if in_background else no_progress
         manifest = self._manifest(position, metrics, parent)
-        future = self._thread.submit(self._write, dense, snapshot, manifest, progress)
+        state = ModelState(dense, snapshot.tables, self.expiry(parent is not None) if self.expiry else {})
+        future = self._thread.submit(self._write, state, snapshot, manifest, progress)
         self._writing = Writing(future, snapshot.awaited, position, self.saved)
         self.saved = position
         if not in_background:
@@ -173,13 +178,17 @@ class CheckpointManager:
         finally:
             self._thread.shutdown()
 
+    def is_full(self, step: int) -> bool:
+        """Return True if the checkpoint of `step` is to be a full one. For one process."""
+        return self._parent_for(step) is None
+
     def _parent_for(self, step: int) -> ParentRecord | None:
         """Return the checkpoint that the one of `step` is to hold the changes since, or None if it is to be a full one.
 
         Called on rank 0 alone: a file system shows its files to one rank sooner than to another.
         """
         options, newest = self._options, self._newest
-        if not options.delta or newest is None or newest.manifest.step >= step:
+        if self.wants_full or not options.delta or newest is None or newest.manifest.step >= step:
             return None
         if not options.compact and len(newest.older) + 1 >= options.full_every:
             return None
@@ -220,7 +229,7 @@ class CheckpointManager:
             epoch=position.epoch,
             epoch_step=position.epoch_step,
             config=settings.as_dict(self._context.config),
-            dataset=str(self._context.dataset.resolve()),
+            dataset=str(self.dataset.resolve()),
             data=data_identity(self.schema),
             metrics=defined(metrics) if metrics else {},
             selection=self._selection.state(),
@@ -229,18 +238,16 @@ class CheckpointManager:
             online=self.online,
         )
 
-    def _write(
-        self, dense: dict[str, np.ndarray], snapshot: Snapshot, manifest: Manifest, progress: Progress
-    ) -> Written:
+    def _write(self, state: ModelState, snapshot: Snapshot, manifest: Manifest, progress: Progress) -> Written:
         """Write one checkpoint and tidy up the older ones, in the thread. The snapshot is released in any case."""
         start, saved = time.perf_counter(), False
-        folder, state = self._run.checkpoints, ModelState(dense, snapshot.tables)
+        folder = self._run.checkpoints
         sliced = self._group.sharded and self._options.tower_slices
         try:
             path = write_checkpoint(folder, state, manifest, self._options.shards, progress, self._group, sliced)
             self._newest = None  # if this one cannot be opened, a full one follows: servers count its rows as saved
             self._newest = written = self._group.on_rank0(lambda: Checkpoint.open(path, self._read_manifest))
-            saved = True
+            saved, self.wants_full = True, False
         finally:
             snapshot.release(saved)
         tidy_error = self._group.on_rank0(lambda: self._tidy(progress))

@@ -11,13 +11,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from common import settings
-from data_prep.encoding.vocabulary import FieldVocabulary
+from data_prep.encoding.vocabulary import FieldVocabulary, without
 from data_prep.encoding.vocabulary_file import VocabularyReader
 from data_prep.options.columns import CategoricalColumn, EncodingOptions
 from data_prep.options.kinds import Kind
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
+from data_prep.prepared.expired import read_expired
 from data_prep.prepared.schema import SCHEMA_FILE, Schema, first_added_id, read_schema
 
 # Options that decide which columns there are and what an id means: they have to be those of the base folder.
@@ -68,6 +72,15 @@ class BaseVocabulary:
         assert texts is not None
         return {text.decode() for text in texts.tolist()} - {""}
 
+    @functools.cached_property
+    def expired(self) -> NDArray[np.int64]:
+        """The ids, ascending, that have lost their values."""
+        return read_expired(self.folder, self.schema)
+
+    def live_fields(self, since: int = 0) -> Iterator[FieldVocabulary]:
+        """Read what `fields` does without the values that have lost their ids."""
+        return (without(field, self.expired) for field in self.fields(since))
+
     def fields(self, since: int = 0) -> Iterator[FieldVocabulary]:
         """Read the vocabulary, a field at a time, or what was added in place to the first `since` ids.
 
@@ -89,6 +102,12 @@ def read_base_vocabulary(
     Raises FileNotFoundError if the folder is not a prepared one. Raises ValueError if the options ask for other columns
     than it has, or if a hashed vocabulary is to be extended.
     """
+    if schema is None and (num_expired := read_schema(folder).num_expired):
+        raise ValueError(
+            f"{num_expired:,} values of the vocabulary of {folder} have lost their ids in an online run, and "
+            "their ids are not given anew yet; take the folder that its next full checkpoint names, or prepare without "
+            "--vocabulary"
+        )
     schema = schema or read_schema(folder)
     if extend and "hash" in (options.vocabulary, schema.options.get("vocabulary")):
         raise ValueError(

@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 
 from data_prep.encoding.lookup_file import (
     LOOKUP_FILE,
+    NO_IDS,
     LookupTables,
     TableLayout,
     merge_lookup_tables,
+    without_values,
 )
 from data_prep.kernels import numpy_kernels
 from data_prep.kernels.crosses import text_columns
@@ -43,6 +45,8 @@ from data_prep.prepared.schema import (
     transform_numbers,
 )
 
+EXPIRED_FILE, NUM_EXPIRED = "expired.npy", "num_expired"  # of a delta: file of ids, and how many they are
+
 __all__ = ["Chunk", "Examples", "ParsedChunk", "ParsedRows", "RowEncoder"]
 
 
@@ -56,8 +60,13 @@ class RowEncoder:
         dtype: str,
         options: EncodingOptions,
         additions: Sequence[LookupTables] = (),
+        expired: NDArray[np.int64] = NO_IDS,
     ) -> None:
-        """Take the tables of the vocabulary, and those of values that were added to it."""
+        """Take the tables of the vocabulary, those of values that were added to it, and ids that lost their values.
+
+        `expired` [g] ascend. Such a value may be in the tables, and may have been added again.
+        """
+        self.expired = expired
         self._numeric = numeric
         self._lookup = lookup
         self._additions = additions
@@ -90,7 +99,11 @@ class RowEncoder:
 
     def knows(self, values: NDArray[np.integer] | Strings, place: int) -> NDArray[np.bool_]:
         """Return which values [n] have ids of their own, of the vocabulary `place` of those of numbers, or of text."""
-        known = np.zeros(len(values), np.bool_)
+        return self.own_ids(values, place) != NO_ID
+
+    def own_ids(self, values: NDArray[np.integer] | Strings, place: int) -> NDArray[np.int64]:
+        """Return the id of each value [n] of the vocabulary `place`, as in `knows`, NO_ID for those that have none."""
+        own_ids = np.full(len(values), NO_ID, np.int64)
         for lookup in (self._lookup, *self._additions):
             if isinstance(values, Strings):
                 table: FieldLookup | StringLookup = lookup.opened[1][place]
@@ -98,8 +111,9 @@ class RowEncoder:
             else:
                 table = lookup.opened[0][place]
                 ids = numpy_kernels.find_values(lookup.opened[0][place], values.astype(np.uint32))
-            known |= (ids < table.first_oov_id) | (ids >= table.first_oov_id + table.num_oov_ids)
-        return known
+            is_own = (ids < table.first_oov_id) | (ids >= table.first_oov_id + table.num_oov_ids)
+            own_ids = np.where(is_own & ~np.isin(ids, self.expired), ids, own_ids)
+        return own_ids
 
     def missing_id(self, is_text: bool, place: int) -> int:
         """Return the id of a missing cell, of the vocabulary `place` of those of numbers, or of text."""
@@ -108,14 +122,25 @@ class RowEncoder:
     def with_added(self, added: LookupTables, folder: Path) -> RowEncoder:
         """Return an encoder that knows the values of `added`, too. It writes search tables to `folder`."""
         if self._additions:
-            added = merge_lookup_tables([*self._additions, added], folder / f"merged-{LOOKUP_FILE}")
+            added = merge_lookup_tables([*self._additions, added], folder / f"merged-{LOOKUP_FILE}", self.expired)
         _ = added.opened
-        return RowEncoder(self._numeric, self._lookup, self._dtype, self._options, [added])
+        return RowEncoder(self._numeric, self._lookup, self._dtype, self._options, [added], self.expired)
+
+    def ids_for_booleans(self) -> NDArray[np.int64]:
+        """Return the ids of texts for true and false, by which `log_format` knows them."""
+        texts = Strings.of([text.encode() for text in BOOLEAN_TEXTS])
+        ids = [self.own_ids(texts, column.place) for column in self._options.vocabularies if column.is_text]
+        return np.concatenate([NO_IDS, *(found[found != NO_ID] for found in ids)])
+
+    def without(self, expired: NDArray[np.int64]) -> RowEncoder:
+        """Return an encoder for which the values of these ids [n], too, are out of vocabulary."""
+        expired = np.union1d(self.expired, expired)
+        return RowEncoder(self._numeric, self._lookup, self._dtype, self._options, self._additions, expired)
 
     def without_label(self) -> RowEncoder:
         """Return the encoder of rows that are to be scored, which need no label."""
         options = self._options.without_label()
-        return RowEncoder(self._numeric, self._lookup, self._dtype, options, self._additions)
+        return RowEncoder(self._numeric, self._lookup, self._dtype, options, self._additions, self.expired)
 
     def encode(self, chunk: Chunk) -> tuple[ParsedChunk, Examples]:
         """Return the parsed chunk, bad lines included, and its good lines encoded.
@@ -137,16 +162,27 @@ class RowEncoder:
         return Examples(self._ids(rows, kernels), self._numbers(rows), labels, rows.weights, rows.keys)
 
     def _ids(self, rows: ParsedRows, kernels: ModuleType) -> NDArray[np.signedinteger]:
-        ids = self._ids_by(self._lookup, rows, kernels)
+        ids = self._ids_by(self._lookup.opened, rows, kernels)
         for added in self._additions:
             first, count = np.array([layout.numbers[-2:] for layout in added.layouts])[self._vocabularies].T
-            added_ids = self._ids_by(added, rows, kernels)
+            added_ids = self._ids_by(added.opened, rows, kernels)
             is_unknown = (added_ids >= first) & (added_ids < first + count)
             ids = np.where(is_unknown, ids, added_ids)
+        if len(self.expired) and (is_expired := self._is_expired[np.minimum(ids, len(self._is_expired) - 1)]).any():
+            ids = np.where(is_expired, self._ids_by(without_values(self._lookup.opened), rows, kernels), ids)
         return ids
 
-    def _ids_by(self, lookup: LookupTables, rows: ParsedRows, kernels: ModuleType) -> NDArray[np.signedinteger]:
-        of_numbers, of_texts = lookup.opened
+    @functools.cached_property
+    def _is_expired(self) -> NDArray[np.bool_]:
+        """By id. The last one is False, for larger ids and for NO_ID."""
+        is_expired = np.zeros(self.expired[-1] + 2, np.bool_)
+        is_expired[self.expired] = True
+        return is_expired
+
+    def _ids_by(
+        self, tables: tuple[list[FieldLookup], list[StringLookup]], rows: ParsedRows, kernels: ModuleType
+    ) -> NDArray[np.signedinteger]:
+        of_numbers, of_texts = tables
         number_columns = rows.number_columns(self._options.categorical_columns)
         number_ids: NDArray[np.signedinteger] = kernels.encode_values(of_numbers, *number_columns, self._dtype)
         if not of_texts:
@@ -201,8 +237,22 @@ def description_of(lookup: LookupTables) -> dict[str, Any]:
 
 def merge_lookups(chain: Sequence[tuple[Path, dict[str, Any]]], folder: Path) -> dict[str, Any]:
     """Write the tables of a vocabulary and its additions as one. `chain` has folders and descriptions, oldest first."""
-    merged = merge_lookup_tables([_tables(*link) for link in chain], folder / LOOKUP_FILE)
-    return {**chain[-1][1], **description_of(merged)}
+    merged = merge_lookup_tables([_tables(*link) for link in chain], folder / LOOKUP_FILE, _expired(chain))
+    kept = {key: value for key, value in chain[-1][1].items() if key != NUM_EXPIRED}
+    return {**kept, **description_of(merged)}
+
+
+def write_lookup_expired(folder: Path, expired: NDArray[np.int64]) -> dict[str, Any]:
+    """Write the ids of a vocabulary that lost their values, if any, and return what `open_lookup` needs to know."""
+    if not len(expired):
+        return {}
+    np.save(folder / EXPIRED_FILE, expired)
+    return {NUM_EXPIRED: len(expired)}
+
+
+def _expired(chain: Sequence[tuple[Path, dict[str, Any]]]) -> NDArray[np.int64]:
+    files = [np.load(folder / EXPIRED_FILE) for folder, description in chain if description.get(NUM_EXPIRED)]
+    return np.unique(np.concatenate([NO_IDS, *files]))
 
 
 def open_lookup(chain: Sequence[tuple[Path, dict[str, Any]]], schema: Schema) -> RowEncoder:
@@ -210,7 +260,7 @@ def open_lookup(chain: Sequence[tuple[Path, dict[str, Any]]], schema: Schema) ->
     lookup, *additions = [_tables(*link) for link in chain]
     names = schema.options.keys() & {field.name for field in dataclasses.fields(EncodingOptions)}
     options = from_dict({name: schema.options[name] for name in names}, EncodingOptions)
-    return RowEncoder(schema.numeric, lookup, schema.ids_dtype, options.without_label(), additions)
+    return RowEncoder(schema.numeric, lookup, schema.ids_dtype, options.without_label(), additions, _expired(chain))
 
 
 def _tables(folder: Path, description: dict[str, Any]) -> LookupTables:

@@ -175,7 +175,8 @@ def new_values(
     """Return the frequent values of a vocabulary that are not known yet, in the order of their new ids.
 
     `num_known` values have ids, and `is_known` returns which of some do. `field_max_size` limits both together. The
-    missing value is known. Counts are those of the statistics and the `earlier` ones, which note all unknown values.
+    missing value is known. Counts are those of the statistics and the `earlier` ones, which note all unknown values
+    and are to add those that get no id.
     """
     if options.is_hashed(column.name):
         nothing = np.empty(0, np.int64)
@@ -190,6 +191,8 @@ def new_values(
             bare = packed >> COUNT_BITS
             totals = earlier.note(column.place, bare.astype(np.int64), (packed & COUNT_MASK).astype(np.int64))
             packed = (bare << COUNT_BITS | totals.astype(np.uint64))[totals >= min_count]
+            if room is None or len(packed) <= room:
+                earlier.leave_out(totals >= min_count)
         values, counts, _ = order_values(packed, 0, room)
         kept = values != MISSING
         return values[kept], counts[kept], None
@@ -198,6 +201,8 @@ def new_values(
     if earlier is not None:
         totals = earlier.note(column.place, counted.texts, counted.counts)
         counted = dataclasses.replace(counted, counts=totals).take(np.flatnonzero(totals >= min_count))
+        if room is None or len(counted.counts) <= room:
+            earlier.leave_out(totals >= min_count)
     values, counts, texts = order_strings(counted, 0, room)
     assert texts is not None
     there = np.flatnonzero(values != MISSING)

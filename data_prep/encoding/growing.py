@@ -1,19 +1,23 @@
 """A vocabulary in use that takes the new values of a log's parts, which get ids as `prepare --extend` gives them.
 
-What is there is not written again: each part's values are a file beside those before, and schema.json names them all.
-So the schema of any earlier moment is the same one with fewer ids (`Schema.with_ids`).
+What is there is not written again: each part's values are a file beside those before, as are the ids of values that
+expire, and schema.json names them all. So the schema of any earlier moment is the same one with fewer of both
+(`Schema.at`). Only `GrowingVocabulary.renumbered` writes all that is left anew, in another folder, where ids are given
+again.
 """
 
 from __future__ import annotations
 
+import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from common.files import make_folder, sync_folder
 from data_prep.encoding.encoder import RowEncoder
@@ -27,7 +31,17 @@ from data_prep.kernels.parsed import ParsedRows
 from data_prep.kernels.strings import Strings
 from data_prep.options.columns import CategoricalColumn
 from data_prep.prepared.data_files import data_file, write_schema
-from data_prep.prepared.schema import SCHEMA_FILE, Schema, added_file_name, read_schema
+from data_prep.prepared.expired import NUMBERING_FILE, numbering_of_rows, read_expired, with_expired, write_array
+from data_prep.prepared.schema import (
+    FIRST_VOCABULARY,
+    NO_ID,
+    SCHEMA_FILE,
+    VOCABULARY_FILE,
+    CategoricalField,
+    Schema,
+    added_file_name,
+    read_schema,
+)
 from data_prep.statistics.sketch import ValueSketch
 from data_prep.statistics.statistics import LogStatistics
 from data_prep.statistics.value_counts import count_numbers, count_texts
@@ -35,21 +49,22 @@ from data_prep.statistics.value_counts import count_numbers, count_texts
 _ANY_BYTES = 1 << 62  # the counts of a part stay in memory
 
 
-def open_to_grow(prepared: Path, folder: Path, vocabulary_size: int | None) -> Schema:
+def open_to_grow(prepared: Path, folder: Path, moment: Mapping[str, Any] | None) -> Schema:
     """Make `folder` a prepared folder whose vocabulary can grow, and return its schema.
 
-    Its other files are links to those of `prepared`. With a `vocabulary_size` it may have grown before: what was added
-    after so many ids is forgotten. None begins with the vocabulary of `prepared`.
+    Its other files are links to those of `prepared`. At a `moment` (see `Schema.at`) it may have grown before: what was
+    added or expired after it is forgotten. None begins with the vocabulary of `prepared`.
     """
     schema = read_schema(prepared)
     if folder.resolve() != prepared.resolve():
         make_folder(folder)
         for file in schema.all_files():
-            _link(prepared / file.name, folder / file.name)
-        if vocabulary_size is None or not (folder / SCHEMA_FILE).exists():
+            if (link := folder / file.name).is_symlink() or not link.exists():  # else it is of a vocabulary of its own
+                _link(prepared / file.name, link)
+        if moment is None or not (folder / SCHEMA_FILE).exists():
             write_schema(schema, folder)
     schema = read_schema(folder)
-    kept = schema if vocabulary_size is None else schema.with_ids(vocabulary_size)
+    kept = schema if moment is None else schema.at(moment)
     if kept != schema:
         write_schema(kept, folder)  # before a file that it named is written again
     return kept
@@ -64,12 +79,13 @@ class GrowingVocabulary:
         self.num_pending = 0  # values of the last part that have no id yet, if they are counted over all parts
         self.schema, self._options, _ = open_vocabulary(folder)
         self.encoder: RowEncoder = open_encoder(folder, with_labels=True)
+        self.expired = read_expired(folder, self.schema)  # ids without a value
 
     @property
     def num_in_use(self) -> int:
         """Number of ids that stand for a value."""
         of_owners = {self.schema.vocabulary_of(field.name): field.num_values for field in self.schema.categorical}
-        return sum(of_owners.values())
+        return sum(of_owners.values()) - self.schema.num_expired
 
     def counts(self) -> dict[str, Any]:
         """Return the arrays of the counts of values without ids, {} if each part counts alone."""
@@ -157,11 +173,82 @@ class GrowingVocabulary:
         fields = []
         for column in options.vocabularies:
             of_field, is_known = known[column.name], partial(self._is_known, column.place)
-            new = new_values(counted, options, column, of_field.num_values - 1, is_known, self._earlier)
+            num_known = of_field.num_values - 1 - self._num_expired_of(of_field)
+            new = new_values(counted, options, column, num_known, is_known, self._earlier)
             id_ranges = ((next_id, next_id + len(new[0])),) if len(new[0]) else ()
             fields.append((column, FieldVocabulary(column.name, of_field.oov_ids, id_ranges, *new)))
             next_id += len(new[0])
         return fields
+
+    def can_expire(self) -> NDArray[np.bool_]:
+        """Return which ids [V] have a value that may lose its id: no missing cell, and no text for true or false."""
+        can = np.zeros(self.schema.vocabulary_size, np.bool_)
+        for field in self.schema.categorical:
+            for first, end in field.id_ranges:
+                can[first:end] = True
+        for column in self._options.vocabularies:
+            can[self.encoder.missing_id(column.is_text, column.place)] = False
+        can[self.encoder.ids_for_booleans()] = False
+        can[self.expired] = False
+        return can
+
+    def ranks(self) -> NDArray[np.int64]:
+        """Return the place of each id [V] among those that its field got with it, the most frequent values first."""
+        ranks = np.zeros(self.schema.vocabulary_size, np.int64)
+        for field in self.schema.categorical:
+            for first, end in field.id_ranges:
+                ranks[first:end] = np.arange(end - first)
+        return ranks
+
+    def expire(self, ids: NDArray[np.int64]) -> None:
+        """Let these ids [n], ascending, lose their values, which are new ones when they come again. It is on disk."""
+        self.schema = with_expired(self.folder, self.schema, ids)
+        write_schema(self.schema, self.folder)
+        self.encoder, self.expired = self.encoder.without(ids), np.union1d(self.expired, ids)
+
+    def renumbered(self, folder: Path) -> NDArray[np.int64]:
+        """Write what is left of the vocabulary into a new `folder`, with the ids that a preparation would give it.
+
+        They begin anew after those out of vocabulary: by field, each in its order here. The folder is as one of
+        `open_to_grow`. Return the new id of each id [V], NO_ID for those without a value.
+        """
+        shutil.rmtree(folder, ignore_errors=True)
+        make_folder(folder)
+        schema, (_, _, base) = self.schema, open_vocabulary(self.folder, self.schema)
+        first = min(start for field in schema.categorical for start, _ in field.id_ranges)
+        new_ids, next_id = np.full(schema.vocabulary_size, NO_ID, np.int64), first
+        new_ids[:first] = np.arange(first)
+        writer, ranges = VocabularyWriter(folder / VOCABULARY_FILE, self._options.categorical_columns), {}
+        for field in base.live_fields():
+            ranges[field.name] = ((next_id, next_id + len(field.values)),)
+            new_ids[field.value_ids] = np.arange(*ranges[field.name][0])
+            next_id += len(field.values)
+            writer.add(replace(field, id_ranges=ranges[field.name], own_ids=None))
+        writer.finish()
+        sync_folder(folder / VOCABULARY_FILE)
+        of_rows = numbering_of_rows(self.folder, schema)
+        of_rows = np.arange(schema.vocabulary_size + 1) if of_rows is None else of_rows
+        write_array(folder / NUMBERING_FILE, new_ids[of_rows[:-1]])
+        own = {*schema.vocabulary_files, NUMBERING_FILE, *(file.name for file in schema.expired_files)}
+        others = tuple(file for file in schema.other_files if file.name not in own)
+        for file in (*others, *(file for split in schema.splits.values() for file in split.files)):
+            _link(self.folder / file.name, folder / file.name)
+        first_file = next(file for file in schema.other_files if file.name == VOCABULARY_FILE)
+        renumbered = replace(
+            schema,
+            categorical=tuple(
+                replace(field, id_ranges=ranges[schema.vocabulary_of(field.name)]) for field in schema.categorical
+            ),
+            vocabulary_size=next_id,
+            other_files=(*others, *(data_file(folder, name) for name in (VOCABULARY_FILE, NUMBERING_FILE))),
+            source={FIRST_VOCABULARY: first_file.checksum, **schema.source},
+        )
+        write_schema(renumbered, folder)
+        return new_ids
+
+    def _num_expired_of(self, field: CategoricalField) -> int:
+        ends = np.searchsorted(self.expired, np.array(field.id_ranges).reshape(-1, 2))
+        return int((ends[:, 1] - ends[:, 0]).sum())
 
     def _is_known(self, place: int, values: np.ndarray | Strings) -> np.ndarray:
         return self.encoder.knows(values, place)

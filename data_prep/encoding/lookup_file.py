@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.execution.pieces import storable
-from data_prep.kernels.numpy_kernels import FieldLookup, StringLookup
+from data_prep.kernels.numpy_kernels import ID_MASK, FieldLookup, StringLookup
 from data_prep.kernels.strings import Strings, concatenate_strings, group_equal
 
 LOOKUP_FILE = "lookup.bin"
+NO_IDS = np.zeros(0, np.int64)
 _ALIGNMENT = 8  # of each array in the file
 
 
@@ -72,8 +73,11 @@ class LookupTables:
 storable(LookupTables, TableLayout)
 
 
-def merge_lookup_tables(chain: Sequence[LookupTables], path: Path) -> LookupTables:
-    """Write one table a column for all the values that the tables in `chain` have, the oldest first."""
+def merge_lookup_tables(chain: Sequence[LookupTables], path: Path, expired: NDArray[np.int64] = NO_IDS) -> LookupTables:
+    """Write one table a column for all the values that the tables in `chain` have, the oldest first.
+
+    The ids `expired` are left out. A value has one id that is not among them.
+    """
 
     def merged() -> Iterator[FieldLookup | StringLookup]:
         of_numbers, of_texts = (
@@ -85,14 +89,31 @@ def merge_lookup_tables(chain: Sequence[LookupTables], path: Path) -> LookupTabl
                 first = tables[0]
                 keys, ids = (np.concatenate([getattr(table, name) for table in tables]) for name in ("keys", "ids"))
                 texts = concatenate_strings([table.texts for table in tables])
+                if len(expired):
+                    kept = np.flatnonzero(~np.isin(ids, expired))
+                    keys, ids, texts = keys[kept], ids[kept], texts.take(kept).compact()
                 yield text_lookup(keys, ids, texts, first.missing_id, first.first_oov_id, first.num_oov_ids)
             else:
                 base, *later = of_numbers.pop(0)
                 added = [table.words + np.uint64(table.base_id - base.base_id) for table in later]
                 words = np.concatenate([base.words, *added])
+                if len(expired):
+                    ids = (words & ID_MASK).astype(np.int64) + base.base_id
+                    words = words[~np.isin(ids, expired)]
                 yield number_lookup(words, base.base_id, base.missing_id, base.first_oov_id, base.num_oov_ids)
 
     return write_tables(merged(), path)
+
+
+def without_values(
+    tables: tuple[list[FieldLookup], list[StringLookup]],
+) -> tuple[list[FieldLookup], list[StringLookup]]:
+    """Return tables that find no value, of numbers and of texts, by which each has the id of its values out of it."""
+    of_numbers, of_texts = tables
+    none = np.zeros(0, np.uint64)
+    numbers = [number_lookup(none.copy(), t.base_id, t.missing_id, t.first_oov_id, t.num_oov_ids) for t in of_numbers]
+    texts = [text_lookup(none, NO_IDS, Strings.of([]), t.missing_id, t.first_oov_id, t.num_oov_ids) for t in of_texts]
+    return numbers, texts
 
 
 def write_tables(tables: Iterable[FieldLookup | StringLookup], path: Path) -> LookupTables:

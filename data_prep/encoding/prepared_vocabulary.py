@@ -16,34 +16,31 @@ from data_prep.encoding.vocabulary import (
     added_values,
     checksum_of_values,
     with_missing,
+    without,
     write_lookup_tables,
 )
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import SCHEMA_FILE, CategoricalField, Schema, read_schema
 
 
-def open_encoder(prepared: Path, with_labels: bool = False, vocabulary_size: int | None = None) -> RowEncoder:
+def open_encoder(prepared: Path, with_labels: bool = False, schema: Schema | None = None) -> RowEncoder:
     """Return an encoder with the vocabulary and the numeric transforms of a prepared folder, for use in this process.
 
-    Its rows are to be scored, and need no label, or `with_labels` they are read as the folder's were. With a
-    `vocabulary_size` the values that were added in place after so many ids are unknown.
+    Its rows are to be scored, and need no label, or `with_labels` they are read as the folder's were. `schema` is one
+    that the folder had (`Schema.at`), by default the newest.
     Raises FileNotFoundError if the folder is not a prepared one, ValueError if its schema.json is not readable.
     """
-    schema, _, base = open_vocabulary(prepared, vocabulary_size)
+    schema, _, base = open_vocabulary(prepared, schema)
     encoding = base.encoding if with_labels else base.encoding.without_label()
     with tempfile.TemporaryDirectory(prefix="vocabulary-") as folder:
-        lookup = write_lookup_tables(base.fields(), Path(folder) / LOOKUP_FILE)
+        lookup = write_lookup_tables(base.live_fields(), Path(folder) / LOOKUP_FILE)
         _ = lookup.opened  # before the file is deleted
     return RowEncoder(schema.numeric, lookup, schema.ids_dtype, encoding)
 
 
-def open_vocabulary(
-    prepared: Path, vocabulary_size: int | None = None
-) -> tuple[Schema, PrepareOptions, BaseVocabulary]:
+def open_vocabulary(prepared: Path, schema: Schema | None = None) -> tuple[Schema, PrepareOptions, BaseVocabulary]:
     """Return the schema, the options and the vocabulary of a prepared folder. See `open_encoder`."""
-    schema = read_schema(prepared)
-    if vocabulary_size is not None:
-        schema = schema.with_ids(vocabulary_size)
+    schema = schema or read_schema(prepared)
     options = settings.merge(PrepareOptions(), schema.options, where=str(prepared / SCHEMA_FILE))
     return schema, options, read_base_vocabulary(prepared, options, schema=schema)
 
@@ -69,7 +66,7 @@ def write_lookup(
                 of_known += checksum_of_values(field, num_ranges := len(known[i].id_ranges))
                 if field.id_ranges[:num_ranges] != known[i].id_ranges:
                     raise ValueError(another)
-            yield added_values(field, known[i]) if known else field
+            yield without(added_values(field, known[i]) if known else field, base.expired)
 
     lookup = write_lookup_tables(fields(), folder / LOOKUP_FILE)
     if known and _digits(of_known) != values:
@@ -91,7 +88,7 @@ def write_additions(base: BaseVocabulary, folder: Path, known: RowEncoder, num_i
         for field, column in zip(base.fields(num_ids), columns, strict=True):
             of_all += checksum_of_values(field)
             num_added += len(field.values)
-            yield with_missing(field, known.missing_id(column.is_text, column.place))
+            yield without(with_missing(field, known.missing_id(column.is_text, column.place)), base.expired)
 
     lookup = write_lookup_tables(fields(), folder / LOOKUP_FILE)
     if num_ids + num_added != base.schema.vocabulary_size:

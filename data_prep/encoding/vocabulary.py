@@ -10,7 +10,7 @@ Letters: K values of a field.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -38,14 +38,28 @@ class FieldVocabulary:
     ]  # [K] as ParsedRows.number_columns has them, or MISSING; of a text field, indices of `texts`
     counts: NDArray[np.int64]  # [K]
     texts: Strings | None = None  # [K] of a text field
+    own_ids: NDArray[np.int64] | None = None  # [K] if some ids of `id_ranges` have lost their values
 
     @property
     def value_ids(self) -> NDArray[np.int64]:
-        return np.concatenate([np.arange(first, end) for first, end in self.id_ranges])
+        if self.own_ids is not None:
+            return self.own_ids
+        return np.concatenate([np.zeros(0, np.int64), *(np.arange(first, end) for first, end in self.id_ranges)])
 
     @property
     def ids(self) -> CategoricalField:
         return CategoricalField(self.name, self.oov_ids, self.id_ranges)
+
+
+def without(field: FieldVocabulary, expired: NDArray[np.int64]) -> FieldVocabulary:
+    """Return a field without the values of these ids."""
+    kept = np.flatnonzero(~np.isin(field.value_ids, expired))
+    if len(kept) == len(field.values):
+        return field
+    values, texts = field.values[kept], field.texts
+    if texts is not None:
+        values, texts = np.where(values == MISSING, MISSING, np.arange(len(kept))), texts.take(kept).compact()
+    return replace(field, values=values, counts=field.counts[kept], texts=texts, own_ids=field.value_ids[kept])
 
 
 def added_values(field: FieldVocabulary, known: CategoricalField) -> FieldVocabulary:
@@ -66,8 +80,9 @@ def with_missing(field: FieldVocabulary, missing_id: int) -> FieldVocabulary:
     if texts is not None:
         texts = concatenate_strings([Strings.of([b""]), texts])
         values = np.concatenate([[MISSING], 1 + field.values])
-    ranges = ((missing_id, missing_id + 1), *field.id_ranges)
-    return FieldVocabulary(field.name, field.oov_ids, ranges, values, np.concatenate([[0], field.counts]), texts)
+    ranges, counts = ((missing_id, missing_id + 1), *field.id_ranges), np.concatenate([[0], field.counts])
+    own_ids = None if field.own_ids is None else np.concatenate([[missing_id], field.own_ids])
+    return FieldVocabulary(field.name, field.oov_ids, ranges, values, counts, texts, own_ids)
 
 
 def checksum_of_values(field: FieldVocabulary, num_ranges: int | None = None) -> int:

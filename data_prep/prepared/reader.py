@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from data_prep.prepared.data_files import block_checksum, damaged_files
 from data_prep.prepared.examples import KEY_PREFIX, Examples
+from data_prep.prepared.expired import numbering_of_rows
 from data_prep.prepared.schema import ADVICE, Schema
 
 _COLUMNS = {"blocks": ["ids", "numeric", "label"], "zoo": ["feat_ids", "feat_vals", "label"]}
@@ -30,6 +31,7 @@ def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int]
     paths = [folder / file.name for file in schema.splits[split].files]
     beside, checksums = columns_beside(bool(schema.weight), schema.keys), schema.block_checksums(split)
     samples = read_samples(paths, schema.layout, numbers, beside)
+    numbering = numbering_of_rows(folder, schema)
     for number in numbers:
         try:
             sample = next(samples, ())
@@ -38,7 +40,8 @@ def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int]
         if not sample or block_checksum(sample) != checksums[number]:
             raise ValueError(_damaged(folder, schema, split, f"block {number} is not the one that was written"))
         ids, values, labels, *others = sample
-        yield _with_columns_beside(_block(schema, ids, values, labels), beside, others)
+        rows = _with_columns_beside(_block(schema, ids, values, labels), beside, others)
+        yield rows if numbering is None else dataclasses.replace(rows, ids=numbering[rows.ids])
 
 
 def _reason(error: RuntimeError) -> str:

@@ -24,7 +24,7 @@ a block.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
@@ -43,6 +43,8 @@ SCHEMA_FILE = "schema.json"
 VOCABULARY, PARQUET = "vocabulary", ".parquet"  # as each of its files begins and ends
 VOCABULARY_FILE = VOCABULARY + PARQUET
 ADDED_PREFIX = f"{VOCABULARY}-"  # of the files beside it, with values that were added in place
+FIRST_VOCABULARY = "first_vocabulary"  # key of `source`: checksum of the one whose values were given other ids since
+EXPIRED_PREFIX, NUMPY = "expired-", ".npy"  # of the files with ids that lost their values, as each begins and ends
 FORMAT_VERSION = 4
 CHECKSUM = "checksum"  # key of schema.json: that of all else in it
 BLOCK_CHECKSUM = 8  # hex digits
@@ -129,6 +131,11 @@ def first_added_id(name: str) -> int:
     return int(name[len(ADDED_PREFIX) : -len(PARQUET)]) if name.startswith(ADDED_PREFIX) else 0
 
 
+def expired_file_name(num_before: int) -> str:
+    """Return the name of the file with ids that lost their values after so many others had."""
+    return f"{EXPIRED_PREFIX}{num_before:012d}{NUMPY}"
+
+
 @dataclass(frozen=True)
 class Schema:
     """Content of schema.json."""
@@ -182,8 +189,29 @@ class Schema:
         """The files of the vocabulary by rising ids: VOCABULARY_FILE, then those of values that were added in place."""
         return [VOCABULARY_FILE, *sorted(file.name for file in self.other_files if first_added_id(file.name))]
 
-    def with_ids(self, vocabulary_size: int) -> Schema:
-        """Return the schema as it was with so many ids, before more values were added in place."""
+    @property
+    def expired_files(self) -> list[DataFile]:
+        """The files with ids that lost their values, oldest first. `rows` are their ids."""
+        return [file for file in self.other_files if file.name.startswith(EXPIRED_PREFIX)]
+
+    @property
+    def num_expired(self) -> int:
+        """Number of ids that lost their values since the vocabulary was written as a whole."""
+        return sum(file.rows for file in self.expired_files)
+
+    def at(self, moment: Mapping[str, Any]) -> Schema:
+        """Return the schema as it was at the `data` of a checkpoint, before values were added or expired in place."""
+        return self.with_ids(moment["vocabulary_size"], moment.get("expired", 0))
+
+    def with_ids(self, vocabulary_size: int, num_expired: int | None = None) -> Schema:
+        """Return the schema as it was with so many ids, before more values were added in place.
+
+        With `num_expired` so many ids had lost their values.
+        """
+        if num_expired is not None and self.num_expired > num_expired:
+            undone = {file.name for file in self.expired_files if file.name >= expired_file_name(num_expired)}
+            kept = tuple(file for file in self.other_files if file.name not in undone)
+            return replace(self, other_files=kept).with_ids(vocabulary_size)
         later = [first for file in self.other_files if (first := first_added_id(file.name)) >= vocabulary_size > 0]
         if not later:
             return self

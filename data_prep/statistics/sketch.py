@@ -36,6 +36,7 @@ class ValueSketch:
         self._halves = np.zeros((_HALVES, DEPTH, num_bytes // (_HALVES * DEPTH * 4)), np.uint32)
         self._num_counted = np.zeros(_HALVES, np.int64)
         self._noted: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        self._num_noted = 0
 
     def state(self) -> dict[str, Any]:
         """Return the arrays that `load_state` takes, without what is only noted."""
@@ -55,16 +56,23 @@ class ValueSketch:
         keys = values.keys() if isinstance(values, Strings) else values.astype(np.uint64)
         cells = self._cells(mix64(keys + np.array([place + 1], np.uint64) * GOLDEN))
         self._noted.append((cells, counts))
+        self._num_noted += len(counts)
         return counts + sum(_counts(half, cells) for half in self._halves)
 
     @property
     def num_noted(self) -> int:
         """Number of values that were noted since `add`."""
-        return sum(len(counts) for _, counts in self._noted)
+        return self._num_noted
+
+    def leave_out(self, chosen: NDArray[np.bool_]) -> None:
+        """Let `add` leave out the `chosen` [n] of what was noted last, as these values need not be counted any more."""
+        cells, counts = self._noted[-1]
+        self._noted[-1] = cells[:, ~chosen], counts[~chosen]
 
     def forget(self) -> None:
         """Forget what was noted since `add`."""
         self._noted.clear()
+        self._num_noted = 0
 
     def add(self) -> None:
         """Add what was noted."""

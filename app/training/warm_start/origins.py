@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from data_prep.prepared.expired import read_expired
 from data_prep.prepared.schema import CategoricalField, Schema
 
 log = logging.getLogger(__name__)
@@ -101,7 +102,7 @@ def _same_values(old: pa.Table, new: pa.Table) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _values(folder: Path, of: Schema, field: str) -> pa.Table:
-    """Return `value` and `id` of one field."""
+    """Return `value` and `id` of one field, without values that have lost their ids."""
     schema = pa.schema([("value", pa.string()), ("id", pa.int64())])
     parts = [schema.empty_table()]
     for name in of.vocabulary_files:
@@ -113,4 +114,5 @@ def _values(folder: Path, of: Schema, field: str) -> pa.Table:
                 group = file.read_row_group(number, columns=["field", "value", "id"])
                 of_field = group.filter(pc.equal(group["field"].cast(pa.string()), field))
                 parts.append(of_field.select(["value", "id"]).cast(schema))
-    return pa.concat_tables(parts)
+    values, expired = pa.concat_tables(parts), read_expired(folder, of)
+    return values.filter(~np.isin(values["id"].to_numpy(), expired)) if len(expired) else values

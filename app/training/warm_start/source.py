@@ -167,7 +167,7 @@ def _has_same_ids(manifest: Manifest, schema: Schema) -> bool:
     """Return True if the rows of the source have the ids of the same values here."""
     source_ids, ids = (
         {
-            "vocabulary": (data["vocabulary"], data["vocabulary_size"]),
+            "vocabulary": (data["vocabulary"], data["vocabulary_size"], data.get("expired")),
             "fields": {name: (field["oov_ids"], field["is_text"]) for name, field in data["fields"].items()},
             "looked up": [] if manifest.config["model"]["fold_numeric"] else list(data["numeric"]),
         }
@@ -208,7 +208,7 @@ def _open_dataset(manifest: Manifest, config: Config) -> tuple[Path, Schema]:
     """Return the prepared folder that the source was trained on, and its schema. Raise ValueError for another one."""
     old_folder = Path(config.train.init_dataset or manifest.dataset)
     try:
-        old = read_schema(old_folder).with_ids(manifest.data["vocabulary_size"])
+        old = read_schema(old_folder).at(manifest.data)
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"{error}: rows are mapped by that folder's vocabulary; give its new path with train.init_dataset=DIR"

@@ -349,7 +349,7 @@ def damage_array_file(path):
 
 def make_newer(path):
     text = (path / "manifest.json").read_text()
-    (path / "manifest.json").write_text(text.replace('"format_version": 4', '"format_version": 5'))
+    (path / "manifest.json").write_text(text.replace('"format_version": 4', '"format_version": 6'))
 
 
 def make_foreign(path):
@@ -361,7 +361,7 @@ def make_foreign(path):
 UNUSABLE = [
     (damage_manifest, r"manifest\.json is damaged: checksum xxh3:\w+, expected xxh3:\w+"),
     (damage_array_file, r"dense\.safetensors has 5 bytes, expected \d+"),
-    (make_newer, "has format version 5, this program reads 4;"),
+    (make_newer, "has format version 6, this program reads 4 to 5;"),
     (make_foreign, "step-00000010 is of another run: model.embedding_dim was 99, is 8"),
 ]
 

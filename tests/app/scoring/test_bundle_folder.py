@@ -156,7 +156,7 @@ def test_a_file_that_is_missing_is_refused_at_open(copied):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format_version": 2}, "format version 2, this program reads 3; score with .*code.*or export again"),
+        ({"format_version": 2}, "format version 2, this program reads 3 to 4; score with .*code.*or export again"),
         ({"format": "other"}, "is of 'other'"),
     ],
 )

@@ -201,7 +201,7 @@ def test_an_earlier_moment_is_the_same_schema_with_fewer_ids(tmp_path):
         assert schemas[-1].with_ids(schema.vocabulary_size) == schema
         assert schema.with_ids(schemas[-1].vocabulary_size) == schema
     lines = Chunk(0, texts[1].count(b"\n"), texts[1])
-    early = open_encoder(tmp_path / "grown", True, schemas[0].vocabulary_size).encode(lines)[1].ids
+    early = open_encoder(tmp_path / "grown", True, schemas[0]).encode(lines)[1].ids
     np.testing.assert_array_equal(early, open_encoder(tmp_path / "day-0", True).encode(lines)[1].ids)
 
 
@@ -210,7 +210,7 @@ def test_what_was_added_after_a_moment_is_forgotten_and_added_again_with_the_sam
     grown = tmp_path / "grown"
     expected = {path.name: checksum(path) for path in grown.iterdir()}
     for start in (0, 1):
-        open_to_grow(grown, grown, schemas[start].vocabulary_size)
+        open_to_grow(grown, grown, {"vocabulary_size": schemas[start].vocabulary_size})
         growing = GrowingVocabulary(grown)
         assert growing.schema == schemas[start]
         for text in texts[start:]:
@@ -222,7 +222,7 @@ def test_a_grown_folder_is_a_base_for_a_preparation_and_its_data_may_move(tmp_pa
     schemas, texts = grown_twice(tmp_path)
     grown, moved = tmp_path / "grown", tmp_path / "moved"
     shutil.move(tmp_path / "day-0", moved)
-    open_to_grow(moved, grown, schemas[2].vocabulary_size)
+    open_to_grow(moved, grown, {"vocabulary_size": schemas[2].vocabulary_size})
     assert read_schema(grown) == schemas[2]
     assert list(damaged_files(grown, schemas[2])) == []
     (tmp_path / "next").write_bytes(texts[1])

@@ -1,0 +1,70 @@
+"""Ids that lost their values in place, and the ids that stored rows have since ids were given anew.
+
+Letters: V ids, n rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.files import sync_folder
+from data_prep.prepared.data_files import data_file
+from data_prep.prepared.schema import NO_ID, NUMPY, Schema, expired_file_name
+
+NUMBERING_FILE = f"numbering{NUMPY}"  # [V of the rows] the id that each id in the files of rows is now
+NOTHING = np.zeros(0, np.int64)
+
+
+def read_expired(folder: Path, schema: Schema) -> NDArray[np.int64]:
+    """Return the ids [n], ascending, that lost their values since the vocabulary was written as a whole."""
+    return np.sort(np.concatenate([NOTHING, *(np.load(folder / file.name) for file in schema.expired_files)]))
+
+
+def with_expired(folder: Path, schema: Schema, ids: NDArray[np.int64]) -> Schema:
+    """Write ids that lose their values now, ascending, and return the schema that names them."""
+    name = expired_file_name(schema.num_expired)
+    write_array(folder / name, ids)
+    return replace(schema, other_files=(*schema.other_files, data_file(folder, name, rows=len(ids))))
+
+
+def write_array(path: Path, array: NDArray[np.int64]) -> None:
+    """Write a .npy file that is whole or not there, whatever ends the process."""
+    beside = path.with_name(f".{path.name}.partial")
+    with beside.open("wb") as file:
+        np.save(file, array)
+    sync_folder(beside)
+    beside.replace(path)
+    sync_folder(path.parent)
+
+
+def out_of_vocabulary(schema: Schema, expired: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return what each id [V + 1] is now: itself, or the first out-of-vocabulary id of its field if it is `expired`.
+
+    The last one is NO_ID, for the index NO_ID.
+    """
+    ids = np.append(np.arange(schema.vocabulary_size), NO_ID)
+    is_expired = np.zeros(schema.vocabulary_size, np.bool_)
+    is_expired[expired[expired < schema.vocabulary_size]] = True
+    for field in schema.categorical if len(expired) else ():
+        for first, end in field.id_ranges:
+            ids[first:end][is_expired[first:end]] = field.oov_ids[0]
+    return ids
+
+
+def numbering_of_rows(folder: Path, schema: Schema) -> NDArray[np.signedinteger] | None:
+    """Return the id that each id in the folder's files of rows is now, NO_ID last, or None if that is itself.
+
+    Of an id without a value it is the first one out of vocabulary, whichever its value has.
+    """
+    expired = read_expired(folder, schema)
+    is_renumbered = any(file.name == NUMBERING_FILE for file in schema.other_files)
+    if not is_renumbered and not len(expired):
+        return None
+    numbering = out_of_vocabulary(schema, expired)
+    if is_renumbered:
+        numbering = numbering[np.append(np.load(folder / NUMBERING_FILE), NO_ID)]
+    return numbering.astype(schema.ids_dtype)
