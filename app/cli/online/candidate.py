@@ -42,9 +42,21 @@ class Samples:
         weights = np.ones(len(chosen), np.float32) if chosen.weights is None else chosen.weights
         arrays = {"ids": chosen.ids, "numeric": chosen.numeric, "labels": chosen.labels, "weights": weights}
         write_arrays(self._folder / name, **arrays)
-        for old in sorted(self._folder.glob("step-*.npz"))[: -(keep + LAST_PARTS) if keep else 0]:
-            old.unlink()
+        of_parts = sorted(self._folder.glob("step-????????.npz"))  # others are renumbered ones
+        oldest = of_parts[-(keep + LAST_PARTS) :][0].stem if keep else ""
+        for path in self._folder.glob("step-*.npz"):
+            if path.stem[: len(oldest)] < oldest:
+                path.unlink()
         return name
+
+    def renumber(self, names: Sequence[str], new_ids: np.ndarray, step: int) -> list[str]:
+        """Write these files anew with the ids `new_ids[i]` in place of i after a step, and return their names."""
+        renumbered = []
+        for path in (self._folder / name for name in names if (self._folder / name).is_file()):
+            arrays = dict(np.load(path))
+            renumbered.append(f"{path.stem[: len(step_name(0))]}-{step:08d}.npz")
+            write_arrays(self._folder / renumbered[-1], **arrays | {"ids": new_ids[arrays["ids"]]})
+        return renumbered
 
     def read(self, names: Sequence[str]) -> Examples:
         """Return the rows of these files, without those that are gone."""
@@ -83,6 +95,9 @@ def served_logits(served: Predictor, rows: Examples, schema: Schema) -> np.ndarr
     ours, theirs = ([(f.name, f.oov_ids, f.max_length) for f in each.categorical] for each in (schema, served.schema))
     if ours != theirs or served.schema.numeric != schema.numeric:
         return None
+    fields = zip(served.schema.categorical, schema.categorical, strict=True)
+    if any(there != here for old, new in fields for there, here in zip(old.id_ranges, new.id_ranges, strict=False)):
+        return None  # its ids are those of other values
     of_positions = np.repeat([oov[0] for _, oov, _ in ours], [length for _, _, length in ours])
     ids = np.where(rows.ids >= served.schema.vocabulary_size, of_positions, rows.ids).astype(rows.ids.dtype)
     return served.logits_of_ids(ids, rows.numeric)

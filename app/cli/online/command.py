@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from app.checkpoint.retention import whole_checkpoints
 from app.cli.online.candidate import MOST_WORSE
+from app.cli.online.expiry import IN_ROWS, IN_SECONDS, ExpiryOptions
 from app.cli.online.log_parts import Bounds
 from app.cli.online.online_settings import ADMISSION_MIB, KEPT, is_begun, online_config
 from app.cli.online.state import release, status_of
@@ -87,6 +88,22 @@ def add_parser(commands: Any) -> None:
         metavar="N",
         help="count values that have no id yet over all parts, in so much memory (%(default)s; 0: in each part alone)",
     )
+    parser.add_argument(
+        "--expire-after",
+        type=_age,
+        default=(0.0, IN_ROWS),
+        metavar="AGE",
+        help="let a value lose its id when its row was not touched for so many rows (5000000) or so much time by the "
+        "times of the parts' files (12h, 30d); when it comes again it is a new one (0: never)",
+    )
+    parser.add_argument(
+        "--most-ids",
+        type=int,
+        default=0,
+        metavar="N",
+        help="let so many values have ids at most after a part: those untouched for longest lose theirs (%(default)s: "
+        "no bound)",
+    )
     parser.add_argument("--frozen", type=Path, metavar="BUNDLE", help="score each part by this bundle, to compare")
     parser.add_argument(
         "settings", nargs="*", default=(), metavar="section.key=value", help="settings (docs/configuration.md)"
@@ -114,7 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
     for name, least in (("change", 1), ("miscalibration", 1), ("missing", 0), ("unknown", 0), ("worse", 0)):
         if not (found := getattr(arguments, f"most_{name}")) > least:
             raise ValueError(f"--most-{name} must be above {least}, found {found:g}")
-    for name in ("keep", "admission_mib"):
+    for name in ("keep", "admission_mib", "most_ids"):
         if (found := getattr(arguments, name)) < 0:
             raise ValueError(f"--{name.replace('_', '-')} must be 0 or more, found {found}")
     config, dataset = _resumed(arguments, work) if is_begun(work) else _new(arguments)
@@ -157,6 +174,7 @@ def _trainer(arguments: argparse.Namespace, context: RunContext, backend: str) -
 
     words = arguments
     given = {bound: getattr(words, f"most_{bound}") for bound in BOUNDS}
+    after, ages_in = words.expire_after
     bounds = Bounds(context.config.prepare.max_reject_fraction, **given)
     options = OnlineOptions(
         words.source,
@@ -168,8 +186,19 @@ def _trainer(arguments: argparse.Namespace, context: RunContext, backend: str) -
         words.most_worse,
         words.keep,
         words.admission_mib,
+        ExpiryOptions(after, ages_in, words.most_ids),
     )
     return OnlineTrainer(context, backend, options)
+
+
+def _age(text: str) -> tuple[float, str]:
+    if text.isdecimal():
+        return float(text), IN_ROWS
+    try:
+        return _seconds(text), IN_SECONDS
+    except argparse.ArgumentTypeError:
+        message = f"expected a number of rows, such as 5000000, or a time, such as 12h or 30d; found {text!r}"
+        raise argparse.ArgumentTypeError(message) from None
 
 
 def _seconds(text: str) -> float:

@@ -84,6 +84,7 @@ class Ledger:
     recent: list[dict[str, Any]] = field(default_factory=list)  # `Part.counts` of the last ones
     samples: list[str] = field(default_factory=list)  # files with rows of the last ones, see `candidate`
     withheld: str = ""  # why the model is not published
+    ages_in: str = ""  # what the ages of values are in: rows or seconds, "" if none expires
 
     def after(self, part: Part, there: Collection[str] = (), keep: int = 0) -> Ledger:
         """Return the ledger with one part more, and with `keep` without those before the last that are not `there`."""

@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from app.batches import Batch, Prefetcher, batches_of
 from app.checkpoint.manifest import Position
 from app.cli.online.candidate import LAST_PARTS, MOST_WORSE, Samples, scores_shift, served_logits, why_worse
+from app.cli.online.expiry import IN_SECONDS, Expiry, ExpiryOptions
 from app.cli.online.log_parts import (
     Bounds,
     Ledger,
@@ -30,11 +31,13 @@ from app.cli.online.progress import Progress
 from app.cli.online.publish import Publisher
 from app.cli.online.state import (
     HELD_ASIDE,
+    PREPARED,
     RELEASED,
     STATUS,
     VALUE_COUNTS,
     load_counts,
     remove_old_bundles,
+    remove_old_folders,
     save_counts,
 )
 from app.evaluation.measure import Scorer, intervals_of
@@ -42,7 +45,9 @@ from app.evaluation.metrics import MetricStream, defined
 from app.evaluation.results import Measurement, interval_ends
 from app.scoring.distribution import SCORE_BINS, count_scores
 from app.scoring.predictor import Predictor
+from app.tables.fields import columns_of
 from app.tables.interface import UniqueIds
+from app.tables.model_fields import fields_of_model
 from app.training.context import RunContext
 from app.training.loop import Trainer
 from app.training.step.step import HostTablesStep
@@ -50,13 +55,14 @@ from app.training.stop_signals import Stopped
 from common.files import write_whole
 from data_prep.encoding.growing import GrowingVocabulary, open_to_grow
 from data_prep.prepared.examples import Examples
+from data_prep.prepared.expired import out_of_vocabulary
+from data_prep.prepared.schema import NO_ID
 from data_prep.prepared.truth import best_possible, truth_path
 from data_prep.raw_log.log_files import LogFile
 
 log = logging.getLogger("app")
 
 SAMPLES = "samples"  # folder of the run: rows of the last parts
-PREPARED = "prepared"  # folder of the run: the vocabulary as it grows
 POLL_SECONDS = 0.5
 # Of a part's logits, for its intervals: with 8 times as many the ends move no more than by other draws, and take 0.5 s
 # of the processor in place of 0.1.
@@ -76,6 +82,7 @@ class OnlineOptions:
     most_worse: float = MOST_WORSE  # share by which the log loss of what is published may be above the served model's
     keep: int = KEPT  # bundles, and records of parts that are gone. 0 keeps all
     admission_mib: int = ADMISSION_MIB  # of the counts of values without ids over all parts. 0 counts in each alone
+    expiry: ExpiryOptions = field(default_factory=ExpiryOptions)
 
 
 class OnlineTrainer(Trainer):
@@ -83,11 +90,15 @@ class OnlineTrainer(Trainer):
 
     def __init__(self, context: RunContext, backend: str, options: OnlineOptions) -> None:
         saved, prepared = context.run.plan.checkpoint, context.run.path / PREPARED
-        num_ids = saved.manifest.data["vocabulary_size"] if saved is not None else None
-        schema = open_to_grow(context.dataset, prepared, num_ids)
+        moment = None if saved is None else saved.manifest.data
+        if saved is not None:
+            prepared = context.run.path / Path(saved.manifest.dataset).name
+        is_own = context.dataset.resolve().parent == context.run.path.resolve()
+        schema = open_to_grow(prepared if is_own else context.dataset, prepared, moment)
         super().__init__(replace(context, dataset=prepared, schema=schema), backend)
         self.options, self.source = options, Source(options.source, self.run.path / RELEASED, options.delay_seconds)
         self.ledger = Ledger(**saved.manifest.online) if saved is not None else Ledger()
+        self.expiry = self._open_expiry()
         self.vocabulary = GrowingVocabulary(prepared, options.admission_mib << 20)
         if options.admission_mib and saved is not None:
             self.vocabulary.load_counts(load_counts(self.run.path / VALUE_COUNTS, saved.manifest.step))
@@ -154,12 +165,13 @@ class OnlineTrainer(Trainer):
             return
         if line["new_values"]:
             part = self._with_new_ids(part)
-        line |= {"pending_values": self.vocabulary.num_pending, "expired_values": 0}
-        line["ids_in_use"] = self.vocabulary.num_in_use
-        self._last = line | self._train_part(part)
+        line["pending_values"] = self.vocabulary.num_pending
+        line |= self._train_part(part)
         self.ledger = self.ledger.after(part, self.source.names(), self.options.keep)
         self.position = Position(self.position.step, self.position.epoch + 1, 0)
         self._judge(part)
+        line["expired_values"] = self._expire(part) if self.expiry is not None else 0
+        self._last = line | {"ids_in_use": self.vocabulary.num_in_use}
         self._note({"epoch": self.position.last_epoch, **self._last})
         bundle = self._save_and_publish()
         published = bundle.name if bundle else "not published"
@@ -176,11 +188,80 @@ class OnlineTrainer(Trainer):
         """Note in the ledger whether the model is to be published after a part: not if the served one is better."""
         names = [*self.ledger.samples, self.samples.add(self.position.step, part.rows, self.options.keep)][-LAST_PARTS:]
         rows, served, reason = self.samples.read(names), self.publisher.served(), ""
+        if len(expired := self.vocabulary.expired):
+            rows = replace(rows, ids=out_of_vocabulary(self.schema, expired).astype(rows.ids.dtype)[rows.ids])
         there = None if served is None else served_logits(served, rows, self.schema)
         if there is not None:
             candidate = np.concatenate([self._score(*each) for each in self._batches(rows)])
             reason = why_worse(candidate, there, rows, self.options.most_worse)
         self.ledger = replace(self.ledger, samples=names, withheld=reason)
+
+    def _open_expiry(self) -> Expiry | None:
+        """Return when rows were touched, None if no value of this run ever expires.
+
+        Raises ValueError if ages are in another unit than before.
+        """
+        saved, options = self.run.plan.checkpoint, self.options.expiry
+        expiry = Expiry(self.schema.vocabulary_size, saved)
+        if expiry.is_new and not options.is_wanted:
+            return None
+        if options.after and not expiry.is_new and self.ledger.ages_in not in ("", options.ages_in):
+            raise ValueError(
+                f"--expire-after counts in {options.ages_in}, and this run has the ages of its values in "
+                f"{self.ledger.ages_in}; give it in {self.ledger.ages_in}"
+            )
+        ages_in = options.ages_in if expiry.is_new or options.after else self.ledger.ages_in
+        self.ledger = replace(self.ledger, ages_in=ages_in)
+        self.checkpoints.expiry, self.checkpoints.wants_full = expiry.arrays, expiry.is_new
+        return expiry
+
+    def _expire(self, part: Part) -> int:
+        """Let values lose their ids whose rows were not touched for long, and return their number.
+
+        If the next checkpoint is a full one, ids are given anew, without those that lost their values.
+        """
+        expiry, rows = self.expiry, part.rows
+        assert expiry is not None
+        moment = expiry.moment + len(rows)
+        if self.ledger.ages_in == IN_SECONDS:
+            moment = part.file.state.modified_ns // 10**9
+        ids = rows.ids if rows.weights is None else rows.ids[rows.weights > 0]
+        expiry.touch(ids[:, self._seen_positions()], self.schema.vocabulary_size, moment)
+        gone = expiry.expire(self.vocabulary.can_expire(), self.vocabulary.ranks(), self.options.expiry)
+        if len(gone):
+            self.vocabulary.expire(gone)
+            self.schema = self.checkpoints.schema = self.vocabulary.schema
+            self._tables_step().remove(gone)
+        if self.schema.num_expired and not self.ledger.withheld and self.checkpoints.is_full(self.position.step):
+            self._renumber()
+        return len(gone)
+
+    def _seen_positions(self) -> list[int]:
+        """Return the columns of ids that a part of the model sees: the others have no rows."""
+        fields = fields_of_model(self.schema, self.config.model)
+        return sorted({*columns_of(fields, "wide"), *columns_of(fields, "deep")})
+
+    def _renumber(self) -> None:
+        """Give ids anew, without those that lost their values: in a new folder, in tables, samples and ages."""
+        counts, expired = self.vocabulary.counts(), self.vocabulary.expired
+        folder = self.run.path / f"{PREPARED}-{self.position.step:08d}"
+        new_ids = self.vocabulary.renumbered(folder)
+        self.vocabulary = GrowingVocabulary(folder, self.options.admission_mib << 20)
+        self.vocabulary.load_counts(counts)
+        of_samples = np.append(new_ids, NO_ID)[out_of_vocabulary(self.schema, expired)]
+        samples = self.samples.renumber(self.ledger.samples, of_samples, self.position.step)
+        self.ledger = replace(self.ledger, samples=samples)
+        schema = self.schema = self.checkpoints.schema = self.vocabulary.schema
+        self._tables_step().renumber(new_ids, schema.vocabulary_size)
+        assert self.expiry is not None
+        self.expiry.renumber(new_ids, schema.vocabulary_size)
+        self.checkpoints.dataset, self.publisher.vocabulary = folder, self.vocabulary
+        log.info("ids are given anew, in %s: %s of %s are left", folder, schema.vocabulary_size, len(new_ids))
+
+    def _tables_step(self) -> HostTablesStep:
+        step = self.training.step
+        assert isinstance(step, HostTablesStep)  # as `run` has checked
+        return step
 
     def _save_and_publish(self) -> Path | None:
         """Save if no checkpoint has this state, and publish if no bundle has it. Return the bundle.
@@ -193,6 +274,7 @@ class OnlineTrainer(Trainer):
         self.checkpoints.finish(self.position, None)
         newest = self.checkpoints.newest
         assert newest is not None
+        remove_old_folders(self.run.path, self.vocabulary.folder)
         if self.ledger.withheld:
             log.warning("warning: %s is not published: %s", newest.path.name, self.ledger.withheld)
             return None
@@ -209,9 +291,7 @@ class OnlineTrainer(Trainer):
     def _with_new_ids(self, part: Part) -> Part:
         """Take the vocabulary's new ids into tables, checkpoints and bundles. Return the part encoded with them."""
         schema = self.schema = self.checkpoints.schema = self.vocabulary.schema
-        step = self.training.step
-        assert isinstance(step, HostTablesStep)  # as `run` has checked
-        step.grow(schema.vocabulary_size)
+        self._tables_step().grow(schema.vocabulary_size)
         return part.encoded(self.vocabulary.encoder)
 
     def _batches(self, rows: Examples) -> Iterator[tuple[Batch, UniqueIds]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from app.checkpoint.read import Checkpoint
-from app.checkpoint.write import ModelState, step_name
+from app.checkpoint.write import GONE_IDS, ModelState, step_name
 from app.config.config import Config
 from app.evaluation.measure import Scorer
 from app.scoring.bundle_folder import MANIFEST, chains, new_bundle, rank, read_manifests
@@ -42,7 +42,8 @@ class Publisher:
             raise ValueError(
                 f"another online run publishes into {folder}; give each --serve a folder of its own"
             ) from None
-        self._folder, self._config, self._vocabulary, self._scorer = folder, config, vocabulary, scorer
+        self._folder, self._config, self._scorer = folder, config, scorer
+        self.vocabulary = vocabulary
         self._newest: Predictor | None = None
 
     def close(self) -> None:
@@ -75,7 +76,7 @@ class Publisher:
         newest, of_checkpoint = self.served(), checkpoint.manifest.parent
         is_parent = newest and of_checkpoint and newest.manifest.checkpoint["id"] == of_checkpoint["id"]
         parent = newest if is_parent else None
-        vocabulary = self._vocabulary
+        vocabulary = self.vocabulary
         trained = Trained(checkpoint, self._config, vocabulary.folder, vocabulary.schema)
         output = self._folder / step_name(checkpoint.manifest.step)
         with new_bundle(output, overwrite=True) as folder:
@@ -96,6 +97,7 @@ def _changes_of(trained: Trained) -> ExportedModel:
     alone.checkpoint.verify()
     model = exported_model(alone)
     wide, deep = (model.state.tables[table].row_ids for table in (WIDE, DEEP))
+    model = replace(model, expired=alone.checkpoint.expiry().get(GONE_IDS))
     if np.array_equal(wide, deep):
         return replace(model, changed=np.sort(wide))
     trained.checkpoint.verify()

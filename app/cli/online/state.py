@@ -11,8 +11,10 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from app.checkpoint.retention import whole_checkpoints
 from app.checkpoint.write import step_name
 from app.run.decision import read_state
+from app.run.folder import run_checkpoints
 from app.scoring.bundle_folder import bundles_in, chains, rank, read_manifests
 from app.serving.options import ServerOptions
 from app.serving.statement import Statement
@@ -24,6 +26,7 @@ STATUS, RELEASED = "status.json", "released"
 VALUE_COUNTS = "value_counts"  # folder of the run: occurrences of values that have no id yet
 HELD_ASIDE, NOT_RUNNING = 5, 6  # exit statuses
 REMOVED = ".removed"
+PREPARED = "prepared"  # folder of the run: the vocabulary as it grows. Later ones have a step in their names
 
 
 def read_status(work: Path) -> dict[str, Any]:
@@ -89,6 +92,16 @@ def remove_old_bundles(folder: Path, keep: int) -> list[Path]:
         sync_folder(folder)
         shutil.rmtree(hidden)
     return old
+
+
+def remove_old_folders(work: Path, current: Path) -> None:
+    """Remove the prepared folders of an online run that neither is `current` nor any of its checkpoints names."""
+    folders = {path for path in work.glob(f"{PREPARED}*") if path.name != current.name}
+    if folders:
+        named = {Path(each.manifest.dataset).name for each in whole_checkpoints(run_checkpoints(work))}
+        for path in folders:
+            if path.name not in named:
+                shutil.rmtree(path)
 
 
 def save_counts(folder: Path, step: int, counts: dict[str, Any]) -> None:

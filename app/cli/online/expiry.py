@@ -1,0 +1,82 @@
+"""Which values lose their ids after a part: those whose rows were touched last longest ago.
+
+The age of a row is in rows that were trained on since, or in seconds by the times of the parts' files. Letters: V ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.checkpoint.read import Checkpoint
+from app.checkpoint.write import GONE, GONE_IDS, LAST_TOUCHED, MOMENT
+
+NOTHING = np.zeros(0, np.int64)
+IN_ROWS, IN_SECONDS = "rows", "seconds"
+
+
+@dataclass(frozen=True)
+class ExpiryOptions:
+    """When values lose their ids."""
+
+    after: float = 0.0  # age above which a row's value does; 0: never
+    ages_in: str = IN_ROWS
+    most_ids: int = 0  # values that have ids after a part; 0: as many as there are
+
+    @property
+    def is_wanted(self) -> bool:
+        """True if a value may lose its id."""
+        return self.after > 0 or self.most_ids > 0
+
+
+class Expiry:
+    """The moment at which the row of each id was last touched, as the checkpoints have it."""
+
+    def __init__(self, num_ids: int, saved: Checkpoint | None) -> None:
+        """Go on from a checkpoint. Where it does not say when rows were touched, all count as touched now."""
+        touched = saved.last_touched() if saved is not None else None
+        self.is_new = touched is None  # so that the next checkpoint must be a full one
+        self.moment = int(saved.expiry()[MOMENT][0]) if saved is not None and not self.is_new else 0
+        self._touched = np.full(num_ids, self.moment) if touched is None else touched
+        self._gone = NOTHING  # since the last checkpoint
+
+    def touch(self, ids: np.ndarray, num_ids: int, moment: int) -> None:
+        """Note that these ids were touched at a moment, as were those that are new among `num_ids`. NO_ID is none."""
+        self.moment = max(moment, self.moment)
+        self._touched[self._touched == 0] = self.moment  # nothing was known of the time before
+        new = np.full(num_ids - len(self._touched), self.moment)
+        self._touched = np.concatenate([self._touched, new])
+        self._touched[ids[ids >= 0]] = self.moment
+
+    def expire(self, can: np.ndarray, ranks: np.ndarray, options: ExpiryOptions) -> np.ndarray:
+        """Return the ids, ascending, of those that `can` [V] whose values lose them now. They are gone then.
+
+        Of rows that were touched at the same moment those of higher `ranks` [V], whose values are rarer, go first.
+        """
+        can = can & (self._touched != GONE)
+        old = can & (self.moment - self._touched > options.after) if options.after else np.zeros_like(can)
+        left = np.flatnonzero(can & ~old)
+        if options.most_ids and (surplus := len(left) - options.most_ids) > 0:
+            touched = self._touched[left]
+            last = np.partition(touched, surplus - 1)[surplus - 1]
+            older, among = left[touched < last], left[touched == last]
+            rarest_last = among[np.lexsort((among, ranks[among]))]
+            old[older] = old[rarest_last[len(among) - (surplus - len(older)) :]] = True
+        gone = np.flatnonzero(old)
+        self._touched[gone] = GONE
+        self._gone = gone
+        return gone
+
+    def renumber(self, new_ids: np.ndarray, num_ids: int) -> None:
+        """Let the id i be `new_ids[i]` from now on, of so many ids."""
+        touched = np.zeros(num_ids, np.int64)
+        touched[new_ids[new_ids >= 0]] = self._touched[new_ids >= 0]
+        self._touched, self._gone = touched, NOTHING
+
+    def arrays(self, changed_only: bool) -> Mapping[str, np.ndarray]:
+        """Return what a checkpoint has of it: all, or the changes since the checkpoint before."""
+        self.is_new = False
+        moment = np.array([self.moment])
+        return {GONE_IDS: self._gone, MOMENT: moment} if changed_only else {LAST_TOUCHED: self._touched, MOMENT: moment}
