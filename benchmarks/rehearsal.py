@@ -58,6 +58,7 @@ SAVE_OFTEN = "checkpoint.every_minutes=1"
 REQUESTS = (1, 1, 1, 1, 10, 100, 1000)  # rows of each
 AUTO, CRITEO = PROJECT / "configs/auto.yaml", PROJECT / "configs/criteo.yaml"
 UNITS: dict[str, Unit] = {"seconds": "seconds", "cpu_seconds": "seconds", "peak_bytes": "bytes", "disk_bytes": "bytes"}
+COLUMNS = ("stage", "seconds", "CPU seconds", "peak memory", "on disk", "found")
 
 
 class Rehearsal:
@@ -98,7 +99,8 @@ class Rehearsal:
             found = work(self)
         resumed = {"resumed": True} if before else {}  # what it took before it was stopped is not known
         self._note(name, {**taken, **resumed, "found": found})
-        print(f"   {describe(self.content['stages'][name])}", flush=True)
+        row = row_of(name, self.content["stages"][name])
+        print("  ", ", ".join(f"{word} {text}" for word, text in zip(COLUMNS[1:], row[1:], strict=True)), flush=True)
 
     def _note(self, name: str, content: dict[str, Any]) -> None:
         self.content["stages"][name] = content
@@ -358,16 +360,6 @@ STAGES: dict[str, Callable[[Rehearsal], dict[str, Any]]] = {
 }
 
 
-def describe(stage: dict[str, Any]) -> str:
-    """Return what a stage took and found as a line."""
-    took = [f"{number_text(stage[name], UNITS[name])} {word}" for name, word in TOOK if name in stage]
-    found = [f"{name} {shown(value)}" for name, value in stage["found"].items() if name != "disk_bytes"]
-    return ", ".join([*took, *found])
-
-
-TOOK = (("seconds", ""), ("cpu_seconds", "of CPU"), ("peak_bytes", "of memory"))
-
-
 def shown(value: Any) -> str:
     """Return something that a stage found as text: a number, several, or figures by test set."""
     if isinstance(value, dict):
@@ -377,31 +369,29 @@ def shown(value: Any) -> str:
     return value if isinstance(value, str) else number_text(value)
 
 
-def rows_of(content: dict[str, Any]) -> list[list[str]]:
-    """Return the table of the stages that are done: a row of text each."""
-    rows = []
-    for name, stage in content["stages"].items():
-        if "seconds" in stage:
-            disk = {"disk_bytes": stage["found"].get("disk_bytes")}
-            took = [number_text((stage | disk)[key], unit) for key, unit in UNITS.items()]
-            found = [f"{word}: {shown(value)}" for word, value in stage["found"].items() if word != "disk_bytes"]
-            stopped = " (from where it was stopped)" if "resumed" in stage else ""
-            rows.append([name.replace("_", " ") + stopped, *took, "; ".join(found)])
-    return rows
+def row_of(name: str, stage: dict[str, Any]) -> list[str]:
+    """Return the texts of a stage that is done, one for each of COLUMNS."""
+    measured = stage | {"disk_bytes": stage["found"].get("disk_bytes")}
+    found = [f"{word}: {shown(value)}" for word, value in stage["found"].items() if word != "disk_bytes"]
+    stopped = " (from where it was stopped)" if "resumed" in stage else ""
+    took = [number_text(measured[key], unit) for key, unit in UNITS.items()]
+    return [name.replace("_", " ") + stopped, *took, "; ".join(found)]
 
 
-COLUMNS = ("stage", "seconds", "CPU seconds", "peak memory", "on disk", "found")
+def done(content: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the stages that are done."""
+    return {name: stage for name, stage in content["stages"].items() if "seconds" in stage}
 
 
 def page(content: dict[str, Any]) -> str:
     """Return the page that shows a rehearsal."""
-    done = {name: stage for name, stage in content["stages"].items() if "seconds" in stage}
-    names = [name.replace("_", " ") for name in done]
+    stages = done(content)
+    names = [name.replace("_", " ") for name in stages]
     charts = [
-        bar_chart(title, names, [Bars("", [stage[key] for stage in done.values()])], Axis("", UNITS[key]))
+        bar_chart(title, names, [Bars("", [stage[key] for stage in stages.values()])], Axis("", UNITS[key]))
         for title, key in (("CPU time", "cpu_seconds"), ("Peak memory of all processes", "peak_bytes"))
     ]
-    table = Part("table", [(name, "text") for name in COLUMNS], rows_of(content))
+    table = Part("table", [(name, "text") for name in COLUMNS], [row_of(*stage) for stage in stages.items()])
     where = f"{content['machine']['processor']}, {content['machine']['cores']} cores"
     subtitle = f"{content['rows']:,} synthetic rows in Criteo's form; {where}, commit {content['machine']['commit']}"
     return render_page("Rehearsal", subtitle, [], [Section("Stages", Part("charts", charts), table)])
@@ -409,7 +399,7 @@ def page(content: dict[str, Any]) -> str:
 
 def section(content: dict[str, Any]) -> str:
     """Return the section of docs/results.md."""
-    lines = [COLUMNS, ("---",) * len(COLUMNS), *rows_of(content)]
+    lines = [COLUMNS, ("---",) * len(COLUMNS), *(row_of(*stage) for stage in done(content).items())]
     of, today = content["machine"], datetime.datetime.now(datetime.UTC).date()
     command = f"`make rehearsal ROWS={content['rows']}`; {today}, {of['processor']}, {of['cores']} cores"
     return "\n".join([f"{command}\n", *(f"| {' | '.join(cells)} |" for cells in lines)])
