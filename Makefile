@@ -184,7 +184,7 @@ bench: setup $(VENV)/.bench-installed  ## run all benchmarks, write their result
 	$(RUN_PYTHON) -m benchmarks $(ARGS)
 
 .PHONY: rehearsal
-rehearsal: ROWS = 45840617
+rehearsal: ROWS := $(if $(filter file,$(origin ROWS)),45840617,$(ROWS))
 rehearsal: setup  ## the whole way on a log of Criteo's size, or resume it: ROWS=45840617 -> rehearsal/
 	$(RUN_PYTHON) -m benchmarks.rehearsal rehearsal --rows $(ROWS) $(ARGS)
 
