@@ -1,2 +1,2 @@
 """The prepared folder, the contract with app: schema, data_files (their entries in it), examples, writer,
-reader, features, truth (of synthetic logs)."""
+reader, expired (ids without a value), features, truth (of synthetic logs)."""
