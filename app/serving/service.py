@@ -145,7 +145,10 @@ class Service:
             self._check_host(request, path)
             response = await self._handler(methods, request.method)(request)
         except RequestError as error:
-            response = JSONResponse({"error": str(error)}, error.status, _HEADERS_OF.get(error.status, error.headers))
+            headers = _HEADERS_OF.get(error.status, error.headers)
+            if "expect" in request.headers:  # its body may never come, and the next request is none
+                headers = headers | _CLOSE
+            response = JSONResponse({"error": str(error)}, error.status, headers)
         except ClientDisconnect:
             response = Response(status_code=400)
         except Exception as error:  # a damaged block of the bundle, memory: the client may try another server

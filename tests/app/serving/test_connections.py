@@ -213,6 +213,15 @@ def test_an_offer_of_another_protocol_is_answered_by_http_1(port, golden, golden
                 assert (answer.status, json.load(answer)["scores"]) == (200, golden_scores)
 
 
+def test_a_refusal_in_place_of_a_body_that_is_expected_closes(port):
+    """A client that has not sent the body may go on with another request, which would be taken for the body."""
+    expected = b"expect: 100-continue\r\ncontent-length: 9\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.sendall(SCORE.replace(b"score", b"other") + expected)
+        answer = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 404") and b"connection: close" in answer
+
+
 def test_a_client_that_offers_to_tunnel_is_refused(port):
     assert raw(port, b"CONNECT localhost:1 HTTP/1.1\r\nhost: localhost:1\r\n\r\n").startswith(b"HTTP/1.1 400")
 
