@@ -1,7 +1,7 @@
 """A model that learns from a log as it comes, part by part: command, online_settings, log_parts (which is next, and its
 rows), online_trainer (score, train, save), candidate (is it to be published), expiry (which values lose their ids),
-publish (a bundle for the service), state (what a watcher sees and may ask), progress and online_page (the last parts as a
-page, and beside the bundles).
+publish (a bundle for the service), state (what a watcher sees and may ask), progress and online_page (the last parts as
+a page, and beside the bundles).
 
     part -> score -> train on each row once -> checkpoint, with the list of parts -> bundle
 
