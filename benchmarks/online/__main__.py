@@ -48,7 +48,7 @@ class Sizes:
     num_warm: int = 20  # parts before the first one
     real_rows: int = 2500
     lag_warm: int = 2  # parts that the runs of `lag` are trained on
-    lag_parts: int = 21
+    lag_parts: int = 16
     vocabularies: tuple[int, ...] = (0, 5_000_000)  # at least
 
 
