@@ -157,7 +157,7 @@ def test_a_resumed_run_keeps_the_turns_of_full_and_delta(make_manager, tmp_path,
     for step in range(1, resumed + 1):
         train_and_save(manager, tables, step, tmp_path)
     again, _ = make_manager(tables, full_every=3)
-    again._parts.restore = lambda checkpoint: None
+    again._training.restore = lambda checkpoint: None
     again._selection.load_state = lambda state: None
     assert again.restore(Checkpoint.open(path_of(tmp_path, resumed))) == at(resumed)
     assert train_and_save(again, tables, saved, tmp_path) == parent
