@@ -25,7 +25,7 @@ PROJECT = Path(__file__).parents[1]
 FOLDER = Path(os.environ.get("ONLINE_DEMO_DIR", PROJECT / "demo/online"))
 ROWS = int(os.environ.get("ONLINE_DEMO_ROWS", "400000"))  # half of them before the first part
 NUM_PARTS = 10
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 300
 COLUMNS = "part, rows, AUC online, frozen, best possible, log loss, calibration, new ids, seconds until served"
 MODULES = {"prepare": "data_prep", "synthesize": "data_prep", "serve": "app.cli.serve"}
 
