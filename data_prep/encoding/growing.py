@@ -91,10 +91,19 @@ class GrowingVocabulary:
         """Return the arrays of the counts of values without ids, {} if each part counts alone."""
         return self._earlier.state() if self._earlier is not None else {}
 
-    def load_counts(self, counts: dict[str, Any]) -> None:
-        """Go on with the arrays of `counts`, {} for none. Raises ValueError for those of another size."""
+    def added_counts(self) -> dict[str, Any]:
+        """Return the arrays of what the last part added to the counts, which are few."""
+        return self._earlier.added() if self._earlier is not None else {}
+
+    def load_counts(self, counts: Sequence[dict[str, Any]]) -> None:
+        """Go on with the arrays of `counts` and then of `added_counts`, part after part; none if there are none.
+
+        Raises ValueError for those of another size.
+        """
         if counts and self._earlier is not None:
-            self._earlier.load_state(**counts)
+            self._earlier.load_state(**counts[0])
+            for added in counts[1:]:
+                self._earlier.add_again(**added)
 
     @property
     def columns(self) -> list[str]:

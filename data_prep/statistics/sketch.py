@@ -35,7 +35,8 @@ class ValueSketch:
             raise ValueError(f"a sketch of counts takes {LEAST_BYTES} bytes at least, found {num_bytes}")
         self._halves = np.zeros((_HALVES, DEPTH, num_bytes // (_HALVES * DEPTH * 4)), np.uint32)
         self._num_counted = np.zeros(_HALVES, np.int64)
-        self._noted: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        self._noted: list[tuple[NDArray[np.uint64], NDArray[np.int64]]] = []  # keys and counts
+        self._added = self._noted
         self._num_noted = 0
 
     def state(self) -> dict[str, Any]:
@@ -51,11 +52,24 @@ class ValueSketch:
             )
         self._halves, self._num_counted = halves, num_counted
 
+    def added(self) -> dict[str, Any]:
+        """Return the arrays of the last `add`, with which `add_again` makes of the state before it the one after it."""
+        keys = np.concatenate([np.zeros(0, np.uint64), *(keys for keys, _ in self._added)])
+        counts = np.concatenate([np.zeros(0, np.int64), *(counts for _, counts in self._added)])
+        return {"keys": keys, "counts": counts, "sizes": np.array([len(each) for _, each in self._added], np.int64)}
+
+    def add_again(self, keys: NDArray[np.uint64], counts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
+        """Add what `added` returned."""
+        ends = np.cumsum(sizes)[:-1]
+        self._noted = list(zip(np.split(keys, ends), np.split(counts, ends), strict=True)) if len(sizes) else []
+        self.add()
+
     def note(self, place: int, values: NDArray[np.int64] | Strings, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Note `counts` [n] of different values of the column at `place` for `add`. Return them plus those before."""
         keys = values.keys() if isinstance(values, Strings) else values.astype(np.uint64)
-        cells = self._cells(mix64(keys + np.array([place + 1], np.uint64) * GOLDEN))
-        self._noted.append((cells, counts))
+        keys = mix64(keys + np.array([place + 1], np.uint64) * GOLDEN)
+        cells = self._cells(keys)
+        self._noted.append((keys, counts))
         self._num_noted += len(counts)
         return counts + sum(_counts(half, cells) for half in self._halves)
 
@@ -66,13 +80,12 @@ class ValueSketch:
 
     def leave_out(self, chosen: NDArray[np.bool_]) -> None:
         """Let `add` leave out the `chosen` [n] of what was noted last, as these values need not be counted any more."""
-        cells, counts = self._noted[-1]
-        self._noted[-1] = cells[:, ~chosen], counts[~chosen]
+        keys, counts = self._noted[-1]
+        self._noted[-1] = keys[~chosen], counts[~chosen]
 
     def forget(self) -> None:
         """Forget what was noted since `add`."""
-        self._noted.clear()
-        self._num_noted = 0
+        self._noted, self._num_noted = [], 0
 
     def add(self) -> None:
         """Add what was noted."""
@@ -81,12 +94,13 @@ class ValueSketch:
             self._halves, self._num_counted = np.roll(self._halves, 1, axis=0), np.roll(self._num_counted, 1)
             self._halves[0], self._num_counted[0] = 0, 0
         self._num_counted[0] += total
-        for cells, counts in self._noted:
+        for keys, counts in self._noted:
+            cells = self._cells(keys)
             # Each sum is of the cells as they were, and a cell takes the largest: the same in any order.
             sums = np.minimum(_counts(self._halves[0], cells) + counts, np.iinfo(np.uint32).max).astype(np.uint32)
             for row, of_row in zip(self._halves[0], cells, strict=True):
                 np.maximum.at(row, of_row, sums)
-        self.forget()
+        self._added, self._noted, self._num_noted = self._noted, [], 0
 
     def _cells(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Return the cells [DEPTH, n] of values with different keys [n]."""

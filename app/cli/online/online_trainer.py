@@ -100,8 +100,11 @@ class OnlineTrainer(Trainer):
         self.ledger = Ledger(**saved.manifest.online) if saved is not None else Ledger()
         self.expiry = self._open_expiry()
         self.vocabulary = GrowingVocabulary(prepared, options.admission_mib << 20)
+        self._counted_at: int | None = None  # the step whose counts of values without ids are in files
         if options.admission_mib and saved is not None:
-            self.vocabulary.load_counts(load_counts(self.run.path / VALUE_COUNTS, saved.manifest.step))
+            counts = load_counts(self.run.path / VALUE_COUNTS, saved.manifest.step)
+            self.vocabulary.load_counts(counts)
+            self._counted_at = saved.manifest.step if counts else None
         self.samples = Samples(self.run.path / SAMPLES)
         scorer = Scorer(self.training.step.prepare, self.training.step.score)
         self.publisher = Publisher(options.serve, self.config, self.vocabulary, scorer)
@@ -247,7 +250,7 @@ class OnlineTrainer(Trainer):
         folder = self.run.path / f"{PREPARED}-{self.position.step:08d}"
         new_ids = self.vocabulary.renumbered(folder)
         self.vocabulary = GrowingVocabulary(folder, self.options.admission_mib << 20)
-        self.vocabulary.load_counts(counts)
+        self.vocabulary.load_counts([counts] if counts else [])
         of_samples = np.append(new_ids, NO_ID)[out_of_vocabulary(self.schema, expired)]
         samples = self.samples.renumber(self.ledger.samples, of_samples, self.position.step)
         self.ledger = replace(self.ledger, samples=samples)
@@ -257,6 +260,15 @@ class OnlineTrainer(Trainer):
         self.expiry.renumber(new_ids, schema.vocabulary_size)
         self.checkpoints.dataset, self.publisher.vocabulary = folder, self.vocabulary
         log.info("ids are given anew, in %s: %s of %s are left", folder, schema.vocabulary_size, len(new_ids))
+
+    def _save_counts(self) -> None:
+        """Write the counts of values without ids: with a full checkpoint all, else what the last part added."""
+        step, since = self.position.step, self._counted_at
+        if since is None or self.checkpoints.is_full(step):
+            save_counts(self.run.path / VALUE_COUNTS, step, self.vocabulary.counts())
+        else:
+            save_counts(self.run.path / VALUE_COUNTS, step, self.vocabulary.added_counts(), since)
+        self._counted_at = step
 
     def _tables_step(self) -> HostTablesStep:
         step = self.training.step
@@ -268,8 +280,8 @@ class OnlineTrainer(Trainer):
 
         None if the model is worse than the served one.
         """
-        if counts := self.vocabulary.counts():
-            save_counts(self.run.path / VALUE_COUNTS, self.position.step, counts)
+        if self.options.admission_mib and self.checkpoints.saved != self.position:
+            self._save_counts()
         self.checkpoints.online = asdict(self.ledger)
         self.checkpoints.finish(self.position, None)
         newest = self.checkpoints.newest

@@ -25,7 +25,7 @@ log = logging.getLogger("app")
 STATUS, RELEASED = "status.json", "released"
 VALUE_COUNTS = "value_counts"  # folder of the run: occurrences of values that have no id yet
 HELD_ASIDE, NOT_RUNNING = 5, 6  # exit statuses
-REMOVED = ".removed"
+REMOVED, ADDED = ".removed", ".added.npz"
 PREPARED = "prepared"  # folder of the run: the vocabulary as it grows. Later ones have a step in their names
 
 
@@ -104,22 +104,34 @@ def remove_old_folders(work: Path, current: Path) -> None:
                 shutil.rmtree(path)
 
 
-def save_counts(folder: Path, step: int, counts: dict[str, Any]) -> None:
-    """Write the counts of values without ids as they are after a step. Those of the save before stay beside them."""
+def save_counts(folder: Path, step: int, counts: dict[str, Any], since: int | None = None) -> None:
+    """Write the counts of values without ids as they are after a step, or what was added to those of the step `since`.
+
+    Those that the save before needs stay beside them.
+    """
     make_folder(folder)
-    write_arrays(folder / f"{step_name(step)}.npz", **counts)
-    for old in sorted(folder.glob("step-*.npz"))[:-2]:
-        old.unlink()
+    if since is None:
+        write_arrays(folder / f"{step_name(step)}.npz", **counts)
+    else:
+        write_arrays(folder / f"{step_name(step)}{ADDED}", **counts, since=np.array(since))
+    whole = [path for path in sorted(folder.glob("step-*.npz")) if not path.name.endswith(ADDED)]
+    for old in folder.glob("step-*.npz"):
+        if old.name < whole[-2:][0].name:
+            old.unlink()
 
 
-def load_counts(folder: Path, step: int) -> dict[str, Any]:
-    """Return the counts of `save_counts`. Without their file they begin anew, with a warning."""
-    path = folder / f"{step_name(step)}.npz"
+def load_counts(folder: Path, step: int) -> list[dict[str, Any]]:
+    """Return the counts of `save_counts`, and after them what was added. Without a file: a warning, and none."""
+    newest_first: list[dict[str, Any]] = []
     try:
-        return dict(np.load(path))
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        while (path := folder / f"{step_name(step)}{ADDED}").is_file():
+            newest_first.append(dict(np.load(path)))
+            step = int(newest_first[-1].pop("since"))
+        path = folder / f"{step_name(step)}.npz"
+        return [dict(np.load(path)), *reversed(newest_first)]
+    except (OSError, ValueError, EOFError, BadZipFile, KeyError) as error:
         log.warning("warning: values without ids are counted from 0, as %s cannot be read: %s", path, error)
-        return {}
+        return []
 
 
 def write_arrays(path: Path, **arrays: Any) -> None:

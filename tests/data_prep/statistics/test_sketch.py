@@ -40,7 +40,7 @@ values = st.one_of(st.integers(0, 60), st.integers(0, 2**32 - 1), st.binary(min_
 
 @given(st.lists(st.dictionaries(values, st.integers(1, 40), max_size=30), max_size=12), st.data())
 def test_counts_are_never_below_the_true_ones(parts, data):
-    sketch = ValueSketch(LEAST_BYTES)
+    sketch, followed = ValueSketch(LEAST_BYTES), ValueSketch(LEAST_BYTES)
     exact = Exact(LEAST_BYTES // (2 * DEPTH * 4))
     for part in map(Counter, parts):
         if data.draw(st.booleans()):  # noted for a part that is held aside
@@ -51,6 +51,9 @@ def test_counts_are_never_below_the_true_ones(parts, data):
             assert total >= part[value] + exact.halves[0][value] + exact.halves[1][value]
         sketch.add()
         exact.add(part)
+        followed.add_again(**sketch.added())
+        for name, array in sketch.state().items():
+            np.testing.assert_array_equal(followed.state()[name], array)
         if data.draw(st.booleans()):
             stored, sketch = sketch.state(), ValueSketch(LEAST_BYTES)
             sketch.load_state(**{name: array.copy() for name, array in stored.items()})

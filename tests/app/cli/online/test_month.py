@@ -116,11 +116,6 @@ class Month:
     def of(self, name):
         return [each[name] for each in self.seen]
 
-    @property
-    def auc(self):
-        """Mean of the last two thirds of the parts, before which no run knows much."""
-        return float(np.mean([line["auc"] for line in metrics_of(self.folder)][NUM_PARTS // 3 :]))
-
 
 @pytest.fixture(scope="module")
 def month(warm, tmp_path_factory):
@@ -140,14 +135,3 @@ def test_a_month_of_new_values_fits_in_memory_disk_and_chains(month):
     assert max(month.of("chain")) <= FULL_EVERY
     for name in ("disk", "memory", "schema"):  # as after the first third, in which everything has happened that will
         assert max(month.of(name)) <= 1.05 * max(month.of(name)[: NUM_PARTS // 3]), name
-
-
-@pytest.mark.slow
-def test_what_a_month_of_forgetting_costs_is_little(month, warm, tmp_path):
-    remembering = Month(Online(tmp_path / "run", warm)).run()
-    print(
-        f"AUC {month.auc:.4f} with {max(month.of('rows')):,} rows at most, {remembering.auc:.4f} with "
-        f"{max(remembering.of('rows')):,} and without expiry"
-    )
-    assert max(remembering.of("rows")) > 5 * max(month.of("rows"))
-    assert month.auc > remembering.auc - 0.005
