@@ -27,6 +27,8 @@ class DropoutNoise:
     def of_step(self, step: int, first_row: int = 0) -> np.ndarray:
         """Return int32 [L, 3] for step 1, 2, …: each layer's key, the index of this process's first row in the global
         batch, and the share to drop in 2⁻²⁴."""
+        if not self._threshold:
+            return np.zeros((self._num_layers, 3), np.int32)  # no key drops a unit
         layers = np.arange(1, self._num_layers + 1, dtype=np.uint64)
         with np.errstate(over="ignore"):  # uint64 arithmetic is modulo 2**64 here
             step_key = mix64(mix64(np.array(self._seed, np.uint64) + GOLDEN) + GOLDEN * np.uint64(step))

@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from mindspore import Parameter
 
 from app.config.config import LossOptions
 from app.config.schedules import ConstantSchedule
+from app.model.dense_layer import memory_of
 from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, HostGraph, OnDevice
 from app.model.layer_library import LIBRARY, TowerBatch, TowerPointers, TowerShape, check_status
 from app.model.native_layer import NativeLayer
@@ -29,11 +29,6 @@ from common.pages import HugeBuffer
 Arrays = dict[str, np.ndarray]  # by names of the model's parameters
 # Sums arrays over ranks: the sums, valid until the next call, and True if all values are finite.
 SumOverRanks = Callable[[list[np.ndarray]], tuple[list[np.ndarray], bool]]
-
-
-def memory_of(parameter: Parameter) -> np.ndarray:
-    """Return the values of a parameter on a CPU as a view: what is written to it, later graphs read."""
-    return parameter.asnumpy()
 
 
 class NativeTower:

@@ -84,8 +84,9 @@ class Ftrl(nn.Cell):
         """
         old, new = max(old, float(LEAST_FTRL_RATE)), max(new, float(LEAST_FTRL_RATE))
         for weight, squares, linear in zip(self.weights, self.accumulators, self.linear, strict=True):
-            change = np.sqrt(squares.asnumpy()) * np.float32(1 / new - 1 / old) * weight.asnumpy()
-            dense_layer.write_parameter(linear, linear.asnumpy() - change)
+            rows, accumulator, before = map(dense_layer.memory_of, (weight, squares, linear))
+            change = np.sqrt(accumulator) * np.float32(1 / new - 1 / old) * rows
+            dense_layer.write_parameter(linear, before - change)
 
     def named_state(self) -> State:
         """Return the optimizer's state by array and the model's own parameter names."""

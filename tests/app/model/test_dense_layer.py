@@ -17,7 +17,7 @@ except OSError as error:
 import mindspore as ms
 from mindspore import Tensor, nn
 
-from app.model.dense_layer import ACTIVATIONS, DenseLayer
+from app.model.dense_layer import ACTIVATIONS, DenseLayer, memory_of, write_parameter
 from app.model.dropout import DropoutNoise, keep_mask
 from app.model.native_layer import NativeLayer
 
@@ -158,3 +158,15 @@ def test_a_library_of_another_version_says_how_to_build_it(monkeypatch):
     monkeypatch.setenv("DENSE_LAYER_LIBRARY", _ctypes.__file__)
     with pytest.raises(OSError, match=r"cannot be loaded: .*undefined symbol: dense_set_threads; run `make native`"):
         LIBRARY.load()
+
+
+@pytest.mark.usefixtures("cpu")
+def test_a_kept_view_is_where_the_parameter_lies_now():
+    """MindSpore may move a parameter: what was kept of its old memory is then neither read nor written."""
+    parameter = ms.Parameter(Tensor(np.zeros(3, np.float32)), name="moved")
+    old = memory_of(parameter)
+    parameter.set_data(Tensor(np.arange(3, dtype=np.float32)))
+    np.testing.assert_array_equal(memory_of(parameter), [0, 1, 2])
+    write_parameter(parameter, np.full(3, 5, np.float32))
+    np.testing.assert_array_equal(parameter.asnumpy(), [5, 5, 5])
+    np.testing.assert_array_equal(old, np.zeros(3) if old.ctypes.data != parameter.data_ptr() else [5, 5, 5])

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from app.model import dense_layer
+from app.model.dense_layer import memory_of
 from app.model.layer_library import LIBRARY
-from app.model.native_tower import NativeStep, memory_of
+from app.model.native_tower import NativeStep
 
 BATCH_SIZE = 24
 CASES = {
