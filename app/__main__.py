@@ -22,7 +22,19 @@ if __name__ == "__main__":  # threads that libraries start on import must not re
 from common.packages import require
 from common.signals import die_quietly, raise_again
 
-require("bokeh", "jinja2", "mindspore", "numpy", "pyarrow", "scipy", "sklearn", "tensorboardX", "xxhash", "yaml")
+require(
+    "bokeh",
+    "jinja2",
+    "mindspore",
+    "ml_dtypes",
+    "numpy",
+    "pyarrow",
+    "scipy",
+    "sklearn",
+    "tensorboardX",
+    "xxhash",
+    "yaml",
+)
 
 from app.cli import baseline, bundle, checkpoint, evaluate, export, predict, rank, serve, sweep, train
 from app.cli.online import command as online

@@ -75,6 +75,12 @@ BENCHMARKS = {
         ("--first-layer", "--rows", "400000"),
         ("--first-layer", "--rows", "50000", "--seeds", "1"),
     ),
+    "bf16_rows": Benchmark(
+        "Tables in bfloat16",
+        "benchmarks.training.bf16_rows",
+        (),
+        ("--only", "tables", "checkpoints", "--rounds", "2"),
+    ),
     "prepare": Benchmark("Preparation", "benchmarks.preparation.prepare", (), ("--quick",)),
     "prepare_large": Benchmark(
         "Preparation of 20 million rows under 4 GiB",

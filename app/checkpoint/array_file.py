@@ -18,7 +18,7 @@ import numpy as np
 
 from app.checkpoint.disk import FileRecord, Part, Progress, no_progress, write_file
 
-DTYPE_NAMES = {"float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64"}
+DTYPE_NAMES = {"float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64", "bfloat16": "BF16"}
 DTYPE_NAMES |= {"float16": "F16", "int8": "I8", "uint8": "U8", "uint64": "U64"}  # of a bundle's tables
 DTYPES = {short: name for name, short in DTYPE_NAMES.items()}
 ALIGNMENT = 8  # of the arrays' first byte
@@ -37,7 +37,7 @@ class Column:
 
     @property
     def num_bytes(self) -> int:
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * item_bytes(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,11 @@ class ArrayEntry:
     shape: tuple[int, ...]
     start: int
     num_bytes: int
+
+
+def item_bytes(dtype: str) -> int:
+    """Return the bytes of a value. NumPy knows bfloat16 only where its package is imported, and a bundle has none."""
+    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
 
 
 def column_of(array: np.ndarray) -> Column:
@@ -144,10 +149,10 @@ def _entry(entry: object, begin: int, start: int, size: int) -> ArrayEntry:
     is_shape = isinstance(shape, list) and all(type(length) is int and length >= 0 for length in shape)
     if not is_shape or len(shape) > MOST_DIMENSIONS:
         raise ValueError(f"has shape {short_repr(shape)}, expected up to {MOST_DIMENSIONS} whole numbers")
-    item_bytes = np.dtype(DTYPES[dtype]).itemsize
-    if math.prod(max(length, 1) for length in shape) > sys.maxsize // item_bytes:
+    bytes_each = item_bytes(DTYPES[dtype])
+    if math.prod(max(length, 1) for length in shape) > sys.maxsize // bytes_each:
         raise ValueError(f"has shape {short_repr(shape)}, which is too large")
-    num_bytes = math.prod(shape) * item_bytes
+    num_bytes = math.prod(shape) * bytes_each
     if offsets != [start, start + num_bytes] or not all(type(offset) is int for offset in offsets):
         raise ValueError(
             f"lies at {short_repr(offsets)}; expected [{start}, {start + num_bytes}] by its dtype and shape"

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.checkpoint.array_file import Column, column_of, write_arrays
+from app.checkpoint.array_file import Column, column_of, item_bytes, write_arrays
 from app.checkpoint.disk import BLOCK_BYTES, FileRecord, Progress, no_progress
 from app.checkpoint.manifest import EXPIRY_VERSION, FORMAT_VERSION, Manifest, identify, write_manifest
 from app.checkpoint.tower_slices import WHOLE_FILE, slice_file
@@ -146,7 +146,7 @@ def shard_columns(rows: TableSnapshot, shard: int, num_shards: int) -> dict[str,
     row_ids = rows.row_ids[indices]
 
     def column_of_rows(name: str, array: RowArray) -> Column:
-        rows_at_once = max(1, BLOCK_BYTES // (array.width * np.dtype(array.dtype).itemsize))
+        rows_at_once = max(1, BLOCK_BYTES // (array.width * item_bytes(array.dtype)))
 
         def pieces() -> Iterator[np.ndarray]:
             for start in range(0, row_ids.size, rows_at_once):

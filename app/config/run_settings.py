@@ -101,6 +101,7 @@ class ClusterOptions(Checked):
 
 
 Backend = Literal["auto", "native", "stock", "reference"]
+TableDtype = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -110,3 +111,6 @@ class TablesOptions:
     # native: tables in C++. reference: tables in NumPy. stock: MindSpore's host operators, in the graph. auto: native
     # if its library is built, else stock (on several ranks reference) with a warning.
     backend: Backend = "auto"
+    # bfloat16: the deep rows, their moments, sums of squares and running means take half the memory, and are rounded at
+    # random by each step. Arithmetic, the wide rows and values that a row has one of stay float32.
+    dtype: TableDtype = "float32"

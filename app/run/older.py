@@ -1,10 +1,9 @@
 """Upgrade the settings of runs and checkpoints that an older release wrote. No other file knows of older ones.
 
-Until the first release both tables are empty. From then on, add a new setting that changes a run's result (see
-`app.run.identity`) to `ADDED`, with the value that corresponds to the program before it, which need not be today's
-default. A resumed run keeps that value, so its arithmetic never changes halfway. If you remove a setting, add it to
-`REMOVED`, with the value that the program now behaves as if it had. Keep the config.yaml of a run of each release in
-tests/app/run, and compare its settings with both tables there.
+Add a new setting that changes a run's result (see `app.run.identity`) to `ADDED`, with the value that corresponds to
+the program before it, which need not be today's default. A resumed run keeps that value, so its arithmetic never
+changes halfway. If you remove a setting, add it to `REMOVED`, with the value that the program now behaves as if it had.
+Keep the config.yaml of a run of each release in tests/app/run, and compare its settings with both tables there.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from typing import Any
 from app.config.config import Config
 from common import settings
 
-# The format of run.json, incremented by the first release that adds or removes a setting, and the oldest that is read.
-FORMAT_VERSION = OLDEST_VERSION = 3
+# The format of run.json, incremented by each release that adds or removes a setting, and the oldest that is read.
+FORMAT_VERSION, OLDEST_VERSION = 4, 3
 
 # By the format that added it: setting -> the value that a run without it had. In a section with variants, the variant's
 # `name` stands in brackets: "wide_optimizer[ftrl].power", "deep_optimizer.schedule[cosine].floor".
-ADDED: dict[int, dict[str, Any]] = {}
+ADDED: dict[int, dict[str, Any]] = {4: {"tables.dtype": "float32"}}
 
 # By the format that removed it: setting -> the value with which a run continues as before. With another one it cannot.
 REMOVED: dict[int, dict[str, Any]] = {}

@@ -32,6 +32,7 @@ from common.files import check_format_version, checksum, lock_folder, replace_fo
 FORMAT = "wide-deep-bundle"
 FORMAT_VERSION = 3
 EXPIRED_VERSION = 4  # of a delta that names values as gone
+BFLOAT16_VERSION = 5  # of a bundle whose initial rows are rounded
 MANIFEST = "manifest.json"
 GOLDEN = "golden.parquet"
 TOLERANCE = "tolerance"  # column of golden.parquet
@@ -120,8 +121,15 @@ def read_manifest(folder: Path) -> Manifest:
     if kind != FORMAT:
         raise ValueError(f"{path} is of {kind!r}, this program reads {FORMAT!r}; give the folder of a bundle")
     advice = f"score with {folder}/code, the bundle's own, or export again"
-    check_format_version(path, version, EXPIRED_VERSION, advice, FORMAT_VERSION)
+    check_format_version(path, version, BFLOAT16_VERSION, advice, FORMAT_VERSION)
     return Manifest(**content)
+
+
+def version_of(rows: dict[str, Any], expired: bool = False) -> int:
+    """Return the format version of a bundle of these tables, which may name values as gone."""
+    if "initial_dtype" in rows:
+        return BFLOAT16_VERSION
+    return EXPIRED_VERSION if expired else FORMAT_VERSION
 
 
 def read_chain(folder: Path) -> Chain:

@@ -18,9 +18,9 @@ from __future__ import annotations
 import mmap
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import xxhash
@@ -53,6 +53,11 @@ class BundleTablesSpec:
     seed: int  # of the initial rows
     initial_scale: float
     num_deleted: int = 0  # of a delta
+    initial_dtype: str = "float32"  # what the initial rows are rounded to
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what a manifest has of it. Releases that know float32 alone read what is float32."""
+        return {key: value for key, value in asdict(self).items() if (key, value) != ("initial_dtype", "float32")}
 
     @property
     def rows_a_block(self) -> int:
@@ -264,7 +269,7 @@ def lookup(chain: Sequence[BundleTables], ids: np.ndarray) -> tuple[np.ndarray, 
         initial = (initial & ~known) | are_among(delta.deleted, flat)
     if initial.any():
         spec = base.spec
-        deep[initial] = initial_rows(spec.seed, flat[initial], spec.width, spec.initial_scale)
+        deep[initial] = initial_rows(spec.seed, flat[initial], spec.width, spec.initial_scale, spec.initial_dtype)
         wide[initial] = 0
     return deep.reshape(len(ids), -1), wide.reshape(ids.shape)
 

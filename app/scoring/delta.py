@@ -7,12 +7,12 @@ import shutil
 from pathlib import Path
 
 from app.scoring.bundle_folder import (
-    FORMAT_VERSION,
     MANIFEST,
     Manifest,
     check_files,
     new_bundle,
     read_chain,
+    version_of,
     write_manifest,
 )
 from app.scoring.bundle_tables import (
@@ -33,7 +33,7 @@ def fold(delta: str | Path, output: str | Path, overwrite: bool = False) -> Mani
     Rows are copied as they are stored, a piece at a time. Raises ValueError if a file is damaged.
     """
     chain = read_chain(Path(delta))
-    newest = dataclasses.replace(chain[-1][1], format_version=FORMAT_VERSION)
+    newest = dataclasses.replace(chain[-1][1], format_version=version_of(chain[-1][1].rows))
     with new_bundle(Path(output), overwrite) as folder:  # before all is read: it may not be possible
         for link in chain:
             check_files(*link, every_byte=True)
@@ -44,6 +44,6 @@ def fold(delta: str | Path, output: str | Path, overwrite: bool = False) -> Mani
         shutil.copytree(delta, folder, ignore=own, dirs_exist_ok=True)
         write_rows(folder, spec, row_ids, chain_stored(tables))
         vocabulary = merge_lookups([(path, manifest.vocabulary) for path, manifest in chain], folder)
-        whole = dataclasses.replace(newest, vocabulary=vocabulary, rows=dataclasses.asdict(spec))
+        whole = dataclasses.replace(newest, vocabulary=vocabulary, rows=spec.as_json())
         write_manifest(folder, dataclasses.replace(whole, parent=None, folded=newest.version, id=""))
     return whole

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from app.config.optimizer_settings import DeepOptimizer, FtrlOptions, LazyAdamOptions, WideOptimizer
-from app.config.run_settings import Backend
+from app.config.run_settings import Backend, TableDtype
 from app.config.schedules import ConstantSchedule
 from app.tables.interface import HostTables, TableRates, TablesSpec
 from app.tables.optimizers import StepHistory
@@ -49,7 +49,11 @@ def fastest_history() -> type[StepHistory]:
 
 
 def check_supported(
-    wide: WideOptimizer, deep: DeepOptimizer, wide_l2_coef: float = 0.0, row_clip_value: float = 0.0
+    wide: WideOptimizer,
+    deep: DeepOptimizer,
+    wide_l2_coef: float = 0.0,
+    row_clip_value: float = 0.0,
+    dtype: TableDtype = "float32",
 ) -> None:
     """Raise ValueError for settings that MindSpore's host operators do not have."""
     for section, options, supported in (("wide", wide, FtrlOptions), ("deep", deep, LazyAdamOptions)):
@@ -58,6 +62,8 @@ def check_supported(
                 f"{section}_optimizer.name={options.name} is for tables.backend=native or reference; stock has "
                 f"{supported.name} only, as MindSpore's host operators do"
             )
+    if dtype != "float32":
+        raise ValueError(f"tables.dtype={dtype} is for tables.backend=native or reference; stock has float32 only")
     if wide.schedule != ConstantSchedule():
         raise ValueError(
             f"wide_optimizer.schedule.name={wide.schedule.name} with warmup_steps={wide.schedule.warmup_steps} is for "

@@ -19,7 +19,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from app.config.optimizer_settings import DeepOptimizer, SgdOptions, WideOptimizer
+from app.config.optimizer_settings import DeepOptimizer, FtrlOptions, SgdOptions, WideOptimizer
+from app.config.run_settings import TableDtype
 from app.tables.fields import TableField
 from app.tables.optimizers import (
     MEAN,
@@ -32,6 +33,7 @@ from app.tables.optimizers import (
     state_arrays,
     with_mean,
 )
+from app.tables.rounding import BFLOAT16, widen
 
 Indices = np.ndarray | slice  # of rows in a list of row ids
 
@@ -54,6 +56,11 @@ class RowArray(NamedTuple):
     width: int
 
 
+def row_dtype(dtype: TableDtype, deep_optimizer: DeepOptimizer) -> TableDtype:
+    """Return the dtype of deep rows with `tables.dtype`. FTRL makes them of its sums, so all of its are float32."""
+    return "float32" if isinstance(deep_optimizer, FtrlOptions) else dtype
+
+
 @dataclass(frozen=True)
 class TablesSpec:
     """The settings of both tables."""
@@ -69,6 +76,7 @@ class TablesSpec:
     wide_l2_coef: float = 0.0
     row_clip_value: float = 0.0  # bounds each value of a unique row's gradient before L2; 0 does not
     tables: tuple[str, ...] = (WIDE, DEEP)  # those that are kept
+    dtype: TableDtype = "float32"  # of the deep arrays of D values a row (`row_dtype`)
     ema_decay: float = 0.0  # of the rows' running mean (`RunningMean`); 0: none is kept
 
     @property
@@ -120,11 +128,20 @@ class TablesSpec:
     def state_arrays(self, table: str) -> tuple[StateArray, ...]:
         """Return the arrays that a table keeps of its touched rows."""
         arrays = state_arrays(self.optimizer(table))
-        return with_mean(arrays) if self.ema_decay else arrays
+        arrays = with_mean(arrays) if self.ema_decay else arrays
+        if table == DEEP and self.row_dtype == "bfloat16":
+            arrays = tuple(a if a.one_a_row else replace(a, dtype=BFLOAT16.type) for a in arrays)
+        return arrays
+
+    @property
+    def row_dtype(self) -> TableDtype:
+        """The dtype of the deep rows. The wide ones, a value each, are float32."""
+        return row_dtype(self.dtype, self.deep_optimizer)
 
     def row_bytes(self) -> int:
         """Return the bytes of a touched row in both tables, with its optimizers' state."""
-        return 4 * sum(array.width for table in self.tables for array in self.layout(table).values())
+        arrays = [array for table in self.tables for array in self.layout(table).values()]
+        return sum(array.width * np.dtype(array.dtype).itemsize for array in arrays)
 
     def layout(self, table: str) -> dict[str, RowArray]:
         """Return dtype and width of a table's state arrays, by name."""
@@ -227,6 +244,22 @@ class TableSnapshot(Protocol):
         ...
 
 
+def widened_layout(layout: Mapping[str, RowArray]) -> dict[str, RowArray]:
+    """Return a layout in which bfloat16 is float32."""
+    return {n: a._replace(dtype="float32") if a.dtype == BFLOAT16.name else a for n, a in layout.items()}
+
+
+class WidenedTable:
+    """A view of `saved` in which bfloat16 is float32."""
+
+    def __init__(self, saved: TableSnapshot) -> None:
+        self._saved = saved
+        self.row_ids, self.layout = saved.row_ids, widened_layout(saved.layout)
+
+    def read(self, name: str, indices: Indices) -> np.ndarray:
+        return widen(self._saved.read(name, indices))
+
+
 class CaughtUpTable:
     """A view of `saved`, whose rows stand at their last steps, with each row as after the newest step of `history`."""
 
@@ -265,7 +298,11 @@ class MeanTable:
 def scored_table(
     saved: TableSnapshot, step: int, history: StepHistory | None = None, means: RunningMean | None = None
 ) -> TableSnapshot:
-    """Return a view with the rows that the model scores with after `step`: running means with `means`, else rows."""
+    """Return a view with the rows that the model scores with after `step`: running means with `means`, else rows.
+
+    They are float32, whatever they are stored in.
+    """
+    saved = WidenedTable(saved)
     if means is not None and step:
         return MeanTable(saved, means, step, history)
     return saved if history is None else CaughtUpTable(saved, history)

@@ -43,7 +43,7 @@ class StateArray:
     name: str
     initial: float = 0.0  # of an untouched row; the rows themselves start with the table's initial values
     one_a_row: bool = False
-    dtype: type[np.float32] | type[np.int32] = np.float32
+    dtype: type[np.generic] = np.float32
 
 
 def state_arrays(options: TableOptimizer) -> tuple[StateArray, ...]:

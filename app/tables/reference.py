@@ -40,6 +40,7 @@ from app.tables.optimizers import (
     table_step,
 )
 from app.tables.positions import expand, find_unique, sum_deep_by_id, sum_wide_by_id
+from app.tables.rounding import nearest, rounded, rounding_key, widened
 
 Arrays = dict[str, dict[str, np.ndarray]]  # table -> state array -> [V, width] or [V, 1]
 
@@ -228,11 +229,14 @@ class ReferenceTables(WholeTables, HostTables):
         return states
 
     def _gather(self, table: str, row_ids: np.ndarray) -> dict[str, np.ndarray]:
-        return {name: array[row_ids] for name, array in self._arrays[table].items()}
+        return widened({name: array[row_ids] for name, array in self._arrays[table].items()})
 
     def _scatter(self, table: str, row_ids: np.ndarray, states: dict[str, np.ndarray]) -> None:
+        arrays = self._arrays[table]
+        dtypes = {name: array.dtype for name, array in arrays.items()}
+        states = rounded(states, row_ids, dtypes, rounding_key(self.spec.seed, self.step))
         for name, values in states.items():
-            self._arrays[table][name][row_ids] = values
+            arrays[name][row_ids] = values
 
     def copied_rows(self, row_ids: np.ndarray) -> dict[str, TableState]:
         return {
@@ -278,5 +282,6 @@ def initial_arrays(spec: TablesSpec, row_ids: np.ndarray | None = None) -> Array
         }
         for table in (WIDE, DEEP)
     }
-    arrays[DEEP]["rows"] = initial_rows(spec.seed, row_ids, spec.embedding_dim, spec.initial_scale)
+    rows = initial_rows(spec.seed, row_ids, spec.embedding_dim, spec.initial_scale, spec.row_dtype)
+    arrays[DEEP]["rows"] = nearest(rows, spec.row_dtype)
     return arrays

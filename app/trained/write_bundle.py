@@ -20,14 +20,14 @@ import pyarrow.parquet as pq
 
 from app.checkpoint.write import ModelState
 from app.config.config import Config
+from app.config.run_settings import TableDtype
 from app.evaluation.calibration import Calibration
 from app.scoring.bundle_folder import (
-    EXPIRED_VERSION,
-    FORMAT_VERSION,
     GOLDEN,
     TOLERANCE,
     Manifest,
     numbered,
+    version_of,
     write_manifest,
 )
 from app.scoring.bundle_model import golden_rows
@@ -46,7 +46,7 @@ from app.scoring.bundle_tables import (
 )
 from app.scoring.predictor import Predictor, probabilities
 from app.tables.initial import initial_rows
-from app.tables.interface import DEEP, WIDE, TableSnapshot, TableState, scored_table
+from app.tables.interface import DEEP, WIDE, TableSnapshot, TableState, row_dtype, scored_table, widened_layout
 from app.tables.model_fields import fields_of_model, is_plain
 from app.tables.optimizers import ROWS, RunningMean, StepHistory
 from app.trained.bundle_code import CODE, write_code
@@ -106,8 +106,8 @@ class ExportedModel:
         if table == WIDE:
             values = np.zeros((len(ids), 1), np.float32)
         else:
-            model = self.config.model
-            values = initial_rows(self.config.train.seed, ids, model.embedding_dim, model.initial_row_scale)
+            model, dtype = self.config.model, self.row_dtype
+            values = initial_rows(self.config.train.seed, ids, model.embedding_dim, model.initial_row_scale, dtype)
         places = np.searchsorted(saved.row_ids, ids)
         places[places == len(saved.row_ids)] = 0
         known = saved.row_ids[places] == ids if len(saved.row_ids) else np.zeros(len(ids), np.bool_)
@@ -115,6 +115,11 @@ class ExportedModel:
             values[~known] = self._moved(ids[~known], values[~known])
         values[known] = saved.read(ROWS, places[known])
         return values[:, 0] if table == WIDE else values
+
+    @property
+    def row_dtype(self) -> TableDtype:
+        """The dtype that the deep rows are stored in, and their initial values rounded to."""
+        return row_dtype(self.config.tables.dtype, self.config.deep_optimizer)
 
     @cached_property
     def _views(self) -> dict[str, TableSnapshot]:
@@ -125,7 +130,7 @@ class ExportedModel:
 
     def _moved(self, ids: np.ndarray, initial: np.ndarray) -> np.ndarray:
         """Return deep rows [n, D] that were never looked up, after all steps."""
-        layout = self.state.tables[DEEP].layout.items()
+        layout = widened_layout(self.state.tables[DEEP].layout).items()
         arrays = {name: np.zeros((len(ids), width), dtype) for name, (dtype, width) in layout}
         moved = self._scored(DEEP, TableState(ids, {**arrays, ROWS: initial}))
         return moved.read(ROWS, slice(None))
@@ -146,6 +151,7 @@ def write_model(folder: Path, model: ExportedModel, rows: RowType, parent: Predi
         dtype=rows,
         seed=config.train.seed,
         initial_scale=config.model.initial_row_scale,
+        initial_dtype=model.row_dtype,
     )
     row_ids, stored = model.row_ids(schema), stored_as(rows, model.read)
     deleted = np.zeros(0, np.int64)
@@ -173,10 +179,10 @@ def write_model(folder: Path, model: ExportedModel, rows: RowType, parent: Predi
         vocabulary |= write_lookup_expired(folder, np.setdiff1d(base_vocabulary.expired, parent.encoder.expired))
     manifest = Manifest(
         model=_model_content(model, schema),
-        rows=asdict(spec),
+        rows=spec.as_json(),
         vocabulary=vocabulary,
         checkpoint=model.checkpoint,
-        format_version=EXPIRED_VERSION if NUM_EXPIRED in vocabulary else FORMAT_VERSION,
+        format_version=version_of(spec.as_json(), NUM_EXPIRED in vocabulary),
         versions={"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
     )
     if parent is not None:
@@ -197,7 +203,7 @@ def _check_fits(parent: Predictor, schema: Schema, spec: BundleTablesSpec) -> No
     there = parent.tables[0].spec
     differences = [
         f"{name} {getattr(spec, name)}, there {getattr(there, name)}"
-        for name in ("width", "dtype", "seed", "initial_scale")
+        for name in ("width", "dtype", "seed", "initial_scale", "initial_dtype")
         if getattr(spec, name) != getattr(there, name)
     ]
     if differences:

@@ -119,6 +119,7 @@ def table_spec(config: Config, schema: Schema, numeric: tuple[str, ...] = ()) ->
         wide_l2_coef=config.loss.wide_l2_coef,
         row_clip_value=config.loss.row_clip_value,
         ema_decay=config.train.ema_decay,
+        dtype=config.tables.dtype,
     )
 
 

@@ -29,6 +29,11 @@ def validate(config: Config, schema: Schema, num_ranks: int, num_servers: int, b
     if num_servers < 0:
         raise ValueError(f"SERVERS must be 0 or more, found {num_servers}")
     _validate_data(config, schema)
+    if config.tables.dtype == "bfloat16" and config.deep_optimizer.name == "ftrl":
+        raise ValueError(
+            "tables.dtype=bfloat16 does not go with deep_optimizer.name=ftrl, which makes its rows of sums in float32; "
+            "choose another optimizer, or tables.dtype=float32"
+        )
     _validate_backend(config, num_ranks + num_servers, backend, is_plain(fields_of_model(schema, config.model)))
     tables_schedules = (config.wide_optimizer.schedule, config.deep_optimizer.schedule)
     if num_servers and any(schedule != ConstantSchedule() for schedule in tables_schedules):
@@ -132,7 +137,9 @@ def _check_stock(config: Config, plain: bool) -> None:
             f"train.ema_decay={config.train.ema_decay} is for tables.backend=native or reference; stock has none"
         )
     loss = config.loss
-    check_supported(config.wide_optimizer, config.deep_optimizer, loss.wide_l2_coef, loss.row_clip_value)
+    check_supported(
+        config.wide_optimizer, config.deep_optimizer, loss.wide_l2_coef, loss.row_clip_value, config.tables.dtype
+    )
     # Their step assigns to parameters, which crashes MindSpore 2.10's compiler in one graph with EmbeddingLookup.
     if config.tower_optimizer.name in ("adagrad", "sgd"):
         raise ValueError(

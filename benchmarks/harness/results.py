@@ -70,6 +70,11 @@ def auc_difference(benchmark: str, pair: str) -> Callable[[Results], float]:
     return lambda results: abs(figure(benchmark, "mean_differences", pair)(results))
 
 
+def bf16_auc(log: str) -> Callable[[Results], float]:
+    """Return a function that finds the mean paired difference of AUC of tables in bfloat16, without its sign."""
+    return lambda results: abs(figure("bf16_rows", "auc", log, "mean_differences", "bfloat16")(results))
+
+
 def step_ratio(form: str, precision: str, peer: str) -> Callable[[Results], float]:
     """A peer's time over native's, for one group of benchmarks.training.train_step."""
 
@@ -294,6 +299,21 @@ TARGETS = (
             ("bf16 against float32", "bfloat16_auc", "bfloat16 - float32"),
             ("distinct rows against direct, float32", "first_layer_auc", "distinct - direct"),
             ("distinct rows, bf16 against float32", "first_layer_auc", "distinct bfloat16 - distinct"),
+        )
+    ),
+    *(
+        Target(f"rows in bf16 against float32, {log}: mean paired difference of AUC", "≤", 3e-4, bf16_auc(log))
+        for log in ("400k", "5m", "real")
+    ),
+    *(
+        Target(f"rows in bf16 over float32: {what}", "≤", bound, figure("bf16_rows", *keys))
+        for what, bound, *keys in (
+            ("bytes of a touched row, D 80", 0.52, "tables", "D 80", "bytes"),
+            ("… D 8", 0.56, "tables", "D 8", "bytes"),
+            ("lookup and update, D 80", 1.0, "tables", "D 80", "seconds"),
+            ("checkpoint, bytes", 0.55, "checkpoints", "bytes"),
+            ("checkpoint, time to save", 0.55, "checkpoints", "save"),
+            ("checkpoint, time to load", 0.55, "checkpoints", "load"),
         )
     ),
     Target("checkpoint: save rate over that of dd conv=fsync", "≥", 0.7, figure(*CHECKPOINT, "save over dd")),

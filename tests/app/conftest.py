@@ -257,6 +257,6 @@ def assert_same_state() -> Callable[..., None]:
             np.testing.assert_array_equal(found_state[table].row_ids, saved.row_ids)
             for name, array in saved.arrays.items():
                 found = found_state[table].arrays[name]
-                np.testing.assert_array_equal(found.view(np.int32), array.view(np.int32), f"{table} {name}")
+                np.testing.assert_array_equal(bits(found), bits(array), f"{table} {name}")
 
     return check

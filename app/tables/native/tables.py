@@ -31,6 +31,7 @@ from app.tables.native.library import NativeHandle, NativeUniqueIds, Step, has_k
 from app.tables.native.rows import NativeRows, NativeSnapshot
 from app.tables.optimizers import RunningMean, history_of_steps
 from app.tables.reference import step_rows
+from app.tables.rounding import rounded, rounding_key, widened
 from common.memory import num_cores
 from common.native_library import address, output_address
 from common.pages import HugeBuffer
@@ -112,10 +113,9 @@ class NativeTables(HostTables):
         slots = self.touch(unique.values)
         self._rows.before_change(slots)
         if self.spec.ema_decay:
-            rows = address(slots, np.int32, slots.size), slots.size
-            self._handle.call(
-                "advance_means", *rows, history_until(self._history, self.step), means_until(self._means, self.step)
-            )
+            rows = address(unique.values, np.int64, slots.size), address(slots, np.int32, slots.size), slots.size
+            until = history_until(self._history, self.step), means_until(self._means, self.step)
+            self._handle.call("advance_means", *rows, *until, rounding_key(self.spec.seed, self.step))
         self.step += 1
         steps = {WIDE: (self.update_wide, wide), DEEP: (self.update_deep, deep)}
         self.update_seconds = {}
@@ -148,7 +148,8 @@ class NativeTables(HostTables):
         of_history = history_until(self._history, self.step - 1), caught_up, is_caught_up
         width = batch.num_fields * self.spec.embedding_dim
         arrays = address(slots, np.int32, batch.num_unique), address(gradient, np.float32, batch.num_rows, width)
-        self._handle.call("update_deep", ctypes.byref(batch), *arrays, scale, ctypes.byref(step), *of_history)
+        key = rounding_key(self.spec.seed, self.step)
+        self._handle.call("update_deep", ctypes.byref(batch), *arrays, scale, ctypes.byref(step), *of_history, key)
 
     def _step_in_numpy(
         self, table: str, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float
@@ -161,9 +162,11 @@ class NativeTables(HostTables):
         if table == WIDE:
             inputs, outputs = inputs[::-1], outputs[::-1]
         self._handle.call("sum_by_id", ctypes.byref(unique.as_struct()), *inputs, *outputs)
-        states = self._rows.read(table, slots)
+        stored = self._rows.read(table, slots)
+        states = widened(stored)
         step_rows(self.spec, table, states, summed, scale, self._learning_rates[table](self.step), self.step)
-        self._rows.overwrite(table, slots, states)
+        dtypes, key = {name: array.dtype for name, array in stored.items()}, rounding_key(self.spec.seed, self.step)
+        self._rows.overwrite(table, slots, rounded(states, unique.values, dtypes, key))
 
     def grow(self, vocabulary_size: int) -> None:
         self.spec = replace(self.spec, vocabulary_size=vocabulary_size)

@@ -127,7 +127,7 @@ class StockTables(WholeTables):
                 f"tables.backend=stock takes int32 ids: the vocabulary of {spec.vocabulary_size} is above "
                 f"{MAX_VOCABULARY - 1}; use tables.backend=native"
             )
-        check_supported(spec.wide_optimizer, spec.deep_optimizer, spec.wide_l2_coef, spec.row_clip_value)
+        check_supported(spec.wide_optimizer, spec.deep_optimizer, spec.wide_l2_coef, spec.row_clip_value, spec.dtype)
         super().__init__(spec)
         self._learning_rates = learning_rates
         self.num_looked_up_numeric = num_looked_up_numeric

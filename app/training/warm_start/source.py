@@ -12,12 +12,13 @@ from app.checkpoint.manifest import MANIFEST, Manifest
 from app.checkpoint.read import Checkpoint, scoring_arrays
 from app.checkpoint.write import ModelState
 from app.config.config import Config
+from app.config.run_settings import TableDtype
 from app.run.folder import CONFIG_FILE, best_of_run
 from app.run.identity import data_identity
 from app.run.older import read_config
 from app.tables.fields import TableField
 from app.tables.initial import initial_rows
-from app.tables.interface import DEEP, Indices, RowArray, TableSnapshot, scored_table
+from app.tables.interface import DEEP, Indices, RowArray, TableSnapshot, row_dtype, scored_table, widened_layout
 from app.tables.model_fields import fields_of_model
 from app.tables.optimizers import ROWS, StepHistory, TableOptimizer, state_arrays
 from app.training.learning_rates import STEPS_BEFORE, running_mean, step_history
@@ -129,7 +130,7 @@ def _scored_state(
         return scored_table(rows, manifest.step, history if table == DEEP else None, means)
 
     def untouched(row_ids: np.ndarray) -> TableSnapshot:
-        layout = saved.tables[DEEP].layout
+        layout = widened_layout(saved.tables[DEEP].layout)
         return scored(DEEP, InitialTable(row_ids, trained.deep_optimizer, layout, *_initial_values(trained)))
 
     dense = saved.dense if means is None else scoring_arrays(saved.dense, manifest.step)
@@ -144,23 +145,29 @@ class InitialTable:
     """A `TableSnapshot` of deep rows that no step has touched."""
 
     def __init__(
-        self, row_ids: np.ndarray, options: TableOptimizer, layout: dict[str, RowArray], seed: int, scale: float
+        self,
+        row_ids: np.ndarray,
+        options: TableOptimizer,
+        layout: dict[str, RowArray],
+        seed: int,
+        scale: float,
+        dtype: TableDtype,
     ) -> None:
-        """`layout` is that of a table with this optimizer."""
+        """`layout` is that of a table with this optimizer, widened to float32; `dtype` is the one it is stored in."""
         self.row_ids, self.layout = row_ids, layout
-        self._seed, self._scale = seed, scale
+        self._seed, self._scale, self._dtype = seed, scale, dtype
         self._initial = {array.name: array.initial for array in state_arrays(options)}
 
     def read(self, name: str, indices: Indices) -> np.ndarray:
         row_ids, array = self.row_ids[indices], self.layout[name]
         if name == ROWS:
-            return initial_rows(self._seed, row_ids, array.width, self._scale)
+            return initial_rows(self._seed, row_ids, array.width, self._scale, self._dtype)
         return np.full((row_ids.size, array.width), self._initial.get(name, 0), array.dtype)
 
 
-def _initial_values(config: Config) -> tuple[int, float]:
-    """Return the seed and the scale that the initial deep rows follow from."""
-    return config.train.seed, config.model.initial_row_scale
+def _initial_values(config: Config) -> tuple[int, float, TableDtype]:
+    """Return the seed, scale and dtype that the initial deep rows follow from."""
+    return config.train.seed, config.model.initial_row_scale, row_dtype(config.tables.dtype, config.deep_optimizer)
 
 
 def _has_same_ids(manifest: Manifest, schema: Schema) -> bool:

@@ -11,9 +11,10 @@ import numpy as np
 from app.checkpoint.read import PIECE_BYTES
 from app.config.config import Config
 from app.config.optimizer_settings import FtrlOptions
-from app.tables.interface import DEEP, WIDE, RowArray, TableSnapshot, TablesSpec, WriteRows
+from app.tables.interface import DEEP, WIDE, RowArray, TableSnapshot, TablesSpec, WriteRows, widened_layout
 from app.tables.model_fields import are_seen, fields_of_model
 from app.tables.optimizers import LAST_RATE, LAST_STEP, MEAN, MEAN_STEP, ROWS, TableOptimizer, ftrl_arrays
+from app.tables.rounding import nearest
 from app.training.learning_rates import LearningRates
 from app.training.warm_start.origins import NONE
 from app.training.warm_start.source import Source
@@ -44,6 +45,7 @@ def take_rows(
     with loading(0) as write:
         for table in (WIDE, DEEP):
             rows, seen = source.state.tables[table], _seen_by_both(table, config, schema, source)
+            layout = spec.layout(table)
             new_ids, old_ids = _touched(rows.row_ids, source, seen)
             groups = [(rows, new_ids, np.searchsorted(rows.row_ids, old_ids))]
             if table == DEEP and source.untouched is not None:
@@ -52,7 +54,7 @@ def take_rows(
             for group in groups:
                 for name, ids, values in _pieces(*group, spec.optimizer(table), with_optimizer):
                     try:
-                        write(table, name, ids, values)
+                        write(table, name, ids, nearest(values, layout[name].dtype))
                     except ValueError as error:
                         raise ValueError(f"{source.where}: {error}") from error
             num_taken = sum(ids.size for _, ids, _ in groups)
@@ -147,7 +149,7 @@ def _check_tables(source: Source, spec: TablesSpec, with_optimizer: bool) -> Non
     for table, rows in source.state.tables.items():
         # An FTRL's last learning rates are of no use to one with another schedule, and can be done without. So can the
         # last steps of rows that moved at every step, if these here do not: the rows were brought up to the newest one.
-        layout_here = spec.layout(table)
+        layout_here = widened_layout(spec.layout(table))  # the source's rows come so
         unneeded = OPTIONAL_ARRAYS if LAST_STEP in layout_here else (*OPTIONAL_ARRAYS, LAST_STEP)
         found, expected = (
             {name: array for name, array in layout.items() if name == ROWS or (with_optimizer and name not in unneeded)}

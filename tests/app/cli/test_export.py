@@ -68,9 +68,15 @@ def fails(caplog, *words):
 
 
 @pytest.mark.parametrize(
-    "settings", [("model.wide_fields=[C1,C2]", "model.deep_fields=[C2,C3,C4]"), ("model.deep_fields=[]",)]
+    "settings",
+    [
+        ("model.wide_fields=[C1,C2]", "model.deep_fields=[C2,C3,C4]"),
+        ("model.deep_fields=[]",),
+        ("tables.dtype=bfloat16",),
+        ("tables.dtype=bfloat16", "deep_optimizer.name=adam", "train.ema_decay=0.9"),
+    ],
 )
-def test_a_bundle_of_parts_that_see_different_fields(run_here, project, tiny_dataset, tiny_log, tmp_path, settings):
+def test_a_bundle_of_tables_that_differ_or_are_bfloat16(run_here, project, tiny_dataset, tiny_log, tmp_path, settings):
     words = ("--config", project / "configs" / "tiny.yaml", "--dataset", tiny_dataset, "train.epochs=1", *settings)
     run_here(app, "train", *words)
     printed = run_here(app, "export", "device_0", "bundle")

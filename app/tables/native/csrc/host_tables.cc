@@ -19,8 +19,8 @@
 namespace {
 
 host_tables::RowLayout layout_of(const HostTablesSpec& spec) {
-  return {spec.embedding_dim, spec.deep_states,      spec.deep_scalars,
-          spec.wide_states,   spec.keeps_means != 0, spec.has_last_step != 0};
+  return {spec.embedding_dim,    spec.deep_states,        spec.deep_scalars,    spec.wide_states,
+          spec.keeps_means != 0, spec.has_last_step != 0, spec.is_bfloat16 != 0};
 }
 
 }  // namespace
@@ -195,15 +195,18 @@ void host_tables_update_wide(HostTables* tables, const HostTablesBatch* batch, c
 
 void host_tables_update_deep(HostTables* tables, const HostTablesBatch* batch, const int32_t* slots,
                              const float* gradient, float scale, const HostTablesStep* step,
-                             const HostTablesHistory* history, float* caught_up, int32_t is_caught_up) {
+                             const HostTablesHistory* history, float* caught_up, int32_t is_caught_up,
+                             uint64_t rounding_key) {
   const auto optimizer = static_cast<HostTablesOptimizer>(tables->spec.deep_optimizer);
   tables->kernels.update_deep(tables->slabs.view(), optimizer, *batch, slots, gradient, scale, *step, history,
-                              caught_up, is_caught_up != 0, tables->spec.num_threads);
+                              caught_up, is_caught_up != 0, rounding_key, tables->spec.num_threads);
 }
 
-void host_tables_advance_means(HostTables* tables, const int32_t* slots, int64_t count,
-                               const HostTablesHistory* history, const HostTablesMeans* means) {
-  tables->kernels.advance_means(tables->slabs.view(), slots, count, history, *means, tables->spec.num_threads);
+void host_tables_advance_means(HostTables* tables, const int64_t* row_ids, const int32_t* slots, int64_t count,
+                               const HostTablesHistory* history, const HostTablesMeans* means,
+                               uint64_t rounding_key) {
+  tables->kernels.advance_means(tables->slabs.view(), row_ids, slots, count, history, *means, rounding_key,
+                                tables->spec.num_threads);
 }
 
 void host_tables_read_means(const HostTables* tables, const int64_t* row_ids, const int32_t* slots, int64_t count,
@@ -292,10 +295,10 @@ void host_tables_read(const HostTables* tables, HostTablesTable table, int32_t a
                       int64_t count, void* values) {
   char* const out = static_cast<char*>(values);
   const host_tables::Slots view = tables->slabs.view();
-  const std::size_t bytes = static_cast<std::size_t>(host_tables::array_width(view, table, array)) * sizeof(float);
+  const std::size_t bytes = static_cast<std::size_t>(host_tables::array_bytes(view, table, array));
 #pragma omp parallel for num_threads(tables->spec.num_threads) schedule(static)
   for (int64_t i = 0; i < count; ++i) {
-    const float* const state = host_tables::array_values(view, table, array, slots[i]);
+    const char* const state = host_tables::array_values(view, table, array, slots[i]);
     std::memcpy(out + static_cast<std::size_t>(i) * bytes, state, bytes);
   }
 }
@@ -312,9 +315,7 @@ HostTablesStatus host_tables_place(HostTables* tables, const int64_t* row_ids, i
 
 int32_t host_tables_write(HostTables* tables, HostTablesTable table, int32_t array, const int32_t* slots,
                           int64_t count, const void* values) {
-  return tables->kernels.write_rows(tables->slabs.view(), table, array,
-                                    host_tables::is_float(tables->layout, table, array), slots, count,
-                                    static_cast<const float*>(values),
+  return tables->kernels.write_rows(tables->slabs.view(), table, array, slots, count, static_cast<const char*>(values),
                                     tables->written.empty() ? nullptr : tables->written.data(),
                                     tables->spec.num_threads);
 }

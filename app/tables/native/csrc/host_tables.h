@@ -55,6 +55,7 @@ typedef struct {
   int32_t deep_scalars;   // of the deep table, one value of 4 bytes a row each
   int32_t has_last_step;  // not 0 if the first of these is the row's last step
   int32_t keeps_means;    // not 0 if the last arrays are those of running means
+  int32_t is_bfloat16;    // not 0 if the deep states are: else they are float32, as all others
   int32_t wide_initial_array, deep_initial_array;  // the one array but the row that does not begin as 0; -1 for none
   float wide_initial_value, deep_initial_value;
 } HostTablesSpec;
@@ -168,16 +169,19 @@ HOST_TABLES_API void host_tables_update_wide(HostTables* tables, const HostTable
 
 // One step of the deep rows' optimizer; `gradient` [B, C * D], its sums times `scale`. No slot may be -1. With
 // HOST_TABLES_ADAM it is step history->step + 1, and `caught_up` [U, 3 * D] is `computed` of a lookup of this batch with
-// this history where `is_caught_up`; else it is filled. Without, `history` and `caught_up` are null.
+// this history where `is_caught_up`; else it is filled. Without, `history` and `caught_up` are null. bfloat16
+// states are rounded with `rounding_key`: see app/tables/rounding.py.
 HOST_TABLES_API void host_tables_update_deep(HostTables* tables, const HostTablesBatch* batch, const int32_t* slots,
                                              const float* gradient, float scale, const HostTablesStep* step,
                                              const HostTablesHistory* history, float* caught_up,
-                                             int32_t is_caught_up);
+                                             int32_t is_caught_up, uint64_t rounding_key);
 
-// Takes the means of the rows in `slots` [count] up to `means->step`, the last step so far, to come before their update.
-// With HOST_TABLES_ADAM the rows catch up with `history` too; else it is null.
-HOST_TABLES_API void host_tables_advance_means(HostTables* tables, const int32_t* slots, int64_t count,
-                                               const HostTablesHistory* history, const HostTablesMeans* means);
+// Takes the means of `row_ids` [count], in `slots`, up to `means->step`, the last step so far, to come before their
+// update. With HOST_TABLES_ADAM the rows catch up with `history` too; else it is null. `rounding_key` as in
+// host_tables_update_deep, of step `means->step`.
+HOST_TABLES_API void host_tables_advance_means(HostTables* tables, const int64_t* row_ids, const int32_t* slots,
+                                               int64_t count, const HostTablesHistory* history,
+                                               const HostTablesMeans* means, uint64_t rounding_key);
 
 // The means after `means->step`, above 0, of `row_ids` [count], with their `slots` as host_tables_find gives them: deep
 // [count, D] and wide [count]. With HOST_TABLES_ADAM `scratch` is [count, 3 * D]; else it is not used.

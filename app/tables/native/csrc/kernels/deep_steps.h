@@ -13,11 +13,12 @@ namespace host_tables {
 // Input and output of a step. The arrays of a row do not overlap.
 struct Columns {
   float* row;            // the first of the columns; the next state's are `stride` floats further
-  std::int64_t stride;   // D
+  std::int64_t stride;
   const float* sum;      // of the gradients of the row's positions
   std::int64_t width;    // how many columns
   std::int32_t slot;
   const float* caught_up;  // as `row`, after step history->step; read where the row is late
+  std::int64_t caught_up_stride;
 };
 
 struct StepInput {
@@ -108,8 +109,9 @@ STEP_FUNCTION scheduled_ftrl_columns(float* __restrict row, float* __restrict ac
   }
 }
 
-// Each optimizer: how it takes a step on some columns, and what it does when all columns of a row have taken theirs.
+// Each optimizer: its states of D values, how it takes a step on some columns, and what it does when all columns of a row have taken theirs.
 struct LazyAdam {
+  static constexpr int kStates = 3;
   static constexpr bool kEndsRow = false;
   STEP_FUNCTION take(const StepInput& input, const Columns& c) {
     adam_columns(c.row, c.row + c.stride, c.row + 2 * c.stride, c.sum, c.width, input.scale, input.options);
@@ -118,11 +120,13 @@ struct LazyAdam {
 };
 
 struct WholeTableAdam {
+  static constexpr int kStates = 3;
   static constexpr bool kEndsRow = true;
   STEP_FUNCTION take(const StepInput& input, const Columns& c) {
     if (last_step(input.slots, c.slot) != input.history->step) {
-      for (std::int64_t begin = 0; begin < 3 * c.stride; begin += c.stride) {
-        for (std::int64_t i = 0; i < c.width; ++i) c.row[begin + i] = c.caught_up[begin + i];
+      for (int state = 0; state < kStates; ++state) {
+        const float* const caught_up = c.caught_up + state * c.caught_up_stride;
+        for (std::int64_t i = 0; i < c.width; ++i) c.row[state * c.stride + i] = caught_up[i];
       }
     }
     LazyAdam::take(input, c);
@@ -133,6 +137,7 @@ struct WholeTableAdam {
 };
 
 struct Adagrad {
+  static constexpr int kStates = 2;
   static constexpr bool kEndsRow = false;
   STEP_FUNCTION take(const StepInput& input, const Columns& c) {
     adagrad_columns(c.row, c.row + c.stride, c.sum, c.width, input.scale, input.options);
@@ -141,6 +146,7 @@ struct Adagrad {
 };
 
 struct Sgd {
+  static constexpr int kStates = 1;
   static constexpr bool kEndsRow = false;
   STEP_FUNCTION take(const StepInput& input, const Columns& c) {
     sgd_columns(c.row, c.sum, c.width, input.scale, input.options);
@@ -149,6 +155,7 @@ struct Sgd {
 };
 
 struct Ftrl {
+  static constexpr int kStates = 3;
   static constexpr bool kEndsRow = false;
   STEP_FUNCTION take(const StepInput& input, const Columns& c) {
     ftrl_columns(c.row, c.row + c.stride, c.row + 2 * c.stride, c.sum, c.width, input.scale, input.options);
@@ -157,6 +164,7 @@ struct Ftrl {
 };
 
 struct ScheduledFtrl {
+  static constexpr int kStates = 4;
   static constexpr bool kEndsRow = false;
   STEP_FUNCTION take(const StepInput& input, const Columns& c) {
     scheduled_ftrl_columns(c.row, c.row + c.stride, c.row + 2 * c.stride, c.row + 3 * c.stride, c.sum, c.width,
@@ -179,9 +187,10 @@ static inline void add_squares(const float* sum, const float* row, std::int64_t 
   }
 }
 
-// Each row-wise optimizer: what the mean of the squares makes of the row's scalar and of the options of its step, and
+// Each row-wise optimizer: its states of D values, what the mean of the squares makes of the row's scalar and of the options of its step, and
 // how it then takes the step on some columns.
 struct RowwiseAdagrad {
+  static constexpr int kStates = 1;
   static inline void begin_row(float* accumulator, float mean_square, HostTablesStep& options) {
     *accumulator += mean_square;
     options.learning_rate /= std::sqrt(*accumulator) + options.epsilon;
@@ -192,6 +201,7 @@ struct RowwiseAdagrad {
 };
 
 struct PartialRowwiseAdam {
+  static constexpr int kStates = 2;
   static inline void begin_row(float* second_moment, float mean_square, HostTablesStep& options) {
     *second_moment = options.beta2 * *second_moment + (1.0f - options.beta2) * mean_square;
     options.epsilon += std::sqrt(*second_moment);

@@ -23,7 +23,7 @@ void copy_row(const float* source, std::int64_t width, bool streamed, float* tar
 void expand(const HostTablesBatch& batch, std::int64_t embedding_dim, const float* deep_rows, const float* wide_rows,
             float* deep, float* wide, int num_threads) {
   const std::int64_t num_fields = batch.num_fields;
-  const bool streamed = can_stream(deep, embedding_dim);
+  const bool streamed = can_stream(deep, embedding_dim * static_cast<std::int64_t>(sizeof(float)));
   const auto row_of = [&](std::int64_t position) { return deep_rows + batch.inverse[position] * embedding_dim; };
 #pragma omp parallel num_threads(num_threads)
   {

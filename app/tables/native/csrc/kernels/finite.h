@@ -26,6 +26,14 @@ static inline bool values_are_finite(const float* values, std::int64_t count) {
   return values_are_below(values, count, kExponent);
 }
 
+// Of bfloat16.
+static inline bool values_are_finite(const std::uint16_t* values, std::int64_t count) {
+  constexpr std::uint16_t kUpperExponent = kExponent >> 16;
+  std::int32_t num_bad = 0;
+  for (std::int64_t i = 0; i < count; ++i) num_bad += (values[i] & kUpperExponent) == kUpperExponent;
+  return num_bad == 0;
+}
+
 }  // namespace host_tables
 
 #endif  // FINITE_H_

@@ -3,18 +3,29 @@
 namespace host_tables::ISA {
 namespace {
 
+template <typename Value>
+void initialize_deep(const Slots& slots, const InitialValues& initial, std::int64_t row_id, std::int32_t slot,
+                     WrittenArrays arrays) {
+  const std::int64_t width = slots.layout.embedding_dim;
+  Value* const state = deep_state<Value>(slots, slot);
+  if (arrays & written_bit(HOST_TABLES_DEEP, kRowArray)) initial_row(initial, row_id, width, state);
+  const int array = initial.array[HOST_TABLES_DEEP];
+  if (array < 0 || array >= slots.layout.deep_states || !(arrays & written_bit(HOST_TABLES_DEEP, array))) return;
+  for (std::int64_t i = 0; i < width; ++i) set_value(initial.value[HOST_TABLES_DEEP], state + array * width + i);
+}
+
 // Gives `arrays` of a slot their initial values.
 void initialize_slot(const Slots& slots, const InitialValues& initial, std::int64_t row_id, std::int32_t slot,
                      WrittenArrays arrays) {
-  if (arrays & written_bit(HOST_TABLES_DEEP, kRowArray)) {
-    initial_row(initial, row_id, slots.layout.embedding_dim, deep_state(slots, slot));
+  const auto initialize_states = slots.layout.is_bfloat16 ? initialize_deep<Bfloat16> : initialize_deep<float>;
+  initialize_states(slots, initial, row_id, slot, arrays);
+  const int wide = initial.array[HOST_TABLES_WIDE];
+  if (wide >= 0 && (arrays & written_bit(HOST_TABLES_WIDE, wide))) {
+    wide_state(slots, slot)[wide] = initial.value[HOST_TABLES_WIDE];
   }
-  for (const HostTablesTable table : {HOST_TABLES_WIDE, HOST_TABLES_DEEP}) {
-    const int array = initial.array[table];
-    if (array < 0 || !(arrays & written_bit(table, array))) continue;
-    float* const values = array_values(slots, table, array, slot);
-    const std::int64_t width = array_width(slots, table, array);
-    for (std::int64_t column = 0; column < width; ++column) values[column] = initial.value[table];
+  const int scalar = initial.array[HOST_TABLES_DEEP] - static_cast<int>(slots.layout.deep_states);
+  if (scalar >= 0 && (arrays & written_bit(HOST_TABLES_DEEP, initial.array[HOST_TABLES_DEEP]))) {
+    deep_scalar(slots, slot)[scalar] = initial.value[HOST_TABLES_DEEP];
   }
 }
 

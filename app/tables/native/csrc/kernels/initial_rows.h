@@ -5,32 +5,31 @@
 
 #include <initializer_list>
 
+#include "kernels/bfloat16.h"
+#include "kernels/hashes.h"
 #include "kernels/kernels.h"
 
 namespace host_tables {
 
-constexpr std::uint64_t kGolden64 = 0x9E3779B97F4A7C15;  // SplitMix64's increment
-constexpr std::uint64_t kDeepTable = 1;                  // DEEP_TABLE of initial.py
-
-// SplitMix64's finalizer (Steele, Lea & Flood, OOPSLA 2014).
-static inline std::uint64_t mix64(std::uint64_t value) {
-  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9;
-  value = (value ^ (value >> 27)) * 0x94D049BB133111EB;
-  return value ^ (value >> 31);
-}
+constexpr std::uint64_t kDeepTable = 1;  // DEEP_TABLE of initial.py
 
 static inline InitialValues initial_values(const HostTablesSpec& spec) {
-  return {mix64(spec.seed + kGolden64 * kDeepTable), spec.initial_scale,
+  return {mix64(spec.seed + kGolden64 * kDeepTable), spec.initial_scale, spec.is_bfloat16 != 0,
           {spec.wide_initial_array, spec.deep_initial_array}, {spec.wide_initial_value, spec.deep_initial_value}};
 }
 
-// The initial deep values of `row_id`: row [width].
-static inline void initial_row(const InitialValues& initial, std::int64_t row_id, std::int64_t width, float* row) {
+static inline void set_value(float value, float* target) { *target = value; }
+static inline void set_value(float value, Bfloat16* target) { *target = nearest(value); }
+
+// The initial deep values of `row_id`: row [width]. With bfloat16 they are rounded as floats too.
+template <typename Value>
+static inline void initial_row(const InitialValues& initial, std::int64_t row_id, std::int64_t width, Value* row) {
   const std::uint64_t row_key = mix64(initial.table_key + kGolden64 * (static_cast<std::uint64_t>(row_id) + 1));
   for (std::int64_t column = 0; column < width; ++column) {
     const std::uint64_t hash = mix64(row_key + kGolden64 * static_cast<std::uint64_t>(column + 1));
     const float top_bits = static_cast<float>(static_cast<std::int32_t>(hash >> 40));
-    row[column] = (top_bits * 0x1p-23f - 1.0f) * initial.scale;
+    const float value = (top_bits * 0x1p-23f - 1.0f) * initial.scale;
+    set_value(initial.is_bfloat16 ? widened(nearest(value)) : value, row + column);
   }
 }
 

@@ -14,6 +14,7 @@ namespace host_tables {
 struct InitialValues {
   std::uint64_t table_key;
   float scale;
+  bool is_bfloat16;  // the deep ones
   int array[2];    // of each HostTablesTable: the array but the row that does not begin as 0, -1 for none
   float value[2];  // that it begins with
 };
@@ -25,9 +26,9 @@ using Initialize = void(const Slots& slots, const InitialValues& initial, const 
                         int num_threads);
 
 // Copies `values` [count, width] into one state array of the distinct `slots` [count] and notes that in `written`,
-// which has an entry for each slot, or is null. Returns whether all are finite; it checks them only if `is_float`.
-using WriteRows = bool(const Slots& view, HostTablesTable table, int array, bool is_float, const std::int32_t* slots,
-                       std::int64_t count, const float* values, WrittenArrays* written, int num_threads);
+// which has an entry for each slot, or is null. Returns whether all numbers are finite.
+using WriteRows = bool(const Slots& view, HostTablesTable table, int array, const std::int32_t* slots,
+                       std::int64_t count, const char* values, WrittenArrays* written, int num_threads);
 
 // See host_tables_lookup. Threads split the positions, or, with lists, the batch's rows.
 using Lookup = void(const Slots& slots, const InitialValues& initial, const HostTablesBatch& batch,
@@ -46,7 +47,8 @@ using UpdateWide = void(const Slots& slots, HostTablesOptimizer optimizer, const
 // number of positions, and the columns of ids too frequent for one thread.
 using UpdateDeep = void(const Slots& slots, HostTablesOptimizer optimizer, const HostTablesBatch& batch,
                         const std::int32_t* row_slots, const float* gradient, float scale, const HostTablesStep& step,
-                        const HostTablesHistory* history, float* caught_up, bool is_caught_up, int num_threads);
+                        const HostTablesHistory* history, float* caught_up, bool is_caught_up,
+                        std::uint64_t rounding_key, int num_threads);
 
 // See host_tables_expand. Threads split the batch's rows.
 using Expand = void(const HostTablesBatch& batch, std::int64_t embedding_dim, const float* deep_rows,
@@ -57,8 +59,9 @@ using SumById = void(const HostTablesBatch& batch, std::int64_t embedding_dim, c
                      float* deep_sums, float* wide_sums, int num_threads);
 
 // See host_tables_advance_means and host_tables_read_means. Threads split the rows.
-using AdvanceMeans = void(const Slots& slots, const std::int32_t* row_slots, std::int64_t count,
-                          const HostTablesHistory* history, const HostTablesMeans& means, int num_threads);
+using AdvanceMeans = void(const Slots& slots, const std::int64_t* row_ids, const std::int32_t* row_slots,
+                          std::int64_t count, const HostTablesHistory* history, const HostTablesMeans& means,
+                          std::uint64_t rounding_key, int num_threads);
 using ReadMeans = void(const Slots& slots, const InitialValues& initial, const std::int64_t* row_ids,
                        const std::int32_t* row_slots, std::int64_t count, const HostTablesHistory* history,
                        const HostTablesMeans& means, float* scratch, float* deep, float* wide, int num_threads);

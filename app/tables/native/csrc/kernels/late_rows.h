@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
+#include "kernels/bfloat16.h"
 #include "kernels/initial_rows.h"
 #include "kernels/missed_steps.h"
 #include "kernels/stream.h"
@@ -84,6 +86,7 @@ inline bool is_late(const Slots& slots, std::int32_t slot, const HostTablesHisto
 
 // Of the unique ids begin ... end - 1, at most kIdsPerTask: the rows and moments after history.step of those that are
 // untouched or late, each at its place in `caught_up` [U, 3 * D]. The tables stay as they are.
+template <typename Value>
 inline void catch_up_ids(const Slots& slots, const InitialValues& initial, const HostTablesBatch& batch,
                   const std::int32_t* row_slots, const HostTablesHistory& history, std::int64_t begin,
                   std::int64_t end, float* caught_up) {
@@ -93,7 +96,7 @@ inline void catch_up_ids(const Slots& slots, const InitialValues& initial, const
   std::int64_t count = 0;
   for (std::int64_t u = begin; u < end; ++u) {
     if (u + kIdsAhead < end && row_slots[u + kIdsAhead] >= 0) {
-      prefetch_row(deep_state(slots, row_slots[u + kIdsAhead]), 3 * width);
+      prefetch_row(deep_state<Value>(slots, row_slots[u + kIdsAhead]), 3 * width);
       __builtin_prefetch(deep_scalar(slots, row_slots[u + kIdsAhead]));
     }
     const std::int32_t slot = row_slots[u];
@@ -105,7 +108,11 @@ inline void catch_up_ids(const Slots& slots, const InitialValues& initial, const
       initial_row(initial, batch.values[u], width, state);
       std::memset(state + width, 0, 2 * bytes);
     } else {
-      from = deep_state(slots, slot);
+      if constexpr (std::is_same_v<Value, float>) {
+        from = deep_state<float>(slots, slot);
+      } else {
+        widen(deep_state<Value>(slots, slot), 3 * width, state);
+      }
       last = std::max(last_step(slots, slot), 0);  // Python lets no negative one in
     }
     const std::int64_t missed = history.step - last;
@@ -120,7 +127,8 @@ inline void catch_up_batch(const Slots& slots, const InitialValues& initial, con
 #pragma omp for schedule(dynamic)
   for (std::int64_t begin = 0; begin < batch.num_unique; begin += kIdsPerTask) {
     const std::int64_t end = std::min(begin + kIdsPerTask, batch.num_unique);
-    catch_up_ids(slots, initial, batch, row_slots, history, begin, end, caught_up);
+    const auto catch_up = slots.layout.is_bfloat16 ? catch_up_ids<Bfloat16> : catch_up_ids<float>;
+    catch_up(slots, initial, batch, row_slots, history, begin, end, caught_up);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "kernels/bfloat16.h"
 #include "kernels/initial_rows.h"
 #include "kernels/late_rows.h"
 #include "kernels/positions.h"
@@ -48,21 +49,23 @@ inline double squared_norm(const float* row, std::int64_t width) {
   return ((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) + ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7]));
 }
 
+template <typename Value>
 PREFETCH_FUNCTION prefetch_state(const Lookup& lookup, std::int64_t u) {
   if (u >= lookup.batch.num_unique || lookup.row_slots[u] < 0) return;
-  prefetch_row(deep_state(lookup.slots, lookup.row_slots[u]), lookup.slots.layout.embedding_dim);
+  prefetch_row(deep_state<Value>(lookup.slots, lookup.row_slots[u]), lookup.slots.layout.embedding_dim);
   __builtin_prefetch(wide_state(lookup.slots, lookup.row_slots[u]));
 }
 
-// The deep row of unique id u. An untouched one is computed into `room`; with a history, late and untouched ones have
-// been computed already.
+// The deep row of unique id u. An untouched one is computed into `room`, and bfloat16 is widened there; with a history,
+// late and untouched ones have been computed already.
+template <typename Value>
 const float* deep_row(const Lookup& lookup, std::int64_t u, float* room) {
   const std::int64_t embedding_dim = lookup.slots.layout.embedding_dim;
   const std::int32_t slot = lookup.row_slots[u];
   if (lookup.history != nullptr && is_late(lookup.slots, slot, *lookup.history)) {
     return lookup.computed + u * 3 * embedding_dim;
   }
-  if (slot >= 0) return deep_state(lookup.slots, slot);
+  if (slot >= 0) return as_floats(deep_state<Value>(lookup.slots, slot), embedding_dim, room);
   initial_row(lookup.initial, lookup.batch.values[u], embedding_dim, room);
   return room;
 }
@@ -85,11 +88,13 @@ void copy_row(const float* source, std::int64_t width, float* target) {
 }
 
 // The places begin … end - 1 of `positions`, all of unique id u.
-template <std::int64_t kWidth>
+template <typename Value, std::int64_t kWidth>
 void look_up_positions(const Lookup& lookup, std::int64_t u, std::int64_t begin, std::int64_t end) {
   const std::int64_t width = kWidth == kAnyWidth ? lookup.slots.layout.embedding_dim : kWidth;
   const std::int32_t* const positions = lookup.batch.positions;
-  const float* const row = deep_row(lookup, u, lookup.deep + positions[begin] * width);
+  alignas(64) float near[kWidth == kAnyWidth ? 1 : kWidth];  // from where it is streamed to all positions
+  float* const room = kWidth == kAnyWidth ? lookup.deep + positions[begin] * width : near;
+  const float* const row = deep_row<Value>(lookup, u, room);
   if (begin == lookup.batch.offsets[u]) {
     lookup.squared_norms[u] = squared_norm(row, width);
     lookup.wide_rows[u] = wide_row(lookup, u);
@@ -111,45 +116,49 @@ std::int64_t id_of_place(const HostTablesBatch& batch, std::int64_t i) {
   return low;
 }
 
-template <std::int64_t kWidth>
+template <typename Value, std::int64_t kWidth>
 void look_up_deep(const Lookup& lookup, std::int64_t begin, std::int64_t end) {
   for (std::int64_t u = id_of_place(lookup.batch, begin); begin < end; ++u) {
-    prefetch_state(lookup, u + kPrefetchAhead);
+    prefetch_state<Value>(lookup, u + kPrefetchAhead);
     const std::int64_t end_of_id = lookup.batch.offsets[u + 1] < end ? lookup.batch.offsets[u + 1] : end;
-    look_up_positions<kWidth>(lookup, u, begin, end_of_id);
+    look_up_positions<Value, kWidth>(lookup, u, begin, end_of_id);
     begin = end_of_id;
   }
 }
 
 using LookUpDeep = void (*)(const Lookup& lookup, std::int64_t begin, std::int64_t end);
 
+template <typename Value>
 LookUpDeep choose_look_up_deep(const float* deep, std::int64_t width) {
-  if (width == 8) return look_up_deep<8>;
-  if (!can_stream(deep, width)) return look_up_deep<kAnyWidth>;
+  if (width == 8) return look_up_deep<Value, 8>;
+  if (!can_stream(deep, width * static_cast<std::int64_t>(sizeof(float)))) return look_up_deep<Value, kAnyWidth>;
   switch (width) {
     case 16:
-      return look_up_deep<16>;
+      return look_up_deep<Value, 16>;
     case 32:
-      return look_up_deep<32>;
+      return look_up_deep<Value, 32>;
     case 64:
-      return look_up_deep<64>;
+      return look_up_deep<Value, 64>;
     case 80:
-      return look_up_deep<80>;
+      return look_up_deep<Value, 80>;
     case 128:
-      return look_up_deep<128>;
+      return look_up_deep<Value, 128>;
     default:
-      return look_up_deep<kAnyWidth>;
+      return look_up_deep<Value, kAnyWidth>;
   }
 }
 
 // The wide row of unique id u, and where its deep row is; that is computed if it is not in memory.
+template <typename Value>
 void prepare_lists(const Lookup& lookup, std::int64_t u) {
   const std::int64_t ahead = u + kWideRowsAhead;
   if (ahead < lookup.batch.num_unique && lookup.row_slots[ahead] >= 0) {
     __builtin_prefetch(wide_state(lookup.slots, lookup.row_slots[ahead]));
   }
   lookup.wide_rows[u] = wide_row(lookup, u);
-  lookup.rows[u] = deep_row(lookup, u, lookup.computed + u * lookup.slots.layout.embedding_dim);
+  const std::int64_t computed_arrays = lookup.history != nullptr ? 3 : 1;
+  float* const room = lookup.computed + u * computed_arrays * lookup.slots.layout.embedding_dim;
+  lookup.rows[u] = deep_row<Value>(lookup, u, room);
 }
 
 // The unique id whose first position is the first one at or after `position`: ids are numbered in their order.
@@ -195,13 +204,14 @@ void catch_up(const Lookup& lookup) {
   catch_up_batch(lookup.slots, lookup.initial, lookup.batch, lookup.row_slots, *lookup.history, lookup.computed);
 }
 
+template <typename Value>
 void look_up_lists(const Lookup& lookup, int num_threads) {
   const HostTablesBatch& batch = lookup.batch;
 #pragma omp parallel num_threads(num_threads)
   {
     catch_up(lookup);
 #pragma omp for schedule(static)
-    for (std::int64_t u = 0; u < batch.num_unique; ++u) prepare_lists(lookup, u);
+    for (std::int64_t u = 0; u < batch.num_unique; ++u) prepare_lists<Value>(lookup, u);
 #pragma omp for schedule(dynamic)
     for (std::int64_t begin = 0; begin < batch.num_rows; begin += kRowsPerTask) {
       const std::int64_t end = begin + kRowsPerTask < batch.num_rows ? begin + kRowsPerTask : batch.num_rows;
@@ -209,6 +219,33 @@ void look_up_lists(const Lookup& lookup, int num_threads) {
       for (std::int64_t row = begin; row < end; ++row) pool_fields(lookup, row, &new_id);
     }
   }
+}
+
+template <typename Value>
+void look_up_fields(const Lookup& lookup, int num_threads) {
+  const HostTablesBatch& batch = lookup.batch;
+  const LookUpDeep look_up_deep = choose_look_up_deep<Value>(lookup.deep, lookup.slots.layout.embedding_dim);
+  const std::int64_t num_positions = batch.num_positions;
+#pragma omp parallel num_threads(num_threads)
+  {
+    catch_up(lookup);
+#pragma omp for schedule(dynamic)
+    for (std::int64_t begin = 0; begin < num_positions; begin += kPositionsPerTask) {
+      const std::int64_t end = begin + kPositionsPerTask;
+      look_up_deep(lookup, begin, end < num_positions ? end : num_positions);
+    }
+    end_stream();
+#pragma omp for schedule(dynamic, kRowsPerTask)
+    for (std::int64_t row = 0; row < batch.num_rows; ++row) {
+      lookup.wide[row] = sum_wide_rows(batch, row, lookup.wide_rows);
+    }
+  }
+}
+
+template <typename Value>
+void look_up(const Lookup& lookup, int num_threads) {
+  return lookup.batch.first == nullptr ? look_up_fields<Value>(lookup, num_threads)
+                                       : look_up_lists<Value>(lookup, num_threads);
 }
 
 }  // namespace
@@ -219,21 +256,7 @@ void lookup(const Slots& slots, const InitialValues& initial, const HostTablesBa
   const std::unique_ptr<const float*[]> rows(batch.first == nullptr ? nullptr : new const float*[batch.num_unique]);
   const Lookup all = {slots, initial,   batch,         row_slots, history,   deep,
                       wide,  wide_rows, squared_norms, computed,  rows.get()};
-  if (batch.first != nullptr) return look_up_lists(all, num_threads);
-  const LookUpDeep look_up_deep = choose_look_up_deep(deep, slots.layout.embedding_dim);
-  const std::int64_t num_positions = batch.num_positions;
-#pragma omp parallel num_threads(num_threads)
-  {
-    catch_up(all);
-#pragma omp for schedule(dynamic)
-    for (std::int64_t begin = 0; begin < num_positions; begin += kPositionsPerTask) {
-      const std::int64_t end = begin + kPositionsPerTask;
-      look_up_deep(all, begin, end < num_positions ? end : num_positions);
-    }
-    end_stream();
-#pragma omp for schedule(dynamic, kRowsPerTask)
-    for (std::int64_t row = 0; row < batch.num_rows; ++row) wide[row] = sum_wide_rows(batch, row, wide_rows);
-  }
+  return slots.layout.is_bfloat16 ? look_up<Bfloat16>(all, num_threads) : look_up<float>(all, num_threads);
 }
 
 }  // namespace host_tables::ISA

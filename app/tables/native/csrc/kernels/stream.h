@@ -14,10 +14,11 @@
 namespace host_tables {
 
 constexpr std::int64_t kLineFloats = 16;  // a cache line
+constexpr std::int64_t kLineBytes = kLineFloats * sizeof(float);
 
-// True if stream_row may write rows of `width` floats to `target`: whole lines only.
-static inline bool can_stream(const float* target, std::int64_t width) {
-  return width % kLineFloats == 0 && reinterpret_cast<std::uintptr_t>(target) % (kLineFloats * sizeof(float)) == 0;
+// True if stream_bytes may write to `target`: whole lines only.
+static inline bool can_stream(const void* target, std::int64_t bytes) {
+  return bytes % kLineBytes == 0 && reinterpret_cast<std::uintptr_t>(target) % kLineBytes == 0;
 }
 
 // Source and target may be the same.
@@ -33,6 +34,11 @@ static inline __attribute__((always_inline)) void stream_row(const float* source
 #endif
 }
 
+static inline void stream_bytes(const char* source, std::int64_t bytes, char* target) {
+  stream_row(reinterpret_cast<const float*>(source), bytes / static_cast<std::int64_t>(sizeof(float)),
+             reinterpret_cast<float*>(target));
+}
+
 // Makes streamed rows visible to other threads.
 static inline void end_stream() {
 #if defined(__SSE2__)
@@ -44,8 +50,11 @@ static inline void end_stream() {
 // its calls are removed.
 #define PREFETCH_FUNCTION static inline __attribute__((always_inline)) void
 
-PREFETCH_FUNCTION prefetch_row(const float* row, std::int64_t width) {
-  for (std::int64_t i = 0; i < width; i += kLineFloats) __builtin_prefetch(row + i);
+template <typename Value>
+PREFETCH_FUNCTION prefetch_row(const Value* row, std::int64_t width) {
+  constexpr std::int64_t kLineValues = kLineBytes / sizeof(Value);
+  for (std::int64_t i = 0; i < width; i += kLineValues) __builtin_prefetch(row + i);
+  if (sizeof(Value) < sizeof(float)) __builtin_prefetch(row + width - 1);  // such rows seldom begin a line
 }
 
 // As many lines of memory may be on their way to the second-level cache, and far fewer to the first.

@@ -1,5 +1,6 @@
 #include "kernels/kernels.h"
 
+#include "kernels/bfloat16.h"
 #include "kernels/deep_steps.h"
 #include "kernels/late_rows.h"
 #include "kernels/positions.h"
@@ -21,40 +22,51 @@ struct Update {
   const float* gradient;
   StepInput input;
   float* caught_up;  // [U, 3 * D] with a history
+  std::uint64_t rounding_key;  // of bfloat16
 };
+
+inline std::uint32_t word_of(const Update& update, std::int64_t u) {
+  return row_word(update.rounding_key, update.batch.values[u]);
+}
 
 void sum_columns(const Update& update, std::int64_t u, std::int64_t begin, std::int64_t width, float* sum) {
   sum_positions(update.batch, u, update.gradient, update.slots.layout.embedding_dim, begin, width, sum);
 }
 
 // Columns begin … begin + width - 1 of the row of unique id u; all of it, if its width is known.
-template <typename Step, std::int64_t kWidth = kAnyWidth>
+template <typename Step, typename Value, std::int64_t kWidth = kAnyWidth>
 inline void update_columns(const Update& update, std::int64_t u, std::int64_t begin, std::int64_t width) {
-  alignas(64) float sum[kMostColumns];
-  std::int64_t stride = kWidth;
+  constexpr std::int64_t kMost = kWidth == kAnyWidth ? kMostColumns : kWidth;
+  alignas(64) float sum[kMost];
+  std::int64_t embedding_dim = kWidth;
   if constexpr (kWidth == kAnyWidth) {
-    stride = update.slots.layout.embedding_dim;
+    embedding_dim = update.slots.layout.embedding_dim;
     sum_columns(update, u, begin, width, sum);
   } else {
     sum_narrow_positions<kWidth>(update.batch, u, update.gradient, sum);
   }
   const std::int32_t slot = update.row_slots[u];
-  const float* const caught_up = update.caught_up == nullptr ? nullptr : update.caught_up + u * 3 * stride + begin;
-  Step::take(update.input, {deep_state(update.slots, slot) + begin, stride, sum, width, slot, caught_up});
+  const float* const caught_up =
+      update.caught_up == nullptr ? nullptr : update.caught_up + u * 3 * embedding_dim + begin;
+  change_states<Value, Step::kStates, kMost>(
+      update.slots, slot, word_of(update, u), begin, width, embedding_dim,
+      [&](float* states, std::int64_t stride) {
+        Step::take(update.input, {states, stride, sum, width, slot, caught_up, embedding_dim});
+      });
 }
 
 std::int64_t columns_from(std::int64_t begin, std::int64_t embedding_dim, std::int64_t most) {
   return embedding_dim - begin < most ? embedding_dim - begin : most;
 }
 
-template <typename Step, std::int64_t kWidth>
+template <typename Step, typename Value, std::int64_t kWidth>
 void update_row(const Update& update, std::int64_t u) {
   const std::int64_t embedding_dim = update.slots.layout.embedding_dim;
   if constexpr (kWidth != kAnyWidth) {
-    update_columns<Step, kWidth>(update, u, 0, kWidth);
+    update_columns<Step, Value, kWidth>(update, u, 0, kWidth);
   } else {
     for (std::int64_t begin = 0; begin < embedding_dim; begin += kMostColumns) {
-      update_columns<Step>(update, u, begin, columns_from(begin, embedding_dim, kMostColumns));
+      update_columns<Step, Value>(update, u, begin, columns_from(begin, embedding_dim, kMostColumns));
     }
   }
   Step::end_row(update.input, update.row_slots[u]);
@@ -71,14 +83,14 @@ std::int64_t num_positions(const HostTablesBatch& batch, std::int64_t u) {
 }
 
 // All threads come here together; each takes some of the columns of each frequent id.
-template <typename Step>
+template <typename Step, typename Value>
 void update_frequent_rows(const Update& update, std::int64_t most_positions) {
   for (std::int64_t u = 0; u < update.batch.num_unique; ++u) {
     if (num_positions(update.batch, u) <= most_positions) continue;
     const std::int64_t embedding_dim = update.slots.layout.embedding_dim;
 #pragma omp for schedule(dynamic) nowait
     for (std::int64_t begin = 0; begin < embedding_dim; begin += kLineFloats) {
-      update_columns<Step>(update, u, begin, columns_from(begin, embedding_dim, kLineFloats));
+      update_columns<Step, Value>(update, u, begin, columns_from(begin, embedding_dim, kLineFloats));
     }
   }
 }
@@ -107,14 +119,14 @@ std::int64_t id_at_cost(const HostTablesBatch& batch, std::int64_t cost) {
 }
 
 // Calls update_row(u) for a task's ids that have no more than `most_positions`.
-template <typename UpdateRow>
+template <typename Value, typename UpdateRow>
 void update_rows(const Update& update, std::int64_t begin, std::int64_t end, std::int64_t most_positions,
                  const UpdateRow& update_row) {
   const RowLayout& layout = update.slots.layout;
   for (std::int64_t u = begin; u < end; ++u) {
     if (u + kRowsAhead < end) {
       const std::int32_t slot = update.row_slots[u + kRowsAhead];
-      prefetch_row(deep_state(update.slots, slot), layout.deep_states * layout.embedding_dim);
+      prefetch_row(deep_state<Value>(update.slots, slot), layout.deep_states * layout.embedding_dim);
       if (layout.deep_scalars > 0) __builtin_prefetch(deep_scalar(update.slots, slot));
     }
     if (num_positions(update.batch, u) <= most_positions) update_row(u);
@@ -122,18 +134,18 @@ void update_rows(const Update& update, std::int64_t begin, std::int64_t end, std
 }
 
 // All threads come here together and share the ids, by their number of positions.
-template <typename UpdateRow>
+template <typename Value, typename UpdateRow>
 void update_all_rows(const Update& update, std::int64_t most_positions, const UpdateRow& update_row) {
   const std::int64_t num_tasks = cost_before(update.batch, update.batch.num_unique) / kCostPerTask + 1;
 #pragma omp for schedule(dynamic)
   for (std::int64_t task = 0; task < num_tasks; ++task) {
     const std::int64_t begin = id_at_cost(update.batch, task * kCostPerTask);
     const std::int64_t end = id_at_cost(update.batch, (task + 1) * kCostPerTask);
-    update_rows(update, begin, end, most_positions, update_row);
+    update_rows<Value>(update, begin, end, most_positions, update_row);
   }
 }
 
-template <typename Step>
+template <typename Step, typename Value>
 void run(const Update& update, int num_threads, bool is_caught_up = true) {
   const std::int64_t most_positions = most_positions_of_one_thread(update.batch, num_threads);
 #pragma omp parallel num_threads(num_threads)
@@ -141,34 +153,35 @@ void run(const Update& update, int num_threads, bool is_caught_up = true) {
     if (!is_caught_up) {
       catch_up_batch(update.slots, {}, update.batch, update.row_slots, *update.input.history, update.caught_up);
     }
-    update_frequent_rows<Step>(update, most_positions);
+    update_frequent_rows<Step, Value>(update, most_positions);
     switch (update.slots.layout.embedding_dim) {
       case 8:
-        update_all_rows(update, most_positions, [&](std::int64_t u) { update_row<Step, 8>(update, u); });
+        update_all_rows<Value>(update, most_positions, [&](std::int64_t u) { update_row<Step, Value, 8>(update, u); });
         break;
       case 16:
-        update_all_rows(update, most_positions, [&](std::int64_t u) { update_row<Step, 16>(update, u); });
+        update_all_rows<Value>(update, most_positions, [&](std::int64_t u) { update_row<Step, Value, 16>(update, u); });
         break;
       default:
-        update_all_rows(update, most_positions, [&](std::int64_t u) { update_row<Step, kAnyWidth>(update, u); });
+        update_all_rows<Value>(update, most_positions, [&](std::int64_t u) { update_row<Step, Value, kAnyWidth>(update, u); });
     }
   }
   if constexpr (Step::kEndsRow) end_frequent_rows<Step>(update, most_positions);
 }
 
 // The whole row at once, as its step needs all of its squares: wide rows sum their positions twice.
-template <typename RowwiseStep>
+template <typename RowwiseStep, typename Value>
 void update_whole_row(const Update& update, std::int64_t u) {
   const std::int64_t embedding_dim = update.slots.layout.embedding_dim;
   const std::int32_t slot = update.row_slots[u];
-  float* const row = deep_state(update.slots, slot);
+  const Value* const row = deep_state<Value>(update.slots, slot);
+  const std::uint32_t word = word_of(update, u);
   const StepInput& input = update.input;
-  alignas(64) float sum[kMostColumns];
+  alignas(64) float sum[kMostColumns], room[kMostColumns];
   float lanes[kSquareLanes] = {}, total = 0.0f;
   for (std::int64_t begin = 0; begin < embedding_dim; begin += kMostColumns) {
     const std::int64_t width = columns_from(begin, embedding_dim, kMostColumns);
     sum_columns(update, u, begin, width, sum);
-    add_squares(sum, row + begin, width, input.scale, input.options, lanes);
+    add_squares(sum, as_floats(row + begin, width, room), width, input.scale, input.options, lanes);
   }
   for (std::int64_t lane = 0; lane < kSquareLanes; ++lane) total += lanes[lane];
   HostTablesStep options = input.options;
@@ -176,41 +189,52 @@ void update_whole_row(const Update& update, std::int64_t u) {
   for (std::int64_t begin = 0; begin < embedding_dim; begin += kMostColumns) {
     const std::int64_t width = columns_from(begin, embedding_dim, kMostColumns);
     if (embedding_dim > kMostColumns) sum_columns(update, u, begin, width, sum);
-    RowwiseStep::take({row + begin, embedding_dim, sum, width, slot, nullptr}, input.scale, options);
+    change_states<Value, RowwiseStep::kStates, kMostColumns>(
+        update.slots, slot, word, begin, width, embedding_dim,
+        [&](float* states, std::int64_t stride) {
+          RowwiseStep::take({states, stride, sum, width, slot, nullptr, 0}, input.scale, options);
+        });
   }
 }
 
-template <typename RowwiseStep>
+template <typename RowwiseStep, typename Value>
 void run_whole_rows(const Update& update, int num_threads) {
   const std::int64_t any = update.batch.num_positions;
 #pragma omp parallel num_threads(num_threads)
-  update_all_rows(update, any, [&](std::int64_t u) { update_whole_row<RowwiseStep>(update, u); });
+  update_all_rows<Value>(update, any, [&](std::int64_t u) { update_whole_row<RowwiseStep, Value>(update, u); });
+}
+
+template <typename Value>
+void choose_step(const Update& update, HostTablesOptimizer optimizer, bool is_caught_up, int num_threads) {
+  switch (optimizer) {
+    case HOST_TABLES_LAZY_ADAM:
+      return run<LazyAdam, Value>(update, num_threads);
+    case HOST_TABLES_ADAM:
+      return run<WholeTableAdam, Value>(update, num_threads, is_caught_up);
+    case HOST_TABLES_ADAGRAD:
+      return run<Adagrad, Value>(update, num_threads);
+    case HOST_TABLES_ROWWISE_ADAGRAD:
+      return run_whole_rows<RowwiseAdagrad, Value>(update, num_threads);
+    case HOST_TABLES_PARTIAL_ROWWISE_ADAM:
+      return run_whole_rows<PartialRowwiseAdam, Value>(update, num_threads);
+    case HOST_TABLES_SGD:
+      return run<Sgd, Value>(update, num_threads);
+    case HOST_TABLES_FTRL:  // whose states are float32, as its weights follow from its sums
+      return run<Ftrl, float>(update, num_threads);
+    case HOST_TABLES_SCHEDULED_FTRL:
+      return run<ScheduledFtrl, float>(update, num_threads);
+  }
 }
 
 }  // namespace
 
 void update_deep(const Slots& slots, HostTablesOptimizer optimizer, const HostTablesBatch& batch,
                  const std::int32_t* row_slots, const float* gradient, float scale, const HostTablesStep& step,
-                 const HostTablesHistory* history, float* caught_up, bool is_caught_up, int num_threads) {
-  const Update update = {slots, batch, row_slots, gradient, {slots, scale, step, history}, caught_up};
-  switch (optimizer) {
-    case HOST_TABLES_LAZY_ADAM:
-      return run<LazyAdam>(update, num_threads);
-    case HOST_TABLES_ADAM:
-      return run<WholeTableAdam>(update, num_threads, is_caught_up);
-    case HOST_TABLES_ADAGRAD:
-      return run<Adagrad>(update, num_threads);
-    case HOST_TABLES_ROWWISE_ADAGRAD:
-      return run_whole_rows<RowwiseAdagrad>(update, num_threads);
-    case HOST_TABLES_PARTIAL_ROWWISE_ADAM:
-      return run_whole_rows<PartialRowwiseAdam>(update, num_threads);
-    case HOST_TABLES_SGD:
-      return run<Sgd>(update, num_threads);
-    case HOST_TABLES_FTRL:
-      return run<Ftrl>(update, num_threads);
-    case HOST_TABLES_SCHEDULED_FTRL:
-      return run<ScheduledFtrl>(update, num_threads);
-  }
+                 const HostTablesHistory* history, float* caught_up, bool is_caught_up,
+                 std::uint64_t rounding_key, int num_threads) {
+  const Update update = {slots, batch, row_slots, gradient, {slots, scale, step, history}, caught_up, rounding_key};
+  const auto take_step = slots.layout.is_bfloat16 ? choose_step<Bfloat16> : choose_step<float>;
+  take_step(update, optimizer, is_caught_up, num_threads);
 }
 
 }  // namespace host_tables::ISA

@@ -7,8 +7,7 @@ namespace {
 constexpr std::size_t kLargestSlab = std::size_t{64} << 20;
 
 std::size_t slab_bytes(int slab_bits, const RowLayout& layout) {
-  const std::int64_t floats = layout.deep_states * layout.embedding_dim + layout.wide_states + layout.deep_scalars;
-  return static_cast<std::size_t>(floats) * sizeof(float) << slab_bits;
+  return static_cast<std::size_t>(layout.narrow_start(slab_bits) + (layout.narrow_bytes() << slab_bits));
 }
 
 }  // namespace
@@ -42,7 +41,7 @@ bool RowSlabs::reserve(std::int64_t num_slots) {
     HugeMemory slab(slab_bytes(slab_bits_, layout_));
     if (slab.data() == nullptr) return false;
     memory_.reserve(memory_.size() + 1);
-    slabs_.push_back(static_cast<float*>(slab.data()));
+    slabs_.push_back(static_cast<char*>(slab.data()));
     memory_.push_back(std::move(slab));
   }
   return true;

@@ -1,7 +1,7 @@
 // Slots for the touched rows, filled in order of first touch (those of removed rows again first), in slabs of a fixed number of slots.
 //
 // A slab holds, one after the other, the deep part of its slots (a row and its optimizer's arrays, such as two
-// moments: 3 D floats together, so that an update touches one place) and their narrow part (the wide row, its
+// moments: 3 D values together, so that an update touches one place) and their narrow part (the wide row, its
 // optimizer's values, and what the deep row has but one of). The narrow part lies apart so that deep rows of 16 n
 // floats start on cache lines.
 
@@ -37,7 +37,7 @@ class RowSlabs {
   RowLayout layout_;
   int slab_bits_;  // a slab has 2^slab_bits_ slots
   std::vector<HugeMemory> memory_;
-  std::vector<float*> slabs_;
+  std::vector<char*> slabs_;
 };
 
 }  // namespace host_tables

@@ -14,35 +14,51 @@
 
 namespace host_tables {
 
-// How many floats a slot has of what.
+using Bfloat16 = std::uint16_t;  // its bits: the upper half of a float's
+
+// How many values a slot has of what: floats, but for the deep states.
 struct RowLayout {
   std::int64_t embedding_dim;
-  std::int64_t deep_states;   // arrays of D floats, the row itself first
+  std::int64_t deep_states;   // arrays of D values, the row itself first
   std::int64_t deep_scalars;  // 4-byte values a deep row: the optimizer's, then the step of its mean; 0, 1 or 2
   std::int64_t wide_states;   // the last two are a mean and its step, where means are kept
   bool keeps_means;           // the last deep state is the mean
   bool has_last_step;         // the first deep scalar is the row's last step, by which its mean's is known
+  bool is_bfloat16;           // the deep states are
+
+  std::int64_t deep_value_bytes() const { return is_bfloat16 ? 2 : 4; }
+  std::int64_t deep_bytes() const { return deep_states * embedding_dim * deep_value_bytes(); }
+  std::int64_t narrow_bytes() const { return (wide_states + deep_scalars) * 4; }
+  // The narrow part of a slab begins behind the deep part of its slots, at a float's place.
+  std::int64_t narrow_start(int slab_bits) const { return ((deep_bytes() << slab_bits) + 3) / 4 * 4; }
 };
 
 struct Slots {
-  float* const* slabs;
+  char* const* slabs;
   int slab_bits;
   RowLayout layout;
 };
 
-// The D values of a row, then its D values of each other state.
-static inline float* deep_state(const Slots& slots, std::int32_t slot) {
+// The D values of a row, then its D values of each other state. Value is float, or Bfloat16 where the layout says so.
+template <typename Value>
+static inline Value* deep_state(const Slots& slots, std::int32_t slot) {
   const std::int64_t place = slot & ((std::int64_t{1} << slots.slab_bits) - 1);
-  return slots.slabs[slot >> slots.slab_bits] + place * slots.layout.deep_states * slots.layout.embedding_dim;
+  Value* const deep_part = reinterpret_cast<Value*>(slots.slabs[slot >> slots.slab_bits]);
+  return deep_part + place * slots.layout.deep_states * slots.layout.embedding_dim;
+}
+
+// The same for whom the type of the values does not matter.
+static inline char* deep_bytes(const Slots& slots, std::int32_t slot) {
+  return slots.layout.is_bfloat16 ? reinterpret_cast<char*>(deep_state<Bfloat16>(slots, slot))
+                                  : reinterpret_cast<char*>(deep_state<float>(slots, slot));
 }
 
 // The wide row, then its other states.
 static inline float* wide_state(const Slots& slots, std::int32_t slot) {
   const RowLayout& layout = slots.layout;
   const std::int64_t place = slot & ((std::int64_t{1} << slots.slab_bits) - 1);
-  float* const narrow_part =
-      slots.slabs[slot >> slots.slab_bits] + (layout.deep_states * layout.embedding_dim << slots.slab_bits);
-  return narrow_part + place * (layout.wide_states + layout.deep_scalars);
+  char* const narrow_part = slots.slabs[slot >> slots.slab_bits] + layout.narrow_start(slots.slab_bits);
+  return reinterpret_cast<float*>(narrow_part) + place * (layout.wide_states + layout.deep_scalars);
 }
 
 // The first value that a deep row has one of; an int32 has its bits there.
@@ -52,10 +68,8 @@ static inline float* deep_scalar(const Slots& slots, std::int32_t slot) {
 
 // All states of a slot become 0, as in memory that was never used.
 static inline void clear_slot(const Slots& slots, std::int32_t slot) {
-  const RowLayout& layout = slots.layout;
-  const std::int64_t deep = layout.deep_states * layout.embedding_dim, narrow = layout.wide_states + layout.deep_scalars;
-  __builtin_memset(deep_state(slots, slot), 0, static_cast<std::size_t>(deep) * sizeof(float));
-  __builtin_memset(wide_state(slots, slot), 0, static_cast<std::size_t>(narrow) * sizeof(float));
+  __builtin_memset(deep_bytes(slots, slot), 0, static_cast<std::size_t>(slots.layout.deep_bytes()));
+  __builtin_memset(wide_state(slots, slot), 0, static_cast<std::size_t>(slots.layout.narrow_bytes()));
 }
 
 static inline std::int32_t step_at(const float* place) {
@@ -74,24 +88,35 @@ static inline void set_last_step(const Slots& slots, std::int32_t slot, std::int
   set_step_at(deep_scalar(slots, slot), step);
 }
 
-// True if state array number `array` of a table has float32 values, and not steps.
-static inline bool is_float(const RowLayout& layout, HostTablesTable table, int array) {
+// True if state array number `array` of a table has numbers, and not steps.
+static inline bool has_numbers(const RowLayout& layout, HostTablesTable table, int array) {
   if (table == HOST_TABLES_WIDE) return !layout.keeps_means || array != layout.wide_states - 1;
   if (array < layout.deep_states) return true;
   return !(array == layout.deep_states && layout.has_last_step) &&
          !(layout.keeps_means && array == layout.deep_states + layout.deep_scalars - 1);
 }
 
-// How many values of 4 bytes a row has in state array number `array` of a table.
+// How many values a row has in state array number `array` of a table.
 static inline std::int64_t array_width(const Slots& slots, HostTablesTable table, int array) {
   return table == HOST_TABLES_WIDE || array >= slots.layout.deep_states ? 1 : slots.layout.embedding_dim;
 }
 
-// Their addresses.
-static inline float* array_values(const Slots& slots, HostTablesTable table, int array, std::int32_t slot) {
-  if (table == HOST_TABLES_WIDE) return wide_state(slots, slot) + array;
-  if (array >= slots.layout.deep_states) return deep_scalar(slots, slot) + (array - slots.layout.deep_states);
-  return deep_state(slots, slot) + array * slots.layout.embedding_dim;
+// True if they are bfloat16: else they have 4 bytes.
+static inline bool is_bfloat16(const RowLayout& layout, HostTablesTable table, int array) {
+  return layout.is_bfloat16 && table == HOST_TABLES_DEEP && array < layout.deep_states;
+}
+
+static inline std::int64_t array_bytes(const Slots& slots, HostTablesTable table, int array) {
+  return array_width(slots, table, array) * (is_bfloat16(slots.layout, table, array) ? 2 : 4);
+}
+
+// Their address.
+static inline char* array_values(const Slots& slots, HostTablesTable table, int array, std::int32_t slot) {
+  if (table == HOST_TABLES_DEEP && array < slots.layout.deep_states) {
+    return deep_bytes(slots, slot) + array * array_bytes(slots, table, array);
+  }
+  float* const first = table == HOST_TABLES_WIDE ? wide_state(slots, slot) : deep_scalar(slots, slot);
+  return reinterpret_cast<char*>(first + (table == HOST_TABLES_WIDE ? array : array - slots.layout.deep_states));
 }
 
 // Of a slot: which of its arrays were written, a bit each. A table has six at most.

@@ -11,9 +11,8 @@ constexpr std::int64_t kPrefetchAhead = 8;
 
 void copy_slot(const Slots& from, std::int32_t source, const Slots& to, std::int32_t target) {
   const RowLayout& layout = from.layout;
-  const auto bytes = [](std::int64_t floats) { return static_cast<std::size_t>(floats) * sizeof(float); };
-  std::memcpy(deep_state(to, target), deep_state(from, source), bytes(layout.deep_states * layout.embedding_dim));
-  std::memcpy(wide_state(to, target), wide_state(from, source), bytes(layout.wide_states + layout.deep_scalars));
+  std::memcpy(deep_bytes(to, target), deep_bytes(from, source), static_cast<std::size_t>(layout.deep_bytes()));
+  std::memcpy(wide_state(to, target), wide_state(from, source), static_cast<std::size_t>(layout.narrow_bytes()));
 }
 
 }  // namespace
@@ -64,13 +63,12 @@ bool Snapshot::preserve(const std::int32_t* slots, std::int64_t count, int num_t
 void Snapshot::read(HostTablesTable table, int array, const std::int32_t* slots, std::int64_t count, void* values,
                     int num_threads) const {
   char* const out = static_cast<char*>(values);
-  const std::int64_t width = array_width(live_, table, array);
-  const std::size_t bytes = static_cast<std::size_t>(width) * sizeof(float);
+  const std::size_t bytes = static_cast<std::size_t>(array_bytes(live_, table, array));
 #pragma omp parallel for num_threads(num_threads) schedule(static)
   for (std::int64_t i = 0; i < count; ++i) {
     if (i + kPrefetchAhead < count) {
-      const float* const ahead = array_values(live_, table, array, slots[i + kPrefetchAhead]);
-      for (std::int64_t column = 0; column < width; column += 16) __builtin_prefetch(ahead + column);
+      const char* const ahead = array_values(live_, table, array, slots[i + kPrefetchAhead]);
+      for (std::size_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(ahead + byte);
     }
     std::int32_t place = __atomic_load_n(places() + slots[i], __ATOMIC_ACQUIRE);
     if (place == kLive) {

@@ -47,7 +47,7 @@ class Snapshot {
   bool is_open_ = false;
   std::int64_t num_places_ = 0;         // slots in use when it was opened
   std::int64_t num_preserved_ = 0;
-  std::vector<float*> live_slabs_;      // as they were: the live list may move as it grows
+  std::vector<char*> live_slabs_;       // as they were: the live list may move as it grows
   Slots live_ = {}, preserved_view_ = {};
   std::size_t places_bytes_ = 0;
   HugeMemory places_;                   // int32 by slot
