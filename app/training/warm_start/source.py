@@ -151,7 +151,7 @@ class InitialTable:
         layout: dict[str, RowArray],
         seed: int,
         scale: float,
-        dtype: TableDtype,
+        dtype: TableDtype = "float32",
     ) -> None:
         """`layout` is that of a table with this optimizer, widened to float32; `dtype` is the one it is stored in."""
         self.row_ids, self.layout = row_ids, layout

@@ -76,7 +76,7 @@ def test_another_run_has_today_s_default(as_if_added, start):
 
 
 def test_a_setting_of_another_optimizer_is_left_alone(monkeypatch):
-    monkeypatch.setitem(older_runs.ADDED, 3, {"deep_optimizer[adam].power": 2, "train.order": "seeded"})
+    monkeypatch.setattr(older_runs, "ADDED", {3: {"deep_optimizer[adam].power": 2, "train.order": "seeded"}})
     sections = {"deep_optimizer": {"name": "sgd"}, "train": {"seed": 1}}
     assert upgraded(sections) == {"deep_optimizer": {"name": "sgd"}, "train": {"seed": 1, "order": "seeded"}}
     assert sections["train"] == {"seed": 1}
