@@ -179,7 +179,7 @@ def test_the_status_is_written_whatever_became_of_run_json_meanwhile(start):
 def test_a_run_of_another_format_is_refused(start, tmp_path, version):
     run = start(steps=(2,))
     (run.path / "run.json").write_text(json.dumps({**state_of(run), "format_version": version}))
-    said = rf"run\.json has format version {version}, this program reads 3; continue .*, or begin a new one with "
+    said = rf"run\.json has format version {version}, this program reads 3 to 4; continue .*, or begin a new one with "
     with pytest.raises(ValueError, match=said):
         start()
     assert [path.name for path in tmp_path.iterdir()] == ["device_0"]
