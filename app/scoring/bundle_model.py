@@ -16,8 +16,7 @@ import pyarrow.parquet as pq
 from app.scoring.bundle_folder import GOLDEN, TOLERANCE, ChainEntry, reexport_advice
 from app.scoring.bundle_tables import BundleTables, BundleTablesSpec, lookup
 from app.scoring.onnx_tower import MANY, TOWER, Tower
-from app.tables.fields import TableField, columns_of
-from app.tables.pooling import pool, position_weights, sum_over_positions
+from app.tables.fields import TableField, columns_of, pool, position_weights, sum_over_positions
 from data_prep.encoding.encoder import Chunk, Examples, ParsedRows, open_lookup
 from data_prep.encoding.from_table import RawTable, table_to_chunk
 from data_prep.encoding.from_values import rejected

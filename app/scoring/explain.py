@@ -17,8 +17,7 @@ import numpy as np
 
 from app.scoring.bundle_model import ROWS_AT_ONCE, BundleModel
 from app.scoring.bundle_tables import lookup
-from app.tables.fields import field_of_position
-from app.tables.pooling import position_weights
+from app.tables.fields import field_of_position, position_weights
 from common.console import progress_bar
 from data_prep.encoding.encoder import Chunk, ParsedRows
 from data_prep.encoding.from_values import chunk_to_mapping, rejected

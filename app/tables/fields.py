@@ -1,14 +1,16 @@
-"""The looked-up fields of a model, and the parts of the model that see each."""
+"""The looked-up fields of a model: the parts that see each, and how the rows of its positions become one, in NumPy.
+
+A position without a value has id -1, and no row.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:
-    pass  # a bundle carries this file without the settings of a run
+from data_prep.prepared import examples
 
 NO_ROW = -1  # the id of a position without a value
 
@@ -37,3 +39,33 @@ def columns_of(fields: Sequence[TableField], part: Literal["wide", "deep"]) -> l
     ends = np.cumsum([field.length for field in fields]).tolist()
     seen = [(end - field.length, end) for field, end in zip(fields, ends, strict=True) if getattr(field, part)]
     return [column for first, end in seen for column in range(first, end)]
+
+
+def position_weights(ids: np.ndarray, fields: Sequence[TableField]) -> np.ndarray:
+    """Return the weight [B, P] float32 of each position in its field's row: 0 where there is no row, 1 / present values
+    in a mean, else 1."""
+    return examples.position_weights(ids, ((field.length, field.mean) for field in fields))
+
+
+def pool(rows: np.ndarray, weights: np.ndarray, fields: Sequence[TableField]) -> np.ndarray:
+    """Return the rows [B, C, D] of fields from those of their positions [B, P, D], added in order of position.
+
+    A position of weight 0 adds nothing, whatever its row.
+    """
+    pooled = np.zeros((len(rows), len(fields), rows.shape[2]), np.float32)
+    for position, field in enumerate(field_of_position(fields)):
+        if fields[field].length == 1:
+            pooled[:, field] = rows[:, position]
+            continue
+        weight = weights[:, position, None]
+        np.add(pooled[:, field], weight * rows[:, position], out=pooled[:, field], where=weight > 0)
+    return pooled
+
+
+def sum_over_positions(wide: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the sum of `wide` [B, P], each times its weight, position by position: [B] float32."""
+    total = np.zeros(len(wide), np.float32)
+    for position in range(wide.shape[1]):
+        weight = weights[:, position]
+        np.add(total, weight * wide[:, position], out=total, where=weight > 0)
+    return total

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from app.tables.checks import check_ids
-from app.tables.fields import NO_ROW, TableField, field_of_position
+from app.tables.fields import NO_ROW, TableField, field_of_position, position_weights
 from app.tables.interface import Lists, TablesSpec, UniqueIds
-from app.tables.pooling import position_weights
 
 
 def find_unique(ids: np.ndarray, spec: TablesSpec) -> UniqueIds:
