@@ -40,7 +40,7 @@ from tests.app.tables.job_in_threads import JobInThreads
 from tests.app.tables.plain_rows import PlainTable
 from tests.checkpoints import load
 
-MOST_EXACT = 8  # missed steps of adam that are taken one by one, in place of 1,000
+MOST_EXACT = 8  # missed steps of adam that are taken one by one, in place of 256
 SCHEDULES = {  # each goes far enough down to be no rate at all, where its optimizer lets it
     "constant": lambda name, warmup: ConstantSchedule(warmup_steps=warmup),
     "cosine": lambda name, warmup: CosineSchedule(

@@ -91,22 +91,49 @@ def test_it_is_pytorch_s_adam(make_adam, l2_coef):
 
 
 @pytest.mark.parametrize("last_step", [0, 5])
-def test_the_steps_beyond_are_one_implicit_step(last_step):
+def test_the_steps_beyond_are_taken_in_segments(last_step):
     """By the formula of the module, in float64, from where the steps that are taken one by one leave a row."""
-    rng, rest = np.random.default_rng(1), 700
-    newest = last_step + MOST_EXACT_STEPS + rest
+    rng, segments = np.random.default_rng(1), (32, 48, 72, 108, 40)
+    newest = last_step + MOST_EXACT_STEPS + sum(segments)
     rows = rng.standard_normal((2, 3), np.float32)
     states = (rows, rows * np.float32(1e-3), np.full((2, 3), 1e-4, np.float32), np.full((2, 1), last_step, np.int32))
     exact, far = (tuple(state.copy() for state in states) for _ in range(2))
-    StepHistory.of_steps(OPTIONS, L2, learning_rate, newest - rest).catch_up(exact)
+    StepHistory.of_steps(OPTIONS, L2, learning_rate, newest - sum(segments)).catch_up(exact)
     StepHistory.of_steps(OPTIONS, L2, learning_rate, newest).catch_up(far)
-    row, _, second, _ = (state.astype(np.float64) for state in exact)
-    rate_sum = sum(learning_rate(step) * OPTIONS.correction(step) for step in range(newest - rest + 1, newest + 1))
-    row /= 1 + L2 * rate_sum / (np.sqrt(second) + OPTIONS.uncorrected_epsilon(newest))
-    kept = OPTIONS.beta2**rest
-    for found, expected in zip(far, (row, L2 * row, kept * second + (1 - kept) * (L2 * row) ** 2, newest), strict=True):
+    row, _, second, end = (state.astype(np.float64) for state in exact)
+    for steps in segments:
+        begin, end = end, end + steps
+        taken = range(int(begin[0, 0]) + 1, int(end[0, 0]) + 1)
+        rate_sum = sum(learning_rate(step) * OPTIONS.correction(step) for step in taken)
+        half, whole = OPTIONS.beta2 ** (steps // 2), OPTIONS.beta2**steps
+        middle = half * second + (1 - half) * (L2 * row) ** 2
+        share = L2 * rate_sum / (np.sqrt(middle) + OPTIONS.uncorrected_epsilon(taken[-1]))
+        row = row / (1 + share + share**2 / 2)
+        second = whole * second + (1 - whole) * (L2 * row) ** 2
+    for found, expected in zip(far, (row, L2 * row, second, newest), strict=True):
         np.testing.assert_allclose(found, np.broadcast_to(expected, found.shape), rtol=1e-5)
-    assert (np.abs(row) < 0.97 * np.abs(exact[0])).all()
+    assert (np.abs(row) < 0.99 * np.abs(exact[0])).all()
+
+
+@pytest.mark.parametrize("gradient", [1e-6, 1e-5, 1e-4])
+@pytest.mark.parametrize(("l2_coef", "rate"), [(1e-7, 3e-3), (1e-6, 3e-3), (1e-6, 3e-4), (1e-5, 3e-3), (4e-5, 2e-3)])
+def test_rows_that_missed_thousands_of_steps_are_near_those_that_took_each(l2_coef, rate, gradient):
+    """Moments as after 1 to 7 gradients of many sizes, and rates that fall by half, against Adam in float64."""
+    rng, lags, num_rows = np.random.default_rng(0), (300, 1_000, 3_000, 10_000), 200
+    start = rng.normal(0, 0.05, num_rows)
+    last = gradient * np.exp(rng.normal(0, 1.5, num_rows)) * rng.choice([-1, 1], num_rows)
+    states = (start, 0.1 * last, 0.001 * last**2 * rng.integers(1, 8, num_rows))
+    row, first, second = states
+    history = StepHistory(OPTIONS, l2_coef)
+    for step in range(1, lags[-1] + 1):
+        history.append(rate * (1 - step / (2 * lags[-1])))
+        first = 0.9 * first + 0.1 * l2_coef * row
+        second = 0.999 * second + 0.001 * (l2_coef * row) ** 2
+        row = row - float(history.rates[step]) * first / (np.sqrt(second) + float(history.epsilons[step]))
+        if step in lags:
+            far = [state[:, None].astype(np.float32) for state in states]
+            history.catch_up((*far, np.zeros((num_rows, 1), np.int32)))
+            assert np.sqrt(np.mean((far[0][:, 0] - row) ** 2)) < 0.03 * np.sqrt(np.mean(start**2)), step
 
 
 @pytest.mark.parametrize("width", [1, 3, 8, 12, 16, 17, 80])

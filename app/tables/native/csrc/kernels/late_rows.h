@@ -50,9 +50,16 @@ inline void catch_up_together(const LateRow* late, std::int64_t count, std::int6
       missed_step(rows[k], first[k], second[k], kColumns, history.rates[step], history.epsilons[step], history);
     }
   }
+  std::int64_t last[kRowsTogether];
+  for (std::int64_t k = 0; k < count; ++k) last[k] = late[k].last + late[k].steps;
+  const std::int64_t earliest = count > 0 ? *std::min_element(last, last + count) : history.step;
+  for (std::int64_t length = kFirstSegment, taken = earliest; taken < history.step; length += length / 2) {
+    taken += length;
+    for (std::int64_t k = 0; k < count; ++k) {
+      if (last[k] < history.step) last[k] = take_segment(rows[k], first[k], second[k], kColumns, last[k], length, history);
+    }
+  }
   for (std::int64_t k = 0; k < count; ++k) {
-    const std::int64_t end = late[k].last + late[k].steps;
-    if (end < history.step) remaining_steps(rows[k], first[k], second[k], kColumns, end, history);
     for (int array = 0; array < 3; ++array) std::memcpy(late[k].state + array * width, states[array][k], bytes);
   }
 }

@@ -12,6 +12,7 @@ namespace host_tables {
 
 constexpr std::int64_t kMissedColumns = 64;         // at a time: their state stays in the first cache
 constexpr float kSmallestMoment = 0x1p-100f;        // SMALLEST_MOMENT
+constexpr std::int64_t kFirstSegment = 32;          // FIRST_SEGMENT
 
 // One step whose gradient is l2_coef * row, of `width` columns.
 static inline __attribute__((always_inline)) void missed_step(float* __restrict row, float* __restrict first,
@@ -29,16 +30,31 @@ static inline __attribute__((always_inline)) void missed_step(float* __restrict 
   }
 }
 
-// The steps from `from` + 1 on at once.
+// The steps from `from` + 1 on, `length` of them or all that are left, at once. Returns the last of them.
+static inline __attribute__((always_inline)) std::int64_t take_segment(float* __restrict row, float* __restrict first,
+                                                                       float* __restrict second, std::int64_t width,
+                                                                       std::int64_t from, std::int64_t length,
+                                                                       const HostTablesHistory& history) {
+  const std::int64_t steps = length < history.step - from ? length : history.step - from;
+  const float half = history.beta2_powers[steps / 2], whole = history.beta2_powers[steps];
+  const float rate_sum = static_cast<float>(history.rate_sums[from + steps] - history.rate_sums[from]);
+  const float l2_coef = history.l2_coef, epsilon = history.epsilons[from + steps];
+  for (std::int64_t i = 0; i < width; ++i) {
+    const float pull = l2_coef * row[i];
+    const float middle = half * second[i] + (1.0f - half) * (pull * pull);
+    const float share = l2_coef * rate_sum / (std::sqrt(middle) + epsilon);
+    row[i] /= 1.0f + share + 0.5f * share * share;
+    first[i] = l2_coef * row[i];
+    second[i] = whole * second[i] + (1.0f - whole) * (first[i] * first[i]);
+  }
+  return from + steps;
+}
+
+// The steps from `from` + 1 on, in segments.
 static inline void remaining_steps(float* __restrict row, float* __restrict first, float* __restrict second,
                                    std::int64_t width, std::int64_t from, const HostTablesHistory& history) {
-  const float rate_sum = static_cast<float>(history.rate_sums[history.step] - history.rate_sums[from]);
-  const float power = history.beta2_powers[history.step - from];
-  const float epsilon = history.epsilons[history.step];
-  for (std::int64_t i = 0; i < width; ++i) {
-    row[i] /= 1.0f + history.l2_coef * rate_sum / (std::sqrt(second[i]) + epsilon);
-    first[i] = history.l2_coef * row[i];
-    second[i] = power * second[i] + (1.0f - power) * (first[i] * first[i]);
+  for (std::int64_t length = kFirstSegment; from < history.step; length += length / 2) {
+    from = take_segment(row, first, second, width, from, length, history);
   }
 }
 
