@@ -1,7 +1,7 @@
 #include "kernels/kernels.h"
 
 #include "kernels/bfloat16.h"
-#include "kernels/deep_steps.h"
+#include "kernels/optimizer_steps.h"
 #include "kernels/late_rows.h"
 #include "kernels/positions.h"
 #include "kernels/stream.h"

@@ -1,6 +1,6 @@
 #include "kernels/kernels.h"
 
-#include "kernels/deep_steps.h"
+#include "kernels/optimizer_steps.h"
 #include "kernels/positions.h"
 
 namespace host_tables::ISA {

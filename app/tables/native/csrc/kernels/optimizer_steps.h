@@ -1,7 +1,7 @@
-// One step of each deep optimizer on some columns of a row: app/tables/optimizers.py in C++, bit for bit.
+// One step of each optimizer, FTRL too, on some columns of a row: app/tables/optimizers.py in C++, bit for bit.
 
-#ifndef DEEP_STEPS_H_
-#define DEEP_STEPS_H_
+#ifndef OPTIMIZER_STEPS_H_
+#define OPTIMIZER_STEPS_H_
 
 #include <cmath>
 #include <cstdint>
@@ -219,4 +219,4 @@ struct PartialRowwiseAdam {
 
 }  // namespace host_tables
 
-#endif  // DEEP_STEPS_H_
+#endif  // OPTIMIZER_STEPS_H_
