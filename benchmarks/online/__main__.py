@@ -5,7 +5,8 @@
 drift: a synthetic log that drifts, a day a part. `online` beside the frozen model and retrains from scratch on all rows
 so far, by `configs/auto.yaml`, after each fifth part. Processor time is user and system time of whole commands. A part
 costs `online` a share of one `online --once` over all parts, with its start, scores, checkpoints and bundles. It costs
-the retrains a fifth of their mean `prepare` and `train`, and all of that where one follows each part.
+the retrains a fifth of their mean `prepare` and `train`, and all of that where one follows each part. `bounded` is
+`online` with --most-ids at half of the ids that it gives without: what AUC the expiry of values costs.
 real: the rows in the folder CRITEO_ROWS in time order, the first half before the first part.
 lag: from the rename of a part into the folder until a request is answered by its weights; the same parts at a small and
 a large vocabulary, in turn.
@@ -30,7 +31,7 @@ import numpy as np
 
 from benchmarks.harness.commands import PROJECT
 from benchmarks.harness.timing import machine
-from benchmarks.online.gain import Stream, drifting, real_rows
+from benchmarks.online.gain import NAMES, Stream, drifting, real_rows
 from benchmarks.online.lag import compare, make_run
 from data_prep.sources.drift import Drift
 from data_prep.sources.synthetic import synthesize
@@ -60,15 +61,15 @@ def drift(folder: Path, sizes: Sizes, seed: int) -> dict[str, Any]:
     every = min(EVERY, sizes.num_parts // 2)
     result = drifting(Stream(_drifting_log(folder, sizes, seed), sizes.num_warm, DATA, folder / "run"), every)
     print(f"== a log that drifts, seed {seed}: AUC of each part, which no model has seen")
-    names = ("frozen", "online", "retrained", "best")
-    print(f"{'':20} {' '.join(f'{name:>9}' for name in names)}")
+    print(f"{'':20} {' '.join(f'{name:>9}' for name in NAMES)}")
     for line in [*result["parts"], {"part": f"mean from part {every + 1} on", **result["means"]}]:
         print(
-            f"{line['part']:20} {' '.join(f'{line[name]:9.4f}' if name in line else f'{chr(45):>9}' for name in names)}"
+            f"{line['part']:20} {' '.join(f'{line[name]:9.4f}' if name in line else f'{chr(45):>9}' for name in NAMES)}"
         )
     print(
         f"of what a retrain after every {every} parts gains over the frozen model, online gains {result['share']:.1%}"
     )
+    print(f"bounded: online with --most-ids {result['most_ids']:,}, half of the ids that it gives without")
     online, retrains = result["online_cpu_seconds"], result["retrain_cpu_seconds"]
     each = ", ".join(f"{seconds:.0f} s after part {after}" for after, seconds in retrains.items())
     print(

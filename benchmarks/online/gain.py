@@ -21,6 +21,7 @@ from data_prep.prepared.truth import area_under_curve, read_truth, truth_path
 AUTO = PROJECT / "configs/auto.yaml"
 ALL_ROWS = [f"prepare.{split}_fraction={share}" for split, share in (("train", 1), ("valid", 0), ("test", 0))]
 REPLICATES = 500
+NAMES = ("frozen", "online", "bounded", "retrained", "best")
 
 
 @dataclass(frozen=True)
@@ -57,17 +58,18 @@ class Stream:
             run_command("app", "export", str(run), str(bundle), folder=self.folder)
         return Predictor.open(bundle, num_threads=2)
 
-    def go_on_online(self, run: Path) -> tuple[list[Predictor], float]:
-        """Run `online` over the parts. Return the bundles before each part and after the last, and its seconds of
-        processor time.
+    def go_on_online(self, run: Path, name: str = "online", *more: str) -> tuple[list[Predictor], float]:
+        """Run `online` with `more` options over the parts, in folders of a name. Return the bundles before each part
+        and after the last, and its seconds of processor time.
         """
         link_files(self.parts, self.folder / "parts")
-        words = ["parts", "--from", run.name, "--serve", "bundles", "--once", "--keep", "0"]
+        bundles_name = f"{name}-bundles"
+        words = ["parts", "--from", run.name, "--work", name, "--serve", bundles_name, "--once", "--keep", "0", *more]
         seconds = remembered(
-            self.folder / "online.json",
+            self.folder / f"{name}.json",
             lambda: cpu_seconds(lambda: run_command("app", "online", *words, folder=self.folder)),
         )
-        bundles = sorted((self.folder / "bundles").glob("step-*"))
+        bundles = sorted((self.folder / bundles_name).glob("step-*"))
         if len(bundles) != len(self.parts) + 1:
             raise SystemExit(f"{len(bundles) - 1} of {len(self.parts)} parts have a bundle; look at {self.folder}")
         return [Predictor.open(bundle, num_threads=2) for bundle in bundles], seconds
@@ -102,30 +104,32 @@ def logits_of(model: Predictor, part: Path) -> np.ndarray:
 def drifting(stream: Stream, every: int) -> dict[str, Any]:
     """Compare `online` with retrains after every so many parts, by AUC on the parts after the first retrain.
 
-    A retrain is scored on the parts until the next one.
+    A retrain is scored on the parts until the next one. `bounded` is an online run in which half of the values have
+    ids.
     """
     num_parts = len(stream.parts)
     warm, _ = stream.train(0)
     frozen, (online, online_seconds) = stream.bundle_of(warm), stream.go_on_online(warm)
+    most_ids = online[-1].schema.vocabulary_size // 2
+    bounded, _ = stream.go_on_online(warm, "bounded", "--most-ids", str(most_ids))
     retrains = {after: stream.train(after) for after in range(every, num_parts, every)}
     lines = []
     for number, part in enumerate(stream.parts):
         labels, truth = labels_of(part), truth_path(part)
-        models = {"frozen": frozen, "online": online[number]}
+        models = {"frozen": frozen, "online": online[number], "bounded": bounded[number]}
         if number >= every:
             models["retrained"] = stream.bundle_of(retrains[number // every * every][0])
         aucs = {name: area_under_curve(logits_of(model, part), labels) for name, model in models.items()}
         best = area_under_curve(read_truth(truth, np.arange(len(labels)))[0], labels)
         lines.append({"part": part.name, "rows": len(labels), **aucs, "best": best})
     judged = lines[every:]
-    means = {
-        name: float(np.mean([line[name] for line in judged])) for name in ("frozen", "online", "retrained", "best")
-    }
+    means = {name: float(np.mean([line[name] for line in judged])) for name in NAMES}
     seconds = {after: of_retrain for after, (_, of_retrain) in retrains.items()}
     a_part, a_retrain = online_seconds / num_parts, float(np.mean(list(seconds.values())))
     return {
         "parts": lines,
         "means": means,
+        "most_ids": most_ids,
         "share": (means["online"] - means["frozen"]) / (means["retrained"] - means["frozen"]),
         "online_cpu_seconds": online_seconds,
         "retrain_cpu_seconds": seconds,

@@ -46,6 +46,8 @@ from data_prep.statistics.sketch import ValueSketch
 from data_prep.statistics.statistics import LogStatistics
 from data_prep.statistics.value_counts import count_numbers, count_texts
 
+SMALL_FIELD = 256  # values of a field that keep their ids however old they are
+NO_IDS = np.zeros(0, np.int64)
 _ANY_BYTES = 1 << 62  # the counts of a part stay in memory
 
 
@@ -190,7 +192,9 @@ class GrowingVocabulary:
         return fields
 
     def can_expire(self) -> NDArray[np.bool_]:
-        """Return which ids [V] have a value that may lose its id: no missing cell, and no text for true or false."""
+        """Return which ids [V] have a value that may lose its id: no missing cell, no text for true or false, and none
+        of a field with at most `SMALL_FIELD` values, such as a weekday, which is away for a week and costs nothing.
+        """
         can = np.zeros(self.schema.vocabulary_size, np.bool_)
         for field in self.schema.categorical:
             for first, end in field.id_ranges:
@@ -199,6 +203,10 @@ class GrowingVocabulary:
             can[self.encoder.missing_id(column.is_text, column.place)] = False
         can[self.encoder.ids_for_booleans()] = False
         can[self.expired] = False
+        for field in self.schema.categorical:
+            of_field = np.concatenate([np.arange(*each) for each in field.id_ranges] or [NO_IDS])
+            if np.count_nonzero(can[of_field]) <= SMALL_FIELD:
+                can[of_field] = False
         return can
 
     def ranks(self) -> NDArray[np.int64]:

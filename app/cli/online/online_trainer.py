@@ -230,7 +230,14 @@ class OnlineTrainer(Trainer):
             moment = part.file.state.modified_ns // 10**9
         ids = rows.ids if rows.weights is None else rows.ids[rows.weights > 0]
         expiry.touch(ids[:, self._seen_positions()], self.schema.vocabulary_size, moment)
-        gone = expiry.expire(self.vocabulary.can_expire(), self.vocabulary.ranks(), self.options.expiry)
+        can, most_ids = self.vocabulary.can_expire(), self.options.expiry.most_ids
+        if most_ids and (num_touched := np.count_nonzero(can[np.unique(ids[ids >= 0])])) > most_ids:
+            log.warning(
+                "warning: the rows of %s have %s values, and --most-ids %s may have ids: many lose theirs before their "
+                "next row; give several times as many",
+                *(part.file.name, f"{num_touched:,}", f"{most_ids:,}"),
+            )
+        gone = expiry.expire(can, self.vocabulary.ranks(), self.options.expiry)
         if len(gone):
             self.vocabulary.expire(gone)
             self.schema = self.checkpoints.schema = self.vocabulary.schema

@@ -30,8 +30,16 @@ from tests.app.cli.online.test_online_trainer import Killed, assert_same_end, me
 from tests.checkpoints import load
 
 AFTER, FULL_EVERY, MIN_COUNT = 450, 3, 2
+SMALL_FIELD = 20  # in place of 256
 SETTINGS = (f"checkpoint.full_every={FULL_EVERY}", "--expire-after", AFTER)
 GIVEN_ANEW = "step-00000009"  # the checkpoint whose ids are
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_fields():
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(growing, "SMALL_FIELD", SMALL_FIELD)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +93,10 @@ class Model:
                 self.touched[cell] = self.moment
             else:
                 self.waiting[cell] += count
-        self.touched = {cell: at for cell, at in self.touched.items() if self.moment - at <= AFTER}
+        sizes = Counter(field for field, _ in self.touched)
+        self.touched = {
+            cell: at for cell, at in self.touched.items() if self.moment - at <= AFTER or sizes[cell[0]] <= SMALL_FIELD
+        }
 
 
 def hex_values(values):
@@ -94,7 +105,7 @@ def hex_values(values):
 
 def test_ids_are_those_of_values_that_came_often_and_lately(never_killed, parts, tiny_dataset, tiny_schema):
     model = Model(hex_values(values_of(tiny_dataset, tiny_schema)))
-    numbers = [len(hex_values(values_of(tiny_dataset, tiny_schema)))]
+    numbers, kept_for_long = [len(hex_values(values_of(tiny_dataset, tiny_schema)))], set()
     for part, checkpoint in zip(parts, checkpoints_of(never_killed)[1:], strict=True):
         model.take(list(cells_of(part, tiny_schema)))
         trained = open_trained(checkpoint)
@@ -108,6 +119,9 @@ def test_ids_are_those_of_values_that_came_often_and_lately(never_killed, parts,
         assert set(table.row_ids[table.row_ids >= first].tolist()) <= set(values.values())
         seen = {values[cell] for cell, at in model.touched.items() if at > 0}
         assert seen - set(table.row_ids.tolist()) <= {values[cell] for cell, at in model.touched.items() if at <= AFTER}
+        old = {cell for cell, at in model.touched.items() if model.moment - at > AFTER}
+        kept_for_long |= old
+    assert kept_for_long  # of small fields
     assert min(numbers) < numbers[0] / 1.5
     lines = metrics_of(never_killed)
     opened = map(open_trained, checkpoints_of(never_killed)[1:])
@@ -276,8 +290,8 @@ def test_ages_stay_in_their_unit_and_a_run_can_begin_to_expire(make_online, part
     assert folder.run("--most-ids", "3000") == 0
     line = metrics_of(folder)[-1]
     assert line["expired_values"] > 0
-    missing_and_booleans = 26 + 13  # never expire
-    assert 3000 <= line["ids_in_use"] <= 3000 + missing_and_booleans
+    never_expire = 26 + 13 + 26 * SMALL_FIELD  # missing cells and booleans, and values of small fields
+    assert 3000 <= line["ids_in_use"] <= 3000 + never_expire
     assert checkpoints_of(folder)[-1].older == ()  # with the ages of all
     assert folder.run("--expire-after", "1d") == 2
     assert "this run has the ages of its values in rows" in caplog.text
