@@ -25,6 +25,7 @@ from app.config.config import Config
 from app.config.optimizer_settings import DeepOptimizer, TowerOptimizer, WideOptimizer
 from app.config.schedules import Schedule
 from common.settings import bounds_of
+from data_prep.options.format_checks import check_list, checked_format
 from data_prep.options.log_format import ListForm, LogFormat
 
 OPENING = """# Configuration
@@ -47,6 +48,7 @@ the default.
 """
 GROUPS: dict[str, Any] = {"wide": WideOptimizer, "deep": DeepOptimizer, "tower": TowerOptimizer}
 WRONG_VALUES: tuple[Any, ...] = (-1, "?", "", ())
+CHECKS: dict[type, Any] = {LogFormat: checked_format, ListForm: check_list}  # the other sections check themselves
 TYPES = {bool: "true or false", int: "whole number", float: "number", str: "text", ListForm: "section"}
 
 
@@ -183,7 +185,7 @@ def _allowed(cls: Any, name: str, hint: Any) -> str:
         return str(bounds[name])
     for wrong in WRONG_VALUES:
         try:
-            cls(**{name: wrong})
+            CHECKS.get(cls, bool)(cls(**{name: wrong}))
         except (ValueError, TypeError, AttributeError) as error:
             answer = re.search(r"\bmust be (.+?)(?:, and finite)?(?:[;,] found|$)", str(error))
             if answer and name in str(error):

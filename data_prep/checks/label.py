@@ -17,6 +17,8 @@ from data_prep.checks.first_rows import DECIMAL, INTEGER, Column
 from data_prep.checks.held_out import category_losses, entropy, some_rows
 from data_prep.kernels.parse import parse_labels
 from data_prep.kernels.strings import Strings
+from data_prep.options.format_checks import checked_format
+from data_prep.options.kinds import Kind
 from data_prep.options.log_format import RELATIONS, REST, LogFormat
 
 NO_LABEL = ("", "NULL", "null", r"\N", "NA", "N/A", "NaN", "nan", "?")  # cells that are no label, in any column
@@ -129,9 +131,8 @@ class Label:
     @property
     def format(self) -> LogFormat:
         """A description of a log with this label."""
-        return LogFormat(
-            {self.name: "label", f"not {self.name}": "string"}, clicked=self.clicked, not_clicked=self.not_clicked
-        )
+        columns: dict[str, Kind] = {self.name: "label", f"not {self.name}": "string"}
+        return checked_format(LogFormat(columns, clicked=self.clicked, not_clicked=self.not_clicked))
 
     @property
     def settings(self) -> dict[str, tuple[str, ...] | str]:

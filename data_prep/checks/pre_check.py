@@ -28,6 +28,7 @@ from data_prep.kernels.lists import Lists
 from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.parsed import Chunk, ParsedRows
 from data_prep.options.columns import CategoricalColumn
+from data_prep.options.format_checks import checked_format
 from data_prep.options.log_format import LogFormat
 from data_prep.prepared.truth import area_under_curve
 from data_prep.raw_log.log_files import find_log
@@ -91,7 +92,7 @@ def pre_check(
     """
     if num_rows < 1:
         raise ValueError(f"pre-check needs at least 1 row to look at; found --rows {num_rows}")
-    log_format = log_format or LogFormat()
+    log_format = checked_format(log_format or LogFormat())
     samples = list(sample_log(find_log(inputs), log_format, num_rows))
     findings = Findings()
     chunks = [sample.chunk for sample in samples if sample.chunk is not None]

@@ -20,6 +20,7 @@ from data_prep.checks.label import NO_LABEL, Label, chosen_label, find_label
 from data_prep.checks.pre_check import Column as LeakColumn
 from data_prep.checks.pre_check import leaking_columns
 from data_prep.kernels.native import choose_kernels
+from data_prep.options.format_checks import checked_format
 from data_prep.options.kinds import KINDS
 from data_prep.options.log_format import LogFormat
 
@@ -41,7 +42,7 @@ class Proposal:
 
     def as_format(self) -> LogFormat:
         """Return the description as the preparation reads it."""
-        return LogFormat(columns={each.name: each.kind for each in self.guesses}, **self.settings)
+        return checked_format(LogFormat(columns={each.name: each.kind for each in self.guesses}, **self.settings))
 
     @property
     def label_line(self) -> str:

@@ -19,12 +19,12 @@ SECONDS, MILLISECONDS = "seconds", "milliseconds"
 # The codes of a form of times, with the digits that each may have, by pattern. Two digits may be one where other
 # characters stand before and after them: see `time_pattern`.
 TIME_CODES = {"Y": "{4}", "y": "{2}", "f": "{1,9}", **dict.fromkeys("mdHIMS", "{2}")}
-_NOON = "p"  # the code of AM or PM
+NOON = "p"  # the code of AM or PM
 TimeFeature = Literal["hour", "weekday", "age"]
 TIME_FEATURES: dict[TimeFeature, str] = {"hour": "_hour", "weekday": "_weekday", "age": "_age_days"}  # ends of names
 AGE = TIME_FEATURES["age"]
 RELATIONS = (">=", "<=", "==", ">", "<")
-_RULE = re.compile(rf"\s*({'|'.join(RELATIONS)})\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{{1,2}})?)\s*")
+RULE = re.compile(rf"\s*({'|'.join(RELATIONS)})\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{{1,2}})?)\s*")
 # True and false, as logs have them.
 BOOLEANS: tuple[tuple[str, str], ...] = (
     ("true", "false"),
@@ -39,7 +39,6 @@ BOOLEANS += (("1", "0"), ("1.0", "0.0"))
 NO_BOOLEANS = "nothing says which texts of the log stand for true and false, so give the texts"
 REST = "rest"  # of the label's cells: all that are not the other ones
 MAX_LIST_LENGTH = 1_000  # each row has room for as many ids
-_NO_SEPARATORS = ("\n", "\r", '"', "\x1f", "-")
 
 
 def _criteo_columns() -> dict[str, Kind]:
@@ -55,12 +54,6 @@ class ListForm:
     separator: str = "|"  # The character between the values.
     max_length: int = 20  # Values of a row. Those after them are left out.
     pool: Literal["mean", "sum"] = "mean"  # How the model joins the embedding rows of the values.
-
-    def __post_init__(self) -> None:
-        if len(self.separator.encode()) != 1 or self.separator in '\n\r"':
-            raise ValueError(f"a list's separator must be one ASCII character such as '|'; found {self.separator!r}")
-        if not 1 <= self.max_length <= MAX_LIST_LENGTH:
-            raise ValueError(f"a list's max_length must be between 1 and {MAX_LIST_LENGTH}; found {self.max_length}")
 
 
 def _of_kind(*kinds: Kind) -> functools.cached_property[tuple[str, ...]]:
@@ -120,102 +113,11 @@ class LogFormat:
         return hash((*self.columns, self.separator))
 
     def __post_init__(self) -> None:
-        if len(self.separator.encode()) != 1 or self.separator in _NO_SEPARATORS:
-            raise ValueError(f"separator must be one ASCII character such as ',' or '\\t'; found {self.separator!r}")
-        if self.trim and self.separator == " ":
-            raise ValueError("trim: true takes blanks from cells, but blanks separate them here; leave trim out")
-        if self.decimal == self.separator and not self.quotes:
-            raise ValueError(
-                "decimal and separator are both ',': a number's comma would end its cell; set quotes: true if such "
-                "numbers are in quotes"
-            )
-        if self.others == "ignored" and not self.header:
-            raise ValueError("others: ignored finds columns by the names in the first line; it needs header: true")
-        labels = self.columns_of_kind("label")
-        if len(labels) != 1:
-            raise ValueError(f"columns must have one of kind label; found {', '.join(labels) or 'none'}")
-        if len(self.columns_of_kind("weight")) > 1:
-            raise ValueError(f"columns may have one of kind weight; found {', '.join(self.columns_of_kind('weight'))}")
-        for name in self.key_fields:
-            if not re.fullmatch(r"[0-9a-zA-Z_]+", name):
-                raise ValueError(f"a column of kind id needs a name of letters, digits and _; found {name!r}")
-        self._check_features()
-        for name, texts in self.booleans.items():
-            if name not in self.text_fields or len({*texts}) != len(texts) or len(texts) not in (0, 2):
-                raise ValueError(
-                    f"booleans: {name}: expected a column of kind string or list, and two texts such as [TRUE, FALSE]; "
-                    f"found {self.columns.get(name, 'no such column')}, {list(texts)}"
-                )
-        if not self.categorical_fields and not any(self.parts_of_time(name) for name in self.time_fields):
-            kinds = " or ".join(", ".join((*VALUE_KINDS, *TEXT_KINDS)).rsplit(", ", 1))
-            raise ValueError(f"columns must have a categorical field (kind {kinds}); found none")
-        self._check_lists()
-        self._check_shares()
-        for name, form in self.timestamps.items():
-            if name not in self.time_fields:
-                raise ValueError(f"timestamps: {name!r} is no column of kind timestamp")
-            _check_time_form(name, form)
-        for name in self.time_fields:
-            if taken := self.columns.keys() & {f"{name}{ending}" for ending in TIME_FEATURES.values()}:
-                raise ValueError(f"columns: {min(taken)!r} is a field that the timestamp {name!r} gives; rename one")
-        for name in self.columns:
-            if not name or set(name) & set("\t\n\r"):
-                raise ValueError(f"columns: {name!r} cannot be a column's name")
-        self._check_clicks()
-
-    def _check_clicks(self) -> None:
         for name in ("clicked", "not_clicked"):
             cells = getattr(self, name)
             is_rule = name == "clicked" and cells[:1] in tuple("<>=")
             if isinstance(cells, str) and cells != REST and not is_rule:  # one cell
                 object.__setattr__(self, name, (cells,))
-        if self.clicked != REST and isinstance(self.clicked, str):
-            self._check_rule(self.clicked)
-        elif not self.clicked or not self.not_clicked or self.clicked == self.not_clicked or self._in_both:
-            raise ValueError(
-                f"clicked and not_clicked must be cells that differ; found {_listed(self.clicked)} and "
-                f"{_listed(self.not_clicked)}"
-            )
-
-    @property
-    def _in_both(self) -> set[str]:
-        clicked, not_clicked, _ = self.label_cells
-        return {*clicked} & {*not_clicked}
-
-    def _check_lists(self) -> None:
-        for name in self.lists:
-            if self.columns.get(name) != "list":
-                raise ValueError(f"lists: {name!r} is no column of kind list; write columns: {{{name}: list}}")
-        for name in self.columns_of_kind("list"):
-            separator = self.list_form(name).separator
-            if separator == self.separator and not self.quotes:
-                raise ValueError(
-                    f"lists: the values of {name!r} are between {separator!r}, and so are the columns; give the list's "
-                    f"own separator (lists: {{{name}: {{separator: ';'}}}}), or quotes: true if its cells are quoted"
-                )
-
-    def _check_shares(self) -> None:
-        for name, of in self.shares.items():
-            for column in (name, of):
-                if self.columns.get(column) not in TEXT_KINDS:
-                    found = f"is of kind {self.columns[column]}" if column in self.columns else "is no column"
-                    advice = "; give both the kind string" if self.columns.get(column) in VALUE_KINDS else ""
-                    raise ValueError(
-                        f"shares: {name}: {of}: {column!r} {found}; only string and list columns share{advice}"
-                    )
-            if of in self.shares:
-                raise ValueError(
-                    f"shares: {name}: {of}: {of!r} has no vocabulary of its own; name the column whose vocabulary it is"
-                )
-
-    def _check_features(self) -> None:
-        for name, features in self.features.items():
-            if name not in self.time_fields:
-                raise ValueError(f"features: {name!r} is no column of kind timestamp")
-            if len(set(features)) < len(features) or not set(features) <= set(TIME_FEATURES):
-                raise ValueError(
-                    f"features: {name}: expected some of {', '.join(TIME_FEATURES)}, each once; found {list(features)}"
-                )
 
     def texts_of_booleans(self, name: str) -> tuple[str, ...]:
         """Return the cells of a column for true and false, or () if they are not known."""
@@ -240,17 +142,6 @@ class LogFormat:
         """Return the form of a column of kind list."""
         return self.lists.get(name, ListForm())
 
-    def _check_rule(self, rule: str) -> None:
-        if not _RULE.fullmatch(rule):
-            raise ValueError(
-                f'clicked must be a list of cells such as ["1"], or a rule for numbers such as ">= 4"; found {rule!r}'
-            )
-        if self.not_clicked != ("0",):
-            raise ValueError(
-                f"clicked: {rule!r} makes a label of every number, so not_clicked must be left out; found "
-                f"{_listed(self.not_clicked)}"
-            )
-
     def columns_of_kind(self, *kinds: Kind) -> tuple[str, ...]:
         """Return the columns of these kinds, in the file's order."""
         return tuple(name for name, kind in self.columns.items() if kind in kinds)
@@ -268,7 +159,7 @@ class LogFormat:
     def click_rule(self) -> tuple[str, float] | None:
         """The relation and the number of a rule for the label, or None if clicks are known by their cells."""
         is_rule = isinstance(self.clicked, str) and self.clicked != REST
-        match = _RULE.fullmatch(self.clicked) if is_rule else None  # type: ignore[arg-type]
+        match = RULE.fullmatch(self.clicked) if is_rule else None  # type: ignore[arg-type]
         return (match[1], float(match[2])) if match else None
 
     @property
@@ -284,9 +175,9 @@ class LogFormat:
         if self.click_rule:
             words = f"a number {self.clicked}"
         elif self.clicked == REST:
-            words = f"any cell but {_listed(self.not_clicked)}"
+            words = f"any cell but {listed(self.not_clicked)}"
         else:
-            words = f"{_listed(self.clicked)} (no click: {_listed(self.not_clicked)})"
+            words = f"{listed(self.clicked)} (no click: {listed(self.not_clicked)})"
         return f"label {self.label_column}, a click is {words}"
 
     @property
@@ -339,36 +230,15 @@ class FormatToScore(LogFormat):
 
     keep: tuple[str, ...] = ()  # columns that are written beside the scores, described or not
 
-    def __post_init__(self) -> None:
-        """Take a format that no preparation does."""
-
     @classmethod
     def of(cls, log_format: LogFormat, **changes: Any) -> FormatToScore:
         """Return a format with some fields changed, unchecked."""
         return cls(**{field.name: getattr(log_format, field.name) for field in fields(log_format)} | changes)
 
 
-def _listed(cells: tuple[str, ...] | str) -> str:
+def listed(cells: tuple[str, ...] | str) -> str:
+    """Return cells as a list in words."""
     return cells if isinstance(cells, str) else ", ".join(map(repr, cells))
-
-
-def _check_time_form(name: str, form: str) -> None:
-    if form in (SECONDS, MILLISECONDS):
-        return
-    codes = [code[0] for code in form.split("%")[1:] if code]
-    year = {"Y", "y"} & set(codes)
-    if form.count("%") != len(codes) or not set(codes) <= {*TIME_CODES, _NOON} or len(set(codes)) < len(codes):
-        rule = "of which each may occur once"
-    elif len(year) != 1 or not {"m", "d"} <= set(codes):
-        rule = "which must give year, month and day"
-    elif ("I" in codes) != (_NOON in codes) or {"H", "I"} <= set(codes):
-        rule = "of which %I (1 to 12) and %p (AM or PM) go together, in place of %H"
-    else:
-        return
-    raise ValueError(
-        f"timestamps: {name} is {form!r}; expected seconds, milliseconds, or a form of "
-        f"{', '.join(f'%{code}' for code in (*TIME_CODES, _NOON))}, {rule}"
-    )
 
 
 def time_range(form: str) -> tuple[int, int]:

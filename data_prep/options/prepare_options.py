@@ -11,6 +11,7 @@ from common import settings
 from common.settings import Bounds, Checked, Count, Seed
 from common.text import did_you_mean
 from data_prep.options.columns import CategoricalColumn, EncodingOptions, cross_name
+from data_prep.options.format_checks import checked_format
 from data_prep.options.log_format import MAX_LIST_LENGTH, LogFormat
 
 INDECISIVE = ("workers", "memory_limit", "kernels")  # options that change no byte of the result
@@ -70,6 +71,7 @@ class PrepareOptions(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        checked_format(self.data)
         fractions = (self.train_fraction, self.valid_fraction, self.test_fraction)
         if abs(sum(fractions) - 1) > 1e-9:
             raise ValueError(

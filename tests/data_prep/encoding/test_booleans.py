@@ -10,6 +10,7 @@ import pytest
 from data_prep.encoding.encoder import BOOLEAN_TEXTS, texts_among
 from data_prep.encoding.prepared_vocabulary import open_encoder
 from data_prep.kernels.parsed import Chunk
+from data_prep.options.format_checks import checked_format
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
@@ -148,6 +149,6 @@ def test_a_column_that_is_boolean_in_some_files_is_refused(tmp_path):
 @pytest.mark.parametrize("texts", [("a",), ("a", "a"), ("a", "b", "c")])
 def test_texts_of_booleans_are_two(texts):
     with pytest.raises(ValueError, match="booleans: site: expected a column of kind string or list, and two texts"):
-        LogFormat(COLUMNS, booleans={"site": texts})
+        checked_format(LogFormat(COLUMNS, booleans={"site": texts}))
     with pytest.raises(ValueError, match="found label"):
-        LogFormat(COLUMNS, booleans={"click": ("a", "b")})
+        checked_format(LogFormat(COLUMNS, booleans={"click": ("a", "b")}))

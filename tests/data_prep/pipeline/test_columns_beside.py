@@ -6,6 +6,7 @@ import pytest
 from data_prep.encoding.from_values import mappings_to_chunk
 from data_prep.encoding.prepared_vocabulary import open_encoder
 from data_prep.kernels.strings import Strings
+from data_prep.options.format_checks import checked_format
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
@@ -52,7 +53,7 @@ def test_weights_and_keys_stay_with_their_rows_through_the_shuffle(tmp_path):
 )
 def test_a_description_that_cannot_be_kept_is_refused(columns, message):
     with pytest.raises(ValueError, match=message):
-        LogFormat(columns)
+        checked_format(LogFormat(columns))
 
 
 def test_the_zoos_layout_has_no_place_for_them():
@@ -82,4 +83,4 @@ def test_a_label_by_rule_and_rows_without_one(tmp_path):
 )
 def test_a_rule_that_is_none_is_refused(settings, message):
     with pytest.raises(ValueError, match=message):
-        LogFormat({"site": "string", "rating": "label"}, **settings)
+        checked_format(LogFormat({"site": "string", "rating": "label"}, **settings))

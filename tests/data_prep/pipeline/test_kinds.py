@@ -10,6 +10,7 @@ import pytest
 
 from data_prep.checks.inspect import inspect
 from data_prep.checks.pre_check import pre_check
+from data_prep.options.format_checks import checked_format
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
@@ -185,7 +186,7 @@ def test_parquet_times_are_read_as_they_are(tmp_path):
 )
 def test_a_description_that_cannot_be_read_is_refused(settings, message):
     with pytest.raises(ValueError, match=message):
-        LogFormat(**{"columns": COLUMNS, **settings})
+        checked_format(LogFormat(**{"columns": COLUMNS, **settings}))
 
 
 @pytest.mark.parametrize(
