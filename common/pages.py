@@ -1,4 +1,4 @@
-"""Memory for reuse: buffers on huge pages, and freed memory that the process keeps."""
+"""Buffers on huge pages, and freed memory that goes back to the system."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 
 from common.native_library import address
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 HUGE_PAGE = 2 << 20
 
 
@@ -34,18 +33,6 @@ def huge_pages(num_bytes: int) -> np.ndarray:
     everything = np.frombuffer(mapped, np.uint8)
     start = -address(everything, np.uint8, everything.size) % HUGE_PAGE
     return everything[start : start + num_bytes]
-
-
-def keep_freed_memory() -> None:
-    """Let glibc keep freed memory, so that the arrays of a chunk or a block reuse those of the last one.
-
-    Else it returns these megabytes to the system and gets them back, cleared, for the next chunk: a sixth of the whole
-    preparation's time.
-    """
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the largest that it takes
-        libc.mallopt(_M_TRIM_THRESHOLD, 1 << 30)
 
 
 def give_back_freed_memory() -> None:

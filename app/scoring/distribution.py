@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from app.scoring.bundle_model import BundleModel
 from data_prep.prepared.schema import Schema
 
 DISTRIBUTION = "distribution.json"
@@ -85,6 +87,16 @@ def read_distribution(folder: Path, schema: Schema) -> Distribution | None:
             return None
         setattr(distribution, name, np.array(counts, np.int64))
     return distribution
+
+
+_HELD_OUT: WeakKeyDictionary[BundleModel, Distribution | None] = WeakKeyDictionary()
+
+
+def held_out_rows(model: BundleModel) -> Distribution | None:
+    """Return the counts of a bundle's held-out rows, read once, as its folder may be removed while it is open."""
+    if model not in _HELD_OUT:
+        _HELD_OUT[model] = read_distribution(model.folder, model.schema)
+    return _HELD_OUT[model]
 
 
 def _count(counts: np.ndarray, bins: np.ndarray) -> None:

@@ -15,7 +15,6 @@ import numpy as np
 from app.evaluation.score_bins import sigmoid
 from app.scoring.bundle_folder import GOLDEN, check_files, check_parent, read_chain, read_manifest
 from app.scoring.bundle_model import BundleModel, check_golden
-from app.scoring.distribution import Distribution, read_distribution
 from app.scoring.effects import VALUES, effects_of_rows
 from app.scoring.explain import ORDERS, FieldEffect, effects, parts_of_logits
 from common.packages import load
@@ -94,11 +93,6 @@ class Predictor(BundleModel):
 
         row: dict[str, Any] = pq.read_table(self.folder / GOLDEN).slice(0, 1).to_pylist()[0]
         return {name: row[name] for name, _ in self.log_format.fields}
-
-    @cached_property
-    def held_out(self) -> Distribution | None:
-        """The counts of the held-out rows, or None if the bundle has none. Read once, as `example`."""
-        return read_distribution(self.folder, self.schema)
 
     def score(self, rows: RawRows) -> Any:
         """Return the click probabilities of raw rows, float32 [n], as a series for a table of pandas or polars.

@@ -24,7 +24,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from app.scoring.bundle_model import Scored
-from app.scoring.distribution import SCORE_BINS, Distribution, count_scores
+from app.scoring.distribution import SCORE_BINS, Distribution, count_scores, held_out_rows
 from app.scoring.predictor import Predictor
 from app.serving.generations import Generations
 from app.serving.options import RECENT_BYTES
@@ -178,7 +178,7 @@ class Observed:
                     for name in names:
                         gauge.labels(name).set(0)
             self._predictor = predictor
-            self._held_out = predictor.held_out
+            self._held_out = held_out_rows(predictor)
             self._windows = [Distribution(predictor.schema)]
         if self._windows[-1].num_rows >= WINDOW_ROWS:
             self._windows = [self._windows[-1], Distribution(predictor.schema)]

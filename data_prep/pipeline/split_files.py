@@ -22,11 +22,10 @@ import xxhash
 from numpy.typing import NDArray
 
 from common.files import format_checksum
-from common.pages import keep_freed_memory
 from common.signals import check_stop
 from data_prep.execution.pieces import Pieces, leading, numbered, storable
 from data_prep.execution.prepared_folder import REJECTS_FILE, WorkDir
-from data_prep.execution.tasks import ReadPart, Results
+from data_prep.execution.tasks import ReadPart, Results, keep_freed_memory
 from data_prep.execution.tasks_beside import TasksBeside
 from data_prep.pipeline.second_pass import REST, EncodedRest, Encoder
 from data_prep.pipeline.shuffle import Windows, WindowShuffle

@@ -14,7 +14,7 @@ import pytest
 from app.checkpoint.write import ModelState
 from app.cli import serve as serve_command
 from app.scoring.bundle_folder import short
-from app.scoring.distribution import Distribution
+from app.scoring.distribution import Distribution, held_out_rows
 from app.scoring.predictor import Predictor
 from app.serving import statement
 from app.serving.generations import FOLDED, RECENT_ROWS, Generations
@@ -371,7 +371,7 @@ def test_drift_has_its_held_out_rows_after_the_folder_was_removed(watched, make_
     generations = make_generations(folder)
     (folder / "1").rename(folder / "01")
     generations.refresh()
-    assert generations.current.held_out is not None
+    assert held_out_rows(generations.current) is not None
     assert generations.status()["folder"] == "01"
     shutil.rmtree(folder / "01")
     generations.refresh()
