@@ -36,10 +36,11 @@ require(
     "yaml",
 )
 
-from app.cli import baseline, bundle, checkpoint, evaluate, export, predict, rank, serve, sweep, train
+from app.cli import baseline, bundle, checkpoint, evaluate, export, fold, predict, serve, sweep, train
 from app.cli.online import command as online
 from app.config.flags import advice_on_flag
 from app.distributed.process_group import started_by_mpi
+from app.run import rank
 from app.run.report import REPORT_FILE, write_report
 from common.console import STOPPED_BY_READER, has_no_reader, log_to_console
 
@@ -127,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     export.add_parser(commands)
     predict.add_parser(commands)
     serve.add_parser(commands)
-    bundle.add_parser(commands)
+    fold.add_parser(bundle.add_parser(commands))
     _add_examples(commands)
     return parser
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypedDict
 
 import xxhash
 
@@ -65,27 +65,23 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
-@contextmanager
-def sole_writer(path: Path) -> Iterator[IO[bytes]]:
-    """Open an unfinished file in order to write it anew, and remove it at the end unless it was renamed.
+class FileRecord(TypedDict):
+    """A file's entry in a manifest."""
 
-    Raises FolderInUse if another process writes it, which it leaves alone.
-    """
-    with path.open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_there = os.path.samestat(os.fstat(file.fileno()), path.stat())  # else the other one has just renamed it
-        except (BlockingIOError, FileNotFoundError):
-            is_there = False
-        if not is_there:
-            raise FolderInUse(f"another process writes {path}; wait for its end, or give another name")
-        try:
-            file.truncate(0)
-            yield file
-        finally:
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                    path.unlink()
+    size_bytes: int
+    checksum: str  # "xxh3:" and 16 hex digits
+
+
+class DamagedFileError(ValueError):
+    """A file whose size or content differs from its record."""
+
+
+def check_size(path: Path, expected: FileRecord) -> None:
+    """Raise DamagedFileError unless the file exists and has the expected size."""
+    if not path.is_file():
+        raise DamagedFileError("is missing")
+    if path.stat().st_size != expected["size_bytes"]:
+        raise DamagedFileError(f"has {path.stat().st_size} bytes, expected {expected['size_bytes']}")
 
 
 def checksum(path: Path) -> str:

@@ -9,35 +9,18 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from reprlib import repr as short_repr
 
 import numpy as np
 
-from app.checkpoint.disk import FileRecord, Part, Progress, no_progress, write_file
-
 DTYPE_NAMES = {"float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64", "bfloat16": "BF16"}
 DTYPE_NAMES |= {"float16": "F16", "int8": "I8", "uint8": "U8", "uint64": "U64"}  # of a bundle's tables
 DTYPES = {short: name for name, short in DTYPE_NAMES.items()}
-ALIGNMENT = 8  # of the arrays' first byte
 LENGTH_BYTES = 8
 MOST_HEADER_BYTES = 1 << 20  # some 10,000 arrays; what JSON is read to takes many times its length
 MOST_DIMENSIONS = 8
-
-
-@dataclass(frozen=True)
-class Column:
-    """An array to be written."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    pieces: Callable[[], Iterable[np.ndarray]]  # yields its values in order, C-contiguous
-
-    @property
-    def num_bytes(self) -> int:
-        return math.prod(self.shape) * item_bytes(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -53,39 +36,6 @@ class ArrayEntry:
 def item_bytes(dtype: str) -> int:
     """Return the bytes of a value. NumPy knows bfloat16 only where its package is imported, and a bundle has none."""
     return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
-
-
-def column_of(array: np.ndarray) -> Column:
-    """Return the column of an array in memory."""
-    return Column(array.dtype.name, array.shape, lambda: [np.ascontiguousarray(array)])
-
-
-def write_arrays(
-    path: Path, columns: dict[str, Column], progress: Progress = no_progress, alignment: int = ALIGNMENT
-) -> FileRecord:
-    """Write and sync a file of `columns`, each of a dtype of `DTYPE_NAMES`.
-
-    The first begins at a multiple of `alignment` bytes.
-    """
-    return write_file(path, _parts(columns, alignment), progress)
-
-
-def _parts(columns: dict[str, Column], alignment: int) -> Iterator[Part]:
-    header: dict[str, object] = {}
-    end = 0
-    for name, column in columns.items():
-        start, end = end, end + column.num_bytes
-        header[name] = {
-            "dtype": DTYPE_NAMES[column.dtype],
-            "shape": list(column.shape),
-            "data_offsets": [start, end],
-        }
-    text = json.dumps(header).encode()
-    text += b" " * (-(LENGTH_BYTES + len(text)) % alignment)
-    yield len(text).to_bytes(LENGTH_BYTES, "little") + text
-    for column in columns.values():
-        for piece in column.pieces():
-            yield piece.reshape(-1).view(np.uint8).data
 
 
 def read_entries(path: Path) -> dict[str, ArrayEntry]:

@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypedDict
 
 import numpy as np
 import xxhash
 
-from common.files import format_checksum
+from common.files import FileRecord, format_checksum
 from common.pages import huge_pages
 
 Progress = Callable[[int], object]  # called with the number of bytes just read or written, as tqdm's `update`
@@ -26,13 +25,6 @@ Part = memoryview | bytes
 BUFFER_BYTES = 4 << 20
 BLOCK_BYTES = 1 << 20  # copied and hashed while it is in the core's cache
 ALIGNMENT = 4096  # of all that O_DIRECT moves: enough for any disk
-
-
-class FileRecord(TypedDict):
-    """A file's entry in a manifest."""
-
-    size_bytes: int
-    checksum: str  # "xxh3:" and 16 hex digits
 
 
 def no_progress(_: int) -> None:
@@ -103,18 +95,6 @@ class _Writer:
         if rest and size != self._written:
             os.ftruncate(self._descriptor, size)
         return FileRecord(size_bytes=size, checksum=format_checksum(self._digest))
-
-
-class DamagedFileError(ValueError):
-    """A file whose size or content differs from its record."""
-
-
-def check_size(path: Path, expected: FileRecord) -> None:
-    """Raise DamagedFileError unless the file exists and has the expected size."""
-    if not path.is_file():
-        raise DamagedFileError("is missing")
-    if path.stat().st_size != expected["size_bytes"]:
-        raise DamagedFileError(f"has {path.stat().st_size} bytes, expected {expected['size_bytes']}")
 
 
 def open_direct(path: Path, flags: int) -> int:

@@ -9,8 +9,8 @@ from typing import Any, TypedDict
 
 import xxhash
 
-from app.checkpoint.disk import FileRecord, write_file
-from common.files import check_format_version, format_checksum
+from app.checkpoint.disk import write_file
+from common.files import FileRecord, check_format_version, format_checksum
 
 FORMAT_VERSION = 4
 EXPIRY_VERSION = 5  # of a checkpoint that says which rows are gone, or when they were touched

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from app.checkpoint.array_file import ArrayEntry, read_entries
-from app.checkpoint.disk import DamagedFileError, FileRecord, Progress, check_size, no_progress
+from app.checkpoint.disk import Progress, no_progress
 from app.checkpoint.manifest import Manifest, ParentRecord, read_manifest, use_an_older
 from app.checkpoint.read_once import ArrayReader, read_arrays_once, read_checked
 from app.checkpoint.tower_slices import dense_files, join
@@ -33,6 +33,7 @@ from app.checkpoint.write import (
 from app.tables.checks import check_bounds, check_row_ids, check_table
 from app.tables.interface import Indices, RowArray, TablesSpec, WriteRows
 from app.tables.optimizers import LAST_STEP, MEAN, MEAN_STEP
+from common.files import DamagedFileError, FileRecord, check_size
 
 PIECE_BYTES = 2 << 20  # of one array, given to the tables at once
 

@@ -14,16 +14,8 @@ import xxhash
 
 from app.checkpoint import disk
 from app.checkpoint.array_file import LENGTH_BYTES, ArrayEntry, entries_of, header_length
-from app.checkpoint.disk import (
-    DamagedFileError,
-    FileRecord,
-    Progress,
-    check_size,
-    lend_buffers,
-    no_progress,
-    open_direct,
-)
-from common.files import format_checksum
+from app.checkpoint.disk import Progress, lend_buffers, no_progress, open_direct
+from common.files import DamagedFileError, FileRecord, check_size, format_checksum
 
 READS_AHEAD = 4
 

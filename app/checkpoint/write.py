@@ -23,13 +23,14 @@ from pathlib import Path
 
 import numpy as np
 
-from app.checkpoint.array_file import Column, column_of, item_bytes, write_arrays
-from app.checkpoint.disk import BLOCK_BYTES, FileRecord, Progress, no_progress
+from app.checkpoint.array_file import item_bytes
+from app.checkpoint.array_writer import Column, column_of, write_arrays
+from app.checkpoint.disk import BLOCK_BYTES, Progress, no_progress
 from app.checkpoint.manifest import EXPIRY_VERSION, FORMAT_VERSION, Manifest, identify, write_manifest
 from app.checkpoint.tower_slices import WHOLE_FILE, slice_file
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup, is_collective, on_all_ranks
 from app.tables.interface import DEEP, WIDE, Indices, RowArray, TableSnapshot
-from common.files import replace_folder, sync_folder
+from common.files import FileRecord, replace_folder, sync_folder
 
 PARTIAL = ".partial"
 

@@ -1,3 +1,3 @@
-"""The commands: train, rank (one of its processes), online, sweep, evaluate, baseline, checkpoint, export,
-predict, serve, bundle. The file notebook has them as functions.
+"""The commands: train, online, sweep, evaluate, baseline, checkpoint, export,
+predict, serve, bundle, fold. The file notebook has them as functions.
 """

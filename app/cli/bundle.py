@@ -9,28 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from app.cli.predict import main
-from app.scoring.delta import fold
 from app.scoring.effects import ROWS, VALUES, describe_effects, effects_of_log, write_effects
 from app.scoring.predictor import Predictor
 from common.packages import require
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command to those of `python -m app`."""
-    add_arguments(commands.add_parser("bundle", help="verify a bundle, or explain its scores"))
+def add_parser(commands: Any) -> Any:
+    """Add the command to those of `python -m app`, and return its subcommands."""
+    return add_arguments(commands.add_parser("bundle", help="verify a bundle, or explain its scores"))
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the subcommands."""
+def add_arguments(parser: argparse.ArgumentParser) -> Any:
+    """Add the subcommands, and return them."""
     subcommands = parser.add_subparsers(required=True, metavar="COMMAND")
     verify = subcommands.add_parser("verify", help="read and check every byte, score the golden rows")
     verify.add_argument("bundle", type=Path, metavar="BUNDLE")
     verify.set_defaults(command=_verify)
-    folding = subcommands.add_parser("fold", help="write a delta and the bundles that it needs as one whole bundle")
-    folding.add_argument("bundle", type=Path, metavar="DELTA")
-    folding.add_argument("output", type=Path, metavar="BUNDLE", help="the new folder")
-    folding.add_argument("--overwrite", action="store_true", help="replace an existing bundle")
-    folding.set_defaults(command=_fold)
     explain = subcommands.add_parser("explain", help="show how each column of one line changes its score")
     explain.add_argument("bundle", type=Path, metavar="BUNDLE")
     explain.add_argument("line", metavar="LINE", help="a line of a log, or - for the first of standard input")
@@ -45,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     effects.add_argument("--seed", type=int, default=1, metavar="N", help="of the draw (1)")
     effects.add_argument("--values", type=int, default=VALUES, metavar="N", help=f"of a category ({VALUES})")
     effects.set_defaults(command=_effects)
+    return subcommands
 
 
 def _verify(arguments: argparse.Namespace) -> int:
@@ -56,12 +51,6 @@ def _verify(arguments: argparse.Namespace) -> int:
         f"{arguments.bundle}: {len(predictor.manifest.files)} files, {size:,} bytes, all as they were written; the "
         f"{num_golden} golden rows score the same"
     )
-    return 0
-
-
-def _fold(arguments: argparse.Namespace) -> int:
-    manifest = fold(arguments.bundle, arguments.output, arguments.overwrite)
-    print(f"{arguments.output}: {manifest.rows['num_rows']:,} rows, generation {manifest.generation}")
     return 0
 
 

@@ -9,11 +9,11 @@ from typing import Any, get_args
 
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import open_named
-from app.cli import rank
 from app.config.run_settings import Target
 from app.distributed.mpirun import launch
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup, started_by_mpi
 from app.evaluation.metric_text import describe
+from app.run import rank
 from app.run.folder import best_of_run
 from app.trained.evaluate_split import check_evaluation, evaluate, save_evaluation
 from app.trained.follow import WRONG_INPUT, follow

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from app.batches import verify_files
-from app.cli import rank
 from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
 from app.distributed.mpirun import CHOSEN_PRECISION, check_rank_table, launch
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup, max_rank_rows, started_by_mpi
+from app.run import rank
 from app.run.claim import FIRST_RANK, RunIsFinishedError, check_name
 from app.training.parallel.pipeline.stage_plan import describe_pipeline, plan_pipeline
 from app.training.parallel.tensor.layout_plan import describe_plan, plan_run, run_shapes

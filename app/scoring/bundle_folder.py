@@ -15,19 +15,22 @@ Opening checks every file but the tables as a whole, and of the tables headers a
 from __future__ import annotations
 
 import json
-import shutil
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
-from app.checkpoint.disk import DamagedFileError, FileRecord, check_size
 from app.scoring.bundle_tables import TABLES
-from common.files import check_format_version, checksum, lock_folder, replace_folder, room_for, sync_folder, write_whole
+from common.files import (
+    DamagedFileError,
+    FileRecord,
+    check_format_version,
+    check_size,
+    checksum,
+)
 
 FORMAT = "wide-deep-bundle"
 FORMAT_VERSION = 3
@@ -67,29 +70,6 @@ ChainEntry = tuple[Path, Manifest]  # a folder of a chain
 Chain = tuple[ChainEntry, ...]  # a whole bundle, or one and its deltas, oldest first
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Note every file of `folder` in the manifest and write that."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    files = {
-        str(path.relative_to(folder)): FileRecord(size_bytes=path.stat().st_size, checksum=checksum(path))
-        for path in paths
-    }
-    content = asdict(manifest) | {"files": files}
-    content["id"] = _checksum(content)
-    write_whole(folder / MANIFEST, json.dumps({**content, "checksum": _checksum(content)}, indent=1) + "\n")
-
-
-def numbered(manifest: Manifest, beside: Path) -> Manifest:
-    """Return a new bundle's manifest with a serial number above those of the bundles in the folder `beside`.
-
-    It is the time in milliseconds, so that bundles which are exported elsewhere have an order as well. A clock that was
-    set back does not lower it.
-    """
-    serials = [other.serial for other in read_manifests(beside).values()]
-    serial = max(time.time_ns() // 1_000_000, 1 + max(serials, default=0))
-    return replace(manifest, serial=serial, whole_serial=manifest.whole_serial if manifest.parent else serial)
-
-
 def bundles_in(folder: Path) -> list[Path]:
     """Return the folders in `folder` that may be bundles: none of a hidden name, none that an export has not finished.
 
@@ -114,9 +94,9 @@ def read_manifest(folder: Path) -> Manifest:
         kind, version, expected = content["format"], content["format_version"], content.pop("checksum")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is damaged or no bundle's ({error!r}); {reexport_advice(folder)}") from error
-    if expected != _checksum(content):
+    if expected != checksum_of(content):
         raise ValueError(
-            f"{path} is damaged: checksum {_checksum(content)}, expected {expected}; {reexport_advice(folder)}"
+            f"{path} is damaged: checksum {checksum_of(content)}, expected {expected}; {reexport_advice(folder)}"
         )
     if kind != FORMAT:
         raise ValueError(f"{path} is of {kind!r}, this program reads {FORMAT!r}; give the folder of a bundle")
@@ -218,43 +198,11 @@ def check_files(folder: Path, manifest: Manifest, every_byte: bool) -> None:
             raise ValueError(f"the bundle's file {folder / name} {error}; {reexport_advice(folder)}") from None
 
 
-@contextmanager
-def new_bundle(output: Path, overwrite: bool) -> Iterator[Path]:
-    """Yield a folder that becomes `output` at the end of the block, in place of a bundle that may be there.
-
-    Raises FileExistsError if `output` is there and is no bundle, or is not to be overwritten, and FolderInUse, a
-    ValueError, while another process writes it.
-    """
-    # Two folders down, a manifest is seen by no service, of an earlier release neither.
-    work = output.with_name(f".{output.name}.partial")
-    partial, replaced = work / "new", work / "replaced"
-    with lock_folder(work):
-        try:
-            if replaced.exists() and not output.exists():  # a process was killed between two names
-                replaced.rename(output)
-            shutil.rmtree(partial, ignore_errors=True)
-            _check_output(output, overwrite)
-            partial.mkdir()
-            with room_for(output):
-                yield partial
-                for path in [*partial.rglob("*"), partial]:
-                    sync_folder(path)  # or file: a bundle that has its name is whole after a power cut, too
-            replace_folder(partial, output, replaced)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
-
-
-def _check_output(output: Path, overwrite: bool) -> None:
-    if output.exists() and (not (output / MANIFEST).is_file() or FORMAT not in (output / MANIFEST).read_text()):
-        raise FileExistsError(f"{output} is there and is no bundle; give another output")
-    if output.exists() and not overwrite:
-        raise FileExistsError(f"{output} is there; replace it with --overwrite or give another output")
-
-
 def reexport_advice(folder: Path) -> str:
     """Advice for a bundle that cannot be used."""
     return f"copy {folder} again from where it was made, or export it again"
 
 
-def _checksum(content: dict[str, Any]) -> str:
+def checksum_of(content: dict[str, Any]) -> str:
+    """Return the checksum of a manifest's content."""
     return f"xxh3:{xxhash.xxh3_64_hexdigest(json.dumps(content, sort_keys=True).encode())}"

@@ -1,4 +1,4 @@
-"""The tables of a bundle: written by rising id, then mapped, and checked a block at a time as they are touched.
+"""The tables of a bundle, by rising id: mapped, and checked a block at a time as they are touched.
 
     tables.safetensors   index    [G, 2] uint64   of 64 ids: bit i is 1 if id 64 · g + i has a row. Then rows before
                          wide     [T] float32
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import mmap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -25,18 +25,17 @@ from typing import Any, Literal
 import numpy as np
 import xxhash
 
-from app.checkpoint.array_file import ArrayEntry, Column, column_of, read_entries, write_arrays
+from app.checkpoint.array_file import ArrayEntry, read_entries
 from app.tables.initial import initial_rows
+from data_prep.encoding.lookup_file import NO_IDS
 
 TABLES, CHECKSUMS = "tables.safetensors", "checksums.safetensors"
 BLOCK_BYTES = 1 << 16  # of the index and of deep rows, about: what the first touch of a row reads
 ALIGNMENT = 64  # of arrays in the file: a row of 16 float32 is one cache line
-WRITTEN_ROWS = 1 << 16  # at a time
 INDEX, DELETED = "index", "deleted"
 # A checksum holds the interpreter's lock. Where many are computed, as for a new model, other threads get turns between.
 BLOCKS_OF_A_REQUEST, BLOCKS_AT_ONCE, PAUSE_SECONDS = 64, 4, 5e-5
 GROUPS_A_BLOCK = BLOCK_BYTES // 16
-NO_IDS = np.zeros(0, np.int64)
 _BITS = np.uint64(1) << np.arange(64, dtype=np.uint64)
 
 RowType = Literal["float32", "float16", "int8"]
@@ -83,64 +82,6 @@ class BundleTablesSpec:
         return padded
 
 
-# Name of an array, ids [n] -> its values for their rows, as the file has them.
-ReadStored = Callable[[str, np.ndarray], np.ndarray]
-
-
-def write_rows(
-    folder: Path, spec: BundleTablesSpec, row_ids: np.ndarray, stored: ReadStored, deleted: np.ndarray = NO_IDS
-) -> None:
-    """Write the rows of `row_ids` [T], ascending, as `stored` gives them. Raises as `stored`."""
-    checksums: dict[str, list[int]] = {}
-    columns = {}
-    for name, (dtype, shape) in spec.layout().items():
-        if name == DELETED:
-            columns[name] = Column(dtype, shape, lambda: [deleted])
-        else:
-            columns[name] = Column(dtype, shape, lambda name=name: _pieces(name, spec, row_ids, stored, checksums))  # type: ignore[misc]
-    write_arrays(folder / TABLES, columns, alignment=ALIGNMENT)
-    arrays = {name: np.array(values, np.uint64).view(np.int64) for name, values in checksums.items()}
-    write_arrays(folder / CHECKSUMS, {name: column_of(array) for name, array in arrays.items()})
-
-
-def _pieces(
-    name: str, spec: BundleTablesSpec, row_ids: np.ndarray, stored: ReadStored, checksums: dict[str, list[int]]
-) -> Iterator[np.ndarray]:
-    """Yield one array in pieces of whole blocks, and append the blocks' checksums to `checksums`."""
-    if name.endswith(".padding"):
-        yield np.zeros(spec.layout()[name][1], np.uint8)
-        return
-    block_checksums = checksums.setdefault(name, [])
-    if name == INDEX:
-        index = _index(row_ids, spec.num_ids)
-        block_checksums += _block_checksums(index, GROUPS_A_BLOCK)
-        yield index
-        return
-    for ids in in_pieces(row_ids, max(WRITTEN_ROWS, spec.rows_a_block)):
-        piece = stored(name, ids)
-        block_checksums += _block_checksums(piece, spec.rows_a_block)
-        yield piece
-
-
-def in_pieces(ids: np.ndarray, most: int = WRITTEN_ROWS) -> Iterator[np.ndarray]:
-    """Yield `ids` in parts of at most `most`."""
-    for start in range(0, len(ids), most):
-        yield ids[start : start + most]
-
-
-def _index(row_ids: np.ndarray, num_ids: int) -> np.ndarray:
-    """Return the index [G, 2] of ascending `row_ids`."""
-    present = np.zeros(-(-num_ids // 64) * 64, np.bool_)
-    present[row_ids] = True
-    bits = np.packbits(present, bitorder="little").view(np.uint64)
-    counts = np.bitwise_count(bits).astype(np.uint64)
-    return np.stack([bits, np.cumsum(counts) - counts], axis=1)
-
-
-def _block_checksums(array: np.ndarray, rows: int) -> list[int]:
-    return [xxhash.xxh3_64_intdigest(array[start : start + rows].data) for start in range(0, len(array), rows)]
-
-
 class BundleTables:
     """Both tables of a bundle, mapped: opening reads headers only, a block is checked when it is first touched."""
 
@@ -180,15 +121,10 @@ class BundleTables:
         self._check("rows", places, self._rows_shift)
         return self._arrays[name].take(places, axis=0, mode="clip")
 
-    def row_ids(self) -> np.ndarray:
-        """Return the ids that have a row, ascending. Raises as `rows`."""
-        groups = np.arange(len(self._arrays[INDEX]))
-        self._check("ids", groups, self._groups_shift)
-        row_ids = [NO_IDS]
-        for part in in_pieces(groups):
-            bits = np.ascontiguousarray(self._arrays[INDEX][part, 0]).view(np.uint8)
-            row_ids.append(np.flatnonzero(np.unpackbits(bits, bitorder="little")) + 64 * part[0])
-        return np.concatenate(row_ids)
+    def index(self) -> np.ndarray:
+        """Return the index [G, 2]. Raises as `rows`."""
+        self._check("ids", np.arange(len(self._arrays[INDEX])), self._groups_shift)
+        return self._arrays[INDEX]
 
     def find(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the place of each id's row [n], and a mask of the ids that have one [n]. Raises as `rows`."""
@@ -272,29 +208,6 @@ def lookup(chain: Sequence[BundleTables], ids: np.ndarray) -> tuple[np.ndarray, 
         deep[initial] = initial_rows(spec.seed, flat[initial], spec.width, spec.initial_scale, spec.initial_dtype)
         wide[initial] = 0
     return deep.reshape(len(ids), -1), wide.reshape(ids.shape)
-
-
-def chain_row_ids(chain: Sequence[BundleTables]) -> np.ndarray:
-    """Return the ids that have a row in a chain, ascending."""
-    ids = chain[0].row_ids()
-    for delta in chain[1:]:
-        ids = np.setdiff1d(np.union1d(ids, delta.row_ids()), delta.deleted, assume_unique=True)
-    return ids
-
-
-def chain_stored(chain: Sequence[BundleTables]) -> ReadStored:
-    """Return a function to the rows of a chain as its files have them, for ids that have one."""
-
-    def read(name: str, ids: np.ndarray) -> np.ndarray:
-        dtype, shape = chain[0].spec.layout()[name]
-        values = np.zeros((len(ids), *shape[1:]), dtype)
-        for tables in chain:
-            places, known = tables.find(ids)
-            if known.any():
-                values[known] = tables.stored(name, places[known])
-        return values
-
-    return read
 
 
 def are_among(ascending: np.ndarray, ids: np.ndarray) -> np.ndarray:

@@ -6,25 +6,11 @@ import dataclasses
 import shutil
 from pathlib import Path
 
-from app.scoring.bundle_folder import (
-    MANIFEST,
-    Manifest,
-    check_files,
-    new_bundle,
-    read_chain,
-    version_of,
-    write_manifest,
-)
-from app.scoring.bundle_tables import (
-    CHECKSUMS,
-    TABLES,
-    BundleTables,
-    BundleTablesSpec,
-    chain_row_ids,
-    chain_stored,
-    write_rows,
-)
-from data_prep.encoding.encoder import EXPIRED_FILE, LOOKUP_FILE, merge_lookups
+from app.scoring.bundle_folder import MANIFEST, Manifest, check_files, read_chain, version_of
+from app.scoring.bundle_tables import CHECKSUMS, TABLES, BundleTables, BundleTablesSpec
+from app.scoring.bundle_writer import chain_row_ids, chain_stored, new_bundle, write_manifest, write_rows
+from data_prep.encoding.encoder import EXPIRED_FILE, LOOKUP_FILE
+from data_prep.encoding.prepared_vocabulary import merge_lookups
 
 
 def fold(delta: str | Path, output: str | Path, overwrite: bool = False) -> Manifest:

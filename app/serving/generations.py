@@ -32,6 +32,7 @@ from app.scoring.bundle_folder import (
     short,
 )
 from app.scoring.bundle_tables import BundleTables
+from app.scoring.distribution import held_out_rows
 from app.scoring.predictor import Predictor
 from app.serving.batching import join
 from app.serving.forms.form import RowsToScore
@@ -241,7 +242,7 @@ class Generations:
     def _checked(self, predictor: Predictor) -> Predictor:
         """Score the golden rows, and the last requests' rows of this log for their pages. Raises ValueError."""
         predictor.check_golden()
-        _ = predictor.example, predictor.held_out  # kept while its folder is there
+        _ = predictor.example, held_out_rows(predictor)  # kept while its folder is there
         kept = list(self._recent)
         formats = {id(log_format): log_format for log_format, _ in kept}
         fit = {key for key, log_format in formats.items() if log_format == predictor.log_format}
@@ -344,5 +345,5 @@ class Generations:
         output = delta.with_name(f"{delta.name}{FOLDED}")
         if output.exists():  # damaged, or of what had this name before
             output = delta.with_name(f"{delta.name}-{short(self.current.version)}{FOLDED}")
-        command = ["nice", sys.executable, "-m", "app.cli.bundle", "fold", str(delta), str(output)]
+        command = ["nice", sys.executable, "-m", "app.cli.fold", str(delta), str(output)]
         self._folding = subprocess.Popen(command, stdout=subprocess.DEVNULL)  # noqa: S603

@@ -10,8 +10,9 @@ from app.checkpoint.write import ModelState
 from app.config import device
 from app.evaluation.calibration import Calibration
 from app.evaluation.measure import Scorer, check_split
-from app.scoring.bundle_folder import Manifest, new_bundle
+from app.scoring.bundle_folder import Manifest
 from app.scoring.bundle_tables import TABLES, RowType
+from app.scoring.bundle_writer import new_bundle
 from app.scoring.predictor import Predictor
 from app.trained import card
 from app.trained.compare_bundle import Comparison

@@ -22,26 +22,16 @@ from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.config.run_settings import TableDtype
 from app.evaluation.calibration import Calibration
-from app.scoring.bundle_folder import (
-    GOLDEN,
-    TOLERANCE,
-    Manifest,
-    numbered,
-    version_of,
-    write_manifest,
-)
+from app.scoring.bundle_folder import GOLDEN, TOLERANCE, Manifest, version_of
 from app.scoring.bundle_model import golden_rows
-from app.scoring.bundle_tables import (
-    INDEX,
-    BundleTables,
-    BundleTablesSpec,
+from app.scoring.bundle_tables import INDEX, BundleTables, BundleTablesSpec, RowType, are_among, lookup
+from app.scoring.bundle_writer import (
     ReadStored,
-    RowType,
-    are_among,
     chain_row_ids,
     chain_stored,
     in_pieces,
-    lookup,
+    numbered,
+    write_manifest,
     write_rows,
 )
 from app.scoring.predictor import Predictor, probabilities
@@ -53,9 +43,9 @@ from app.trained.bundle_code import CODE, write_code
 from app.trained.made_rows import make_rows
 from app.trained.write_tower import rounding_bound, write_tower
 from data_prep.encoding.base import BaseVocabulary
-from data_prep.encoding.encoder import NUM_EXPIRED, write_lookup_expired
+from data_prep.encoding.encoder import NUM_EXPIRED
 from data_prep.encoding.from_table import table_to_chunk
-from data_prep.encoding.prepared_vocabulary import open_vocabulary, write_additions, write_lookup
+from data_prep.encoding.prepared_vocabulary import open_vocabulary, write_additions, write_lookup, write_lookup_expired
 from data_prep.options.log_format import LogFormat
 from data_prep.prepared.data_files import write_schema
 from data_prep.prepared.schema import Schema

@@ -23,7 +23,6 @@ from data_prep.encoding.lookup_file import (
     NO_IDS,
     LookupTables,
     TableLayout,
-    merge_lookup_tables,
     without_values,
 )
 from data_prep.kernels import numpy_kernels
@@ -70,7 +69,7 @@ class RowEncoder:
         self.expired = expired
         self._numeric = numeric
         self._lookup = lookup
-        self._additions = additions
+        self.additions = additions
         self._dtype = dtype
         self._options = options
         columns = options.categorical_columns
@@ -95,7 +94,7 @@ class RowEncoder:
     def _texts_of_booleans(self, place: int) -> tuple[str, ...]:
         is_known = self.knows(Strings.of([text.encode() for text in BOOLEAN_TEXTS]), place)
         known = {text for text, is_there in zip(BOOLEAN_TEXTS, is_known, strict=True) if is_there}
-        tables = [lookup.opened[1][place] for lookup in (self._lookup, *self._additions)]
+        tables = [lookup.opened[1][place] for lookup in (self._lookup, *self.additions)]
         return texts_among(known, sum(len(table.texts) for table in tables))
 
     def knows(self, values: NDArray[np.integer] | Strings, place: int) -> NDArray[np.bool_]:
@@ -105,7 +104,7 @@ class RowEncoder:
     def own_ids(self, values: NDArray[np.integer] | Strings, place: int) -> NDArray[np.int64]:
         """Return the id of each value [n] of the vocabulary `place`, as in `knows`, NO_ID for those that have none."""
         own_ids = np.full(len(values), NO_ID, np.int64)
-        for lookup in (self._lookup, *self._additions):
+        for lookup in (self._lookup, *self.additions):
             if isinstance(values, Strings):
                 table: FieldLookup | StringLookup = lookup.opened[1][place]
                 ids = numpy_kernels.find_strings(lookup.opened[1][place], values, np.ones(len(values), np.bool_))
@@ -120,12 +119,9 @@ class RowEncoder:
         """Return the id of a missing cell, of the vocabulary `place` of those of numbers, or of text."""
         return self._lookup.opened[is_text][place].missing_id
 
-    def with_added(self, added: LookupTables, folder: Path) -> RowEncoder:
-        """Return an encoder that knows the values of `added`, too. It writes search tables to `folder`."""
-        if self._additions:
-            added = merge_lookup_tables([*self._additions, added], folder / f"merged-{LOOKUP_FILE}", self.expired)
-        _ = added.opened
-        return RowEncoder(self._numeric, self._lookup, self._dtype, self._options, [added], self.expired)
+    def with_additions(self, additions: Sequence[LookupTables]) -> RowEncoder:
+        """Return an encoder with other tables of values that were added to the vocabulary."""
+        return RowEncoder(self._numeric, self._lookup, self._dtype, self._options, additions, self.expired)
 
     def ids_for_booleans(self) -> NDArray[np.int64]:
         """Return the ids of texts for true and false, by which `log_format` knows them."""
@@ -136,12 +132,12 @@ class RowEncoder:
     def without(self, expired: NDArray[np.int64]) -> RowEncoder:
         """Return an encoder for which the values of these ids [n], too, are out of vocabulary."""
         expired = np.union1d(self.expired, expired)
-        return RowEncoder(self._numeric, self._lookup, self._dtype, self._options, self._additions, expired)
+        return RowEncoder(self._numeric, self._lookup, self._dtype, self._options, self.additions, expired)
 
     def without_label(self) -> RowEncoder:
         """Return the encoder of rows that are to be scored, which need no label."""
         options = self._options.without_label()
-        return RowEncoder(self._numeric, self._lookup, self._dtype, options, self._additions, self.expired)
+        return RowEncoder(self._numeric, self._lookup, self._dtype, options, self.additions, self.expired)
 
     def encode(self, chunk: Chunk) -> tuple[ParsedChunk, Examples]:
         """Return the parsed chunk, bad lines included, and its good lines encoded.
@@ -164,7 +160,7 @@ class RowEncoder:
 
     def _ids(self, rows: ParsedRows, kernels: ModuleType) -> NDArray[np.signedinteger]:
         ids = self._ids_by(self._lookup.opened, rows, kernels)
-        for added in self._additions:
+        for added in self.additions:
             first, count = np.array([layout.numbers[-2:] for layout in added.layouts])[self._vocabularies].T
             added_ids = self._ids_by(added.opened, rows, kernels)
             is_unknown = (added_ids >= first) & (added_ids < first + count)
@@ -236,35 +232,22 @@ def description_of(lookup: LookupTables) -> dict[str, Any]:
     return {"tables": [dataclasses.asdict(layout) for layout in lookup.layouts]}
 
 
-def merge_lookups(chain: Sequence[tuple[Path, dict[str, Any]]], folder: Path) -> dict[str, Any]:
-    """Write the tables of a vocabulary and its additions as one. `chain` has folders and descriptions, oldest first."""
-    merged = merge_lookup_tables([_tables(*link) for link in chain], folder / LOOKUP_FILE, _expired(chain))
-    kept = {key: value for key, value in chain[-1][1].items() if key != NUM_EXPIRED}
-    return {**kept, **description_of(merged)}
-
-
-def write_lookup_expired(folder: Path, expired: NDArray[np.int64]) -> dict[str, Any]:
-    """Write the ids of a vocabulary that lost their values, if any, and return what `open_lookup` needs to know."""
-    if not len(expired):
-        return {}
-    np.save(folder / EXPIRED_FILE, expired)
-    return {NUM_EXPIRED: len(expired)}
-
-
-def _expired(chain: Sequence[tuple[Path, dict[str, Any]]]) -> NDArray[np.int64]:
+def expired_of(chain: Sequence[tuple[Path, dict[str, Any]]]) -> NDArray[np.int64]:
+    """Return the ids that lost their values in a chain of folders and descriptions, ascending."""
     files = [np.load(folder / EXPIRED_FILE) for folder, description in chain if description.get(NUM_EXPIRED)]
     return np.unique(np.concatenate([NO_IDS, *files]))
 
 
 def open_lookup(chain: Sequence[tuple[Path, dict[str, Any]]], schema: Schema) -> RowEncoder:
     """Return an encoder that maps the files of `write_lookup`: a vocabulary, and additions, oldest first."""
-    lookup, *additions = [_tables(*link) for link in chain]
+    lookup, *additions = [tables_of(*link) for link in chain]
     names = schema.options.keys() & {field.name for field in dataclasses.fields(EncodingOptions)}
     options = from_dict({name: schema.options[name] for name in names}, EncodingOptions)
-    return RowEncoder(schema.numeric, lookup, schema.ids_dtype, options.without_label(), additions, _expired(chain))
+    return RowEncoder(schema.numeric, lookup, schema.ids_dtype, options.without_label(), additions, expired_of(chain))
 
 
-def _tables(folder: Path, description: dict[str, Any]) -> LookupTables:
+def tables_of(folder: Path, description: dict[str, Any]) -> LookupTables:
+    """Return the search tables in a folder, mapped."""
     layouts = tuple(
         TableLayout(
             table["is_text"], tuple((dtype, length) for dtype, length in table["arrays"]), tuple(table["numbers"])

@@ -30,9 +30,9 @@ from data_prep.encoding.vocabulary import (
 )
 from data_prep.encoding.vocabulary_file import VocabularyWriter, order_strings
 from data_prep.execution.prepared_folder import WORK_FOLDER
-from data_prep.kernels.counting import COUNT_BITS, COUNT_MASK, NOTHING
+from data_prep.kernels.counting import COUNT_BITS, COUNT_MASK, NOTHING, concatenate_strings, group_equal
 from data_prep.kernels.parsed import MISSING
-from data_prep.kernels.strings import Strings, concatenate_strings, group_equal
+from data_prep.kernels.strings import Strings
 from data_prep.options.columns import CategoricalColumn
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import VOCABULARY_FILE, CategoricalField

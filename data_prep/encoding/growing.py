@@ -22,9 +22,15 @@ from numpy.typing import NDArray
 from common.files import make_folder, sync_folder
 from data_prep.encoding.encoder import RowEncoder
 from data_prep.encoding.fit import new_values
-from data_prep.encoding.lookup_file import LOOKUP_FILE
+from data_prep.encoding.lookup_file import LOOKUP_FILE, NO_IDS
 from data_prep.encoding.prepared_vocabulary import open_encoder, open_vocabulary
-from data_prep.encoding.vocabulary import FieldVocabulary, ids_dtype, with_missing, write_lookup_tables
+from data_prep.encoding.vocabulary import (
+    FieldVocabulary,
+    ids_dtype,
+    merge_lookup_tables,
+    with_missing,
+    write_lookup_tables,
+)
 from data_prep.encoding.vocabulary_file import VocabularyWriter
 from data_prep.kernels.crosses import presence
 from data_prep.kernels.parsed import ParsedRows
@@ -47,7 +53,6 @@ from data_prep.statistics.statistics import LogStatistics
 from data_prep.statistics.value_counts import count_numbers, count_texts
 
 SMALL_FIELD = 256  # values of a field that keep their ids however old they are
-NO_IDS = np.zeros(0, np.int64)
 _ANY_BYTES = 1 << 62  # the counts of a part stay in memory
 
 
@@ -168,7 +173,11 @@ class GrowingVocabulary:
             missing = (self.encoder.missing_id(column.is_text, column.place) for column, _ in fields)
             whole = (with_missing(field, each) for (_, field), each in zip(fields, missing, strict=True))
             tables = write_lookup_tables(whole, Path(folder) / LOOKUP_FILE)
-            self.encoder = self.encoder.with_added(tables, Path(folder))
+            if self.encoder.additions:
+                all_tables = [*self.encoder.additions, tables]
+                tables = merge_lookup_tables(all_tables, Path(folder) / f"merged-{LOOKUP_FILE}", self.encoder.expired)
+            _ = tables.opened  # before the file is deleted
+            self.encoder = self.encoder.with_additions([tables])
 
     def _new_fields(self, parts: Sequence[ParsedRows]) -> list[tuple[CategoricalColumn, FieldVocabulary]]:
         """Return the new values of each vocabulary with their ids."""

@@ -7,14 +7,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from common import settings
 from data_prep.encoding.base import BaseVocabulary, read_base_vocabulary
-from data_prep.encoding.encoder import RowEncoder, description_of
+from data_prep.encoding.encoder import EXPIRED_FILE, NUM_EXPIRED, RowEncoder, description_of, expired_of, tables_of
 from data_prep.encoding.lookup_file import LOOKUP_FILE
 from data_prep.encoding.vocabulary import (
     FieldVocabulary,
     added_values,
     checksum_of_values,
+    merge_lookup_tables,
     with_missing,
     without,
     write_lookup_tables,
@@ -97,6 +101,21 @@ def write_additions(base: BaseVocabulary, folder: Path, known: RowEncoder, num_i
             f"{base.schema.vocabulary_size - num_ids:,}; export a whole bundle"
         )
     return description_of(lookup) | {"values": _digits(of_all)}
+
+
+def merge_lookups(chain: Sequence[tuple[Path, dict[str, Any]]], folder: Path) -> dict[str, Any]:
+    """Write the tables of a vocabulary and its additions as one. `chain` has folders and descriptions, oldest first."""
+    merged = merge_lookup_tables([tables_of(*link) for link in chain], folder / LOOKUP_FILE, expired_of(chain))
+    kept = {key: value for key, value in chain[-1][1].items() if key != NUM_EXPIRED}
+    return {**kept, **description_of(merged)}
+
+
+def write_lookup_expired(folder: Path, expired: NDArray[np.int64]) -> dict[str, Any]:
+    """Write the ids of a vocabulary that lost their values, if any, and return what `open_lookup` needs to know."""
+    if not len(expired):
+        return {}
+    np.save(folder / EXPIRED_FILE, expired)
+    return {NUM_EXPIRED: len(expired)}
 
 
 def _digits(checksum: int) -> str:

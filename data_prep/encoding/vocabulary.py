@@ -9,19 +9,20 @@ Letters: K values of a field.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from data_prep.encoding.lookup_file import LookupTables, number_lookup, text_lookup, write_tables
-from data_prep.kernels.counting import COUNT_BITS, COUNT_MASK
+from data_prep.encoding.lookup_file import ALIGNMENT, NO_IDS, LookupTables, TableLayout
+from data_prep.kernels.counting import COUNT_BITS, COUNT_MASK, concatenate_strings, group_equal
 from data_prep.kernels.numpy_kernels import ID_BITS, ID_MASK, FieldLookup, StringLookup
 from data_prep.kernels.parsed import MISSING
-from data_prep.kernels.strings import Strings, concatenate_strings
+from data_prep.kernels.strings import Strings
 from data_prep.prepared.schema import CategoricalField
 from data_prep.statistics.value_counts import check_count
 
@@ -167,3 +168,81 @@ def _make_text_lookup(field: FieldVocabulary) -> StringLookup:
     num_oov_ids = field.oov_ids[1] - field.oov_ids[0]
     keys, ids, texts = field.texts.keys()[known], field.value_ids[known], field.texts.take(known)
     return text_lookup(keys, ids, texts, missing_id, field.oov_ids[0], num_oov_ids)
+
+
+def merge_lookup_tables(chain: Sequence[LookupTables], path: Path, expired: NDArray[np.int64] = NO_IDS) -> LookupTables:
+    """Write one table a column for all the values that the tables in `chain` have, the oldest first.
+
+    The ids `expired` are left out. A value has one id that is not among them.
+    """
+
+    def merged() -> Iterator[FieldLookup | StringLookup]:
+        of_numbers, of_texts = (
+            list(zip(*tables, strict=True)) for tables in zip(*(t.opened for t in chain), strict=True)
+        )
+        for layout in chain[0].layouts:
+            if layout.is_text:
+                tables = of_texts.pop(0)
+                first = tables[0]
+                keys, ids = (np.concatenate([getattr(table, name) for table in tables]) for name in ("keys", "ids"))
+                texts = concatenate_strings([table.texts for table in tables])
+                if len(expired):
+                    kept = np.flatnonzero(~np.isin(ids, expired))
+                    keys, ids, texts = keys[kept], ids[kept], texts.take(kept).compact()
+                yield text_lookup(keys, ids, texts, first.missing_id, first.first_oov_id, first.num_oov_ids)
+            else:
+                base, *later = of_numbers.pop(0)
+                added = [table.words + np.uint64(table.base_id - base.base_id) for table in later]
+                words = np.concatenate([base.words, *added])
+                if len(expired):
+                    ids = (words & ID_MASK).astype(np.int64) + base.base_id
+                    words = words[~np.isin(ids, expired)]
+                yield number_lookup(words, base.base_id, base.missing_id, base.first_oov_id, base.num_oov_ids)
+
+    return write_tables(merged(), path)
+
+
+def write_tables(tables: Iterable[FieldLookup | StringLookup], path: Path) -> LookupTables:
+    """Write the tables of all columns, in their order."""
+    layouts = []
+    with path.open("wb") as file:
+        for table in tables:
+            if isinstance(table, FieldLookup):
+                arrays: list[NDArray[Any]] = [table.words, table.starts]
+                numbers: tuple[int, ...] = (table.shift, table.base_id, table.missing_id)
+            else:
+                texts = table.texts
+                arrays = [table.keys, table.ids, texts.starts, texts.lengths, texts.data]
+                numbers = (table.missing_id,)
+            for array in arrays:
+                file.write(np.ascontiguousarray(array).data)  # not tofile, whose errors have no errno
+                file.write(bytes(-array.nbytes % ALIGNMENT))
+            numbers = (*numbers, table.first_oov_id, table.num_oov_ids)
+            is_text = isinstance(table, StringLookup)
+            layouts.append(TableLayout(is_text, tuple((a.dtype.str, len(a)) for a in arrays), numbers))
+    return LookupTables(path, tuple(layouts))
+
+
+def number_lookup(
+    words: NDArray[np.uint64], base_id: int, missing_id: int, first_oov_id: int, num_oov_ids: int
+) -> FieldLookup:
+    """Sort `words`, and return their table."""
+    words.sort()
+    directory_bits = max(1, len(words).bit_length() - 1)  # one to four words a bucket, if values spread evenly
+    buckets = (words >> np.uint64(64 - directory_bits)).astype(np.int64)
+    starts = np.zeros((1 << directory_bits) + 1, np.uint32)
+    np.cumsum(np.bincount(buckets, minlength=1 << directory_bits), out=starts[1:])
+    return FieldLookup(words, starts, 32 - directory_bits, base_id, missing_id, first_oov_id, num_oov_ids)
+
+
+def text_lookup(
+    keys: NDArray[np.uint64],
+    ids: NDArray[np.int64],
+    texts: Strings,
+    missing_id: int,
+    first_oov_id: int,
+    num_oov_ids: int,
+) -> StringLookup:
+    """Sort strings by key, and return their table."""
+    order, _ = group_equal(keys, texts)
+    return StringLookup(keys[order], ids[order], texts.take(order).compact(), missing_id, first_oov_id, num_oov_ids)

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from data_prep.encoding.vocabulary import FieldVocabulary, OrderedValues
-from data_prep.kernels.counting import NOTHING, CountedStrings
+from data_prep.kernels.counting import NOTHING, CountedStrings, concatenate_strings
 from data_prep.kernels.parsed import MISSING, SMALLEST_BUCKET
-from data_prep.kernels.strings import Strings, concatenate_strings
+from data_prep.kernels.strings import Strings
 from data_prep.options.columns import CategoricalColumn
 from data_prep.prepared.schema import CategoricalField
 from data_prep.raw_log.parquet import hex_text

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.kernels.strings import Strings, concatenate_strings, group_equal
+from data_prep.kernels.strings import Strings
 
 # A value and its count are packed into 64 bits, value above count: sorting plain numbers is several times faster than
 # sorting by an index.
@@ -127,3 +127,42 @@ def add_up(keys: NDArray[np.uint64], counts: NDArray[np.int64], texts: Strings) 
     order, firsts = group_equal(keys, texts)
     chosen = order[firsts]
     return CountedStrings(keys[chosen], np.add.reduceat(counts[order], firsts), texts.take(chosen).compact())
+
+
+def concatenate_strings(parts: Sequence[Strings]) -> Strings:
+    """Return the strings of all parts, in order."""
+    offsets = np.cumsum([0, *(len(part.data) for part in parts[:-1])])
+    return Strings(
+        np.concatenate([part.data for part in parts]),
+        np.concatenate([part.starts + offset for part, offset in zip(parts, offsets, strict=True)]),
+        np.concatenate([part.lengths for part in parts]),
+    )
+
+
+def group_equal(keys: NDArray[np.uint64], texts: Strings) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return an order [n] in which equal strings are adjacent, and the start of each group of equal ones in it.
+
+    The order is by key, and by bytes among different strings that share a key.
+    """
+    order = np.argsort(keys, kind="stable")
+    if len(order) == 0:
+        return order, order
+    sorted_keys = keys[order]
+    is_new = np.concatenate([[True], sorted_keys[1:] != sorted_keys[:-1]])
+    repeated = np.flatnonzero(~is_new)  # keys
+    is_new[repeated] = ~texts.take(order[repeated]).equal(texts.take(order[repeated - 1]))
+    collisions = repeated[is_new[repeated]]
+    if len(collisions):
+        _order_by_bytes(order, sorted_keys, np.unique(sorted_keys[collisions]), texts)
+        is_new[repeated] = ~texts.take(order[repeated]).equal(texts.take(order[repeated - 1]))
+    return order, np.flatnonzero(is_new)
+
+
+def _order_by_bytes(
+    order: NDArray[np.int64], sorted_keys: NDArray[np.uint64], shared: NDArray[np.uint64], texts: Strings
+) -> None:
+    """Sort the strings of each shared key by their bytes, so that equal ones are adjacent."""
+    for key in shared:
+        run = slice(np.searchsorted(sorted_keys, key), np.searchsorted(sorted_keys, key, side="right"))
+        strings = texts.take(order[run]).tolist()
+        order[run] = order[run][sorted(range(len(strings)), key=strings.__getitem__)]

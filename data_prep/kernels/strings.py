@@ -98,45 +98,6 @@ class Strings:
         return words[self.starts[chosen] + number * _WORD_BYTES] & _OWN_MASKS[num_bytes]
 
 
-def concatenate_strings(parts: Sequence[Strings]) -> Strings:
-    """Return the strings of all parts, in order."""
-    offsets = np.cumsum([0, *(len(part.data) for part in parts[:-1])])
-    return Strings(
-        np.concatenate([part.data for part in parts]),
-        np.concatenate([part.starts + offset for part, offset in zip(parts, offsets, strict=True)]),
-        np.concatenate([part.lengths for part in parts]),
-    )
-
-
-def group_equal(keys: NDArray[np.uint64], texts: Strings) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return an order [n] in which equal strings are adjacent, and the start of each group of equal ones in it.
-
-    The order is by key, and by bytes among different strings that share a key.
-    """
-    order = np.argsort(keys, kind="stable")
-    if len(order) == 0:
-        return order, order
-    sorted_keys = keys[order]
-    is_new = np.concatenate([[True], sorted_keys[1:] != sorted_keys[:-1]])
-    repeated = np.flatnonzero(~is_new)  # keys
-    is_new[repeated] = ~texts.take(order[repeated]).equal(texts.take(order[repeated - 1]))
-    collisions = repeated[is_new[repeated]]
-    if len(collisions):
-        _order_by_bytes(order, sorted_keys, np.unique(sorted_keys[collisions]), texts)
-        is_new[repeated] = ~texts.take(order[repeated]).equal(texts.take(order[repeated - 1]))
-    return order, np.flatnonzero(is_new)
-
-
-def _order_by_bytes(
-    order: NDArray[np.int64], sorted_keys: NDArray[np.uint64], shared: NDArray[np.uint64], texts: Strings
-) -> None:
-    """Sort the strings of each shared key by their bytes, so that equal ones are adjacent."""
-    for key in shared:
-        run = slice(np.searchsorted(sorted_keys, key), np.searchsorted(sorted_keys, key, side="right"))
-        strings = texts.take(order[run]).tolist()
-        order[run] = order[run][sorted(range(len(strings)), key=strings.__getitem__)]
-
-
 def trim_blanks(
     data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -10,17 +10,20 @@ Letters: N numeric fields, C categorical fields, n rows of a block.
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import io
 import multiprocessing
+import os
 import signal
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, groupby, pairwise
 from pathlib import Path
-from typing import TypeAlias
+from typing import IO, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +31,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from common.console import progress_bar
-from common.files import room_for, sole_writer
+from common.files import FolderInUse, room_for
 from common.memory import num_cores
 from data_prep.prepared.truth import TRUTH_SCHEMA, truth_path
 from data_prep.sources.clicks import Now, PlantedClicks, plant, sigmoid
@@ -203,7 +206,7 @@ def _write(path: Path, made: Iterator[Made], pieces: list[Piece]) -> Iterator[pa
     """Write a file of the next pieces, and its truth. Yield the truth of each."""
     truth, first_row = truth_path(path), pieces[0][0]
     text_path, truth_file_path = (each.with_name(each.name + ".tmp") for each in (path, truth))
-    with room_for(path), sole_writer(text_path) as text_file:
+    with room_for(path), _sole_writer(text_path) as text_file:
         try:
             with pq.ParquetWriter(truth_file_path, TRUTH_SCHEMA) as truth_file:
                 for start, end in pieces:
@@ -219,6 +222,29 @@ def _write(path: Path, made: Iterator[Made], pieces: list[Piece]) -> Iterator[pa
             text_path.replace(path)
         finally:
             truth_file_path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _sole_writer(path: Path) -> Iterator[IO[bytes]]:
+    """Open an unfinished file in order to write it anew, and remove it at the end unless it was renamed.
+
+    Raises FolderInUse if another process writes it, which it leaves alone.
+    """
+    with path.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_there = os.path.samestat(os.fstat(file.fileno()), path.stat())  # else the other one has just renamed it
+        except (BlockingIOError, FileNotFoundError):
+            is_there = False
+        if not is_there:
+            raise FolderInUse(f"another process writes {path}; wait for its end, or give another name")
+        try:
+            file.truncate(0)
+            yield file
+        finally:
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    path.unlink()
 
 
 def _made_in_order(log: SyntheticLog, pieces: list[Piece], compress: bool, workers: int) -> Iterator[Made]:

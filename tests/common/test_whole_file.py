@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from app.scoring.bundle_folder import new_bundle
+from app.scoring.bundle_writer import new_bundle
 from app.scoring.effects import _mean, write_effects
 from common.files import write_whole
 from data_prep.sources.synthetic import synthesize

@@ -12,8 +12,8 @@ import numpy as np
 
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import GONE, GONE_IDS, LAST_TOUCHED, MOMENT
+from data_prep.encoding.lookup_file import NO_IDS
 
-NOTHING = np.zeros(0, np.int64)
 IN_ROWS, IN_SECONDS = "rows", "seconds"
 
 
@@ -40,7 +40,7 @@ class Expiry:
         self.is_new = touched is None  # so that the next checkpoint must be a full one
         self.moment = int(saved.expiry()[MOMENT][0]) if saved is not None and not self.is_new else 0
         self._touched = np.full(num_ids, self.moment) if touched is None else touched
-        self._gone = NOTHING  # since the last checkpoint
+        self._gone = NO_IDS  # since the last checkpoint
 
     def touch(self, ids: np.ndarray, num_ids: int, moment: int) -> None:
         """Note that these ids were touched at a moment, as were those that are new among `num_ids`. NO_ID is none."""
@@ -73,7 +73,7 @@ class Expiry:
         """Let the id i be `new_ids[i]` from now on, of so many ids."""
         touched = np.zeros(num_ids, np.int64)
         touched[new_ids[new_ids >= 0]] = self._touched[new_ids >= 0]
-        self._touched, self._gone = touched, NOTHING
+        self._touched, self._gone = touched, NO_IDS
 
     def arrays(self, changed_only: bool) -> Mapping[str, np.ndarray]:
         """Return what a checkpoint has of it: all, or the changes since the checkpoint before."""

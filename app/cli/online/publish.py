@@ -12,7 +12,8 @@ from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import GONE_IDS, ModelState, step_name
 from app.config.config import Config
 from app.evaluation.measure import Scorer
-from app.scoring.bundle_folder import MANIFEST, chains, new_bundle, rank, read_manifests
+from app.scoring.bundle_folder import MANIFEST, chains, rank, read_manifests
+from app.scoring.bundle_writer import new_bundle
 from app.scoring.predictor import Predictor
 from app.tables.interface import DEEP, WIDE
 from app.trained.export_bundle import exported_model, finish_bundle, write_compared

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from app.checkpoint.disk import FileRecord
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import write_shards
 from app.config.config import Config
@@ -27,6 +26,7 @@ from app.training.saving import table_statistics
 from app.training.stop_signals import FORWARDED_SIGNALS
 from app.training.warm_start.source import open_source
 from app.training.warm_start.start_tables import take_rows
+from common.files import FileRecord
 from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.checkpoint.array_file import DTYPES, column_of, read_entries, write_arrays
-from app.checkpoint.disk import DamagedFileError, write_file
+from app.checkpoint.array_file import DTYPES, read_entries
+from app.checkpoint.array_writer import column_of, write_arrays
+from app.checkpoint.disk import write_file
 from app.checkpoint.manifest import MANIFEST, read_manifest, write_manifest
 from app.checkpoint.read import Checkpoint, DamagedCheckpointError, FileTable
 from app.checkpoint.read_once import read_arrays_once
@@ -20,6 +21,7 @@ from app.checkpoint.write import ModelState, write_checkpoint
 from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
 from app.tables.fields import TableField
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, TablesSpec, TableState
+from common.files import DamagedFileError
 from tests.checkpoints import load, plain_manifest
 
 GOOD = {

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.cli.rank import check_alike, check_one_place, data_of
 from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions, SgdOptions
 from app.distributed import exchange
 from app.distributed.exchange import Operation
 from app.distributed.process_group import SingleProcess, is_collective
 from app.distributed.sharded_tables import make_row_shard
+from app.run.rank import check_alike, check_one_place, data_of
 from app.tables.fields import TableField
 from app.tables.interface import TablesSpec
 from common.files import checksum_of_sources

@@ -13,9 +13,10 @@ import pytest
 import xxhash
 
 from app.checkpoint.array_file import read_entries
-from app.scoring import bundle_folder
+from app.scoring import bundle_folder, bundle_writer
 from app.scoring.bundle_folder import check_files
-from app.scoring.bundle_tables import CHECKSUMS, TABLES, BundleTables, BundleTablesSpec, lookup, write_rows
+from app.scoring.bundle_tables import CHECKSUMS, TABLES, BundleTables, BundleTablesSpec, lookup
+from app.scoring.bundle_writer import write_rows
 from app.scoring.predictor import Predictor
 from app.tables.initial import initial_rows
 from app.trained import write_tower
@@ -28,7 +29,7 @@ def rewrite_manifest(folder, **changes):
     path = folder / bundle_folder.MANIFEST
     content = json.loads(path.read_text()) | changes
     content.pop("checksum")
-    path.write_text(json.dumps({**content, "checksum": bundle_folder._checksum(content)}))
+    path.write_text(json.dumps({**content, "checksum": bundle_folder.checksum_of(content)}))
 
 
 def test_a_bundle_is_whole(predictor):
@@ -195,28 +196,28 @@ def test_what_is_no_bundle_is_refused(tmp_path):
 
 def test_a_bundle_is_there_whole_or_not_at_all(tmp_path, tiny_bundle):
     output = tmp_path / "out"
-    with pytest.raises(RuntimeError), bundle_folder.new_bundle(output, overwrite=False) as folder:
+    with pytest.raises(RuntimeError), bundle_writer.new_bundle(output, overwrite=False) as folder:
         (folder / "file").write_text("half")
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []
     shutil.copytree(tiny_bundle, output)
-    with pytest.raises(FileExistsError, match="--overwrite"), bundle_folder.new_bundle(output, overwrite=False):
+    with pytest.raises(FileExistsError, match="--overwrite"), bundle_writer.new_bundle(output, overwrite=False):
         pass
-    with bundle_folder.new_bundle(output, overwrite=True) as folder:
+    with bundle_writer.new_bundle(output, overwrite=True) as folder:
         (folder / "file").write_text("new")
     assert [path.name for path in tmp_path.rglob("*")] == ["out", "file"]
-    with pytest.raises(FileExistsError, match="no bundle"), bundle_folder.new_bundle(output, overwrite=True):
+    with pytest.raises(FileExistsError, match="no bundle"), bundle_writer.new_bundle(output, overwrite=True):
         pass
 
 
 def test_a_bundle_that_is_being_written_shows_no_manifest_beside_others(tmp_path, tiny_bundle):
     """A service of an earlier release looks for */manifest.json."""
     output = shutil.copytree(tiny_bundle, tmp_path / "models" / "1")
-    with bundle_folder.new_bundle(output, overwrite=True) as folder:
+    with bundle_writer.new_bundle(output, overwrite=True) as folder:
         shutil.copytree(tiny_bundle, folder, dirs_exist_ok=True)
         assert list(output.parent.glob("*/manifest.json")) == [output / "manifest.json"]
         assert bundle_folder.bundles_in(output.parent) == [output]
-        with pytest.raises(FolderInUse), bundle_folder.new_bundle(output, overwrite=True):
+        with pytest.raises(FolderInUse), bundle_writer.new_bundle(output, overwrite=True):
             pass
     for name in ("1.77.partial", "1.77.replaced"):  # of an earlier release that was killed
         shutil.copytree(tiny_bundle, output.parent / name)
@@ -236,7 +237,7 @@ def test_what_a_killed_export_left_is_taken_up(tmp_path, tiny_bundle, killed_at,
         return rename(path, target)
 
     def write(text):
-        with bundle_folder.new_bundle(output, overwrite=True) as folder:
+        with bundle_writer.new_bundle(output, overwrite=True) as folder:
             shutil.copytree(tiny_bundle, folder, dirs_exist_ok=True)
             (folder / "README.md").write_text(text)
 
@@ -246,7 +247,7 @@ def test_what_a_killed_export_left_is_taken_up(tmp_path, tiny_bundle, killed_at,
         with contextlib.suppress(KeyboardInterrupt):
             write("first")
     assert output.is_dir() == (killed_at != 2)
-    with pytest.raises(RuntimeError), bundle_folder.new_bundle(output, overwrite=True):
+    with pytest.raises(RuntimeError), bundle_writer.new_bundle(output, overwrite=True):
         raise RuntimeError
     assert bundle_folder.read_manifest(output) == bundle_folder.read_manifest(
         tiny_bundle
@@ -266,7 +267,7 @@ def test_a_bundle_that_cannot_be_replaced_stays(tmp_path, tiny_bundle, failure, 
         return rename(path, target)
 
     monkeypatch.setattr(Path, "rename", fail_for_the_new_one)
-    with pytest.raises(type(failure)), bundle_folder.new_bundle(output, overwrite=True) as folder:
+    with pytest.raises(type(failure)), bundle_writer.new_bundle(output, overwrite=True) as folder:
         (folder / "file").write_text("new")
     assert bundle_folder.read_manifest(output) == bundle_folder.read_manifest(tiny_bundle)
     assert list(output.parent.iterdir()) == [output]
@@ -275,15 +276,15 @@ def test_a_bundle_that_cannot_be_replaced_stays(tmp_path, tiny_bundle, failure, 
 def test_serial_numbers_rise_beside_others_whatever_the_clock(tmp_path, tiny_bundle, monkeypatch):
     manifest = bundle_folder.read_manifest(tiny_bundle)
     assert manifest.serial == manifest.whole_serial > 0
-    later = bundle_folder.numbered(manifest, tmp_path)
+    later = bundle_writer.numbered(manifest, tmp_path)
     assert later.serial == later.whole_serial > manifest.serial
     shutil.copytree(tiny_bundle, tmp_path / "1")
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "manifest.json").write_text("{")
-    monkeypatch.setattr(bundle_folder.time, "time_ns", lambda: 0)
-    assert bundle_folder.numbered(manifest, tmp_path).serial == manifest.serial + 1
+    monkeypatch.setattr(bundle_writer.time, "time_ns", lambda: 0)
+    assert bundle_writer.numbered(manifest, tmp_path).serial == manifest.serial + 1
     delta = dataclasses.replace(manifest, parent={"id": manifest.id, "name": "1"}, generation=1)
-    assert bundle_folder.numbered(delta, tmp_path).whole_serial == manifest.whole_serial
+    assert bundle_writer.numbered(delta, tmp_path).whole_serial == manifest.whole_serial
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
@@ -367,7 +368,7 @@ def test_50_gb_open_without_being_read(copied, tiny_log, command_environment):
     for name, width in (("wide", 1), ("deep", spec.width)):
         sums[name] = np.full(blocks, xxhash.xxh3_64_intdigest(bytes(rows * width * 4)), np.uint64)
         sums[name][-1] = xxhash.xxh3_64_intdigest(bytes(last * width * 4))
-    from app.checkpoint.array_file import column_of, write_arrays
+    from app.checkpoint.array_writer import column_of, write_arrays
 
     write_arrays(copied / CHECKSUMS, {name: column_of(array.view(np.int64)) for name, array in sums.items()})
     files = dict(manifest.files)

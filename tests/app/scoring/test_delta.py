@@ -13,7 +13,7 @@ import pytest
 
 from app.__main__ import _parser
 from app.checkpoint.write import ModelState
-from app.scoring import bundle_folder
+from app.scoring import bundle_folder, bundle_writer
 from app.scoring.delta import fold
 from app.scoring.predictor import Predictor
 from app.tables.interface import TableState
@@ -216,7 +216,7 @@ def test_another_vocabulary_of_the_same_size_is_refused(copies, days, make_bundl
     manifest = parent.manifest
     other = dataclasses.replace(manifest, vocabulary={**manifest.vocabulary, "values": "0"})
     (copies / "0" / bundle_folder.MANIFEST).unlink()
-    bundle_folder.write_manifest(copies / "0", dataclasses.replace(other, files={}, id=""))
+    bundle_writer.write_manifest(copies / "0", dataclasses.replace(other, files={}, id=""))
     schema = read_schema(days[1][1])
     with pytest.raises(ValueError, match="export a whole bundle"):
         make_bundle(

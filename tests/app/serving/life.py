@@ -9,7 +9,7 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.scoring import bundle_folder
+from app.scoring import bundle_folder, bundle_writer
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Life:
         known = {version.age[2] for version in self.model.versions.values()}
         while (number := max(self.clock_ms, 1 + max(self._numbers(), default=0))) in known:
             self.clock_ms = number + 1  # no two bundles of one millisecond, of which one is gone
-        with bundle_folder.new_bundle(output, overwrite=False) as partial:
+        with bundle_writer.new_bundle(output, overwrite=False) as partial:
             self._look()
             self._make(partial, parent, self.folder)
             self._look()

@@ -12,7 +12,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from app.scoring import bundle_folder
+from app.scoring import bundle_folder, bundle_writer
 from app.scoring.bundle_folder import Manifest, short
 from app.serving import generations, statement
 from app.serving.generations import LONGEST_PAUSE, Generations
@@ -94,18 +94,18 @@ def write_bundle(folder, parent, beside):
         )
     (folder / "lookup.bin").write_text(f"{next(NUMBERS)} " * 3)
     (folder / bundle_folder.TABLES).write_text("rows")
-    bundle_folder.write_manifest(folder, bundle_folder.numbered(manifest, beside))
+    bundle_writer.write_manifest(folder, bundle_writer.numbered(manifest, beside))
 
 
 def fold(delta, output):
     manifest = bundle_folder.read_manifest(delta)
     bundle_folder.read_chain(delta)
-    with bundle_folder.new_bundle(output, overwrite=False) as folder:
+    with bundle_writer.new_bundle(output, overwrite=False) as folder:
         (folder / "lookup.bin").write_bytes((delta / "lookup.bin").read_bytes())
         (folder / bundle_folder.TABLES).write_text("all rows")
         folded = Manifest({}, {}, {}, {}, {}, generation=manifest.generation, folded=manifest.version)
         numbers = {"whole_serial": manifest.whole_serial, "serial": manifest.serial}
-        bundle_folder.write_manifest(folder, Manifest(**{**vars(folded), **numbers}))
+        bundle_writer.write_manifest(folder, Manifest(**{**vars(folded), **numbers}))
 
 
 class OpenBundle:
@@ -121,7 +121,7 @@ class OpenBundle:
         self.scores = (self.folder / "lookup.bin").read_text()
         self.version, self.generation = self.manifest.version, self.manifest.generation
         self.changed_share = 0.06 * (len(self.chain) - 1)
-        self.example = self.held_out = self.log_format = None
+        self.example = self.schema = self.log_format = None
 
     def check_golden(self):
         return 1
@@ -157,8 +157,8 @@ class Machine(Life):
         self.foldings = []
         monkeypatch.setattr(generations, "Predictor", OpenBundle)
         monkeypatch.setattr(generations.subprocess, "Popen", self._start_folding)
-        monkeypatch.setattr(bundle_folder, "time", SimpleNamespace(time_ns=lambda: self.clock_ms * 10**6))
-        monkeypatch.setattr(bundle_folder, "sync_folder", lambda _: None)
+        monkeypatch.setattr(bundle_writer, "time", SimpleNamespace(time_ns=lambda: self.clock_ms * 10**6))
+        monkeypatch.setattr(bundle_writer, "sync_folder", lambda _: None)
         monkeypatch.setattr("common.files.os.fsync", lambda _: None)
         write_whole = statement.write_whole
         monkeypatch.setattr(statement, "write_whole", lambda *given: self._check_lock() or write_whole(*given))
@@ -400,7 +400,7 @@ def half_finished_exports(patch):
         yield partial
         partial.rename(output)
 
-    patch.setattr(bundle_folder, "new_bundle", beside)
+    patch.setattr(bundle_writer, "new_bundle", beside)
     patch.setattr(generations, "bundles_in", lambda folder: sorted(folder.iterdir()))
 
 

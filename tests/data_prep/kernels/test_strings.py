@@ -4,10 +4,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.encoding.vocabulary import FieldVocabulary, write_lookup_tables
-from data_prep.kernels.counting import count_strings
+from data_prep.kernels.counting import concatenate_strings, count_strings, group_equal
 from data_prep.kernels.numpy_kernels import find_strings
 from data_prep.kernels.parsed import MISSING
-from data_prep.kernels.strings import Strings, concatenate_strings, group_equal
+from data_prep.kernels.strings import Strings
 from data_prep.statistics.value_counts import StringCounts
 
 # Many that are equal, and some of every length around the eight bytes that are worked on at once.

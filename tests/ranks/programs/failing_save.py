@@ -13,8 +13,8 @@ from mpi4py import MPI
 from app.checkpoint import write
 from app.checkpoint.manifest import Manifest
 from app.checkpoint.write import ModelState
-from app.cli.rank import run_as_rank
 from app.distributed.process_group import MpiGroup
+from app.run.rank import run_as_rank
 
 logging.basicConfig(format="%(message)s")
 folder, error = Path(sys.argv[1]), getattr(builtins, sys.argv[2])

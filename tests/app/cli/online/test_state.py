@@ -10,7 +10,8 @@ from app.__main__ import main as app
 from app.checkpoint.write import step_name
 from app.cli.online import state
 from app.cli.online.state import remove_old_bundles
-from app.scoring.bundle_folder import Manifest, chains, read_manifests, write_manifest
+from app.scoring.bundle_folder import Manifest, chains, read_manifests
+from app.scoring.bundle_writer import write_manifest
 from app.serving.options import ServerOptions
 from app.serving.statement import Statement
 from common.files import lock_folder

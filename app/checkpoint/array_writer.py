@@ -1,0 +1,63 @@
+"""Write the arrays of a file of the safetensors form, see array_file.py."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from app.checkpoint.array_file import DTYPE_NAMES, LENGTH_BYTES, item_bytes
+from app.checkpoint.disk import Part, Progress, no_progress, write_file
+from common.files import FileRecord
+
+ALIGNMENT = 8  # of the arrays' first byte
+
+
+@dataclass(frozen=True)
+class Column:
+    """An array to be written."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    pieces: Callable[[], Iterable[np.ndarray]]  # yields its values in order, C-contiguous
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * item_bytes(self.dtype)
+
+
+def column_of(array: np.ndarray) -> Column:
+    """Return the column of an array in memory."""
+    return Column(array.dtype.name, array.shape, lambda: [np.ascontiguousarray(array)])
+
+
+def write_arrays(
+    path: Path, columns: dict[str, Column], progress: Progress = no_progress, alignment: int = ALIGNMENT
+) -> FileRecord:
+    """Write and sync a file of `columns`, each of a dtype of `DTYPE_NAMES`.
+
+    The first begins at a multiple of `alignment` bytes.
+    """
+    return write_file(path, _parts(columns, alignment), progress)
+
+
+def _parts(columns: dict[str, Column], alignment: int) -> Iterator[Part]:
+    header: dict[str, object] = {}
+    end = 0
+    for name, column in columns.items():
+        start, end = end, end + column.num_bytes
+        header[name] = {
+            "dtype": DTYPE_NAMES[column.dtype],
+            "shape": list(column.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-(LENGTH_BYTES + len(text)) % alignment)
+    yield len(text).to_bytes(LENGTH_BYTES, "little") + text
+    for column in columns.values():
+        for piece in column.pieces():
+            yield piece.reshape(-1).view(np.uint8).data

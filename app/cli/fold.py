@@ -1,0 +1,35 @@
+"""`python -m app bundle fold`, and `python -m app.cli.fold` without MindSpore: a delta as a whole bundle."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from app.cli.predict import main
+from app.scoring.delta import fold
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to those of `python -m app bundle`."""
+    add_arguments(commands.add_parser("fold", help="write a delta and the bundles that it needs as one whole bundle"))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("bundle", type=Path, metavar="DELTA")
+    parser.add_argument("output", type=Path, metavar="BUNDLE", help="the new folder")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing bundle")
+    parser.set_defaults(command=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the whole bundle, and return the exit status."""
+    manifest = fold(arguments.bundle, arguments.output, arguments.overwrite)
+    print(f"{arguments.output}: {manifest.rows['num_rows']:,} rows, generation {manifest.generation}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(add_arguments, __spec__.name))
