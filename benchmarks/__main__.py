@@ -1,7 +1,7 @@
 """Run all benchmarks, and write benchmarks/results/ and the targets in docs/results.md: `make bench`.
 
 python -m benchmarks                             all of them, an hour
-python -m benchmarks --only train_step fbgemm    these, and leave the others' figures
+python -m benchmarks --only train_step prepare   these, and leave the others' figures
 python -m benchmarks --quick                     try whether everything works, and write nothing
 """
 
@@ -31,47 +31,38 @@ class Benchmark:
 
     title: str
     module: str
-    arguments: tuple[str, ...]
-    quick: tuple[str, ...] | None
+    arguments: tuple[str, ...] = ()
+    quick: tuple[str, ...] | None = None
     needs: str = ""  # an environment variable without which it is left out
 
 
+KERNELS, STEP = "benchmarks.training.kernels", "benchmarks.training.train_step"
+FORMS = ("--forms", "as users find it", "best form", "small batch")
+FORMS_ON_LOG = ("--forms", "log as users find it", "log best form", "log smaller batch")
+PRECISIONS, PREPARATION = "benchmarks.training.bfloat16_auc", "benchmarks.preparation.prepare"
+RECIPES = "benchmarks.accuracy.recipes"
 BENCHMARKS = {
-    "kernels": Benchmark("Table kernels", "benchmarks.training.kernels", (), ("--rounds", "3", "--batch", "1000")),
+    "kernels": Benchmark("Table kernels", KERNELS, (), ("--rounds", "3", "--batch", "1000")),
     "growth": Benchmark(
         "Growth of vocabulary and batch",
-        "benchmarks.training.kernels",
+        KERNELS,
         ("--growth",),
         ("--growth", "--rounds", "3", "--batch", "4000", "--touched", "100000"),
     ),
-    "lists": Benchmark(
-        "Lists",
-        "benchmarks.training.kernels",
-        ("--lists", "--rounds", "15"),
-        ("--lists", "--rounds", "3", "--batch", "1000"),
-    ),
-    "huge": Benchmark("500 million rows", "benchmarks.training.kernels", ("--huge",), None),
-    "train_step": Benchmark(
-        "The training step",
-        "benchmarks.training.train_step",
-        ("--rounds", "7", "--steps", "1", "--forms", "as users find it", "best form", "small batch"),
-        ("--quick", "--forms", "as users find it", "best form", "small batch"),
-    ),
+    "train_step": Benchmark("The training step", STEP, ("--rounds", "7", "--steps", "1", *FORMS), ("--quick", *FORMS)),
     "default_step": Benchmark(
         "The default recipe's step", "benchmarks.training.default_step", (), ("--rows", "20000", "--rounds", "2")
     ),
     "distinct_rows": Benchmark(
         "The training step on ids as in Criteo's log",
-        "benchmarks.training.train_step",
-        ("--rounds", "3", "--steps", "1", "--forms", "log as users find it", "log best form", "log smaller batch"),
-        ("--quick", "--forms", "log as users find it", "log best form", "log smaller batch"),
+        STEP,
+        ("--rounds", "3", "--steps", "1", *FORMS_ON_LOG),
+        ("--quick", *FORMS_ON_LOG),
     ),
-    "bfloat16_auc": Benchmark(
-        "bfloat16 against float32: AUC", "benchmarks.training.bfloat16_auc", (), ("--rows", "50000", "--seeds", "1")
-    ),
+    "bfloat16_auc": Benchmark("bfloat16 against float32: AUC", PRECISIONS, (), ("--rows", "50000", "--seeds", "1")),
     "first_layer_auc": Benchmark(
         "Distinct rows against direct: AUC",
-        "benchmarks.training.bfloat16_auc",
+        PRECISIONS,
         ("--first-layer", "--rows", "400000"),
         ("--first-layer", "--rows", "50000", "--seeds", "1"),
     ),
@@ -81,26 +72,24 @@ BENCHMARKS = {
         (),
         ("--only", "tables", "checkpoints", "--rounds", "2"),
     ),
-    "prepare": Benchmark("Preparation", "benchmarks.preparation.prepare", (), ("--quick",)),
+    "prepare": Benchmark("Preparation", PREPARATION, (), ("--quick",)),
     "prepare_large": Benchmark(
         "Preparation of 20 million rows under 4 GiB",
-        "benchmarks.preparation.prepare",
+        PREPARATION,
         ("--rows", "20000000", "--memory-limit", "4GiB", "--rounds", "1"),
-        None,
     ),
     "prepare_all_values": Benchmark(
         "Preparation of 20 million rows under 1 GiB, every value with an id",
-        "benchmarks.preparation.prepare",
+        PREPARATION,
         ("--rows", "20000000", "--memory-limit", "1GiB", "--min-count", "1", "--only", "data_prep", "--rounds", "1"),
-        None,
     ),
     "checkpoint": Benchmark(
         "Checkpoints", "benchmarks.checkpoints.checkpoint", (), ("--size", "0.1", "--rounds", "1", "--batch", "500")
     ),
-    "recipes": Benchmark("Recipes", "benchmarks.accuracy.recipes", (), ("--data", "20k", "--epochs", "1")),
+    "recipes": Benchmark("Recipes", RECIPES, (), ("--data", "20k", "--epochs", "1")),
     "seeds": Benchmark(
         "Seeds",
-        "benchmarks.accuracy.recipes",
+        RECIPES,
         (
             *("--data", "500k", "real", "--recipes", "auto", "many_rows", "few_rows", "--seeds", "5", "--epochs", "12"),
             *("--threads", "1"),
@@ -110,18 +99,15 @@ BENCHMARKS = {
     ),
     "auto_5m": Benchmark(
         "Settings by the number of rows, 5 million",
-        "benchmarks.accuracy.recipes",
+        RECIPES,
         ("--data", "5m", "--recipes", "auto", "many_rows", "--epochs", "12", "--no-regression", "--threads", "1"),
-        None,
     ),
-    "real_rows": Benchmark(
-        "Real rows, five rolling cuts", "benchmarks.accuracy.real_rows", (), None, needs="CRITEO_ROWS"
-    ),
+    "real_rows": Benchmark("Real rows, five rolling cuts", "benchmarks.accuracy.real_rows", needs="CRITEO_ROWS"),
     "crossed_lists": Benchmark(
         "Crosses of lists", "benchmarks.accuracy.crossed_lists", ("--seeds", "3"), ("--rows", "4000")
     ),
     "real_tables": Benchmark(
-        "Real tables, five folds", "benchmarks.accuracy.real_tables", ("--threads", "1"), None, needs="REAL_LOGS"
+        "Real tables, five folds", "benchmarks.accuracy.real_tables", ("--threads", "1"), needs="REAL_LOGS"
     ),
     "scoring": Benchmark("Scoring", "benchmarks.scoring", ("--rounds", "3"), ("--rows", "5000", "--rounds", "1")),
     **{
@@ -130,10 +116,8 @@ BENCHMARKS = {
             "benchmarks.serving",
             ("--question", question),
             ("--question", question, "--rows", "50000", "--seconds", "1", "--rounds", "1", "--swaps", "3"),
-            needs="TORCH_PYTHON" if question == "peer" else "",
         )
         for question, title in {
-            "peer": "Serving beside FastAPI and PyTorch",
             "fastapi": "Serving beside FastAPI around the same predictor",
             "large": "Serving requests of 1,000 rows",
             "overload": "Serving under overload",
@@ -141,7 +125,6 @@ BENCHMARKS = {
         }.items()
     },
     "online": Benchmark("Training online", "benchmarks.online", (), ("--quick",)),
-    "fbgemm": Benchmark("FBGEMM's tables", "benchmarks.peers.fbgemm_tables", (), ("--quick",)),
 }
 
 

@@ -10,7 +10,7 @@ from types import ModuleType
 
 PROJECT = Path(__file__).parents[1]  # the folder of app, data_prep and common
 _PYTHON = (3, 11)
-_PEERS = {"fastapi", "fbgemm_gpu", "lightgbm", "polars", "torch"}  # that benchmarks compare with: the extra `bench`
+_PEERS = {"fastapi", "lightgbm", "polars", "torch"}  # that benchmarks compare with: the extra `bench`
 
 
 def require(*packages: str) -> None:

@@ -12,11 +12,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-
-import psutil
 
 from common.packages import PROJECT
 
@@ -28,25 +26,13 @@ Parts = dict[str, float]  # seconds of each part of some steps, by name
 
 
 class Contender:
-    """A child process that runs `serve`, or the ranks of a job, one of which does.
+    """A child process that runs `serve`. Use it as a context manager, so that it ends with the benchmark."""
 
-    Use it as a context manager, so that it ends with the benchmark. `launcher` is the command that starts the ranks.
-    It keeps running while they rest.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        module: str,
-        arguments: list[str],
-        environment: Mapping[str, str],
-        launcher: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, name: str, module: str, arguments: list[str], environment: Mapping[str, str]) -> None:
         self.name = name
         self.parts: list[Parts] = []  # of each turn
-        self._has_launcher = bool(launcher)
         self._process = subprocess.Popen(
-            [*launcher, sys.executable, "-m", module, *arguments],
+            [sys.executable, "-m", module, *arguments],
             cwd=PROJECT,
             env={**os.environ, **environment},
             stdin=subprocess.PIPE,
@@ -60,23 +46,22 @@ class Contender:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._signal(signal.SIGKILL)  # works on a stopped process too, and there is nothing to be saved
-        self._process.kill()
+        self._process.kill()  # works on a stopped process too, and there is nothing to be saved
         self._process.wait()
 
     def wait_until_ready(self) -> None:
         """Wait until the model is built, and let the process rest. Raises RuntimeError if it ended instead."""
         self._read_reply()
-        self._signal(signal.SIGSTOP)
+        self._process.send_signal(signal.SIGSTOP)
 
     def take_steps(self, count: int) -> None:
         """Take `count` steps, and let the process rest again."""
         assert self._process.stdin is not None
-        self._signal(signal.SIGCONT)
+        self._process.send_signal(signal.SIGCONT)
         self._process.stdin.write(f"{count}\n")
         self._process.stdin.flush()
         self.parts.append(self._read_reply())
-        self._signal(signal.SIGSTOP)
+        self._process.send_signal(signal.SIGSTOP)
 
     @property
     def peak_memory_mib(self) -> float:
@@ -84,14 +69,6 @@ class Contender:
         status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="utf-8")
         kib = next(line for line in status.splitlines() if line.startswith("VmHWM:")).split()[1]
         return int(kib) / 1024
-
-    def _signal(self, number: signal.Signals) -> None:
-        try:
-            started = psutil.Process(self._process.pid)
-            for process in started.children() if self._has_launcher else [started]:
-                process.send_signal(number)
-        except psutil.NoSuchProcess:
-            pass  # `_read_reply` says so
 
     def _read_reply(self) -> Parts:
         assert self._process.stdout is not None

@@ -18,10 +18,12 @@ from typing import Any
 
 from benchmarks.training.train_step import AS_FOUND, BEST_FORM, LOG_AS_FOUND, LOG_BEST_FORM, LOG_SMALLER_BATCH
 
-TREES = "LightGBM, ordered target statistics"
+MATMULS, TREES = "matmuls_pytorch", "LightGBM, ordered target statistics"
+STOCK = "its products bf16 where oneDNN's math mode works"
 NUM_CUTS = 5
-KERNELS, CHECKPOINT = ("kernels", "kernels", "ratios"), ("checkpoint", "ratios")  # keys of the results
-LIBRARIES = ("mindspore", "numpy", "torch", "fbgemm-gpu-cpu", "polars", "pyarrow")
+BEST, OFTEN, MANY_ROWS = "best possible", "seen often", ("recipes", "many_rows")
+CHECKPOINT = "checkpoint", "ratios"  # keys of the results
+LIBRARIES = ("mindspore", "numpy", "torch", "polars", "pyarrow")
 
 Results = dict[str, Any]  # by benchmark, the JSON that it ended with
 
@@ -65,14 +67,9 @@ def figure(*keys: str) -> Callable[[Results], float]:
     return find
 
 
-def auc_difference(benchmark: str, pair: str) -> Callable[[Results], float]:
-    """Return a function that finds a mean paired difference of benchmarks.training.bfloat16_auc, without its sign."""
-    return lambda results: abs(figure(benchmark, "mean_differences", pair)(results))
-
-
-def bf16_auc(log: str) -> Callable[[Results], float]:
-    """Return a function that finds the mean paired difference of AUC of tables in bfloat16, without its sign."""
-    return lambda results: abs(figure("bf16_rows", "auc", log, "mean_differences", "bfloat16")(results))
+def auc_difference(*keys: str) -> Callable[[Results], float]:
+    """Return a function that finds a mean paired difference of AUC under these keys, without its sign."""
+    return lambda results: abs(figure(*keys)(results))
 
 
 def step_ratio(form: str, precision: str, peer: str) -> Callable[[Results], float]:
@@ -97,12 +94,6 @@ def _step_group(results: Results, form: str, precision: str, benchmark: str = "t
             steps: dict[str, Any] = group["steps"]
             return steps
     raise KeyError(f"{form}, {precision}")
-
-
-def matmul_share(results: Results) -> float:
-    """Seconds of the products alone, in the library that is faster at them, over those of native's bfloat16 step."""
-    group = _step_group(results, BEST_FORM, "bfloat16")
-    return min(step["over_native"] for name, step in group.items() if name.startswith("matmuls"))
 
 
 def vocabulary_growth(results: Results) -> float:
@@ -194,30 +185,15 @@ def auto_below(
     return find
 
 
-def auto_shortfall(results: Results) -> float:
-    """AUC of auto below the best possible on 5 M synthetic rows, on test rows whose values were all frequent."""
-    entry = _entry(results, "auto_5m", "5m", "auto")
-    return float(entry["best possible"]["seen often"]["auc"] - entry["runs"][0]["test"]["seen often"]["auc"])
+def above(benchmark: str, recipe: str, other: str, metric: str, rows: str, sign: int = 1) -> Callable[[Results], float]:
+    """Return a function that finds a recipe's metric above that of `other`, of the test rows of 5 M synthetic rows.
 
-
-def _synthetic(results: Results) -> dict[str, Any]:
-    """The recipe many_rows on 5 M synthetic rows: test figures of its first seed, and what it is compared with."""
-    entry = _entry(results, "recipes", "5m", "many_rows")
-    return {**entry, "this project": entry["runs"][0]["test"]}
-
-
-def synthetic_gain(results: Results) -> float:
-    """AUC above that of logistic regression on the same 5 M rows."""
-    of = _synthetic(results)
-    return float(of["this project"]["all"]["auc"] - of["logistic regression"]["all"]["auc"])
-
-
-def shortfall(metric: str) -> Callable[[Results], float]:
-    """Return a function that finds the loss above the best possible, on test rows whose values were all frequent."""
+    It is the figure of the first seed. With the `sign` -1 the metric is below it.
+    """
 
     def find(results: Results) -> float:
-        of = _synthetic(results)
-        return abs(float(of["this project"]["seen often"][metric] - of["best possible"]["seen often"][metric]))
+        entry = _entry(results, benchmark, "5m", recipe)
+        return sign * float(entry["runs"][0]["test"][rows][metric] - entry[other][rows][metric])
 
     return find
 
@@ -233,50 +209,30 @@ TARGETS = (
         prepare_ratio("prepare_large", "polars streaming"),
     ),
     Target("preparation, 20 M rows, every value with an id: MiB of all processes", "≤", 1024, peak_of_all_values),
-    Target(
-        "lookup, 416k rows: times faster than stock",
-        "≥",
-        2,
-        figure(*KERNELS, "lookup faster than stock"),
+    *(
+        Target(what, relation, bound, figure("kernels", "kernels", "ratios", key))
+        for what, relation, bound, key in (
+            ("lookup, 416k rows: times faster than stock", "≥", 2, "lookup faster than stock"),
+            ("lookup: time over that of copying its bytes", "≤", 1.5, "lookup time of copy"),
+            ("LazyAdam with L2: times faster than stock", "≥", 6, "lazy_adam faster than stock"),
+            ("LazyAdam: time over that of copying its bytes", "≤", 2.5, "lazy_adam time of copy"),
+            ("FTRL: times faster than stock", "≥", 4, "ftrl faster than stock"),
+        )
     ),
-    Target(
-        "lookup: time over that of copying its bytes",
-        "≤",
-        1.5,
-        figure(*KERNELS, "lookup time of copy"),
+    *(
+        Target(f"step {what}", "≥", bound, step_ratio(form, precision, peer))
+        for what, bound, form, precision, peer in (
+            ("float32, as users find it: × stock", 1.6, AS_FOUND, "float32", "stock"),
+            ("float32, as users find it: × PyTorch", 1.4, AS_FOUND, "float32", "pytorch"),
+            (f"bf16, as users find it: × stock ({STOCK})", 1.9, AS_FOUND, "bfloat16", "stock"),
+            ("bf16, as users find it: × PyTorch autocast", 1.6, AS_FOUND, "bfloat16", "pytorch"),
+            ("float32, best form: × stock", 1.15, BEST_FORM, "float32", "stock"),
+            ("float32, best form: × PyTorch", 1.05, BEST_FORM, "float32", "pytorch"),
+            (f"bf16, best form: × stock ({STOCK})", 1.4, BEST_FORM, "bfloat16", "stock"),
+            ("bf16, best form: × PyTorch autocast", 1.2, BEST_FORM, "bfloat16", "pytorch"),
+            ("bf16: share of what the matmuls alone allow", 0.7, BEST_FORM, "bfloat16", MATMULS),
+        )
     ),
-    Target(
-        "LazyAdam with L2: times faster than stock",
-        "≥",
-        6,
-        figure(*KERNELS, "lazy_adam faster than stock"),
-    ),
-    Target(
-        "LazyAdam: time over that of copying its bytes",
-        "≤",
-        2.5,
-        figure(*KERNELS, "lazy_adam time of copy"),
-    ),
-    Target("FTRL: times faster than stock", "≥", 4, figure(*KERNELS, "ftrl faster than stock")),
-    Target("step float32, as users find it: × stock", "≥", 1.6, step_ratio(AS_FOUND, "float32", "stock")),
-    Target("step float32, as users find it: × PyTorch", "≥", 1.4, step_ratio(AS_FOUND, "float32", "pytorch")),
-    Target(
-        "step bf16, as users find it: × stock (its products bf16 where oneDNN's math mode works)",
-        "≥",
-        1.9,
-        step_ratio(AS_FOUND, "bfloat16", "stock"),
-    ),
-    Target("step bf16, as users find it: × PyTorch autocast", "≥", 1.6, step_ratio(AS_FOUND, "bfloat16", "pytorch")),
-    Target("step float32, best form: × stock", "≥", 1.15, step_ratio(BEST_FORM, "float32", "stock")),
-    Target("step float32, best form: × PyTorch", "≥", 1.05, step_ratio(BEST_FORM, "float32", "pytorch")),
-    Target(
-        "step bf16, best form: × stock (its products bf16 where oneDNN's math mode works)",
-        "≥",
-        1.4,
-        step_ratio(BEST_FORM, "bfloat16", "stock"),
-    ),
-    Target("step bf16, best form: × PyTorch autocast", "≥", 1.2, step_ratio(BEST_FORM, "bfloat16", "pytorch")),
-    Target("step bf16: share of what the matmuls alone allow", "≥", 0.7, matmul_share),
     *(
         Target(f"Criteo's ids, {what}", "≥", bound, log_step_ratio(form, precision, "pytorch"))
         for what, bound, form, precision in (
@@ -291,10 +247,10 @@ TARGETS = (
         "Criteo's ids, float32: share of what the direct matmuls alone take",
         "≤",
         0.65,
-        lambda r: 1 / log_step_ratio(LOG_BEST_FORM, "float32", "matmuls")(r),
+        lambda r: 1 / log_step_ratio(LOG_BEST_FORM, "float32", MATMULS)(r),
     ),
     *(
-        Target(f"{what}: mean paired difference of AUC", "≤", 5e-4, auc_difference(benchmark, pair))
+        Target(f"{what}: mean paired difference of AUC", "≤", 5e-4, auc_difference(benchmark, "mean_differences", pair))
         for what, benchmark, pair in (
             ("bf16 against float32", "bfloat16_auc", "bfloat16 - float32"),
             ("distinct rows against direct, float32", "first_layer_auc", "distinct - direct"),
@@ -302,7 +258,12 @@ TARGETS = (
         )
     ),
     *(
-        Target(f"rows in bf16 against float32, {log}: mean paired difference of AUC", "≤", 3e-4, bf16_auc(log))
+        Target(
+            f"rows in bf16 against float32, {log}: mean paired difference of AUC",
+            "≤",
+            3e-4,
+            auc_difference("bf16_rows", "auc", log, "mean_differences", "bfloat16 - float32"),
+        )
         for log in ("400k", "5m", "real")
     ),
     *(
@@ -318,12 +279,7 @@ TARGETS = (
     ),
     Target("checkpoint: save rate over that of dd conv=fsync", "≥", 0.7, figure(*CHECKPOINT, "save over dd")),
     Target("checkpoint: load rate over that of dd iflag=direct", "≥", 0.7, figure(*CHECKPOINT, "load over dd")),
-    Target(
-        "step beside a background save over alone",
-        "≤",
-        1.3,
-        figure(*CHECKPOINT, "step beside a save over alone"),
-    ),
+    Target("step beside a background save over alone", "≤", 1.3, figure(*CHECKPOINT, "step beside a save over alone")),
     *(
         target
         for peer in ("logistic regression", "PyTorch, SparseAdam and Adagrad", "PyTorch, Adam and L2 on whole tables")
@@ -342,30 +298,28 @@ TARGETS = (
     Target("real rows, auto: AUC below the better of many_rows and few_rows", "≤", 5e-4, auto_below("seeds", "real")),
     Target("500,000 synthetic rows, auto: AUC below the better of both", "≤", 5e-4, auto_below("seeds", "500k")),
     Target("5 M synthetic rows, auto: AUC below many_rows", "≤", 5e-4, auto_below("auto_5m", "5m", ("many_rows",))),
-    Target("5 M synthetic rows, seen often, auto: AUC below the best possible", "≤", 0.008, auto_shortfall),
-    Target("5 M synthetic rows: AUC above logistic regression's", ">", 0, synthetic_gain),
-    Target("5 M synthetic rows, seen often: AUC below the best possible", "≤", 0.01, shortfall("auc")),
-    Target("5 M synthetic rows, seen often: log loss above the best possible", "≤", 0.01, shortfall("log_loss")),
+    *(
+        Target(f"5 M synthetic rows{what}", relation, bound, above(*keys))
+        for what, relation, bound, *keys in (
+            (", seen often, auto: AUC below the best possible", "≤", 0.008, "auto_5m", "auto", BEST, "auc", OFTEN, -1),
+            (": AUC above logistic regression's", ">", 0, *MANY_ROWS, "logistic regression", "auc", "all"),
+            (", seen often: AUC below the best possible", "≤", 0.01, *MANY_ROWS, BEST, "auc", OFTEN, -1),
+            (", seen often: log loss above the best possible", "≤", 0.01, *MANY_ROWS, BEST, "log_loss", OFTEN),
+        )
+    ),
     Target("predict over 1 / (1/tower + 1/encoding), of one core", "≥", 0.7, figure("scoring", "over_parts")),
     Target("predict as a command on all cores: × PyTorch + pandas", "≥", 4, figure("scoring", "all_cores", "ratio")),
     Target("one raw row scored in process: ms of its thread, median", "≤", 0.3, figure("scoring", "one_row_cpu_ms")),
-    Target(
-        "online: share of what retrains gain in AUC on a log that drifts", "≥", 0.75, figure("online", "drift", "share")
+    *(
+        Target(f"online: {what}", relation, bound, figure("online", *keys))
+        for what, relation, bound, *keys in (
+            ("share of what retrains gain in AUC on a log that drifts", "≥", 0.75, "drift", "share"),
+            ("its processor time over that of a retrain after each fifth part", "≤", 0.05, "drift", "cpu_share"),
+            ("its processor time over that of a retrain after each part", "≤", 0.05, "drift", "cpu_share_as_fresh"),
+            ("seconds from a closed part of 100,000 rows to served, p95", "≤", 5, "lag", "p95"),
+            ("the same time at a vocabulary of 5 M over 10⁵", "≤", 1.3, "lag", "growth"),
+        )
     ),
-    Target(
-        "online: its processor time over that of a retrain after each fifth part",
-        "≤",
-        0.05,
-        figure("online", "drift", "cpu_share"),
-    ),
-    Target(
-        "online: its processor time over that of a retrain after each part",
-        "≤",
-        0.05,
-        figure("online", "drift", "cpu_share_as_fresh"),
-    ),
-    Target("online: seconds from a closed part of 100,000 rows to served, p95", "≤", 5, figure("online", "lag", "p95")),
-    Target("online: the same time at a vocabulary of 5 M over 10⁵", "≤", 1.3, figure("online", "lag", "growth")),
     Target("growth, tables: time at V = 10⁸ over 10⁵", "≤", 1.5, vocabulary_growth),
     Target("growth, batch: time a row at 65,536 over 16,000", "≤", 1.1, batch_growth),
 )

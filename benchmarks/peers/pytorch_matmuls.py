@@ -2,7 +2,7 @@
 
     python -m benchmarks.peers.pytorch_matmuls matmuls_pytorch WORKLOAD     (see benchmarks.training.train_step)
 
-MindSpore multiplies bfloat16 on a CPU only with AMX. These products show what other cores with bfloat16 can do.
+MindSpore multiplies bfloat16 on a CPU only with AMX; PyTorch does with AVX512_BF16 too.
 """
 
 from __future__ import annotations

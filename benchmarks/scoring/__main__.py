@@ -52,7 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=5)
-    options = parse(parser, arguments)
+    parser.add_argument("--torch", default=os.environ.get("TORCH_PYTHON", sys.executable), metavar="PYTHON")
+    parser.add_argument("--folder", type=Path, help="keeps log and bundle for the next time")
+    options = parser.parse_args(arguments)
     with work_folder(options.folder) as folder:
         make_bundle(folder, options.rows)
         figures = measure(folder, options.rounds)
@@ -60,13 +62,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         figures["all_cores"] = contest(folder, options.torch, options.rounds) if figures["pytorch_pandas"] else None
     report(figures)
     print(json.dumps({"benchmark": "scoring", "machine": machine(), **figures}))
-
-
-def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options of a benchmark of scoring or serving."""
-    parser.add_argument("--torch", default=os.environ.get("TORCH_PYTHON", sys.executable), metavar="PYTHON")
-    parser.add_argument("--folder", type=Path, help="keeps log and bundle for the next time")
-    return parser.parse_args(arguments)
 
 
 def make_bundle(folder: Path, num_rows: int) -> None:

@@ -1,11 +1,10 @@
-"""The scoring service under an open-loop load: beside FastAPI with PyTorch, overloaded, and while models are swapped.
+"""The scoring service under load: beside FastAPI, overloaded, and while models are swapped.
 
-    python -m benchmarks.serving [--torch PYTHON] [--folder DIR] [--workers 2] [--question NAME]
+    python -m benchmarks.serving [--folder DIR] [--workers 2] [--question NAME]
 
 Requests are sent at the times of a Poisson process, whatever the answers, and latencies count from those times. Sender
-and service share the machine's cores. Weights are random: what is scored does not matter here. `--torch` is a Python
-with PyTorch, FastAPI, uvicorn and pyarrow. `--folder`, or SERVING_FOLDER, keeps the bundles. They
-take minutes to make.
+and service share the machine's cores. Weights are random: what is scored does not matter here. `--folder`, or
+SERVING_FOLDER, keeps the bundles. They take minutes to make.
 """
 
 from __future__ import annotations
@@ -39,15 +38,13 @@ from app.scoring.predictor import Predictor
 from app.tables.interface import TableState
 from benchmarks.harness.commands import work_folder
 from benchmarks.harness.timing import machine
-from benchmarks.scoring.__main__ import SETTINGS, parse, random_state, write_bundle
+from benchmarks.scoring.__main__ import SETTINGS, random_state, write_bundle
 from common import yaml_settings
-from common.packages import PROJECT
+from common.packages import PROJECT, require
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
 
-RATES = (100, 200, 400, 600, 800, 1000, 1300, 1600, 2000, 2500, 3000, 4000)
-MOST_P99_MS = 25.0  # of the rate that a service is said to bear
 DELTA_ROWS = 100_000
 STORM = (16, 64, 256, 1000)  # connections that ask again at once
 
@@ -205,7 +202,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, default=1, help="of the service")
     parser.add_argument("--question", action="append", choices=QUESTIONS, help="one of several; all if not given")
     parser.add_argument("--serve", action="append", default=[], metavar="OPTION", help="of the service, in the storm")
-    options = parse(parser, arguments)
+    parser.add_argument("--folder", type=Path, help="keeps the bundles for the next time")
+    options = parser.parse_args(arguments)
     with work_folder(options.folder or os.environ.get("SERVING_FOLDER")) as folder:
         make_wide_bundle(folder, options.rows)
         make_variants(folder)
@@ -293,59 +291,9 @@ def one_row_bodies(folder: Path) -> list[bytes]:
     return [json.dumps({"rows": [row]}).encode() for row in golden(folder).to_pylist()]
 
 
-async def against_peer(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Latencies of one-row requests at 200 a second, in turn, and the largest rate within the bound of p99."""
-    check_peer(options.torch, "torch", "fastapi", "uvicorn", "pyarrow")
-    ports = {"service": free_port(), "peer": free_port()}
-    peer = [options.torch, "-m", "benchmarks.serving.fastapi_pytorch"]
-    peer += [str(folder / "prepared" / "vocabulary.parquet"), str(ports["peer"])]
-    latencies: dict[str, list[tuple[float, float]]] = {"service": [], "peer": []}
-    late: dict[str, list[list[float]]] = {"service": [], "peer": []}
-    capacity: dict[str, float] = {}
-    processor: dict[str, list[float]] = {"service": [], "peer": []}
-    with (
-        running(
-            service(folder / "bundle", ports["service"], "--workers", str(options.workers)), ports["service"]
-        ) as ours,
-        running(peer, ports["peer"]) as theirs,
-    ):
-        processes = {"service": ours, "peer": theirs}
-        senders = {name: Sender(port, one_row_bodies(folder), "application/json") for name, port in ports.items()}
-        for sender in senders.values():
-            await sender.poisson(100, 1)
-        for seed in range(options.rounds):
-            for name, sender in senders.items():
-                before = processor_seconds(processes[name])
-                load = await sender.poisson(200, options.seconds, seed)
-                spent = processor_seconds(processes[name]) - before
-                processor[name].append(1e3 * spent / max(load.count(200), 1))
-                latencies[name].append((load.percentile(50, 200), load.percentile(99, 200)))
-                late[name].append(load.sender_late_p50_p99)
-        for name, sender in senders.items():
-            capacity[name] = await bearable(sender, options.seconds)
-            sender.close()
-    shown = {name: [round(float(v), 2) for v in np.median(values, axis=0)] for name, values in latencies.items()}
-    return {
-        "p50_p99_ms_at_200": shown,
-        "sender_late_p50_p99_ms_at_200": {name: np.median(values, axis=0).tolist() for name, values in late.items()},
-        "processor_ms_a_request": {name: round(float(np.median(values)), 2) for name, values in processor.items()},
-        "p99_over_peer": round(shown["service"][1] / shown["peer"][1], 2),
-        "capacity": capacity,
-        "capacity_over_peer": round(capacity["service"] / max(capacity["peer"], 1), 2),
-    }
-
-
-def check_peer(python: str, *packages: str) -> None:
-    """Raise SystemExit, naming what to install, if a Python lacks one of a peer's packages."""
-    tried = subprocess.run([python, "-c", f"import {', '.join(packages)}"], capture_output=True, text=True, check=False)
-    if tried.returncode:
-        reason = tried.stderr.strip().rpartition("\n")[2]
-        raise SystemExit(f"the peer cannot run: {reason}; install it: {python} -m pip install {' '.join(packages)}")
-
-
 async def against_fastapi(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Requests of one row a second, in turn, beside FastAPI around the same Predictor."""
-    check_peer(sys.executable, "fastapi", "uvicorn")
+    require("fastapi", "uvicorn")
     ports = {"service": free_port(), "fastapi": free_port()}
     peer = [sys.executable, "-m", "benchmarks.serving.fastapi_predictor", str(folder / "bundle"), str(ports["fastapi"])]
     figures: dict[str, Any] = {}
@@ -365,20 +313,6 @@ async def against_fastapi(folder: Path, options: argparse.Namespace) -> dict[str
         for sender in senders.values():
             sender.close()
     return figures
-
-
-async def bearable(sender: Sender, seconds: float) -> float:
-    """Return the largest rate of RATES at which p99 stays within the bound and nothing fails. Each is tried twice."""
-    borne = 0.0
-    for rate in RATES:
-        for attempt in range(2):
-            load = await sender.poisson(rate, seconds / 2, attempt)
-            if load.percentile(99, 200) <= MOST_P99_MS and load.count(200) == load.num_requests:
-                borne = rate
-                break
-        else:
-            break
-    return borne
 
 
 async def large_requests(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -582,7 +516,6 @@ async def generation(port: int) -> int:
 
 
 QUESTIONS = {
-    "peer": against_peer,
     "fastapi": against_fastapi,
     "large": large_requests,
     "overload": overload,

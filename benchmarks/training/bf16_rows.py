@@ -15,14 +15,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -36,9 +33,9 @@ from app.config.run_settings import TableDtype
 from app.tables.interface import TablesSpec
 from app.tables.native.tables import NativeTables
 from benchmarks.checkpoints.checkpoint import drop_from_cache, touch_rows
-from benchmarks.harness.commands import PROJECT, remembered, run_command
+from benchmarks.harness.commands import PROJECT, work_folder
 from benchmarks.harness.timing import machine, side_by_side
-from benchmarks.training.bfloat16_auc import auc
+from benchmarks.training.bfloat16_auc import Comparison, auc
 from benchmarks.training.kernels import (
     RATES,
     Contenders,
@@ -54,19 +51,12 @@ CHECKPOINT_ROWS, BATCH, VOCABULARY_SIZE, NUM_BATCHES = 300_000, 16_000, 200_000,
 NEAREST = "bfloat16 to the nearest"
 
 
-@dataclass(frozen=True)
-class Log:
-    """A log and the settings of the runs on it."""
-
-    rows: int  # to be synthesized; 0: those of CRITEO_ROWS
-    config: str
-    settings: tuple[str, ...] = ()
-
-
+RUNS = {run: (f"tables.dtype={run.split()[0]}",) for run in (*DTYPES, NEAREST)}
+PAIRS = tuple((run, "float32") for run in ("bfloat16", NEAREST))
 LOGS = {
-    "400k": Log(400_000, "criteo", ("train.epochs=1", "train.batch_size=4000")),
-    "5m": Log(5_000_000, "many_rows", ("train.epochs=1", "eval.every_steps=0")),
-    "real": Log(0, "few_rows"),
+    "400k": Comparison("criteo", 400_000, ("train.epochs=1", "train.batch_size=4000"), RUNS, PAIRS),
+    "5m": Comparison("many_rows", 5_000_000, ("train.epochs=1", "eval.every_steps=0"), RUNS, PAIRS),
+    "real": Comparison("few_rows", 0, (), RUNS, PAIRS),
 }
 PARTS = ("tables", "checkpoints", *LOGS)
 
@@ -129,33 +119,6 @@ def _ratio(by_dtype: Mapping[str, float]) -> float:
     return by_dtype["bfloat16"] / by_dtype["float32"]
 
 
-def measure_auc(folder: Path, name: str, seeds: int) -> dict[str, Any]:
-    """The AUC of each seed's runs, printed as they come, and the mean differences to float32."""
-    log, config = LOGS[name], PROJECT / "configs" / f"{LOGS[name].config}.yaml"
-    folder.mkdir(exist_ok=True)
-    if not (folder / "prepared").is_dir():
-        raw = "rows.txt" if log.rows else str(Path(os.environ["CRITEO_ROWS"]) / "train.txt")
-        if log.rows:
-            run_command("data_prep", "synthesize", raw, "--rows", str(log.rows), folder=folder)
-        run_command("data_prep", "prepare", raw, "prepared", "--config", str(config), folder=folder)
-    runs = []
-    for seed in range(1, seeds + 1):
-        aucs = {}
-        for run in (*DTYPES, NEAREST):
-            settings = (*log.settings, f"train.seed={seed}", f"tables.dtype={run.split()[0]}")
-            of_run = auc_to_the_nearest if run == NEAREST else auc
-            aucs[run] = remembered(folder / f"{run} {seed}.json", partial(of_run, folder, config, settings))
-        print(f"{name}, seed {seed}: " + ", ".join(f"{run} {value:.6f}" for run, value in aucs.items()), flush=True)
-        runs.append(aucs)
-    differences = {}
-    for run in ("bfloat16", NEAREST):
-        of_seeds = [aucs[run] - aucs["float32"] for aucs in runs]
-        differences[run] = statistics.fmean(of_seeds)
-        spread = statistics.stdev(of_seeds) if seeds > 1 else 0.0
-        print(f"{name}, {run} - float32: mean {differences[run]:+.6f}, standard deviation {spread:.6f}", flush=True)
-    return {"runs": runs, "mean_differences": differences}
-
-
 def auc_to_the_nearest(folder: Path, config: Path, settings: tuple[str, ...]) -> float:
     """Return `auc` with native tables that round to the nearest, which are built in `folder` unless they are there."""
     build, sources = folder / "nearest", PROJECT / "app" / "tables" / "native" / "csrc"
@@ -163,6 +126,9 @@ def auc_to_the_nearest(folder: Path, config: Path, settings: tuple[str, ...]) ->
     subprocess.run(["make", "-s", "-C", str(sources), *flags, "all"], check=True, stdout=subprocess.DEVNULL)
     with patch.dict(os.environ, HOST_TABLES_LIBRARY=str(build / "libhost_tables.so")):
         return auc(folder, config, settings)
+
+
+RUNNERS = {NEAREST: auc_to_the_nearest}
 
 
 def main() -> None:
@@ -175,15 +141,16 @@ def main() -> None:
     options = parser.parse_args()
     parts = options.only or [part for part in PARTS if part != "real" or "CRITEO_ROWS" in os.environ]
     result: dict[str, Any] = {"machine": machine(), "arguments": {"seeds": options.seeds, "rounds": options.rounds}}
-    with ExitStack() as stack:
-        work = (options.work or Path(stack.enter_context(tempfile.TemporaryDirectory(dir=Path.cwd())))).resolve()
-        work.mkdir(parents=True, exist_ok=True)
+    with work_folder(options.work) as work:
         if "tables" in parts:
             result["tables"] = measure_tables(options.rounds)
         if "checkpoints" in parts:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=work)))
-            result["checkpoints"] = measure_checkpoints(folder, options.rounds)
-        result["auc"] = {name: measure_auc(work / name, name, options.seeds) for name in LOGS if name in parts}
+            with tempfile.TemporaryDirectory(dir=options.work or Path.cwd()) as folder:  # /tmp may be memory
+                result["checkpoints"] = measure_checkpoints(Path(folder), options.rounds)
+        result["auc"] = {}
+        for name in (log for log in LOGS if log in parts):
+            print(name)
+            result["auc"][name] = LOGS[name].measure(work / name, options.seeds, lambda run: RUNNERS.get(run, auc))
     print(json.dumps(result))
 
 

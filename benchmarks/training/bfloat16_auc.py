@@ -12,39 +12,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks.harness.commands import remembered, run_command, work_folder
 from benchmarks.harness.timing import machine
 from common.packages import PROJECT
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Runs by name, each with the settings in which it differs. Each is compared with the one before it."""
-
-    config: Path
-    settings: tuple[str, ...]
-    runs: dict[str, tuple[str, ...]]
-
-
-PRECISIONS = Comparison(
-    PROJECT / "configs" / "demo.yaml",
-    (),
-    {precision: (f"device.precision={precision}",) for precision in ("float32", "bfloat16")},
-)
-FIRST_LAYER = Comparison(
-    PROJECT / "configs" / "criteo.yaml",
-    ("train.epochs=1", "train.batch_size=4000"),
-    {
-        "direct": ("device.precision=float32", "model.first_layer=direct"),
-        "distinct": ("device.precision=float32", "model.first_layer=distinct"),
-        "distinct bfloat16": ("device.precision=bfloat16", "model.first_layer=distinct"),
-    },
-)
 
 
 def auc(folder: Path, config: Path, settings: tuple[str, ...]) -> float:
@@ -56,45 +34,78 @@ def auc(folder: Path, config: Path, settings: tuple[str, ...]) -> float:
     return float(line.partition("auc is ")[2].partition(",")[0])
 
 
-def measure(folder: Path, comparison: Comparison, rows: int, seeds: int) -> list[dict[str, float]]:
-    """The AUC of each seed's runs, printed as they come."""
-    if not (folder / "prepared").is_dir():
-        run_command("data_prep", "synthesize", "rows.txt", "--rows", str(rows), folder=folder)
-        run_command("data_prep", "prepare", "rows.txt", "prepared", "--config", str(comparison.config), folder=folder)
-    results = []
-    for seed in range(1, seeds + 1):
-        of_seed = (*comparison.settings, f"train.seed={seed}")
-        aucs: dict[str, float] = {
-            name: remembered(
-                folder / f"{name} {seed}.json",
-                lambda changes=changes: auc(folder, comparison.config, (*of_seed, *changes)),  # noqa: B023
-            )
-            for name, changes in comparison.runs.items()
-        }
-        results.append(aucs)
-        print(f"seed {seed}: " + ", ".join(f"{name} {value:.6f}" for name, value in aucs.items()), flush=True)
-    return results
+@dataclass(frozen=True)
+class Comparison:
+    """Runs on one log by name, each with the settings in which it differs."""
+
+    config: str
+    rows: int  # to be synthesized; 0: those of CRITEO_ROWS
+    settings: tuple[str, ...]
+    runs: Mapping[str, tuple[str, ...]]
+    pairs: tuple[tuple[str, str], ...]  # the runs whose difference is taken
+
+    def measure(
+        self, folder: Path, seeds: int, auc_of: Callable[[str], Callable[..., float]] = lambda _: auc
+    ) -> dict[str, Any]:
+        """Print the AUC of each seed's runs as they come, and the mean differences, and return both.
+
+        `auc_of` gives the function that makes a run, by its name.
+        """
+        config = PROJECT / "configs" / f"{self.config}.yaml"
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / "prepared").is_dir():
+            raw = "rows.txt" if self.rows else str(Path(os.environ["CRITEO_ROWS"]) / "train.txt")
+            if self.rows:
+                run_command("data_prep", "synthesize", raw, "--rows", str(self.rows), folder=folder)
+            run_command("data_prep", "prepare", raw, "prepared", "--config", str(config), folder=folder)
+        results: list[dict[str, float]] = []
+        for seed in range(1, seeds + 1):
+            results.append({})
+            for name, changes in self.runs.items():
+                make = partial(auc_of(name), folder, config, (*self.settings, f"train.seed={seed}", *changes))
+                results[-1][name] = remembered(folder / f"{name} {seed}.json", make)
+            print(f"seed {seed}: " + ", ".join(f"{n} {value:.6f}" for n, value in results[-1].items()), flush=True)
+        means = {}
+        for name, other in self.pairs:
+            differences = [aucs[name] - aucs[other] for aucs in results]
+            means[f"{name} - {other}"] = mean = statistics.fmean(differences)
+            spread = statistics.pstdev(differences)
+            print(f"{name} - {other}: mean {mean:+.6f}, standard deviation {spread:.6f}", flush=True)
+        return {"runs": results, "mean_differences": means}
+
+
+PRECISIONS = Comparison(
+    "demo",
+    1_000_000,
+    (),
+    {precision: (f"device.precision={precision}",) for precision in ("float32", "bfloat16")},
+    (("bfloat16", "float32"),),
+)
+FIRST_LAYER = Comparison(
+    "criteo",
+    1_000_000,
+    ("train.epochs=1", "train.batch_size=4000"),
+    {
+        "direct": ("device.precision=float32", "model.first_layer=direct"),
+        "distinct": ("device.precision=float32", "model.first_layer=distinct"),
+        "distinct bfloat16": ("device.precision=bfloat16", "model.first_layer=distinct"),
+    },
+    (("distinct", "direct"), ("distinct bfloat16", "distinct")),
+)
 
 
 def main() -> None:
     """Print each seed's runs, the mean differences and one JSON line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rows", type=int, default=PRECISIONS.rows)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-layer", action="store_true")
     parser.add_argument("--work", type=Path, help="log, prepared rows and figures; default: a new one, removed")
     options = parser.parse_args()
-    comparison = FIRST_LAYER if options.first_layer else PRECISIONS
+    comparison = replace(FIRST_LAYER if options.first_layer else PRECISIONS, rows=options.rows)
     with work_folder(options.work) as work:
-        results = measure(work, comparison, options.rows, options.seeds)
-    means = {}
-    for before, name in pairwise(comparison.runs):
-        differences = [aucs[name] - aucs[before] for aucs in results]
-        means[f"{name} - {before}"] = mean = statistics.fmean(differences)
-        print(f"{name} - {before}: mean {mean:+.6f}, standard deviation {statistics.pstdev(differences):.6f}")
-    for name in comparison.runs:
-        print(f"{name}: standard deviation over seeds {statistics.pstdev([aucs[name] for aucs in results]):.6f}")
-    print(json.dumps({"rows": options.rows, "runs": results, "mean_differences": means, "machine": machine()}))
+        result = comparison.measure(work, options.seeds)
+    print(json.dumps({"rows": options.rows, **result, "machine": machine()}))
 
 
 if __name__ == "__main__":

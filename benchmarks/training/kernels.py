@@ -2,8 +2,6 @@
 
     python -m benchmarks.training.kernels             lookup, LazyAdam, FTRL, unique at batch 16,000, D 80, V 200,000
     python -m benchmarks.training.kernels --growth    lookup + update as vocabulary and batch grow
-    python -m benchmarks.training.kernels --huge      500 M rows × 16, ids uniform over all of them, 2 M distinct
-    python -m benchmarks.training.kernels --lists     a list of 20 values and one field against 21 fields
 
 Ids follow a power law, density x^(-2/3) over x · V: a third of a batch's ids are distinct, one is 1.7 % of all.
 
@@ -21,30 +19,24 @@ Letters: B batch, C looked-up fields, D embedding width, V vocabulary size, U un
 from __future__ import annotations
 
 import argparse
-import functools
 import itertools
 import json
 import os
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import psutil
 
 from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
-from app.tables.backends import make_host_tables
 from app.tables.fields import TableField
 from app.tables.interface import DEEP, WIDE, RowGradients, TableRates, TablesSpec
 from app.tables.native.tables import NativeTables
-from benchmarks.harness.timing import Timing, machine, seconds_of, side_by_side
+from benchmarks.harness.timing import Timing, machine, side_by_side
 from common.pages import huge_pages
 
 NUM_FIELDS = 26
 FLOAT_BYTES = 4
-EARLIER_BATCHES = 8  # touch most rows, so that their order in memory is not that of the measured batch
 RATES: TableRates = {WIDE: lambda step: 5e-2, DEEP: lambda step: 3.5e-4}
 Contenders = dict[str, Callable[[], object]]
 
@@ -242,79 +234,10 @@ def measure_batches(embedding_dim: int, vocabulary_size: int, threads: int, roun
     return results
 
 
-def measure_lists(batch: int, embedding_dim: int, vocabulary_size: int, threads: int, rounds: int) -> dict[str, Any]:
-    """Lookup, update and unique of 21 fields, and of the same ids as a full list (a mean) and one field."""
-    rng, num_ids = np.random.default_rng(0), 21
-    drawn = np.ascontiguousarray(power_law_ids(rng, vocabulary_size, (1 + EARLIER_BATCHES) * batch)[:, :num_ids])
-    ids, *earlier = np.split(drawn, 1 + EARLIER_BATCHES)
-    plain = tuple(TableField(f"C{number + 1}") for number in range(num_ids))
-    by_name = {"fields": plain, "list": (TableField("list", length=num_ids - 1, mean=True), TableField("C21"))}
-    contenders: Contenders = {}
-    in_steps: dict[str, list[float]] = {name: [] for name in by_name}  # seconds of a lookup right after an update
-    for name, fields in by_name.items():
-        spec = replace(make_spec(vocabulary_size, embedding_dim), fields=fields)
-        tables = make_host_tables("native", spec, RATES, threads)
-        unique, gradients = tables.unique(ids), random_gradients(rng, batch, embedding_dim, len(fields))
-        for each in (*map(tables.unique, earlier), unique):
-            tables.update(each, gradients)
-        contenders[f"lookup {name}"] = functools.partial(tables.lookup, unique)
-        contenders[f"update {name}"] = functools.partial(tables.update, unique, gradients)
-        contenders[f"unique {name}"] = functools.partial(tables.unique, ids)
-    timings = side_by_side(dict(sorted(contenders.items())), rounds)
-    for name, timing in timings.items():
-        print(f"{name:30s} {timing}")
-    seconds = medians(timings)
-    relative = {name: seconds[f"{name} list"] / seconds[f"{name} fields"] for name in ("lookup", "update", "unique")}
-    of_list, of_fields = (sum(seconds[f"{name} {kind}"] for name in relative) for kind in ("list", "fields"))
-    relative["all three"] = of_list / of_fields
-    for _ in range(2 * rounds):
-        for name, lookups in in_steps.items():
-            contenders[f"update {name}"]()
-            lookups.append(seconds_of(contenders[f"lookup {name}"]))
-    relative["lookup between updates"] = float(np.median(in_steps["list"]) / np.median(in_steps["fields"]))
-    for name, ratio in relative.items():
-        print(f"{name} of a list, time of fields {ratio:.2f}")
-    return {"seconds": seconds, "ratios": relative}
-
-
-def measure_huge(threads: int) -> dict[str, Any]:
-    """500 M rows × 16 with ids uniform over all of them: start, memory, and the first and second time round."""
-    vocabulary_size, embedding_dim, batch, num_batches = 500_000_000, 16, 16_000, 5
-    rng = np.random.default_rng(0)
-    batches = [rng.integers(0, vocabulary_size, (batch, NUM_FIELDS), np.int32) for _ in range(num_batches)]
-    gradients = random_gradients(rng, batch, embedding_dim)
-    resident_before = psutil.Process().memory_info().rss
-    start = time.perf_counter()
-    tables = NativeTables(make_spec(vocabulary_size, embedding_dim), RATES, threads)
-    start_seconds = time.perf_counter() - start
-    uniques = [tables.unique(ids) for ids in batches]
-    unique_bytes = psutil.Process().memory_info().rss - resident_before
-    first_touch = [seconds_of(functools.partial(tables.update, unique, gradients)) for unique in uniques]
-    num_touched = int(tables.state()["wide"].row_ids.size)
-    table_bytes = psutil.Process().memory_info().rss - resident_before - unique_bytes
-    bound = 4 * vocabulary_size + 1.1 * num_touched * 3 * (embedding_dim + 1) * FLOAT_BYTES
-    again = [seconds_of(functools.partial(tables.update, unique, gradients)) for unique in uniques]
-    lookups = [seconds_of(functools.partial(tables.lookup, unique)) for unique in uniques]
-    result = {
-        "num_touched": num_touched,
-        "start_seconds": start_seconds,
-        "table_mib": table_bytes / 2**20,
-        "bound_mib": bound / 2**20,
-        "first_update_seconds": float(np.median(first_touch)),
-        "update_seconds": float(np.median(again)),
-        "lookup_seconds": float(np.median(lookups)),
-    }
-    for name, value in result.items():
-        print(f"{name:25s} {value:,.4g}")
-    return result
-
-
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--growth", action="store_true", help="lookup + update as vocabulary and batch grow")
-    parser.add_argument("--huge", action="store_true", help="500 M rows × 16, 2 M of them touched")
-    parser.add_argument("--lists", action="store_true", help="a list of 20 and one field against 21 fields")
     parser.add_argument("--batch", type=int, default=16_000)
     parser.add_argument("--embedding-dim", type=int, default=80)
     parser.add_argument("--vocabulary-size", type=int, default=200_000)
@@ -332,10 +255,6 @@ def main() -> None:
     if options.growth:
         result["vocabularies"] = measure_vocabularies(batch, width, options.touched, threads, rounds)
         result["batches"] = measure_batches(width, options.vocabulary_size, threads, rounds)
-    elif options.huge:
-        result["huge"] = measure_huge(threads)
-    elif options.lists:
-        result["lists"] = measure_lists(batch, width, options.vocabulary_size, threads, rounds)
     else:
         result["kernels"] = measure_kernels(batch, width, options.vocabulary_size, threads, rounds)
     print(json.dumps(result))

@@ -1,6 +1,6 @@
-"""A contender on MindSpore: the project's own training step, or the tower's matrix products alone.
+"""A contender on MindSpore: the project's own training step, with its tables and tower or with MindSpore's.
 
-    python -m benchmarks.training.mindspore_contender {native,stock,matmuls} WORKLOAD
+    python -m benchmarks.training.mindspore_contender {native,stock} WORKLOAD
 
 WORKLOAD is JSON, with fields of `benchmarks.harness.workload.Workload`.
 """
@@ -26,7 +26,6 @@ from benchmarks.harness.workload import (
     field_names,
     make_batches,
     steps_on_prefetched_batches,
-    tower_widths,
 )
 from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
 
@@ -97,30 +96,13 @@ def leave_out_native_layers() -> None:
     logging.getLogger("app.config.device").setLevel(logging.ERROR)
 
 
-def matmul_steps(workload: Workload) -> Callable[[int], Parts]:
-    """The tower's forward and backward matrix products."""
-    from benchmarks.training.tower_matmuls import TowerMatmuls
-
-    matmuls = TowerMatmuls(workload.batch_size, tower_widths(workload))
-
-    def take_steps(count: int) -> Parts:
-        for _ in range(count):
-            matmuls().asnumpy()
-        return {}
-
-    return take_steps
-
-
 def main() -> None:
     """Build the contender and take steps as told."""
-    kind, workload = contender_arguments(__doc__, (*BACKENDS, "matmuls"))
+    kind, workload = contender_arguments(__doc__, tuple(BACKENDS))
     prepare_device(workload)
     if kind == "stock":
         leave_out_native_layers()
-    if kind in BACKENDS:
-        serve(training_steps(workload, BACKENDS[kind]))
-    else:
-        serve(matmul_steps(workload))
+    serve(training_steps(workload, BACKENDS[kind]))
 
 
 if __name__ == "__main__":

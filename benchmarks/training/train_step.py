@@ -6,7 +6,7 @@
     as users find it    the peers look up 39 fields, in the environment as it is
     best form           all fold the 13 numeric fields into the first layer (the same function, 27 % of the
                         tower's work less), and malloc keeps its pages. Beside them the tower's matrix products
-                        alone, forward and backward: what the step would take if all else were free
+                        alone, forward and backward, in PyTorch: what the step would take if all else were free
     small batch         256 rows, best form: how much of a step does not shrink with the batch
     log as users find it, log best form, log smaller batch
                         with ids as in Criteo's log, the last at 5/16 of the batch: those of a synthetic log of 5 M
@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 
 from app.config.config import FirstLayer
-from app.config.device import BFLOAT16_FLAGS, MATH_MODE_FLAGS, cpu_flags
+from app.config.device import BFLOAT16_FLAGS, cpu_flags
 from app.config.run_settings import Precision
 from benchmarks.harness.contender import KEEP_PAGES, Contender
 from benchmarks.harness.timing import Timing, machine, side_by_side
@@ -57,7 +57,6 @@ MODULES = {
     "native": MINDSPORE,
     "native_distinct": MINDSPORE,
     "stock": MINDSPORE,
-    "matmuls": MINDSPORE,
     "pytorch": "benchmarks.peers.pytorch_wide_deep",
     "matmuls_pytorch": "benchmarks.peers.pytorch_matmuls",
 }
@@ -90,11 +89,9 @@ class Group:
 
 def make_groups(batch_size: int, precisions: tuple[Precision, ...], pytorch: tuple[str, ...]) -> list[Group]:
     """Return all groups, in the order of the report. `pytorch` has the forms of its step to measure."""
-    steps = ("native", "stock", *pytorch)
+    steps, matmuls = ("native", "stock", *pytorch), ("matmuls_pytorch",) if pytorch else ()
     groups = []
     for precision in precisions:
-        in_mindspore = precision == "float32" or cpu_flags() & MATH_MODE_FLAGS
-        matmuls = (("matmuls",) if in_mindspore else ()) + (("matmuls_pytorch",) if pytorch else ())
         best = Workload(batch_size=batch_size, precision=precision)
         log = replace(best, ids="log")
         groups += [
