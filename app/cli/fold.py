@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.cli.predict import main
-from app.scoring.delta import fold
+from app.scoring.bundle_writer import fold
 
 
 def add_parser(commands: Any) -> None:

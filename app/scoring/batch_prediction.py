@@ -2,8 +2,6 @@
 
 The work stands in OUTPUT.partial/ until it is done: run.json (what is scored by what), the lock, and the scores of
 each finished chunk, by which the same command resumes.
-
-Letters: n lines of a chunk.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""An open bundle: from chunks of raw rows to logits, and its golden rows, by which one checks what scores here.
-
-Letters: n rows, B rows of one lookup, C fields, D width, N numeric columns.
-"""
+"""An open bundle: from chunks of raw rows to logits, and its golden rows, by which one checks what scores here."""
 
 from __future__ import annotations
 

@@ -9,8 +9,6 @@
 
 An id without a row has its initial one: wide 0, deep a function of seed, id and column (app/tables/initial.py).
 The tables of a delta hold the rows that changed. A chain is a whole bundle's tables and those of deltas, oldest first.
-
-Letters: T rows, R deleted ids, V ids, D width, G groups of 64 ids, B examples, C fields, n ids of one lookup.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Write a new bundle: its folder, which appears whole or not at all, its tables, and last its manifest.
-
-Letters: T rows, R deleted ids, V ids, D width, G groups of 64 ids, n ids of one lookup.
+"""Write a new bundle: its folder, which appears whole or not at all, its tables, and last its manifest. `fold` makes
+one of a delta and the bundles that it needs.
 """
 
 from __future__ import annotations
@@ -17,7 +16,16 @@ import numpy as np
 import xxhash
 
 from app.checkpoint.array_writer import Column, column_of, write_arrays
-from app.scoring.bundle_folder import FORMAT, MANIFEST, Manifest, checksum_of, read_manifests
+from app.scoring.bundle_folder import (
+    FORMAT,
+    MANIFEST,
+    Manifest,
+    check_files,
+    checksum_of,
+    read_chain,
+    read_manifests,
+    version_of,
+)
 from app.scoring.bundle_tables import (
     ALIGNMENT,
     CHECKSUMS,
@@ -30,6 +38,8 @@ from app.scoring.bundle_tables import (
     BundleTablesSpec,
 )
 from common.files import FileRecord, checksum, lock_folder, replace_folder, room_for, sync_folder, write_whole
+from data_prep.encoding.encoder import EXPIRED_FILE, LOOKUP_FILE
+from data_prep.encoding.prepared_vocabulary import merge_lookups
 
 WRITTEN_ROWS = 1 << 16  # at a time
 
@@ -177,3 +187,25 @@ def chain_stored(chain: Sequence[BundleTables]) -> ReadStored:
         return values
 
     return read
+
+
+def fold(delta: str | Path, output: str | Path, overwrite: bool = False) -> Manifest:
+    """Write a whole bundle that scores as `delta` and the bundles that it needs, and return its manifest.
+
+    Rows are copied as they are stored, a piece at a time. Raises ValueError if a file is damaged.
+    """
+    chain = read_chain(Path(delta))
+    newest = replace(chain[-1][1], format_version=version_of(chain[-1][1].rows))
+    with new_bundle(Path(output), overwrite) as folder:  # before all is read: it may not be possible
+        for link in chain:
+            check_files(*link, every_byte=True)
+        tables = [BundleTables(path, BundleTablesSpec(**manifest.rows)) for path, manifest in chain]
+        row_ids = chain_row_ids(tables)
+        spec = replace(tables[-1].spec, num_rows=len(row_ids), num_deleted=0)
+        own = shutil.ignore_patterns(TABLES, CHECKSUMS, LOOKUP_FILE, EXPIRED_FILE, MANIFEST)
+        shutil.copytree(delta, folder, ignore=own, dirs_exist_ok=True)
+        write_rows(folder, spec, row_ids, chain_stored(tables))
+        vocabulary = merge_lookups([(path, manifest.vocabulary) for path, manifest in chain], folder)
+        whole = replace(newest, vocabulary=vocabulary, rows=spec.as_json())
+        write_manifest(folder, replace(whole, parent=None, folded=newest.version, id=""))
+    return whole

@@ -1,7 +1,4 @@
-"""The held-out rows of a model as counts, to which the rows that it scores later are compared.
-
-Letters: n rows, C categorical fields, P positions of their values, N numeric columns.
-"""
+"""The held-out rows of a model as counts, to which the rows that it scores later are compared."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 The effect of a cell is that of `explain`: the change of the logit against a blank cell. A cross counts in the effect of
 each of its columns.
-
-Letters: n rows, K columns that are fields.
 """
 
 from __future__ import annotations

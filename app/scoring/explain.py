@@ -4,8 +4,6 @@ The part of a column is its Shapley value: the mean change of the logit as its c
 a row's cells become blank one after the other. So the parts and the logit of a blank row add up to the row's logit.
 Each order is taken forward and backward, which is exact if no three columns act together (R. Mitchell et al.,
 "Sampling permutations for Shapley value estimation", JMLR 2022).
-
-Letters: n rows, K columns that are fields, P positions of ids, N numeric columns.
 """
 
 from __future__ import annotations

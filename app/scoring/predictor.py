@@ -1,7 +1,4 @@
-"""Raw rows to scores by a bundle, in any process: no MindSpore, no prepared folder.
-
-Letters: n rows.
-"""
+"""Raw rows to scores by a bundle, in any process: no MindSpore, no prepared folder."""
 
 from __future__ import annotations
 

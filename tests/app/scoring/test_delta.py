@@ -14,7 +14,7 @@ import pytest
 from app.__main__ import _parser
 from app.checkpoint.write import ModelState
 from app.scoring import bundle_folder, bundle_writer
-from app.scoring.delta import fold
+from app.scoring.bundle_writer import fold
 from app.scoring.predictor import Predictor
 from app.tables.interface import TableState
 from data_prep.options.log_format import ListForm, LogFormat

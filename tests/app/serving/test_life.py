@@ -22,7 +22,7 @@ import pytest
 
 from app.scoring import bundle_folder
 from app.scoring.bundle_folder import short
-from app.scoring.delta import fold
+from app.scoring.bundle_writer import fold
 from app.scoring.predictor import Predictor
 from tests.app.serving.life import Life
 from tests.app.serving.test_generations import models, moved  # noqa: F401

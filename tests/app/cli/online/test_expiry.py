@@ -16,7 +16,7 @@ from app.cli.online.expiry import IN_ROWS, Expiry, ExpiryOptions
 from app.cli.online.online_trainer import OnlineTrainer
 from app.cli.online.publish import Publisher
 from app.scoring.bundle_folder import read_chain
-from app.scoring.delta import fold
+from app.scoring.bundle_writer import fold
 from app.scoring.predictor import Predictor
 from app.trained import export_bundle
 from app.trained.export_rows import export_rows

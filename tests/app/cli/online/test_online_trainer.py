@@ -24,7 +24,7 @@ from app.distributed.process_group import ONE_PROCESS
 from app.run.folder import run_config
 from app.scoring.bundle_folder import chains, read_chain, read_manifests
 from app.scoring.bundle_folder import read_manifest as read_bundle
-from app.scoring.delta import fold
+from app.scoring.bundle_writer import fold
 from app.scoring.predictor import Predictor
 from app.serving.trained_parts import read_trained_parts
 from app.trained import export_bundle
