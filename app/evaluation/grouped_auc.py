@@ -4,8 +4,6 @@ A ranking matters among rows that compete with each other. AUC over all rows als
 
 Rows are counted by cell: (id of the value, logit). Up to `most_cells` cells every AUC is exact. Beyond that, logits are
 rounded, a bit at a time, until the cells fit. Logits that become equal are ties.
-
-Letters: n rows, G values of the field.
 """
 
 from __future__ import annotations

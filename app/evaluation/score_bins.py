@@ -1,7 +1,4 @@
-"""Rows counted by their logit, and every metric and curve that follows from the counts.
-
-Letters: K distinct logits, n rows.
-"""
+"""Rows counted by their logit, and every metric and curve that follows from the counts."""
 
 from __future__ import annotations
 

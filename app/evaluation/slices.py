@@ -1,7 +1,4 @@
-"""Metrics of parts of a split: by the values of a field, by time, by the number of unseen values.
-
-Letters: n rows of a batch, C fields.
-"""
+"""Metrics of parts of a split: by the values of a field, by time, by the number of unseen values."""
 
 from __future__ import annotations
 

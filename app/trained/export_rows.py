@@ -2,8 +2,6 @@
 
 Touched rows only, as the others hold their random initial values. Rows without a value of their own (out of the
 vocabulary, or of looked-up numeric fields) have value null.
-
-Letters: D embedding width (1 in the wide table).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Write a bundle from a checkpoint's arrays and the prepared folder that it was trained on.
-
-Letters: T touched rows, n rows of one read, D width.
-"""
+"""Write a bundle from a checkpoint's arrays and the prepared folder that it was trained on."""
 
 from __future__ import annotations
 

@@ -5,8 +5,6 @@
 A calibrated bundle's logits are slope · logit + intercept.
 
 What the numeric fields add to the first layer is folded into its matrix, batch normalization into matrices and biases.
-
-Letters: n examples, C fields, N numeric fields, D width, H width of a layer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The first rows of a log as columns of text cells, and how its lines are written, for `describe`.
-
-Letters: n rows, V distinct values of a column.
-"""
+"""The first rows of a log as columns of text cells, and how its lines are written, for `describe`."""
 
 from __future__ import annotations
 

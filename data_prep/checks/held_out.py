@@ -1,7 +1,4 @@
-"""Losses of rows whose label a column alone predicts, as a category or as a number, if it was fitted to other rows.
-
-Letters: n rows.
-"""
+"""Losses of rows whose label a column alone predicts, as a category or as a number, if it was fitted to other rows."""
 
 from __future__ import annotations
 

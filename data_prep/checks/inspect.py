@@ -1,7 +1,4 @@
-"""`inspect`: verify the files of a prepared folder and print tables of its rows.
-
-Letters: n rows of a block, N numeric columns, C categorical columns, P positions of their ids.
-"""
+"""`inspect`: verify the files of a prepared folder and print tables of its rows."""
 
 from __future__ import annotations
 

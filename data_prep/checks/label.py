@@ -1,7 +1,4 @@
-"""Find the column of a log that is its label, by weighed evidence, and what counts as a click.
-
-Letters: n rows.
-"""
+"""Find the column of a log that is its label, by weighed evidence, and what counts as a click."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 It prints each column's figures, beside those of Criteo's log if the columns are the same, then what is wrong (the
 preparation would fail, or a model learn nothing) and what is odd. MindSpore is not needed.
-
-Letters: n rows.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Without MindSpore. Workers import this module, so it does not import pyarrow, which would cost each of them memory and
 start-up time.
-
-Letters: n rows, C categorical columns, N numeric columns.
 """
 
 from __future__ import annotations

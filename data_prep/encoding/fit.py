@@ -1,7 +1,7 @@
 """Make the vocabulary of a preparation: fit it to the counts, take a base vocabulary, or extend one.
 
 An extended field has several ranges of ids: those of the base vocabulary, which stay what they were, and one for the
-values added here. Letters: K values of a field.
+values added here.
 """
 
 from __future__ import annotations

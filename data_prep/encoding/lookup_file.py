@@ -1,7 +1,4 @@
-"""The vocabulary's search tables, in a file that all workers map into memory.
-
-Letters: K values of a field.
-"""
+"""The vocabulary's search tables, in a file that all workers map into memory."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 Ids: the numeric fields, then the out-of-vocabulary ids of each categorical field, then field by field the values
 seen at least `min_count` times in the training rows, by falling count, then by value. A missing cell is a
 value of its own (written ""), which always has an id: missing is never out of vocabulary.
-
-Letters: K values of a field.
 """
 
 from __future__ import annotations

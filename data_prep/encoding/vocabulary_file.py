@@ -1,7 +1,4 @@
-"""Write and read vocabulary.parquet. Apart from vocabulary.py, which workers import: pyarrow costs memory and time.
-
-Letters: K values of a field.
-"""
+"""Write and read vocabulary.parquet. Apart from vocabulary.py, which workers import: pyarrow costs memory and time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Count values, strings and numbers by size: the kernels in NumPy, which define those in native_counting.py.
-
-Letters: n rows, K values of a field.
-"""
+"""Count values, strings and numbers by size: the kernels in NumPy, which define those in native_counting.py."""
 
 from __future__ import annotations
 

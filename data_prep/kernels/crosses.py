@@ -6,8 +6,6 @@ any of its columns is.
 
 A cross with a list is a list as well: all combinations of the values of its columns in a row. If they are more than
 its `max_length`, the ends of its lists are left out, so that the first values of each are combined.
-
-Letters: n rows, C categorical columns.
 """
 
 from __future__ import annotations

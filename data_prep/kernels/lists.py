@@ -1,7 +1,4 @@
-"""Lists of values: the texts of a column of kind list, cut into their values.
-
-Letters: n rows, M values of all rows.
-"""
+"""Lists of values: the texts of a column of kind list, cut into their values."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The native kernels (csrc/): the functions of numpy_kernels.py, several times as fast.
-
-Letters: n rows, N numeric fields, C categorical fields.
-"""
+"""The native kernels (csrc/): the functions of numpy_kernels.py, several times as fast."""
 
 from __future__ import annotations
 

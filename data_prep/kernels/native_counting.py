@@ -1,7 +1,4 @@
-"""The native kernels that count: the functions of counting.py, several times as fast.
-
-Letters: n rows.
-"""
+"""The native kernels that count: the functions of counting.py, several times as fast."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The kernels in NumPy: the definition of those in native.py, which have the same names.
-
-Letters: n rows, C categorical fields, N integer fields, K values of a field.
-"""
+"""The kernels in NumPy: the definition of those in native.py, which have the same names."""
 
 from __future__ import annotations
 

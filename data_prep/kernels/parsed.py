@@ -1,7 +1,4 @@
-"""Chunks of the raw log's lines, and the rows and rejects that they become.
-
-Letters: n rows, M categorical columns of numbers.
-"""
+"""Chunks of the raw log's lines, and the rows and rejects that they become."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 A string's key is a 64-bit hash of it, to find it quickly. Equality is decided by comparing bytes, so different
 strings with the same key stay different. Such strings are easy to write on purpose, so they must not take longer.
-
-Letters: n strings.
 """
 
 from __future__ import annotations

@@ -2,4 +2,6 @@
 them.
 
 disk_space warns before, zoo_layout writes the other layout after. in_memory prepares and describes a table.
+
+Letters: n rows, N numeric columns, C categorical columns.
 """

@@ -1,8 +1,6 @@
 """Statistics of the training rows: workers count a chunk each, `count_log` adds the counts up.
 
 Workers import this file, so it imports neither pyarrow nor tqdm: they cost each worker memory and start-up time.
-
-Letters: n rows.
 """
 
 from __future__ import annotations

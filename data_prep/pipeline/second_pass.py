@@ -1,7 +1,4 @@
-"""Second pass over the log: the workers' task, from a chunk's lines to encoded rows by split.
-
-Letters: n rows, C categorical columns.
-"""
+"""Second pass over the log: the workers' task, from a chunk's lines to encoded rows by split."""
 
 from __future__ import annotations
 

@@ -9,8 +9,6 @@ schema.py describes a sample. The files in schema.json's order hold the blocks i
 MindSpore gives each shard the same number of a write's samples, the first ones to the first shard, and distributes what
 is left over at random. To keep chance out, the number of shards divides the number of samples. If no allowed number
 does, a few more samples go to the rest.
-
-Letters: n rows of a block, N numeric columns, C categorical columns.
 """
 
 from __future__ import annotations

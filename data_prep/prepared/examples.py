@@ -1,7 +1,4 @@
-"""Rows of a prepared folder as arrays, on their way into it and out of it.
-
-Letters: n rows, N numeric columns, P positions of ids (as many as categorical fields if none is a list).
-"""
+"""Rows of a prepared folder as arrays, on their way into it and out of it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Ids that lost their values in place, and the ids that stored rows have since ids were given anew.
-
-Letters: V ids, n rows.
-"""
+"""Ids that lost their values in place, and the ids that stored rows have since ids were given anew."""
 
 from __future__ import annotations
 

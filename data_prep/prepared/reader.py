@@ -1,7 +1,4 @@
-"""Read the rows of a prepared folder block by block, in either layout (see schema.py).
-
-Letters: n rows of a block, N numeric columns, C categorical columns, P positions of ids.
-"""
+"""Read the rows of a prepared folder block by block, in either layout (see schema.py)."""
 
 from __future__ import annotations
 

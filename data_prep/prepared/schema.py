@@ -16,9 +16,6 @@ With `layout: zoo` it is a sample of the MindSpore model zoo's Wide&Deep, of 1,0
     feat_ids   [n * (N + C)]  int32    of a row 0 … N-1, then the ids of the categorical fields
     feat_vals  [n * (N + C)]  float32  the numeric fields, then C ones
     label      [n]            float32
-
-Letters: N numeric fields, C categorical fields, P positions of their ids (C if no field is a list), V ids, n rows of
-a block.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 `LOG.truth.parquet` lies beside the log, in its order: row_number int64 (the line number, from 0), probability float64,
 label int8.
-
-Letters: n rows.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ takes 414 MB and two seconds of CPU.
 
 Ids are a column of bytes, as MindRecord stores integers one by one, each in as few bytes as it needs. For ids that
 saves no room, and it took three quarters of the writing time and half of the reading time.
-
-Letters: n rows of a block.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@
 Traffic and click rate have a daily rhythm. Most values die, and another takes their rank. A part of each value's effect
 is a slow random walk. On `SHOCK_DAY` two fields get new effects, and the click rate falls. All of it is a pure function
 of (seed, row), so that a longer log starts with the rows of a shorter one.
-
-Letters: C categorical fields, n rows.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ Built from the published figures of the real log (configs/data/criteo_facts.json
 (configs/data/criteo_shape.json, by the command that it names). Every row is drawn from the same distribution. New
 values still arrive late in a log of any length, at the real log's rate (`unseen_in_last_seventh…` in the facts),
 because the tails are long.
-
-Letters: N numeric fields, C categorical fields, n rows.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@
 
 Rows are made in blocks of `BLOCK_ROWS`, each from its own counter-based random stream of (seed, block). So the bytes
 depend on the seed alone, not on the number of workers, and a longer log starts with the rows of a shorter one.
-
-Letters: N numeric fields, C categorical fields, n rows of a block.
 """
 
 from __future__ import annotations

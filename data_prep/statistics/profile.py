@@ -2,8 +2,6 @@
 
 Sums of whole numbers over chunks, so they are the same however the log was cut. They take bounded memory, and about one
 per cent of a pass's time.
-
-Letters: n rows.
 """
 
 from __future__ import annotations

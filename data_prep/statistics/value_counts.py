@@ -1,7 +1,4 @@
-"""Count the values of categorical fields, numbers and strings, in bounded memory.
-
-Letters: n rows, K distinct values of a field.
-"""
+"""Count the values of categorical fields, numbers and strings, in bounded memory."""
 
 from __future__ import annotations
 

@@ -8,4 +8,6 @@ a page, and beside the bundles).
 The run's folder is that of a training, and so are tables, step and checkpoints. A part is trained on in whole or not at
 all: the checkpoint after it has the parts so far in its manifest, and everything else follows from the checkpoint. So
 after a kill at any moment the same command ends with the same weights as one that was never killed.
+
+Letters: n rows, V ids.
 """

@@ -2,8 +2,6 @@
 And how far a part's values and scores are from those of the last parts.
 
 Of each part some rows are kept in a file, so that a process that was killed decides as one that was not.
-
-Letters: n rows.
 """
 
 from __future__ import annotations

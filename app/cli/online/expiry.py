@@ -1,6 +1,6 @@
 """Which values lose their ids after a part: those whose rows were touched last longest ago.
 
-The age of a row is in rows that were trained on since, or in seconds by the times of the parts' files. Letters: V ids.
+The age of a row is in rows that were trained on since, or in seconds by the times of the parts' files.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The parts of a log that comes: which one is next, which were trained on, which are held aside and why.
 
 A part is a file that is whole when it gets its name. Parts are taken in the natural order of their names.
-
-Letters: n rows.
 """
 
 from __future__ import annotations
