@@ -31,7 +31,7 @@ from app.checkpoint.manifest import Manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import ModelState, write_checkpoint
 from app.training.saving import BACKGROUND_SHARE, Throttle
-from benchmarks.harness.timing import machine, seconds_of
+from benchmarks.harness.timing import Timing, in_turns, machine, seconds_of
 from benchmarks.harness.workload import Workload, steps_on_prefetched_batches
 from benchmarks.training.mindspore_contender import assemble_parts, prepare_device
 
@@ -51,9 +51,7 @@ def measure(size: float, rounds: int, folder: Path, workload: Workload) -> dict[
     take_steps(2)  # compiles
     touch_rows(parts.step.tables, num_rows)
     disk = measure_disk(parts, folder, rounds)
-    report_disk(disk)
     steps = measure_steps(parts, folder, take_steps, rounds)
-    report_steps(steps)
     return {"disk": disk, "steps": steps, "ratios": {**disk["ratios"], **steps["ratios"]}}
 
 
@@ -86,23 +84,28 @@ def measure_disk(parts: Any, folder: Path, rounds: int) -> dict[str, Any]:
         "dd reads": lambda: dd(*read_words),
         "load": load,
     }
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for number in range(rounds + 1):  # the first round warms up
-        for name, run in contenders.items():
-            if name == "dd writes":
-                dd_file.unlink(missing_ok=True)
-            drop_from_cache([dd_file, *path.iterdir()])
-            elapsed = seconds_of(run)
-            if number:
-                seconds[name].append(elapsed)
+
+    def turn(name: str) -> float:
+        if name == "dd writes":
+            dd_file.unlink(missing_ok=True)
+        drop_from_cache([dd_file, *path.iterdir()])
+        return seconds_of(contenders[name])
+
+    turns = in_turns({name: partial(turn, name) for name in contenders}, rounds, warm_up=1)
+    timings = {name: Timing.of(seconds) for name, seconds in turns.items()}
     dd_file.unlink()
-    num_bytes = sum(file.stat().st_size for file in path.iterdir())
+    num_bytes, dd_bytes = sum(file.stat().st_size for file in path.iterdir()), num_blocks * DD_BLOCK
     rates = {
-        name: (num_blocks * DD_BLOCK if name.startswith("dd") else num_bytes) / float(np.median(values)) / GIGABYTE
-        for name, values in seconds.items()
+        name: (dd_bytes if name.startswith("dd") else num_bytes) / timing.median / GIGABYTE
+        for name, timing in timings.items()
     }
+    print(f"\n== {num_bytes / GIGABYTE:.2f} GB, nothing beside it")
+    for name, rate in rates.items():
+        print(f"{name:10} {rate:6.2f} GB/s   {timings[name]}")
     ratios = {"save over dd": rates["save"] / rates["dd writes"], "load over dd": rates["load"] / rates["dd reads"]}
-    return {"bytes": num_bytes, "seconds": seconds, "gigabytes_per_second": rates, "ratios": ratios}
+    for name, ratio in ratios.items():
+        print(f"{name:14} {ratio:5.2f}")
+    return {"bytes": num_bytes, "seconds": turns, "gigabytes_per_second": rates, "ratios": ratios}
 
 
 def measure_steps(parts: Any, folder: Path, take_steps: Callable[[int], object], rounds: int) -> dict[str, Any]:
@@ -122,7 +125,13 @@ def measure_steps(parts: Any, folder: Path, take_steps: Callable[[int], object],
         saves.append(writing.result() - throttle.slept_seconds)
         snapshot.release(saved=True)
     thread.shutdown()
-    slowdown = float(np.median(beside) / np.median(alone))
+    timings = {"alone": Timing.of(alone), "beside": Timing.of(beside)}
+    slowdown = timings["beside"].median / timings["alone"].median
+    print("\n== training steps")
+    for name, timing in timings.items():
+        print(f"{name:7} {timing}")
+    print(f"the training stands for {1e3 * float(np.median(pauses)):.0f} ms while a save begins")
+    print(f"step beside a save over alone {slowdown:.2f}")
     return {
         "alone": alone,
         "beside": beside,
@@ -150,26 +159,6 @@ def drop_from_cache(paths: list[Path]) -> None:
             os.fsync(descriptor)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(descriptor)
-
-
-def report_disk(disk: dict[str, Any]) -> None:
-    """Print rates with their spread."""
-    print(f"\n== {disk['bytes'] / GIGABYTE:.2f} GB, nothing beside it")
-    for name, rate in disk["gigabytes_per_second"].items():
-        lower, upper = np.quantile(disk["seconds"][name], [0.25, 0.75])
-        print(f"{name:10} {rate:6.2f} GB/s   {np.median(disk['seconds'][name]):6.2f} s [{lower:.2f} … {upper:.2f}]")
-    for name, ratio in disk["ratios"].items():
-        print(f"{name:14} {ratio:5.2f}")
-
-
-def report_steps(steps: dict[str, Any]) -> None:
-    """Print the median step alone and beside a save."""
-    print("\n== training steps")
-    for name in ("alone", "beside"):
-        lower, median, upper = np.quantile(steps[name], [0.25, 0.5, 0.75])
-        print(f"{name:7} {1e3 * median:8.1f} ms [{1e3 * lower:.1f} … {1e3 * upper:.1f}], {len(steps[name])} steps")
-    print(f"the training stands for {1e3 * float(np.median(steps['pauses'])):.0f} ms while a save begins")
-    print(f"step beside a save over alone {steps['ratios']['step beside a save over alone']:.2f}")
 
 
 def main() -> None:

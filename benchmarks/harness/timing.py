@@ -7,11 +7,15 @@ import platform
 import re
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
+
+Result = TypeVar("Result")
 
 SETTLE_SECONDS = 0.02  # thread pools spin for a while after their work, on the cores of whoever comes next
 
@@ -24,27 +28,42 @@ class Timing:
     lower: float
     upper: float
 
+    @staticmethod
+    def of(seconds: Sequence[float]) -> Timing:
+        """Return those of a contender's turns."""
+        lower, median, upper = np.quantile(seconds, [0.25, 0.5, 0.75])
+        return Timing(float(median), float(lower), float(upper))
+
     def __str__(self) -> str:
         return f"{self.median * 1e3:8.2f} ms  [{self.lower * 1e3:.2f} … {self.upper * 1e3:.2f}]"
 
 
-def side_by_side(contenders: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 2) -> dict[str, Timing]:
-    """Time each contender once a round, starting with another one each round. Warm-up rounds do not count."""
+def in_turns(contenders: Mapping[str, Callable[[], Result]], rounds: int, warm_up: int = 0) -> dict[str, list[Result]]:
+    """Call each contender once a round, starting with another one each round, and return what they return.
+
+    Warm-up rounds do not count.
+    """
     names = list(contenders)
-    seconds: dict[str, list[float]] = {name: [] for name in names}
+    results: dict[str, list[Result]] = {name: [] for name in names}
     for turn in range(warm_up + rounds):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
             time.sleep(SETTLE_SECONDS)
-            elapsed = seconds_of(contenders[name])
+            result = contenders[name]()
             if turn >= warm_up:
-                seconds[name].append(elapsed)
-    return {name: _summary(values) for name, values in seconds.items()}
+                results[name].append(result)
+    return results
 
 
-def _summary(seconds: list[float]) -> Timing:
-    lower, median, upper = np.quantile(seconds, [0.25, 0.5, 0.75])
-    return Timing(float(median), float(lower), float(upper))
+def side_by_side(
+    contenders: Mapping[str, Callable[[], object]],
+    rounds: int,
+    warm_up: int = 2,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, Timing]:
+    """Time contenders in turns, by the wall's clock or another."""
+    timed = {name: partial(seconds_of, function, clock) for name, function in contenders.items()}
+    return {name: Timing.of(seconds) for name, seconds in in_turns(timed, rounds, warm_up).items()}
 
 
 def seconds_of(function: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:

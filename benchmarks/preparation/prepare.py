@@ -35,12 +35,13 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import psutil
 
-from benchmarks.harness.timing import machine
+from benchmarks.harness.timing import in_turns, machine
 from benchmarks.preparation.prepare_agreement import check_agreement
 from common.packages import PROJECT
 from data_prep.options.prepare_options import parse_bytes
@@ -157,23 +158,18 @@ def first_rows(log: Path, rows: int, path: Path) -> Path:
 def measure(
     chosen: Mapping[str, Contender], logs: Mapping[int, Path], folder: Path, rounds: int, limit_mib: float = math.inf
 ) -> dict[str, list[Run]]:
-    """`rounds` runs of each contender, in turn, another one first each round."""
-    names = list(chosen)
-    runs: dict[str, list[Run]] = {name: [] for name in names}
-    for turn in range(rounds):
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
-            output = folder / "output"
-            result = run(chosen[name], logs[chosen[name].rows], output, limit_mib)
-            for prepared in (output, output.with_name("output.partial")):
-                shutil.rmtree(prepared, ignore_errors=True)
-            runs[name].append(result)
-            rate = f"{chosen[name].rows / result.seconds:10,.0f} rows/s" if result.finished else "   stopped: too much"
-            print(
-                f"{name:18} {rate} {result.cpu_seconds:8.1f} CPU s {result.peak_mib:8,.0f} MiB",
-                flush=True,
-            )
-    return runs
+    """`rounds` runs of each contender, in turns."""
+
+    def turn(name: str) -> Run:
+        output = folder / "output"
+        result = run(chosen[name], logs[chosen[name].rows], output, limit_mib)
+        for prepared in (output, output.with_name("output.partial")):
+            shutil.rmtree(prepared, ignore_errors=True)
+        rate = f"{chosen[name].rows / result.seconds:10,.0f} rows/s" if result.finished else "   stopped: too much"
+        print(f"{name:18} {rate} {result.cpu_seconds:8.1f} CPU s {result.peak_mib:8,.0f} MiB", flush=True)
+        return result
+
+    return in_turns({name: partial(turn, name) for name in chosen}, rounds)
 
 
 def summarize(

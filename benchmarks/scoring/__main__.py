@@ -31,7 +31,7 @@ from app.scoring.predictor import Predictor
 from app.tables.interface import TableState
 from app.trained.write_bundle import ExportedModel, finish, write_model
 from benchmarks.harness.commands import work_folder
-from benchmarks.harness.timing import machine, seconds_of
+from benchmarks.harness.timing import in_turns, machine, seconds_of, side_by_side
 from common import yaml_settings
 from common.packages import PROJECT
 from data_prep.encoding.encoder import Chunk
@@ -117,11 +117,8 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
     lines = (folder / "log.txt").read_bytes().splitlines(keepends=True)
     chunks = [Chunk(i, len(part), b"".join(part)) for i, part in parts_of(lines)]
     contenders = {**parts_alone(predictor, chunks), "predict": lambda: predict_once(folder)}
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(rounds + 1):  # in turn; the first is to warm up
-        for name, work in contenders.items():
-            seconds[name].append(seconds_of(work, time.process_time))
-    rates = {name: len(lines) / float(np.median(values[1:])) for name, values in seconds.items()}
+    timings = side_by_side(contenders, rounds, 1, time.process_time)
+    rates = {name: len(lines) / timing.median for name, timing in timings.items()}
     bound = 1 / (1 / rates["tower"] + 1 / rates["encoding"])
     return {
         "rows_per_second": rates,
@@ -179,10 +176,9 @@ def contest(folder: Path, python: str, rounds: int) -> dict[str, float]:
     ours = ["-m", "app.cli.predict", str(folder / "bundle"), log, scores, "--overwrite"]
     run_ours = partial(subprocess.run, [sys.executable, *ours], cwd=PROJECT, capture_output=True, check=True)
     run_peer = partial(subprocess.run, peer_command(folder, python), cwd=PROJECT, capture_output=True, check=True)
-    seconds = [(seconds_of(run_ours), seconds_of(run_peer)) for _ in range(rounds)]
-    of_ours, of_peer = np.median(seconds, axis=0).tolist()
-    ratios = [peer / own for own, peer in seconds]
-    return {"predict_seconds": of_ours, "peer_seconds": of_peer, "ratio": float(np.median(ratios))}
+    turns = in_turns({"ours": partial(seconds_of, run_ours), "peer": partial(seconds_of, run_peer)}, rounds)
+    of_ours, of_peer, ratio = map(np.median, (turns["ours"], turns["peer"], np.divide(turns["peer"], turns["ours"])))
+    return {"predict_seconds": float(of_ours), "peer_seconds": float(of_peer), "ratio": float(ratio)}
 
 
 def peer_command(folder: Path, python: str, *words: str) -> list[str]:
