@@ -36,6 +36,9 @@ log = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)  # that end the service
 BACKLOG = 2048
+# Connections that a turn of the event loop accepts, as libuv takes one of each listening socket. In overload a turn takes
+# tens of milliseconds, and a thousand new clients, or a balancer's check of health, would wait for as many turns.
+ACCEPTS = 16
 SWITCH_SECONDS = 0.0005  # that a thread, as the one that opens a new model, keeps the others from running
 WATCH_NICE = 10  # of the thread that opens a new model
 CANNOT_START = 2  # exit status if no model can be opened
@@ -250,7 +253,7 @@ def run_worker(options: ServerOptions, sockets: list[socket.socket], seat: _Seat
         if server.application.is_draining:
             return 0
     if not server.should_exit:
-        server.run(sockets=sockets)
+        server.run(sockets=[*sockets, *(each.dup() for each in sockets for _ in range(ACCEPTS - 1))])
     watch.stopped.set()
     watch.join(END_SECONDS)  # Python must not end beside a thread that is opening a model
     _handle_signals(signal.SIG_IGN)  # nor by a second signal

@@ -341,6 +341,38 @@ def test_a_client_that_reads_no_answer_is_left(impatient, eventually):
         eventually(lambda: own not in [tuple(each.raddr) for each in connections("tcp")])
 
 
+SLOW_TURNS = """
+import asyncio, sys, time
+from app.cli.serve import add_arguments, main
+from app.serving.connections import Server
+
+tick = Server.on_tick
+async def on_tick(self, counter):
+    loop = asyncio.get_running_loop()
+    def turn():
+        time.sleep(0.05)
+        loop.call_soon(turn)
+    if counter == 0:
+        turn()
+    return await tick(self, counter)
+Server.on_tick = on_tick
+sys.exit(main(add_arguments, "app.cli.serve"))
+"""
+
+
+def test_many_new_connections_are_accepted_in_one_turn_of_a_busy_loop(project, tiny_bundle):
+    """Else the hundredth would wait for a hundred turns, five seconds."""
+    with running(["-c", SLOW_TURNS, tiny_bundle, "--port", "0"], project) as (_, port):
+        began = time.monotonic()
+        connections = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(100)]
+        for connection in connections:
+            connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        for connection in connections:
+            assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+            connection.close()
+        assert time.monotonic() - began < 2.5
+
+
 FEW_FILES = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (150, 150))
