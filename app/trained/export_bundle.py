@@ -79,9 +79,7 @@ def write_compared(
     `encoder` is that of the vocabulary, if it is open.
     Raises as `write_model`, and ValueError if they score otherwise.
     """
-    manifest = write_model(folder, model, rows, parent)
-    chain = [*(parent.chain if parent else ()), (folder, manifest)]
-    predictor = Predictor(chain, trained.config.device.num_threads, parent.tables if parent else ())
+    predictor = write_model(folder, model, rows, parent, trained.config.device.num_threads)
     comparison = Comparison(trained, predictor, scorer, encoder)
     if rows == "float32" and trained.config.device.precision == "float32":
         comparison.check_made_rows(model.state.dense)

@@ -123,8 +123,10 @@ class ExportedModel:
         return moved.read(ROWS, slice(None))
 
 
-def write_model(folder: Path, model: ExportedModel, rows: RowType, parent: Predictor | None = None) -> Manifest:
-    """Write all that a score depends on into the new `folder`, but for the manifest, and return that.
+def write_model(
+    folder: Path, model: ExportedModel, rows: RowType, parent: Predictor | None = None, num_threads: int = 1
+) -> Predictor:
+    """Write all that a score depends on into the new `folder`, but for the manifest. Return the bundle, which has it.
 
     With a `parent` it is a delta, which has the rows that differ from the parent's. Raises ValueError if the model or
     the vocabulary is not the parent's with additions.
@@ -179,10 +181,11 @@ def write_model(folder: Path, model: ExportedModel, rows: RowType, parent: Predi
             generation=parent.generation + 1,
             whole_serial=parent.manifest.whole_serial,
         )
-    predictor = Predictor([*(parent.chain if parent else ()), (folder, manifest)], 1, parent.tables if parent else ())
+    chain, opened = (parent.chain, parent.tables) if parent else ((), ())
+    predictor = Predictor([*chain, (folder, manifest)], num_threads, opened)
     _write_golden(predictor, _made_golden(predictor.log_format, base_vocabulary, parent, since), dense)
     write_code(folder / CODE)
-    return manifest
+    return predictor
 
 
 def _check_fits(parent: Predictor, schema: Schema, spec: BundleTablesSpec) -> None:

@@ -83,7 +83,7 @@ def write_bundle(
     """Write a bundle of a model that was never trained."""
     folder.mkdir()
     checkpoint = {"id": "", "step": 0, "epoch": 0}
-    manifest = write_model(folder, ExportedModel(state, config, prepared, checkpoint), "float32", parent)
+    manifest = write_model(folder, ExportedModel(state, config, prepared, checkpoint), "float32", parent).manifest
     finish(folder, manifest, {}, folder.parent)
 
 

@@ -156,13 +156,23 @@ class RowEncoder:
         kernels, labels = choose_kernels(self._options.kernels), rows.labels.astype(np.float32)
         return Examples(self._ids(rows, kernels), self._numbers(rows), labels, rows.weights, rows.keys)
 
+    def are_unknown(self, ids: NDArray[np.signedinteger]) -> NDArray[np.bool_]:
+        """Return which of the ids [n, P] of encoded rows are out of vocabulary."""
+        of_vocabularies = np.array([layout.numbers[-2:] for layout in self._lookup.layouts], ids.dtype)
+        first, count = of_vocabularies[self._vocabularies].T
+        return (ids >= first) & (ids < first + count)
+
+    def ids_with(
+        self, added: LookupTables, rows: ParsedRows, ids: NDArray[np.signedinteger]
+    ) -> NDArray[np.signedinteger]:
+        """Return the ids [n, P] of parsed rows with those of the values that `added` has."""
+        added_ids = self._ids_by(added.opened, rows, choose_kernels(self._options.kernels))
+        return np.where(self.are_unknown(added_ids), ids, added_ids)
+
     def _ids(self, rows: ParsedRows, kernels: ModuleType) -> NDArray[np.signedinteger]:
         ids = self._ids_by(self._lookup.opened, rows, kernels)
         for added in self.additions:
-            first, count = np.array([layout.numbers[-2:] for layout in added.layouts])[self._vocabularies].T
-            added_ids = self._ids_by(added.opened, rows, kernels)
-            is_unknown = (added_ids >= first) & (added_ids < first + count)
-            ids = np.where(is_unknown, ids, added_ids)
+            ids = self.ids_with(added, rows, ids)
         if len(self.expired) and (is_expired := self._is_expired[np.minimum(ids, len(self._is_expired) - 1)]).any():
             ids = np.where(is_expired, self._ids_by(without_values(self._lookup.opened), rows, kernels), ids)
         return ids

@@ -169,14 +169,14 @@ def new_values(
     options: PrepareOptions,
     column: CategoricalColumn,
     num_known: int,
-    is_known: Callable[[NDArray[np.int64] | Strings], NDArray[np.bool_]],
+    is_known: Callable[[NDArray[np.int64] | Strings], NDArray[np.bool_]] | None,
     earlier: ValueSketch | None = None,
 ) -> OrderedValues:
     """Return the frequent values of a vocabulary that are not known yet, in the order of their new ids.
 
-    `num_known` values have ids, and `is_known` returns which of some do. `field_max_size` limits both together. The
-    missing value is known. Counts are those of the statistics and the `earlier` ones, which note all unknown values
-    and are to add those that get no id.
+    `num_known` values have ids, and `is_known` returns which of some do: None if none of the statistics does.
+    `field_max_size` limits both together. The missing value is known. Counts are those of the statistics and the
+    `earlier` ones, which note all unknown values and are to add those that get no id.
     """
     if options.is_hashed(column.name):
         nothing = np.empty(0, np.int64)
@@ -186,7 +186,8 @@ def new_values(
     least = min_count if earlier is None else 1
     if not column.is_text:
         packed = statistics.values.frequent(column.place, least)
-        packed = packed[~is_known((packed >> COUNT_BITS).astype(np.int64))]
+        if is_known is not None:
+            packed = packed[~is_known((packed >> COUNT_BITS).astype(np.int64))]
         if earlier is not None:
             bare = packed >> COUNT_BITS
             totals = earlier.note(column.place, bare.astype(np.int64), (packed & COUNT_MASK).astype(np.int64))
@@ -197,7 +198,8 @@ def new_values(
         kept = values != MISSING
         return values[kept], counts[kept], None
     counted = statistics.texts.frequent(column.place, least)
-    counted = counted.take(np.flatnonzero(~is_known(counted.texts)))
+    if is_known is not None:
+        counted = counted.take(np.flatnonzero(~is_known(counted.texts)))
     if earlier is not None:
         totals = earlier.note(column.place, counted.texts, counted.counts)
         counted = dataclasses.replace(counted, counts=totals).take(np.flatnonzero(totals >= min_count))

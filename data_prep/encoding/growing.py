@@ -12,7 +12,6 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from common.files import make_folder, sync_folder
 from data_prep.encoding.encoder import RowEncoder
 from data_prep.encoding.fit import new_values
-from data_prep.encoding.lookup_file import LOOKUP_FILE, NO_IDS
+from data_prep.encoding.lookup_file import LOOKUP_FILE, LookupTables
 from data_prep.encoding.prepared_vocabulary import open_encoder, open_vocabulary
 from data_prep.encoding.vocabulary import (
     FieldVocabulary,
@@ -34,9 +33,9 @@ from data_prep.encoding.vocabulary import (
 from data_prep.encoding.vocabulary_file import VocabularyWriter
 from data_prep.kernels.crosses import presence
 from data_prep.kernels.parsed import ParsedRows
-from data_prep.kernels.strings import Strings
 from data_prep.options.columns import CategoricalColumn
 from data_prep.prepared.data_files import data_file, write_schema
+from data_prep.prepared.examples import Examples
 from data_prep.prepared.expired import NUMBERING_FILE, numbering_of_rows, read_expired, with_expired, write_array
 from data_prep.prepared.schema import (
     FIRST_VOCABULARY,
@@ -128,27 +127,31 @@ class GrowingVocabulary:
         for rows in parts:
             present = [*presence(rows, categorical), *(rows.columns[name].present for name in numeric)]
             missing += [np.count_nonzero(~each) for each in present]
-        ends = np.cumsum([field.max_length for field in self.schema.categorical])
-        firsts = ids[:, ends - [field.max_length for field in self.schema.categorical]]
-        low, high = np.array([field.oov_ids for field in self.schema.categorical]).reshape(-1, 2).T
-        unknown = ((firsts >= low) & (firsts < high)).sum(axis=0)
+        lengths = np.array([field.max_length for field in self.schema.categorical])
+        unknown = self.encoder.are_unknown(ids)[:, np.cumsum(lengths) - lengths].sum(axis=0)
         return (missing / num_rows).round(4).tolist(), (unknown / num_rows).round(4).tolist()
 
-    def add_values_of(self, parts: Sequence[ParsedRows]) -> int:
-        """Give ids to the values that are new and frequent enough in all rows of `parts`. Return how many those are.
+    def add_values_of(self, parts: Sequence[ParsedRows], rows: Examples) -> tuple[int, Examples]:
+        """Give ids to the values that are new and frequent enough in all rows of `parts`, which are encoded in `rows`.
 
-        They are on disk then. Raises ValueError if a cross has too many values, or ids would need another dtype.
+        Return how many those are, and the rows with their ids. They are on disk then. Raises ValueError if a cross has
+        too many values, or ids would need another dtype.
         """
-        fields = self._new_fields(parts)
+        ends = np.cumsum([len(piece.labels) for piece in parts])
+        ids = np.split(rows.ids, ends[:-1])
+        fields = self._new_fields(parts, ids)
         num_new = sum(len(field.values) for _, field in fields)
         if num_new:
-            self._add(fields, num_new)
+            added = self._add(fields, num_new)
+            with_new = [self.encoder.ids_with(added, *piece) for piece in zip(parts, ids, strict=True)]
+            rows = replace(rows, ids=np.concatenate(with_new))
         if self._earlier is not None:
             self.num_pending = self._earlier.num_noted - num_new
             self._earlier.add()
-        return num_new
+        return num_new, rows
 
-    def _add(self, fields: Sequence[tuple[CategoricalColumn, FieldVocabulary]], num_new: int) -> None:
+    def _add(self, fields: Sequence[tuple[CategoricalColumn, FieldVocabulary]], num_new: int) -> LookupTables:
+        """Write new values of each vocabulary, let the encoder know them, and return their search tables."""
         schema = self.schema
         if ids_dtype(schema.vocabulary_size + num_new) != schema.ids_dtype:
             raise ValueError(
@@ -173,28 +176,33 @@ class GrowingVocabulary:
             missing = (self.encoder.missing_id(column.is_text, column.place) for column, _ in fields)
             whole = (with_missing(field, each) for (_, field), each in zip(fields, missing, strict=True))
             tables = write_lookup_tables(whole, Path(folder) / LOOKUP_FILE)
-            if self.encoder.additions:
-                all_tables = [*self.encoder.additions, tables]
-                tables = merge_lookup_tables(all_tables, Path(folder) / f"merged-{LOOKUP_FILE}", self.encoder.expired)
             _ = tables.opened  # before the file is deleted
-            self.encoder = self.encoder.with_additions([tables])
+            all_tables = [*self.encoder.additions, tables]
+            if len(all_tables) > 1:
+                merged = Path(folder) / f"merged-{LOOKUP_FILE}"
+                all_tables = [merge_lookup_tables(all_tables, merged, self.encoder.expired)]
+                _ = all_tables[0].opened
+            self.encoder = self.encoder.with_additions(all_tables)
+        return tables
 
-    def _new_fields(self, parts: Sequence[ParsedRows]) -> list[tuple[CategoricalColumn, FieldVocabulary]]:
-        """Return the new values of each vocabulary with their ids."""
+    def _new_fields(
+        self, parts: Sequence[ParsedRows], ids: Sequence[NDArray[np.signedinteger]]
+    ) -> list[tuple[CategoricalColumn, FieldVocabulary]]:
+        """Return the new values of each vocabulary with their ids. `ids` are those of the rows of each part."""
         options, next_id = self._options, self.schema.vocabulary_size
         counted = LogStatistics(options, Path(), _ANY_BYTES)
-        for rows in parts:
-            all_rows = np.ones(len(rows.labels), np.bool_)
-            counted.values.add(count_numbers(rows, options, all_rows))
-            counted.texts.add(count_texts(rows, options, all_rows))
+        for rows, of_rows in zip(parts, ids, strict=True):
+            unknown = self.encoder.are_unknown(of_rows)
+            counted.values.add(count_numbers(rows, options, unknown))
+            counted.texts.add(count_texts(rows, options, unknown))
         known = {field.name: field for field in self.schema.categorical}
         if self._earlier is not None:
             self._earlier.forget()  # of a part that was held aside
         fields = []
         for column in options.vocabularies:
-            of_field, is_known = known[column.name], partial(self._is_known, column.place)
+            of_field = known[column.name]
             num_known = of_field.num_values - 1 - self._num_expired_of(of_field)
-            new = new_values(counted, options, column, num_known, is_known, self._earlier)
+            new = new_values(counted, options, column, num_known, None, self._earlier)
             id_ranges = ((next_id, next_id + len(new[0])),) if len(new[0]) else ()
             fields.append((column, FieldVocabulary(column.name, of_field.oov_ids, id_ranges, *new)))
             next_id += len(new[0])
@@ -204,18 +212,16 @@ class GrowingVocabulary:
         """Return which ids [V] have a value that may lose its id: no missing cell, no text for true or false, and none
         of a field with at most `SMALL_FIELD` values, such as a weekday, which is away for a week and costs nothing.
         """
-        can = np.zeros(self.schema.vocabulary_size, np.bool_)
-        for field in self.schema.categorical:
-            for first, end in field.id_ranges:
-                can[first:end] = True
+        can = np.arange(self.schema.vocabulary_size) >= self.encoder.first_own_id
         for column in self._options.vocabularies:
             can[self.encoder.missing_id(column.is_text, column.place)] = False
         can[self.encoder.ids_for_booleans()] = False
         can[self.expired] = False
         for field in self.schema.categorical:
-            of_field = np.concatenate([np.arange(*each) for each in field.id_ranges] or [NO_IDS])
-            if np.count_nonzero(can[of_field]) <= SMALL_FIELD:
-                can[of_field] = False
+            of_field = [can[first:end] for first, end in field.id_ranges]
+            if sum(map(np.count_nonzero, of_field)) <= SMALL_FIELD:
+                for values in of_field:
+                    values[:] = False
         return can
 
     def ranks(self) -> NDArray[np.int64]:
@@ -275,9 +281,6 @@ class GrowingVocabulary:
     def _num_expired_of(self, field: CategoricalField) -> int:
         ends = np.searchsorted(self.expired, np.array(field.id_ranges).reshape(-1, 2))
         return int((ends[:, 1] - ends[:, 0]).sum())
-
-    def _is_known(self, place: int, values: np.ndarray | Strings) -> np.ndarray:
-        return self.encoder.knows(values, place)
 
     def _write(self, name: str, fields: Sequence[FieldVocabulary]) -> None:
         partial_path = self.folder / f".{name}.partial"

@@ -33,28 +33,46 @@ Counted = TypeVar("Counted", NDArray[np.uint64], CountedStrings)
 
 
 def count_numbers(rows: ParsedRows, options: PrepareOptions, chosen: NDArray[np.bool_]) -> list[NDArray[np.uint64]]:
-    """Return the counted values in the `chosen` rows [n] of each column of numbers, see counting.count_values."""
-    all_columns = options.categorical_columns
+    """Return the counted values of each column of numbers, see counting.count_values.
+
+    They are those of the `chosen` rows [n], or positions of rows [n, P] (`Examples.ids`).
+    """
+    all_columns, at = options.categorical_columns, _chosen_at(chosen, options)
     names = [column.name for column in all_columns if not column.is_text]
     columns = zip(names, *rows.number_columns(all_columns), strict=True)
     count_values = choose_counting(options.kernels).count_values
     return [
-        np.empty(0, np.uint64) if options.is_hashed(name) else count_values(values, present, chosen)
+        np.empty(0, np.uint64)
+        if options.is_hashed(name)
+        else count_values(values, present, np.ascontiguousarray(at[name][:, 0]))
         for name, values, present in columns
     ]
 
 
 def count_texts(rows: ParsedRows, options: PrepareOptions, chosen: NDArray[np.bool_]) -> list[CountedStrings]:
-    """Return the counted values in the `chosen` rows [n] of each vocabulary of text."""
+    """Return the counted values of each vocabulary of text, of the chosen ones as `count_numbers`."""
     is_hashed, count_strings = options.is_hashed, choose_counting(options.kernels).count_strings
     columns = [c for c in options.categorical_columns if not (c.cross and is_hashed(c.name))]
+    at = _chosen_at(chosen, options)
     counted: list[list[CountedStrings]] = [[] for column in options.vocabularies if column.is_text]
     for column, texts, present in text_columns(rows, columns, choose_kernels(options.kernels)):
         if is_hashed(column.shares or column.name):
             continue
-        of_rows = texts.values.take(chosen[texts.rows]) if isinstance(texts, Lists) else texts.take(present & chosen)
+        if isinstance(texts, Lists):
+            of_rows = texts.values.take(at[column.name][texts.rows, texts.places])
+        else:
+            of_rows = texts.take(present & at[column.name][:, 0])
         counted[column.place].append(count_strings(of_rows))
     return [parts[0] if len(parts) == 1 else merge([NOTHING, *parts]) for parts in counted]
+
+
+def _chosen_at(chosen: NDArray[np.bool_], options: PrepareOptions) -> dict[str, NDArray[np.bool_]]:
+    """Return which positions of each categorical column are chosen, bool [n, its positions]."""
+    columns = options.categorical_columns
+    ends = np.cumsum([column.max_length for column in columns])
+    of_rows = chosen if chosen.ndim == 2 else chosen[:, None]
+    by_position = np.broadcast_to(of_rows, (len(chosen), ends[-1]))
+    return dict(zip((c.name for c in columns), np.split(by_position, ends[:-1], axis=1), strict=True))
 
 
 class _FieldCounts(ABC, Generic[Counted]):

@@ -49,10 +49,6 @@ class Part:
         """The numbers [n] of the good lines, from 0."""
         return np.concatenate([rows.row_numbers for rows in self.parsed])
 
-    def encoded(self, encoder: RowEncoder) -> Part:
-        """Return the part with the ids of another encoder of the same columns."""
-        return replace(self, rows=concatenate([encoder.encode_rows(rows) for rows in self.parsed]))
-
     @property
     def counts(self) -> dict[str, Any]:
         """Lines, rows and clicks, of weighted rows the sums of weights, and what the guard looks at besides."""

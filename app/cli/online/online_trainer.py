@@ -162,12 +162,13 @@ class OnlineTrainer(Trainer):
             self.source.hold(file, reason, checksum)
             return
         try:
-            line["new_values"] = self.vocabulary.add_values_of(part.parsed)
+            line["new_values"], rows = self.vocabulary.add_values_of(part.parsed, part.rows)
         except ValueError as error:
             self.source.hold(file, str(error))
             return
+        part = replace(part, rows=rows)
         if line["new_values"]:
-            part = self._with_new_ids(part)
+            self._take_new_ids()
         line["pending_values"] = self.vocabulary.num_pending
         line |= self._train_part(part)
         self.ledger = self.ledger.after(part, self.source.names(), self.options.keep)
@@ -307,11 +308,10 @@ class OnlineTrainer(Trainer):
             log.warning("warning: old bundles stay: %s", error)
         return bundle
 
-    def _with_new_ids(self, part: Part) -> Part:
-        """Take the vocabulary's new ids into tables, checkpoints and bundles. Return the part encoded with them."""
+    def _take_new_ids(self) -> None:
+        """Take the vocabulary's new ids into tables, checkpoints and bundles."""
         schema = self.schema = self.checkpoints.schema = self.vocabulary.schema
         self._tables_step().grow(schema.vocabulary_size)
-        return part.encoded(self.vocabulary.encoder)
 
     def _batches(self, rows: Examples) -> Iterator[tuple[Batch, UniqueIds]]:
         for batch in batches_of(rows, self.config.train.batch_size):

@@ -74,7 +74,9 @@ def make_bundle(tmp_path_factory):
     def make(prepared, config, state, rows="float32", history=None, parent=None, folder=None, beside=None):
         folder = folder or tmp_path_factory.mktemp("bundle") / "bundle"
         folder.mkdir()
-        manifest = write_model(folder, ExportedModel(state, config, prepared, CHECKPOINT, history), rows, parent)
+        manifest = write_model(
+            folder, ExportedModel(state, config, prepared, CHECKPOINT, history), rows, parent
+        ).manifest
         requirements = "".join(f"{name}=={manifest.versions[name]}\n" for name in PACKAGES)
         finish(folder, manifest, {"README.md": "card\n", "requirements.txt": requirements}, beside or folder.parent)
         return folder

@@ -12,7 +12,6 @@ import pytest
 
 from app.trained.made_rows import make_rows
 from common.files import checksum
-from data_prep.encoding.encoder import ParsedRows
 from data_prep.encoding.growing import GrowingVocabulary, open_to_grow
 from data_prep.encoding.lookup_file import LOOKUP_FILE
 from data_prep.encoding.prepared_vocabulary import open_encoder, open_vocabulary, write_additions, write_lookup
@@ -21,6 +20,7 @@ from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.data_files import damaged_files
+from data_prep.prepared.examples import concatenate
 from data_prep.prepared.schema import VOCABULARY_FILE, read_schema
 
 ALL_TRAINED = {"train_fraction": 1, "valid_fraction": 0, "test_fraction": 0}
@@ -60,6 +60,16 @@ def parsed(encoder, text):
     cuts = [0, len(lines) // 3, len(lines)]
     chunks = [Chunk(0, end - start, b"".join(lines[start:end])) for start, end in itertools.pairwise(cuts)]
     return [encoder.encode(chunk)[0].rows for chunk in chunks]
+
+
+def add_values(growing, text):
+    """Let a vocabulary grow by a text. Return how many values it has more, having compared the ids of its rows."""
+    pieces = parsed(growing.encoder, text)
+    rows = concatenate([growing.encoder.encode_rows(piece) for piece in pieces])
+    num_new, rows = growing.add_values_of(pieces, rows)
+    expected = concatenate([growing.encoder.encode_rows(piece) for piece in pieces])
+    np.testing.assert_array_equal(rows.ids, expected.ids)
+    return num_new
 
 
 def ids_of(folder, names=("vocabulary.parquet",)):
@@ -111,7 +121,7 @@ def test_ids_are_those_of_a_vocabulary_that_each_part_extends(tmp_path, seed):
         if chance.random() < 0.5:  # a restart
             growing = GrowingVocabulary(tmp_path / "grown")
         size, known, encoder = growing.schema.vocabulary_size, growing.schema.categorical, growing.encoder
-        assert growing.add_values_of(parsed(growing.encoder, text)) == expected.vocabulary_size - size
+        assert add_values(growing, text) == expected.vocabulary_size - size
         values = same_additions(growing.folder, tmp_path, known, encoder, size, values)
         schema = read_schema(growing.folder)
         assert schema == growing.schema
@@ -145,7 +155,8 @@ def test_values_get_ids_in_the_part_in_which_they_are_frequent_over_all_parts(tm
     for day in range(8):
         known = set(ids_of(growing.folder, growing.schema.vocabulary_files))
         if chance.random() < 0.4:  # its values are noted, but it ends before they are added
-            growing._new_fields(parsed(growing.encoder, lines_of(chance, 50, day)))
+            pieces = parsed(growing.encoder, lines_of(chance, 50, day))
+            growing._new_fields(pieces, [growing.encoder.encode_rows(piece).ids for piece in pieces])
         text = lines_of(chance, 30, day)
         of_part = Counter()
         for line in text.decode().splitlines():
@@ -156,7 +167,7 @@ def test_values_get_ids_in_the_part_in_which_they_are_frequent_over_all_parts(tm
         expected = {key for key, count in pending.items() if count + counts[key] >= options.min_count}
         num_late += sum(pending[key] < options.min_count for key in expected)
         size = growing.schema.vocabulary_size
-        growing.add_values_of(parsed(growing.encoder, text))
+        add_values(growing, text)
         found = ids_of(growing.folder, growing.schema.vocabulary_files)
         assert {key for key in set(found) - known if key[0] != "n_bucket"} == expected
         for key in expected:
@@ -175,7 +186,7 @@ def test_against_a_count_by_hand(tmp_path):
     growing = GrowingVocabulary(tmp_path / "grown")
     size = growing.schema.vocabulary_size
     new = b"1,0000000c,b,c,x|y,\n0,0000000c,,b,y|z,\n0,0000000b,c,c,y|z,\n0,0000000b,c,a,z,\n1,0000000b,once,,z,\n"
-    growing.add_values_of(parsed(growing.encoder, new))
+    add_values(growing, new)
     ids = ids_of(growing.folder, growing.schema.vocabulary_files[1:])
     expected = [("hex", "0000000b", 3), ("hex", "0000000c", 2), ("site", "c", 4), ("site", "b", 2)]
     expected += [("tags", "z", 4), ("tags", "y", 3), ("hex*site", "0000000b*c", 2)]
@@ -190,7 +201,7 @@ def grown_twice(tmp_path):
     growing = GrowingVocabulary(tmp_path / "grown")
     texts = [lines_of(chance, 80, day) for day in (4, 8)]
     for text in texts:
-        growing.add_values_of(parsed(growing.encoder, text))
+        add_values(growing, text)
         schemas.append(growing.schema)
     return schemas, texts
 
@@ -214,7 +225,7 @@ def test_what_was_added_after_a_moment_is_forgotten_and_added_again_with_the_sam
         growing = GrowingVocabulary(grown)
         assert growing.schema == schemas[start]
         for text in texts[start:]:
-            growing.add_values_of(parsed(growing.encoder, text))
+            add_values(growing, text)
         assert {path.name: checksum(path) for path in grown.iterdir()} == expected
 
 
@@ -238,9 +249,7 @@ def test_a_grown_folder_is_a_base_for_a_preparation_and_its_data_may_move(tmp_pa
 def test_rows_without_anything_new_write_nothing(tmp_path):
     schemas, texts = grown_twice(tmp_path)
     growing = GrowingVocabulary(tmp_path / "grown")
-    rows: list[ParsedRows] = parsed(growing.encoder, texts[1])
-    assert growing.add_values_of(rows) == 0
-    assert growing.add_values_of([]) == 0
+    assert add_values(growing, texts[1]) == 0
     assert read_schema(growing.folder) == schemas[2]
 
 

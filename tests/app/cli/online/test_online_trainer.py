@@ -100,8 +100,8 @@ def test_each_row_is_trained_on_once_in_the_log_s_order(
     vocabulary, sizes = GrowingVocabulary(tmp_path, ADMISSION_MIB << 20), [tiny_schema.vocabulary_size]
     for part in parts[:3]:
         lines = part.read_bytes()
-        parsed, _ = vocabulary.encoder.encode(Chunk(0, lines.count(b"\n"), lines))
-        vocabulary.add_values_of([parsed.rows])
+        parsed, encoded = vocabulary.encoder.encode(Chunk(0, lines.count(b"\n"), lines))
+        vocabulary.add_values_of([parsed.rows], encoded)
         sizes.append(vocabulary.schema.vocabulary_size)
         by_hand.step.grow(sizes[-1])
         for batch in batches_of(vocabulary.encoder.encode_rows(parsed.rows), 100):
@@ -199,7 +199,7 @@ DEATHS = [
     (online_trainer, "read_part", 1),
     (GrowingVocabulary, "_write", 1),  # before its new values are on disk
     (growing, "data_file", 1),  # before schema.json names them
-    (OnlineTrainer, "_with_new_ids", 1),  # before any step knows them
+    (OnlineTrainer, "_take_new_ids", 1),  # before any step knows them
     (OnlineTrainer, "_take_step", 2),  # in a part
     (write, "write_manifest", 1),  # in its checkpoint
     (Publisher, "publish", 2),  # after its checkpoint: the first call is that of the launch
