@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)  # that end the service
 BACKLOG = 2048
-# Connections that a turn of the event loop accepts, as libuv takes one of each listening socket. In overload a turn takes
-# tens of milliseconds, and a thousand new clients, or a balancer's check of health, would wait for as many turns.
+# Connections that a turn of the event loop accepts: libuv takes one of each listening socket. In overload a turn takes
+# tens of milliseconds, and a thousand new clients, or a balancer's check of health, would wait for as many.
 ACCEPTS = 16
 SWITCH_SECONDS = 0.0005  # that a thread, as the one that opens a new model, keeps the others from running
 WATCH_NICE = 10  # of the thread that opens a new model
