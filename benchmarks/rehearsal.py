@@ -315,9 +315,7 @@ def next_day(of: Rehearsal) -> dict[str, Any]:
     ids = read_schema(of.folder / "prepared-2").vocabulary_size
     more = ("--vocabulary", "prepared-2", "--extend", "--config", AUTO)
     found = _prepare(of, of.day, "prepared-day", *more)
-    model = yaml.safe_load((of.folder / "auto/config.yaml").read_text("utf-8"))["model"]
-    sizes = [f"model.{name}={model[name]}" for name in ("embedding_dim", "hidden_widths")]  # a day has fewer rows
-    warm = ("--name", "day", "train.epochs=1", "train.init_from=auto", *sizes)
+    warm = ("--name", "day", "train.init_from=auto")
     of.run("app", "train", "--config", AUTO, "--dataset", "prepared-day", *warm)
     shutil.rmtree(of.folder / "bundles/2", ignore_errors=True)
     of.run("app", "export", "day", "bundles/2", "--delta-from", "bundles/1")

@@ -42,6 +42,7 @@ from app.trained.export_bundle import export
 from app.trained.trained_model import open_trained
 from app.training.start import NOT_WRITTEN, plan_launch, report_finished
 from app.training.stop_signals import Stopped
+from app.training.warm_start.source import source_settings
 from common import settings, yaml_settings
 from common.console import AboveBars
 from data_prep.encoding.from_table import arrow_table
@@ -81,6 +82,8 @@ def prepare(
     data: Any = None,
     overwrite: bool = False,
     restart: bool = False,
+    vocabulary_of: str | Path | None = None,
+    extend: bool = False,
     **options: Any,
 ) -> Schema:
     """Turn a raw log into the prepared folder `output`, or resume that, and return its schema.
@@ -88,8 +91,9 @@ def prepare(
     `log` is a file, a folder, a glob or several of them, or a table of pandas (without its index), polars or pyarrow.
     `config` is a file of settings whose section `prepare` counts. `data` describes a log with other columns than
     Criteo's: what `describe` proposes, a file of it, or its keys. `options` are single settings of the section.
-    `overwrite` replaces a prepared folder that is there, `restart` one that is unfinished. After Ctrl-C (in a notebook:
-    interrupt) the same call resumes. Raises as `data_prep.pipeline.prepare.prepare`.
+    `overwrite` replaces a prepared folder that is there, `restart` one that is unfinished. The next day of a log has the
+    ids of a prepared folder `vocabulary_of`; with `extend` its new values get ids after those. After Ctrl-C (in a
+    notebook: interrupt) the same call resumes. Raises as `data_prep.pipeline.prepare.prepare`.
     """
     from data_prep.pipeline.in_memory import prepare_table
     from data_prep.pipeline.prepare import prepare
@@ -104,7 +108,8 @@ def prepare(
         )
     if not device.has_loaded_mindspore():
         device.prepare_environment(DeviceOptions())
-    how: dict[str, Any] = {"overwrite": overwrite, "restart": restart, "report": True}
+    how: dict[str, Any] = {"overwrite": overwrite, "restart": restart, "extend": extend, "report": True}
+    how["vocabulary_of"] = None if vocabulary_of is None else Path(vocabulary_of)
     with log_shown(*LOGGERS):
         try:
             if table is not None:
@@ -131,8 +136,12 @@ def train(
     The same call resumes. Raises ValueError and OSError for wrong input, FloatingPointError if a step is not finite,
     OSError if the last state cannot be saved.
     """
-    wanted = resolve_by_rows(lambda base: _config(config, sections, base), lambda: read_schema(Path(dataset)))
     path = Path(run).absolute()
+    wanted = resolve_by_rows(
+        lambda base: _config(config, sections, base),
+        lambda: read_schema(Path(dataset)),
+        lambda wanted: source_settings(wanted, path),
+    )
     with log_shown(*LOGGERS):
         device.check_environment(wanted.device)
         launch = plan_launch(wanted, Path(dataset), path)

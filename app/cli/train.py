@@ -17,6 +17,7 @@ from app.run.claim import FIRST_RANK, RunIsFinishedError, check_name
 from app.training.parallel.pipeline.stage_plan import describe_pipeline, plan_pipeline
 from app.training.parallel.tensor.layout_plan import describe_plan, plan_run, run_shapes
 from app.training.start import plan_launch, report_finished
+from app.training.warm_start.source import source_settings
 from common import yaml_settings
 from data_prep.prepared.schema import Schema, read_schema
 
@@ -47,13 +48,15 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Train, and return the exit status."""
     check_name(arguments.name)
+    path = Path.cwd() / arguments.name
     config = resolve_by_rows(
         lambda base: yaml_settings.resolve(Config, arguments.config, arguments.settings, base),
         lambda: read_schema(arguments.dataset),
+        lambda config: source_settings(config, path),
     )
     num_processes = arguments.ranks + arguments.servers
     # Everything that can fail for a wrong setting comes before the run folder is opened, which may rename an older run.
-    plan = plan_launch(config, arguments.dataset, Path.cwd() / arguments.name, arguments.ranks, arguments.servers)
+    plan = plan_launch(config, arguments.dataset, path, arguments.ranks, arguments.servers)
     if arguments.rank_table != "-":
         check_rank_table(Path(arguments.rank_table), arguments.ranks)
     if not started_by_mpi() and not arguments.dry_run:

@@ -13,7 +13,7 @@ from app.checkpoint.read import Checkpoint, scoring_arrays
 from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.config.run_settings import TableDtype
-from app.run.folder import CONFIG_FILE, best_of_run
+from app.run.folder import CONFIG_FILE, best_of_run, run_config
 from app.run.identity import data_identity
 from app.run.older import read_config
 from app.tables.fields import TableField
@@ -70,6 +70,20 @@ def check_source(config: Config, schema: Schema) -> Path | None:
     if _needs_mapping(manifest, config, schema):
         _open_dataset(manifest, config)
     return path
+
+
+def source_settings(config: Config, run: Path) -> Config | None:
+    """Return the settings of the model that the run in `run` starts from, None without one and for the zoo's file.
+
+    A run that is resumed needs its source no more: if that is gone, its own are returned. Raises as `find_source`.
+    """
+    path = Path(config.train.init_from)
+    if not config.train.init_from:
+        return None
+    if not path.exists() and (run / CONFIG_FILE).is_file():
+        return run_config(run)
+    source = find_source(path)
+    return read_config(source.manifest.config, where=str(source.path)) if isinstance(source, Checkpoint) else None
 
 
 def find_source(path: Path) -> Checkpoint | Path:

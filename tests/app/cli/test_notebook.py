@@ -423,6 +423,37 @@ def test_a_table_is_described_prepared_trained_and_scored(cpu, frame, tmp_path):
     assert repr(run.predictor).startswith(f"<Predictor {run.path}/bundle: 5 columns, version xxh3:")
 
 
+def test_the_next_day_goes_on_from_a_model_by_its_sizes_and_resumes_when_that_is_gone(cpu, frame, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    proposal = describe(frame)
+    prepare(frame, tmp_path / "days", "configs/auto.yaml", data=proposal, workers=1)
+    day = frame.iloc[:200]
+    prepare(day, tmp_path / "day", "configs/auto.yaml", data=proposal, workers=1, vocabulary_of=tmp_path / "days")
+    small = {"embedding_dim": 2, "hidden_widths": [4], "deep_fields": ["city"]}
+    source = train(
+        "configs/auto.yaml", tmp_path / "days", tmp_path / "source", device=THREADS, model=small, train={"epochs": 1}
+    )
+    caplog.clear()
+    how = {
+        "device": THREADS,
+        "train": {"init_from": str(source.path), "log_every_steps": 1},
+        "checkpoint": {"every_steps": 9},
+    }
+
+    def stop(run, values):
+        if values["step"] == 20:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        train("configs/auto.yaml", tmp_path / "day", tmp_path / "run", on_step=stop, **how)
+    assert "took" in caplog.text and "left out" not in caplog.text and "warning" not in caplog.text
+    source.path.rename(tmp_path / "elsewhere")
+    run = train("configs/auto.yaml", tmp_path / "day", tmp_path / "run", **how)
+    assert "Resuming" in caplog.text and not (tmp_path / "run.1").exists()
+    assert (run.config.model.hidden_widths, run.config.model.deep_fields) == ((4,), ("city",))
+    assert (run.config.train.epochs, run.config.train.init_optimizer) == (1, True)
+
+
 def test_a_table_is_described_by_as_many_rows_as_a_log(frame):
     described = describe(frame, num_rows=200)
     text = described if isinstance(described, str) else described.as_yaml()

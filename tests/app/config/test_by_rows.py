@@ -14,9 +14,11 @@ from data_prep.prepared.schema import CategoricalField, Split
 
 @pytest.fixture
 def resolved(project, tiny_schema):
-    def resolve(num_rows, *words):
+    def resolve(num_rows, *words, source=None):
         path = project / "configs" / "auto.yaml"
-        return resolve_by_rows(lambda base: yaml_settings.resolve(Config, path, words, base), lambda: sized(num_rows))
+        return resolve_by_rows(
+            lambda base: yaml_settings.resolve(Config, path, words, base), lambda: sized(num_rows), lambda _: source
+        )
 
     def sized(num_rows):
         return dataclasses.replace(tiny_schema, splits={"train": Split(num_rows, 0, ())})
@@ -29,7 +31,7 @@ def test_rows_are_not_read_unless_they_count():
     def fail():
         raise AssertionError
 
-    assert resolve_by_rows(lambda base: base, fail) == Config()
+    assert resolve_by_rows(lambda base: base, fail, fail) == Config()
 
 
 @pytest.mark.parametrize("num_rows", [0, 1, 50, 94_000, 400_000, 4_000_000, 10**10])
@@ -126,9 +128,57 @@ def test_another_optimizer_keeps_its_own_defaults(resolved):
 def test_a_resolved_run_resolves_to_itself(resolved):
     config = resolved(300_000)
     again = resolve_by_rows(
-        lambda base: settings.merge(base, settings.as_dict(config), where="config.yaml"), lambda: resolved.schema(5)
+        lambda base: settings.merge(base, settings.as_dict(config), where="config.yaml"),
+        lambda: resolved.schema(5),
+        lambda _: None,
     )
     assert again == config
+
+
+def test_a_run_from_a_model_has_its_sizes_and_goes_on_at_lower_rates(resolved):
+    source = resolved(4_000_000)
+    alone, warm = resolved(50_000), resolved(50_000, source=source)
+    assert (alone.model.hidden_widths, warm.model) == ((64, 32), source.model)
+    assert (warm.loss, warm.train.batch_size, warm.train.epochs) == (source.loss, 2000, 1)
+    assert warm.wide_optimizer.initial_accumulator == source.wide_optimizer.initial_accumulator
+    for group in ("wide_optimizer", "deep_optimizer", "tower_optimizer"):
+        ours, theirs = getattr(warm, group), getattr(alone, group)
+        assert ours.learning_rate == pytest.approx(0.3 * theirs.learning_rate, rel=0.01)
+        assert ours.schedule.decay_steps == 50_000 // 2000
+    assert resolved(50_000, source=warm) == warm  # the next day too, and the run that took the source's folder
+    smaller = resolved(50_000, "train.batch_size=500", "train.epochs=2", source=source)
+    assert (smaller.train.epochs, smaller.wide_optimizer.l2) == (2, pytest.approx(4 * source.wide_optimizer.l2))
+    assert smaller.deep_optimizer.schedule.decay_steps == 200
+
+
+@pytest.mark.parametrize(
+    ("of_source", "words", "expected"),
+    [
+        ((), (), True),
+        (("train.ema_decay=0.9",), (), False),  # the state belongs to other weights than the means
+        (("deep_optimizer.name=lazy_adam",), (), False),
+        (("deep_optimizer.name=lazy_adam",), ("deep_optimizer.name=lazy_adam",), True),
+        ((), ("train.init_optimizer=false",), False),
+        ((), ("train.init_take=tower",), False),
+    ],
+)
+def test_the_state_of_optimizers_is_taken_where_it_fits(resolved, of_source, words, expected):
+    assert resolved(50_000, *words, source=resolved(50_000, *of_source)).train.init_optimizer is expected
+
+
+def test_a_part_of_a_model_brings_its_sizes_alone(resolved):
+    source, alone = resolved(4_000_000), resolved(50_000)
+    tables, tower = (resolved(50_000, f"train.init_take={part}", source=source) for part in ("tables", "tower"))
+    assert (tables.model.hidden_widths, tower.model.hidden_widths) == ((64, 32), (256, 128))
+    for config in (tables, tower):
+        assert (config.loss, config.train.epochs) == (alone.loss, alone.train.epochs)
+        assert config.tower_optimizer == alone.tower_optimizer
+
+
+def test_the_fields_of_a_model_stay_where_a_table_of_its_own_would_leave_them_out(resolved):
+    source = resolved(4_000_000, "model.wide_fields=[C1, gone]")
+    warm = resolved(50_000, source=source)
+    assert (warm.model.wide_fields, warm.model.deep_fields) == (("C1",), None)
 
 
 def test_buckets_are_seen_where_values_or_the_table_have_rows_enough(resolved):
