@@ -91,9 +91,9 @@ def prepare(
     `log` is a file, a folder, a glob or several of them, or a table of pandas (without its index), polars or pyarrow.
     `config` is a file of settings whose section `prepare` counts. `data` describes a log with other columns than
     Criteo's: what `describe` proposes, a file of it, or its keys. `options` are single settings of the section.
-    `overwrite` replaces a prepared folder that is there, `restart` one that is unfinished. The next day of a log has the
-    ids of a prepared folder `vocabulary_of`; with `extend` its new values get ids after those. After Ctrl-C (in a
-    notebook: interrupt) the same call resumes. Raises as `data_prep.pipeline.prepare.prepare`.
+    `overwrite` replaces a prepared folder that is there, `restart` one that is unfinished. `vocabulary_of` is the
+    prepared folder whose ids the next day of a log has; with `extend` its new values get ids after those. After Ctrl-C
+    (in a notebook: interrupt) the same call resumes. Raises as `data_prep.pipeline.prepare.prepare`.
     """
     from data_prep.pipeline.in_memory import prepare_table
     from data_prep.pipeline.prepare import prepare
