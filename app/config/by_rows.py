@@ -41,7 +41,9 @@ _FEW_STEPS = 100  # after fewer a model has hardly begun to learn
 
 
 def resolve_by_rows(
-    resolve: Callable[[Config], Config], read: Callable[[], Schema], read_source: Callable[[Config], Config | None]
+    resolve: Callable[[Config], Config],
+    read: Callable[[], Schema],
+    read_source: Callable[[Config], Config | None] = lambda _: None,
 ) -> Config:
     """Return `resolve(defaults)`. With `train.auto` the defaults are those for the prepared folder that `read` reads.
 

@@ -130,7 +130,6 @@ def test_a_resolved_run_resolves_to_itself(resolved):
     again = resolve_by_rows(
         lambda base: settings.merge(base, settings.as_dict(config), where="config.yaml"),
         lambda: resolved.schema(5),
-        lambda _: None,
     )
     assert again == config
 
