@@ -2,10 +2,10 @@
 
     python -m benchmarks.scoring [--rows 200000] [--torch PYTHON]
 
-Rates of one core are by the time that the processor spent: `predict` with one process, onnxruntime and PyTorch with one
-thread. Then both run as commands on all cores, from start to end, in turn, by the clock. One row is measured by its
-thread's time and by the clock. The weights are random: what is scored does not matter here. `--torch` is a Python with
-PyTorch and pandas, for the case that this one has none.
+Rates of one core are by the time that the processor spent: `predict` with one process, onnxruntime with one thread.
+Then `predict` and the peer run as commands on all cores, from start to end, in turn, by the clock. One row is measured
+by its thread's time and by the clock. The weights are random: what is scored does not matter here. `--torch` is a
+Python with PyTorch and pandas, for the case that this one has none.
 """
 
 from __future__ import annotations
@@ -58,8 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with work_folder(options.folder) as folder:
         make_bundle(folder, options.rows)
         figures = measure(folder, options.rounds)
-        figures["pytorch_pandas"] = pytorch_pandas(folder, options.torch)
-        figures["all_cores"] = contest(folder, options.torch, options.rounds) if figures["pytorch_pandas"] else None
+        figures["all_cores"] = contest(folder, options.torch, options.rounds) if has_peer(options.torch) else None
     report(figures)
     print(json.dumps({"benchmark": "scoring", "machine": machine(), **figures}))
 
@@ -175,35 +174,19 @@ def contest(folder: Path, python: str, rounds: int) -> dict[str, float]:
     scores, log = str(folder / "scores.csv"), str(folder / LOG)
     ours = ["-m", "app.cli.predict", str(folder / "bundle"), log, scores, "--overwrite"]
     run_ours = partial(subprocess.run, [sys.executable, *ours], cwd=PROJECT, capture_output=True, check=True)
-    run_peer = partial(subprocess.run, peer_command(folder, python), cwd=PROJECT, capture_output=True, check=True)
+    peer = [python, "-m", "benchmarks.scoring.pytorch_pandas", log, str(folder / "prepared" / "vocabulary.parquet")]
+    run_peer = partial(subprocess.run, peer, cwd=PROJECT, capture_output=True, check=True)
     turns = in_turns({"ours": partial(seconds_of, run_ours), "peer": partial(seconds_of, run_peer)}, rounds)
     of_ours, of_peer, ratio = map(np.median, (turns["ours"], turns["peer"], np.divide(turns["peer"], turns["ours"])))
     return {"predict_seconds": float(of_ours), "peer_seconds": float(of_peer), "ratio": float(ratio)}
 
 
-def peer_command(folder: Path, python: str, *words: str) -> list[str]:
-    """Return the peer's command."""
-    return [
-        python,
-        "-m",
-        "benchmarks.scoring.pytorch_pandas",
-        str(folder / LOG),
-        str(folder / "prepared" / "vocabulary.parquet"),
-        *words,
-    ]
-
-
-def pytorch_pandas(folder: Path, python: str) -> dict[str, Any] | None:
-    """Measure the peer on one core in a process of its own. Return None if there is no PyTorch."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    environment.pop("PYTHONPATH", None)
-    command = peer_command(folder, python, "--one-core")
-    done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False)
+def has_peer(python: str) -> bool:
+    """Return whether a Python has what the peer needs. If not, print what it lacks."""
+    done = subprocess.run([python, "-c", "import pandas, torch"], capture_output=True, text=True, check=False)
     if done.returncode:
-        print(f"no PyTorch in {python}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
-        return None
-    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return figures
+        print(f"no peer in {python}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+    return not done.returncode
 
 
 def report(found: dict[str, Any]) -> None:
@@ -211,10 +194,6 @@ def report(found: dict[str, Any]) -> None:
     for name, rate in found["rows_per_second"].items():
         print(f"{name:10} {rate:10,.0f} rows/s of one core")
     print(f"predict over its parts alone (tower and encoding): {found['over_parts']:.2f}")
-    if found["pytorch_pandas"]:
-        peer = found["pytorch_pandas"]["rows_per_second"]
-        found["over_pytorch_pandas"] = found["rows_per_second"]["predict"] / peer
-        print(f"PyTorch + pandas {peer:,.0f} rows/s; predict over that: {found['over_pytorch_pandas']:.2f}")
     if found["all_cores"]:
         both = found["all_cores"]
         print(
