@@ -94,7 +94,8 @@ def check_same_inputs(manifest: Manifest, schema: Schema, folder: Path) -> None:
     if changed:
         raise ValueError(
             f"{folder} does not fit the checkpoint, whose inputs mean something else: {changed}; "
-            "give the folder that the run was trained on (--dataset DIR)"
+            "give the folder that the run was trained on (--dataset DIR). Rows prepared with other ids are scored from "
+            "their log, by a bundle: make export, make predict"
         )
 
 

@@ -13,6 +13,7 @@ from app.checkpoint.read import Checkpoint, scoring_arrays
 from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.config.run_settings import TableDtype
+from app.run.decision import ASKED, read_state
 from app.run.folder import CONFIG_FILE, best_of_run, run_config
 from app.run.identity import data_identity
 from app.run.older import read_config
@@ -75,11 +76,14 @@ def check_source(config: Config, schema: Schema) -> Path | None:
 def source_settings(config: Config, run: Path) -> Config | None:
     """Return the settings of the model that the run in `run` starts from, None without one and for the zoo's file.
 
-    A run that is resumed needs its source no more: if that is gone, its own are returned. Raises as `find_source`.
+    A run that is resumed needs its source no more: if that is gone, its own are returned. If it took the place of its
+    source, that has another name since. Raises as `find_source`.
     """
     path = Path(config.train.init_from)
     if not config.train.init_from:
         return None
+    if read_state(run).get(ASKED, {}).get("train.init_from") == config.train.init_from:
+        path = Path(run_config(run).train.init_from)
     if not path.exists() and (run / CONFIG_FILE).is_file():
         return run_config(run)
     source = find_source(path)

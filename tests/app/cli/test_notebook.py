@@ -423,35 +423,53 @@ def test_a_table_is_described_prepared_trained_and_scored(cpu, frame, tmp_path):
     assert repr(run.predictor).startswith(f"<Predictor {run.path}/bundle: 5 columns, version xxh3:")
 
 
-def test_the_next_day_goes_on_from_a_model_by_its_sizes_and_resumes_when_that_is_gone(cpu, frame, tmp_path, caplog):
-    caplog.set_level(logging.INFO)
-    proposal = describe(frame)
-    prepare(frame, tmp_path / "days", "configs/auto.yaml", data=proposal, workers=1)
-    day = frame.iloc[:200]
-    prepare(day, tmp_path / "day", "configs/auto.yaml", data=proposal, workers=1, vocabulary_of=tmp_path / "days")
+@pytest.fixture
+def model_and_day(cpu, frame, tmp_path):
+    """A small model of configs/auto.yaml in device_0, and a prepared day of fewer rows."""
+    proposal, auto = describe(frame), "configs/auto.yaml"
+    prepare(frame, tmp_path / "days", auto, data=proposal, workers=1)
+    prepare(frame[:200], tmp_path / "day", auto, data=proposal, workers=1, vocabulary_of=tmp_path / "days", extend=True)
     small = {"embedding_dim": 2, "hidden_widths": [4], "deep_fields": ["city"]}
-    source = train(
-        "configs/auto.yaml", tmp_path / "days", tmp_path / "source", device=THREADS, model=small, train={"epochs": 1}
+    source = train(auto, tmp_path / "days", tmp_path / "device_0", device=THREADS, model=small, train={"epochs": 1})
+    return source.path, tmp_path / "day"
+
+
+def train_from(source, day, run, **callbacks):
+    options = {"init_from": str(source), "log_every_steps": 1}
+    return train(
+        "configs/auto.yaml", day, run, **callbacks, device=THREADS, train=options, checkpoint={"every_steps": 9}
     )
+
+
+def interrupt(run, values):
+    if values["step"] in (0, 20):
+        raise InterruptedError
+
+
+def test_a_day_goes_on_from_a_model_by_its_sizes_and_resumes_when_that_is_gone(model_and_day, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    (source, day), run = model_and_day, tmp_path / "run"
     caplog.clear()
-    how = {
-        "device": THREADS,
-        "train": {"init_from": str(source.path), "log_every_steps": 1},
-        "checkpoint": {"every_steps": 9},
-    }
-
-    def stop(run, values):
-        if values["step"] == 20:
-            raise InterruptedError
-
     with pytest.raises(InterruptedError):
-        train("configs/auto.yaml", tmp_path / "day", tmp_path / "run", on_step=stop, **how)
+        train_from(source, day, run, on_step=interrupt)
     assert "took" in caplog.text and "left out" not in caplog.text and "warning" not in caplog.text
-    source.path.rename(tmp_path / "elsewhere")
-    run = train("configs/auto.yaml", tmp_path / "day", tmp_path / "run", **how)
+    source.rename(tmp_path / "elsewhere")
+    config = train_from(source, day, run).config
     assert "Resuming" in caplog.text and not (tmp_path / "run.1").exists()
-    assert (run.config.model.hidden_widths, run.config.model.deep_fields) == ((4,), ("city",))
-    assert (run.config.train.epochs, run.config.train.init_optimizer) == (1, True)
+    assert (config.model.hidden_widths, config.model.deep_fields) == ((4,), ("city",))
+    assert (config.train.epochs, config.train.init_optimizer) == (1, True)
+
+
+def test_a_day_in_the_folder_of_its_model_starts_again_after_a_stop_before_its_first_checkpoint(model_and_day):
+    source, day = model_and_day
+    with pytest.raises(InterruptedError):
+        train_from(source, day, source, on_evaluation=interrupt)
+    assert not whole_checkpoints(source / "checkpoints")
+    run = train_from(source, day, source)
+    assert run.config.model.hidden_widths == (4,)
+    assert run.config.train.init_from.startswith(str(source.with_name("device_0.1")))
+    steps = len(run.history)
+    assert len(train_from(source, day, source).history) == steps  # it is finished
 
 
 def test_a_table_is_described_by_as_many_rows_as_a_log(frame):
