@@ -44,6 +44,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--calibrate", action="store_true", help="fit the scores to the click rates of valid (Platt)")
     parser.add_argument(
         "--by",
+        action="extend",
         nargs="+",
         default=[],
         metavar="FIELD",

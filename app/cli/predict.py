@@ -40,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "inputs", nargs="+", metavar="INPUT", help="log, with or without labels: files, folders, globs, URIs; or -"
     )
     parser.add_argument("output", metavar="OUTPUT", help="a new .csv or .parquet file, or - for CSV on standard output")
-    parser.add_argument("--keep", nargs="+", default=[], metavar="COLUMN", help="columns of the log to write as well")
+    parser.add_argument(
+        "--keep", action="extend", nargs="+", default=[], metavar="COLUMN", help="columns of the log to write as well"
+    )
     parser.add_argument("--workers", type=int, metavar="N", help="processes (one per core)")
     parser.add_argument(
         "--executor", choices=EXECUTORS, default="processes", help="run on local processes, Dask or MPI (processes)"

@@ -15,6 +15,8 @@ from app.serving.forms.form import Form, RequestError, RowsToScore, check_rows, 
 from app.serving.options import Limits
 from data_prep.options.log_format import LogFormat
 
+FOUND_CHARACTERS = 100  # of line 1 in an error
+
 
 def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
     """Return the rows of a body as a chunk. Columns may have any order, and those of no field are ignored."""
@@ -22,7 +24,11 @@ def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
     _, header = next(records, (1, []))
     names, counts = [name for name, _ in log_format.fields], Counter(header)
     if wrong := [name for name in names if counts[name] != 1]:
-        raise RequestError(400, f"line 1 must name each column of the model once; missing or twice: {', '.join(wrong)}")
+        raise RequestError(
+            400,
+            "line 1 must name each column of the model once, separated by commas; missing or twice: "
+            f"{', '.join(wrong)}; found {','.join(header)[:FOUND_CHARACTERS]}",
+        )
     rows: list[list[str]] = []
     for line, cells in records:
         if len(cells) != len(header):

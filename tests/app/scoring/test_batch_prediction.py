@@ -334,7 +334,7 @@ def test_several_processes_write_the_same_bytes(tiny_bundle, log, tmp_path):
         (["log.txt", "no/scores.csv"], "there is no folder"),
         (["nothing.txt", "scores.csv"], "no log at nothing.txt"),
         (["log.txt", "scores.csv", "--keep", "C99"], "no such column"),
-        (["log.txt", "scores.csv", "--keep", "C1", "C1"], "a column of that name already"),
+        (["log.txt", "scores.csv", "--keep", "C1", "--keep", "C1"], "a column of that name already"),
         (["log.txt", "scores.csv", "--workers", "-1"], "--workers must be 1 or more"),
         (["log.txt", "there.csv"], "there.csv is there; replace it with --overwrite"),
         (["log.txt", "folder.csv", "--overwrite"], "folder.csv is a folder"),
