@@ -2,6 +2,7 @@
 
     python -m benchmarks.training.default_step                    400,000 synthetic rows, as the demo has
     python -m benchmarks.training.default_step --rows 5000000 --batch 2000
+    python -m benchmarks.training.default_step --contenders native best_adam best_sparse   these alone, soon done
 
 The log is made and prepared in a temporary folder. Every contender reads its batches ahead, in a thread, and has cosine
 rates. `adam` is Adam with weight decay on whole tables, as this project's deep table has it, `sparse` is SparseAdam,
@@ -141,6 +142,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=60, help="of a contender's turn (60)")
     parser.add_argument("--folder", type=Path, help="prepared rows; default: a synthetic log's, removed at the end")
+    parser.add_argument("--contenders", nargs="+", choices=(*NATIVE, *PEERS), help="with native; default: all")
     parser.add_argument("--contender", choices=(*NATIVE, *PEERS), help=argparse.SUPPRESS)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
@@ -154,7 +156,8 @@ def main() -> None:
         workload = Workload(config.train.batch_size, "float32", True, schema.vocabulary_size, *sizes)
         if options.contender:
             return serve(take_steps(options.contender, workload, folder, schema, config))
-        names = (*NATIVE, *(PEERS if importlib.util.find_spec("torch") else ()))
+        every = (*NATIVE, *(PEERS if importlib.util.find_spec("torch") else ()))
+        names = tuple(name for name in every if name in ("native", *(options.contenders or every)))
         form = f"default recipe, V {schema.vocabulary_size:,}"
         group = DefaultGroup(form, workload, names, ("--folder", str(folder), "--batch", str(options.batch)))
         load, result = os.getloadavg()[0], measure(group, options.rounds, options.steps)
