@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from app.model import dense_layer
@@ -225,8 +225,12 @@ def test_a_batch_without_rows_touches_no_row(step, shared_parts, make_schema, ra
     assert len(parts.state().tables[DEEP].row_ids)
 
 
-def assert_close(found, expected, relative_to_scale, least_scale=0.0):
-    """Two `ModelState`s, each array to a share of its largest value, or of `least_scale` if that is larger."""
+def assert_close(found, expected, relative_to_scale, least_scale, rounding_of_sums):
+    """Two `ModelState`s, each array to a share of its largest value, or of `least_scale` if that is larger.
+
+    FTRL's linear terms and the bias that follows from them may be the small rest of a sum: they may also differ by
+    `rounding_of_sums`.
+    """
     assert found.dense.keys() == expected.dense.keys()
     pairs = {name: (found.dense[name], array) for name, array in expected.dense.items()}
     for table, saved in expected.tables.items():
@@ -234,6 +238,7 @@ def assert_close(found, expected, relative_to_scale, least_scale=0.0):
         pairs |= {f"{table} {name}": (found.tables[table].arrays[name], array) for name, array in saved.arrays.items()}
     for name, (array, expected_array) in pairs.items():
         tolerance = relative_to_scale * np.abs(expected_array).max(initial=least_scale)
+        tolerance += rounding_of_sums if "linear" in name or "wide.bias" in name else 0.0
         np.testing.assert_allclose(array, expected_array, rtol=0, atol=tolerance, err_msg=name)
 
 
@@ -266,13 +271,15 @@ def test_rows_that_no_batch_touched_stay_bit_equal(ready):
     num_rows=st.integers(1, 12),
     seed=st.integers(0, 1000),
 )
+@example(num_numeric=0, num_categorical=1, embedding_dim=1, num_rows=2, seed=1)  # the bias's terms nearly cancel
 @settings(max_examples=5)  # each shape is two graphs to compile
 def test_a_step_of_stock_is_the_reference_s(
     make_parts, make_schema, random_batch, num_numeric, num_categorical, embedding_dim, num_rows, seed
 ):
     """From equal state, with ids twice in a batch: rows and moments to 1e-6 of their scale, the order of sums apart.
 
-    A bias is one number, which may be the small rest of a sum over the batch: its scale is at least 1e-3.
+    The terms of a sum over the batch, such as the bias's gradient, are below 1 in all. So each addition rounds by half
+    an ulp of numbers below 1 at most, however small the rest.
     """
     schema, rng = make_schema(num_numeric, num_categorical, vocabulary_size=30), np.random.default_rng(seed)
     overrides = (f"train.batch_size={num_rows}", f"model.embedding_dim={embedding_dim}", "model.initial_row_scale=0.5")
@@ -282,7 +289,7 @@ def test_a_step_of_stock_is_the_reference_s(
         batch = random_batch(schema, num_rows, rng)
         losses = [take_step(parts, batch) for parts in (stock, reference)]
         assert dataclasses.astuple(losses[0]) == pytest.approx(dataclasses.astuple(losses[1]), rel=1e-6)
-        assert_close(stock.state(), reference.state(), relative_to_scale=1e-6, least_scale=1e-3)
+        assert_close(stock.state(), reference.state(), 1e-6, least_scale=1e-3, rounding_of_sums=num_rows * 2.0**-25)
 
 
 def test_stock_s_losses_are_the_reference_s_for_20_steps(make_parts, make_schema, random_batch):
