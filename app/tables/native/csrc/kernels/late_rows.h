@@ -29,17 +29,26 @@ struct LateRow {
   std::int64_t steps;  // to be taken one by one
 };
 
+// `width` <= kColumns floats: most often all of them, which are one or two instructions.
+template <std::int64_t kColumns>
+inline void copy_columns(const float* from, std::int64_t width, float* to) {
+  if (width == kColumns) {
+    std::memcpy(to, from, kColumns * sizeof(float));
+  } else {
+    std::memcpy(to, from, static_cast<std::size_t>(width) * sizeof(float));
+  }
+}
+
 // `count` rows of `width` <= kColumns, those with the most steps first. A step of one row is a chain of dependent
-// operations, which the other rows' chains run beside. Columns beyond `width` are 0, and nobody reads them. `width` is
-// kColumns for the most part: then a copy is one instruction.
+// operations, which the other rows' chains run beside. Columns beyond `width` are 0, and nobody reads them.
 template <std::int64_t kColumns>
 inline void catch_up_together(const LateRow* late, std::int64_t count, std::int64_t width,
                               const HostTablesHistory& history) {
-  alignas(64) float states[3][kRowsTogether][kColumns] = {};
+  alignas(64) float states[3][kRowsTogether][kColumns];
+  if (width < kColumns) std::memset(states, 0, sizeof states);
   auto& [rows, first, second] = states;
-  const std::size_t bytes = static_cast<std::size_t>(width) * sizeof(float);
   for (std::int64_t k = 0; k < count; ++k) {
-    for (int array = 0; array < 3; ++array) std::memcpy(states[array][k], late[k].from + array * width, bytes);
+    for (int array = 0; array < 3; ++array) copy_columns<kColumns>(late[k].from + array * width, width, states[array][k]);
   }
   std::int64_t active = count;
   for (std::int64_t taken = 1;; ++taken) {
@@ -60,7 +69,7 @@ inline void catch_up_together(const LateRow* late, std::int64_t count, std::int6
     }
   }
   for (std::int64_t k = 0; k < count; ++k) {
-    for (int array = 0; array < 3; ++array) std::memcpy(late[k].state + array * width, states[array][k], bytes);
+    for (int array = 0; array < 3; ++array) copy_columns<kColumns>(states[array][k], width, late[k].state + array * width);
   }
 }
 
@@ -75,15 +84,8 @@ inline void catch_up_rows(LateRow* late, std::int64_t count, std::int64_t width,
   std::sort(late, late + count, [](const LateRow& left, const LateRow& right) { return left.steps > right.steps; });
   for (std::int64_t begin = 0; begin < count; begin += kRowsTogether) {
     const std::int64_t together = std::min(kRowsTogether, count - begin);
-    if (width == 8) {
-      catch_up_together<8>(late + begin, together, 8, history);
-    } else if (width < 8) {
-      catch_up_together<8>(late + begin, together, width, history);
-    } else if (width == kNarrow) {
-      catch_up_together<kNarrow>(late + begin, together, kNarrow, history);
-    } else {
-      catch_up_together<kNarrow>(late + begin, together, width, history);
-    }
+    const auto catch_up = width <= 8 ? catch_up_together<8> : catch_up_together<kNarrow>;
+    catch_up(late + begin, together, width, history);
   }
 }
 

@@ -10,6 +10,7 @@ namespace {
 constexpr std::int64_t kBlock = 128;
 
 constexpr std::int64_t kMostStates = 4;
+constexpr std::int64_t kIdsAhead = 16;
 
 struct Block {
   float sum[kBlock], states[kMostStates][kBlock];  // the rows first
@@ -38,6 +39,7 @@ void update_block(const Slots& slots, HostTablesOptimizer optimizer, const HostT
   Block block;
   const std::int64_t num_states = slots.layout.wide_states - (slots.layout.keeps_means ? 2 : 0);
   for (std::int64_t i = 0; i < count; ++i) {
+    if (i + kIdsAhead < count) __builtin_prefetch(wide_state(slots, row_slots[first + i + kIdsAhead]), 1);
     const float* const state = wide_state(slots, row_slots[first + i]);
     for (std::int64_t k = 0; k < num_states; ++k) block.states[k][i] = state[k];
     block.sum[i] = sum_wide_positions(batch, first + i, gradient);
