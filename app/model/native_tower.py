@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from app.config.config import LossOptions
-from app.config.schedules import ConstantSchedule
 from app.model.dense_layer import memory_of
 from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, HostGraph, OnDevice
 from app.model.layer_library import LIBRARY, TowerBatch, TowerPointers, TowerShape, check_status
@@ -22,7 +20,6 @@ from app.model.native_layer import NativeLayer
 from app.model.tower_optimizers import CLIP_EPSILON, Adam, DenseOptimizers, Ftrl
 from app.model.wide_deep import WideDeep
 from app.tables.checks import LARGEST_GRADIENT
-from app.tables.optimizers import ftrl_step
 from common.native_library import address, output_address
 from common.pages import HugeBuffer
 
@@ -109,9 +106,9 @@ class NativeStep(NativeTower, HostGraph):
         assert isinstance(optimizers.tower, Adam)
         assert isinstance(optimizers.wide, Ftrl)
         wide = optimizers.wide
-        states = (list(map(memory_of, arrays)) for arrays in (wide.weights, wide.accumulators, wide.linear))
-        self._wide = list(zip(wide.names, *states, strict=True))
-        self._ftrl = replace(wide.options, schedule=ConstantSchedule())  # its linear terms follow the rates outside
+        states = zip(wide.names, wide.weights, wide.accumulators, wide.linear, strict=True)
+        self._wide = [(*map(memory_of, arrays), self._gradients[name]) for name, *arrays in states]
+        self._wide_addresses = [(arrays[0].size, *map(output_address, arrays)) for arrays in self._wide]
         self._tower_names = [name for name in self.parameters if name.startswith("tower.")]
         self._adam = _AdamCall(optimizers.tower, [self._gradients[name] for name in self._tower_names])
 
@@ -158,9 +155,9 @@ class NativeStep(NativeTower, HostGraph):
         if optimizers.tower_clip_norm:
             self._clip(optimizers.tower_clip_norm)
         rate = float(memory_of(optimizers.wide.learning_rate))
-        for name, weight, accumulator, linear in self._wide:
-            gradient = self._gradients[name] / np.float32(self._loss_scale)
-            ftrl_step((weight, accumulator, linear), gradient, self._ftrl, rate)
+        options = self._loss_scale, rate, optimizers.wide.l1, optimizers.wide.l2
+        for arrays in self._wide_addresses:
+            LIBRARY.load().dense_ftrl(*arrays, *options)
         self._adam()
         if optimizers.means is not None:
             mean_rate = memory_of(optimizers.means.rate)

@@ -5,11 +5,13 @@
 
 #include "elementwise.h"
 #include "tasks.h"
+#include "tower_step.h"
 
 namespace dense {
 namespace {
 
 constexpr std::int64_t kValuesPerTask = 1 << 14;  // of four arrays: they stay in L2
+constexpr float kLeastFtrlRate = 0x1p-40f;        // LEAST_FTRL_RATE: below, nothing moves
 
 // Values of one array that one task takes.
 struct Chunk {
@@ -96,6 +98,20 @@ int dense_adam(int num_params, void** params, int* num_dims, int64_t** shapes, c
                        arrays[2 * count] + chunk.first, arrays[3 * count] + chunk.first);
     });
   });
+}
+
+void dense_ftrl(int64_t size, float* rows, float* accumulators, float* linear, const float* gradients, float loss_scale,
+                float learning_rate, float l1, float l2) {
+  if (learning_rate < dense::kLeastFtrlRate) return;
+  for (int64_t i = 0; i < size; ++i) {
+    const float gradient = gradients[i] / loss_scale, accumulator = accumulators[i] + gradient * gradient;
+    const float root = std::sqrt(accumulator);
+    const float term = linear[i] + (gradient - (root - std::sqrt(accumulators[i])) / learning_rate * rows[i]);
+    const float sign = static_cast<float>(term > 0.0f) - static_cast<float>(term < 0.0f);
+    rows[i] = std::fabs(term) > l1 ? (sign * l1 - term) / (root / learning_rate + 2.0f * l2) : 0.0f;
+    accumulators[i] = accumulator;
+    linear[i] = term;
+  }
 }
 
 }  // extern "C"

@@ -63,6 +63,11 @@ DENSE_LAYER_API int tower_gradients(const TowerShape* shape, const TowerArrays* 
                                     const TowerArrays* gradients, float* deep_gradient, float* wide_gradient,
                                     float* result);
 
+// A step of FTRL on few values, as ftrl_step of app/tables/optimizers.py takes it, bit for bit; gradients are times
+// loss_scale. Changes the three arrays [size] where they are.
+DENSE_LAYER_API void dense_ftrl(int64_t size, float* rows, float* accumulators, float* linear, const float* gradients,
+                                float loss_scale, float learning_rate, float l1, float l2);
+
 #if defined(__cplusplus)
 }
 #endif
