@@ -74,7 +74,7 @@ class NativeBatchKernels(BatchKernels):
         num_unique = unique.values.size
         self._handle.call(
             "expand",
-            ctypes.byref(unique.as_struct()),
+            ctypes.byref(unique.struct),
             address(deep_rows, np.float32, num_unique, self._spec.embedding_dim),
             address(wide_rows, np.float32, num_unique),
             output_address(deep),
@@ -90,7 +90,7 @@ class NativeBatchKernels(BatchKernels):
         batch, num_fields = unique.shape
         self._handle.call(
             "sum_by_id",
-            ctypes.byref(unique.as_struct()),
+            ctypes.byref(unique.struct),
             address(deep, np.float32, batch, num_fields * self._spec.embedding_dim),
             address(wide, np.float32, batch),
             output_address(deep_sums),

@@ -10,6 +10,7 @@ If the two parts of the model see different fields, each table has the ids, rows
 
 from __future__ import annotations
 
+import functools
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -89,7 +90,7 @@ class TablesSpec:
         """True if the two parts see different fields."""
         return len(self.tables) > 1 and not all(field.wide and field.deep for field in self.fields)
 
-    @property
+    @functools.cached_property
     def deep_names(self) -> tuple[str, ...]:
         """Names of the fields in `Rows.deep`. If the deep part has no field, one field of zeros."""
         names = tuple(self.fields[index].name for index in self.columns_of(DEEP))

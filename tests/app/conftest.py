@@ -20,6 +20,8 @@ from app.tables.native import library
 from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
 from tests.app.tables.tables_of_spec import native_tables, reference_tables
 
+library.WORTH_THREADS = 0  # small batches are shared among threads too
+
 
 @pytest.fixture(scope="session")
 def make_schema():

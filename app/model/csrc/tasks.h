@@ -46,12 +46,12 @@ int run(const Work& work) {
 // Whether so many values are worth waking threads, which takes tens of microseconds.
 inline bool is_worth_threads(std::int64_t num_values) { return num_values > 1 << 17; }
 
-// Runs task(0) ... task(num_tasks - 1) on the threads, or with `alone` on this one; the first error, as a number above
-// 0, or 0.
+// Runs task(0) ... task(num_tasks - 1) on the threads, or with `alone`, or if it is but one, on this one; the first
+// error, as a number above 0, or 0.
 template <typename Task>
 int run_tasks(std::int64_t num_tasks, const Task& task, bool alone = false) {
   int first_error = 0;
-#pragma omp parallel for schedule(dynamic) num_threads(alone ? 1 : num_threads)
+#pragma omp parallel for schedule(dynamic) num_threads(alone || num_tasks < 2 ? 1 : num_threads)
   for (std::int64_t i = 0; i < num_tasks; ++i) {
     const int status = run([&] {
       task(i);

@@ -11,6 +11,7 @@ namespace dense {
 namespace {
 
 constexpr std::int64_t kLanes = 16;  // of a dot product: its order of summation
+constexpr std::int64_t kProductsInValue = 8;  // multiplied and added by oneDNN in the time of an elementwise value
 
 // Σ left[i] · right[i]: in lanes, then the lanes in order.
 ANY_MACHINE float dot(const float* left, const float* right, std::int64_t size) {
@@ -164,7 +165,9 @@ class Model {
   int weight_gradients(const TowerArrays& g) {
     float* const first_df = room(scratch_.numeric_gradient, (s_.num_numeric + 1) * s_.widths[0]);
     std::vector<std::pair<std::int64_t, std::int64_t>> tasks;  // layer, and its task
+    std::int64_t weights = 0;
     for (std::int64_t i = 0; i < s_.num_layers; ++i) {
+      weights += width_in(i) * s_.widths[i];
       const std::int64_t count = layers_[static_cast<std::size_t>(i)].num_weight_tasks();
       for (std::int64_t task = 0; task < count; ++task) tasks.emplace_back(i, task);
     }
@@ -174,7 +177,7 @@ class Model {
       layer.weight_gradient(task, inputs(i), few_inputs(i), g.matrices[i], i == 0 ? first_df : g.biases[i]);
       const auto [first, rows] = layer.weight_rows(task);
       for (const TowerArrays* arrays : {&p_, &g}) check(arrays->matrices[i] + first * s_.widths[i], rows * s_.widths[i]);
-    });
+    }, !is_worth_threads(s_.num_rows * weights / kProductsInValue));
   }
 
   // From the gradient of the first layer's few inputs' rows.

@@ -6,6 +6,7 @@ All calls release the GIL. `csrc/host_tables.h` documents each function.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from app.tables.optimizers import LAST_STEP
 from common.native_library import NativeLibrary, address, output_address
 
 MAX_POSITIONS = 2**31 - 1  # of a batch: positions are int32
+WORTH_THREADS = 1024  # positions of a batch; to wake a thread takes as long as some hundred
 
 LIBRARY = NativeLibrary(
     "host_tables",
@@ -50,8 +52,9 @@ class NativeUniqueIds(UniqueIds):
     offsets: np.ndarray
     positions: np.ndarray
 
-    def as_struct(self) -> Any:
-        """Return the ids as C takes them, valid as long as this object lives."""
+    @functools.cached_property
+    def struct(self) -> Any:
+        """The ids as C takes them, valid as long as this object lives."""
         (num_rows, num_fields), num_unique = self.shape, self.values.size
         num_places, num_positions = num_rows * num_fields, self.inverse.size
         of_lists: tuple[int, ...] = ()  # null pointers
@@ -94,6 +97,7 @@ class NativeHandle:
             spec.seed % 2**64,
             spec.initial_scale,
             num_threads,
+            WORTH_THREADS,
             *(_kernel_number(spec, table) for table in (WIDE, DEEP)),
             *_array_counts(spec),
             spec.ema_decay > 0,

@@ -75,6 +75,7 @@ class NativeRows:
     def __init__(self, handle: NativeHandle, spec: TablesSpec) -> None:
         self._handle = handle
         self._spec = spec
+        self._row_bytes = spec.row_bytes()
         self._open: NativeSnapshot | None = None
         self._found: tuple[np.ndarray, np.ndarray, int] | None = None  # the last `find`, until another row gets a slot
 
@@ -100,8 +101,7 @@ class NativeRows:
         num_touched = self._handle.call("num_touched")
         if num_touched + num_new > MAX_TOUCHED:
             raise MemoryError(f"one process keeps {MAX_TOUCHED:,} touched rows at most, and these would be more")
-        row_bytes = self._spec.row_bytes()
-        purpose = f"storing {num_new:,} new rows beside {num_touched:,} touched ones, {row_bytes:,} bytes each,"
+        purpose = f"storing {num_new:,} new rows beside {num_touched:,} touched ones, {self._row_bytes:,} bytes each,"
         if growth_bytes := self._handle.call("growth_bytes", num_new):
             require_memory(growth_bytes, purpose, self._handle.call("uncommitted_bytes"))
         ids = address(row_ids, np.int64, row_ids.size), row_ids.size

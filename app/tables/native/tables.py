@@ -78,7 +78,7 @@ class NativeTables(HostTables):
         slots, _ = self._rows.find(unique.values)
         self._caught_up = None, 0
         outputs = map(output_address, (deep, wide, wide_rows, squared_norms, self._computed_rows_of(unique)))
-        rows = ctypes.byref(unique.as_struct()), address(slots, np.int32, unique.values.size)
+        rows = ctypes.byref(unique.struct), address(slots, np.int32, unique.values.size)
         self._handle.call("lookup", *rows, history_until(self._history, self.step), *outputs)
         self._caught_up = unique, self.step
         return Rows(deep, wide, float(squared_norms.sum()))
@@ -100,7 +100,7 @@ class NativeTables(HostTables):
         )
         deep, wide = np.empty((batch, num_fields * width), np.float32), np.empty(batch, np.float32)
         outputs = map(output_address, (deep_rows, wide_rows, deep, wide))
-        self._handle.call("expand", ctypes.byref(unique.as_struct()), *outputs)
+        self._handle.call("expand", ctypes.byref(unique.struct), *outputs)
         return Rows(deep, wide, float(np.square(deep_rows, dtype=np.float64).sum()))
 
     def update(self, unique: UniqueIds, gradients: RowGradients, checked: bool = False) -> None:
@@ -115,7 +115,7 @@ class NativeTables(HostTables):
         if self.spec.ema_decay:
             rows = address(unique.values, np.int64, slots.size), address(slots, np.int32, slots.size), slots.size
             until = history_until(self._history, self.step), means_until(self._means, self.step)
-            self._handle.call("advance_means", *rows, *until, rounding_key(self.spec.seed, self.step))
+            self._handle.call("advance_means", *rows, *until, self._rounding_key())
         self.step += 1
         steps = {WIDE: (self.update_wide, wide), DEEP: (self.update_deep, deep)}
         self.update_seconds = {}
@@ -129,7 +129,7 @@ class NativeTables(HostTables):
         """Take the wide rows' step of `update` alone, with `slots` from `touch` and `gradient` [B]."""
         if not has_kernel(self.spec, WIDE):
             return self._step_in_numpy(WIDE, unique, slots, gradient, scale)
-        batch, step = unique.as_struct(), self._optimizer_step(WIDE)
+        batch, step = unique.struct, self._optimizer_step(WIDE)
         arrays = address(slots, np.int32, batch.num_unique), address(gradient, np.float32, batch.num_rows)
         self._handle.call("update_wide", ctypes.byref(batch), *arrays, scale, ctypes.byref(step))
 
@@ -137,7 +137,7 @@ class NativeTables(HostTables):
         """Take the deep rows' step of `update` alone, number `self.step`, with `gradient` [B, C * D]."""
         if not has_kernel(self.spec, DEEP):
             return self._step_in_numpy(DEEP, unique, slots, gradient, scale)
-        batch, step = unique.as_struct(), self._optimizer_step(DEEP)
+        batch, step = unique.struct, self._optimizer_step(DEEP)
         if self._history is not None and self._history.step < self.step:
             self._history.append(self._learning_rates[DEEP](self.step))
         # By a lookup of this very batch since the last step; any other lookup or update would have changed that.
@@ -148,8 +148,11 @@ class NativeTables(HostTables):
         of_history = history_until(self._history, self.step - 1), caught_up, is_caught_up
         width = batch.num_fields * self.spec.embedding_dim
         arrays = address(slots, np.int32, batch.num_unique), address(gradient, np.float32, batch.num_rows, width)
-        key = rounding_key(self.spec.seed, self.step)
-        self._handle.call("update_deep", ctypes.byref(batch), *arrays, scale, ctypes.byref(step), *of_history, key)
+        inputs = ctypes.byref(batch), *arrays, scale, ctypes.byref(step)
+        self._handle.call("update_deep", *inputs, *of_history, self._rounding_key())
+
+    def _rounding_key(self) -> int:
+        return rounding_key(self.spec.seed, self.step) if self.spec.row_dtype == "bfloat16" else 0
 
     def _step_in_numpy(
         self, table: str, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float
@@ -161,7 +164,7 @@ class NativeTables(HostTables):
         inputs, outputs = [address(gradient, np.float32, *shape), None], [output_address(summed), None]
         if table == WIDE:
             inputs, outputs = inputs[::-1], outputs[::-1]
-        self._handle.call("sum_by_id", ctypes.byref(unique.as_struct()), *inputs, *outputs)
+        self._handle.call("sum_by_id", ctypes.byref(unique.struct), *inputs, *outputs)
         stored = self._rows.read(table, slots)
         states = widened(stored)
         step_rows(self.spec, table, states, summed, scale, self._learning_rates[table](self.step), self.step)

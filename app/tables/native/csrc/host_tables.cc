@@ -65,6 +65,11 @@ HostTablesStatus status_of(UniqueStatus status) {
   }
 }
 
+// For work on `count` rows or positions.
+int threads_for(const HostTables* tables, int64_t count) {
+  return count < tables->spec.worth_threads ? 1 : tables->spec.num_threads;
+}
+
 // How many slots there are in use or free once `num_new` more rows are touched.
 int64_t slots_with(const HostTables* tables, int64_t num_new) {
   return std::max(tables->num_slots, tables->map.size() + num_new);
@@ -133,7 +138,7 @@ HostTablesStatus host_tables_unique(HostTables* tables, const void* ids, int32_t
 int64_t host_tables_find(const HostTables* tables, const int64_t* row_ids, int64_t count, int32_t* slots) {
   constexpr int64_t kPrefetchAhead = 16;
   int64_t num_untouched = 0;
-#pragma omp parallel for num_threads(tables->spec.num_threads) schedule(static) reduction(+ : num_untouched)
+#pragma omp parallel for num_threads(threads_for(tables, count)) schedule(static) reduction(+ : num_untouched)
   for (int64_t i = 0; i < count; ++i) {
     if (i + kPrefetchAhead < count) tables->map.prefetch(row_ids[i + kPrefetchAhead]);
     slots[i] = tables->map.find(row_ids[i]);
@@ -167,8 +172,9 @@ HostTablesStatus host_tables_touch(HostTables* tables, const int64_t* row_ids, i
       new_rows.push_back(row_ids[places[i]]);
       new_slots[i] = slots[places[i]];
     }
-    tables->kernels.initialize(tables->slabs.view(), tables->initial, new_rows.data(), new_slots.data(),
-                               static_cast<int64_t>(new_rows.size()), nullptr, tables->spec.num_threads);
+    const int64_t num_new = static_cast<int64_t>(new_rows.size());
+    tables->kernels.initialize(tables->slabs.view(), tables->initial, new_rows.data(), new_slots.data(), num_new,
+                               nullptr, threads_for(tables, num_new));
     return HOST_TABLES_OK;
   } catch (const std::bad_alloc&) {
     return HOST_TABLES_NO_MEMORY;
@@ -179,7 +185,7 @@ void host_tables_lookup(const HostTables* tables, const HostTablesBatch* batch, 
                         const HostTablesHistory* history, float* deep, float* wide, float* wide_rows,
                         double* squared_norms, float* computed) {
   tables->kernels.lookup(tables->slabs.view(), tables->initial, *batch, slots, history, deep, wide, wide_rows,
-                         squared_norms, computed, tables->spec.num_threads);
+                         squared_norms, computed, threads_for(tables, batch->num_positions));
 }
 
 int32_t host_tables_all_finite(const HostTables* tables, const float* values, int64_t count) {
@@ -190,7 +196,7 @@ void host_tables_update_wide(HostTables* tables, const HostTablesBatch* batch, c
                              const float* gradient, float scale, const HostTablesStep* step) {
   const auto optimizer = static_cast<HostTablesOptimizer>(tables->spec.wide_optimizer);
   tables->kernels.update_wide(tables->slabs.view(), optimizer, *batch, slots, gradient, scale, *step,
-                              tables->spec.num_threads);
+                              threads_for(tables, batch->num_positions));
 }
 
 void host_tables_update_deep(HostTables* tables, const HostTablesBatch* batch, const int32_t* slots,
@@ -199,21 +205,21 @@ void host_tables_update_deep(HostTables* tables, const HostTablesBatch* batch, c
                              uint64_t rounding_key) {
   const auto optimizer = static_cast<HostTablesOptimizer>(tables->spec.deep_optimizer);
   tables->kernels.update_deep(tables->slabs.view(), optimizer, *batch, slots, gradient, scale, *step, history,
-                              caught_up, is_caught_up != 0, rounding_key, tables->spec.num_threads);
+                              caught_up, is_caught_up != 0, rounding_key, threads_for(tables, batch->num_positions));
 }
 
 void host_tables_advance_means(HostTables* tables, const int64_t* row_ids, const int32_t* slots, int64_t count,
                                const HostTablesHistory* history, const HostTablesMeans* means,
                                uint64_t rounding_key) {
   tables->kernels.advance_means(tables->slabs.view(), row_ids, slots, count, history, *means, rounding_key,
-                                tables->spec.num_threads);
+                                threads_for(tables, count));
 }
 
 void host_tables_read_means(const HostTables* tables, const int64_t* row_ids, const int32_t* slots, int64_t count,
                             const HostTablesHistory* history, const HostTablesMeans* means, float* scratch,
                             float* deep, float* wide) {
   tables->kernels.read_means(tables->slabs.view(), tables->initial, row_ids, slots, count, history, *means, scratch,
-                             deep, wide, tables->spec.num_threads);
+                             deep, wide, threads_for(tables, count));
 }
 
 HostTablesStatus host_tables_catch_up(const HostTablesRowArrays* arrays, const HostTablesHistory* history,
@@ -227,13 +233,13 @@ HostTablesStatus host_tables_catch_up(const HostTablesRowArrays* arrays, const H
 void host_tables_expand(const HostTables* tables, const HostTablesBatch* batch, const float* deep_rows,
                         const float* wide_rows, float* deep, float* wide) {
   tables->kernels.expand(*batch, tables->spec.embedding_dim, deep_rows, wide_rows, deep, wide,
-                         tables->spec.num_threads);
+                         threads_for(tables, batch->num_positions));
 }
 
 void host_tables_sum_by_id(const HostTables* tables, const HostTablesBatch* batch, const float* deep,
                            const float* wide, float* deep_sums, float* wide_sums) {
   tables->kernels.sum_by_id(*batch, tables->spec.embedding_dim, deep, wide, deep_sums, wide_sums,
-                            tables->spec.num_threads);
+                            threads_for(tables, batch->num_positions));
 }
 
 int64_t host_tables_num_touched(const HostTables* tables) { return tables->map.size(); }

@@ -47,6 +47,7 @@ typedef struct {
   uint64_t seed;
   float initial_scale;  // an initial deep value is uniform in +-initial_scale
   int32_t num_threads;
+  int32_t worth_threads;   // work on fewer rows or positions is one thread's: to wake others would take longer
   int32_t wide_optimizer;  // FTRL, SCHEDULED_FTRL, ADAGRAD or SGD; not read if the caller takes the steps by itself
   int32_t deep_optimizer;  // HostTablesOptimizer; not read if the caller takes the steps by itself
   // The arrays of TablesSpec.state_arrays() of app/tables/interface.py, in their order.
