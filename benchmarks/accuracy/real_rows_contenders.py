@@ -9,22 +9,25 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
+from app.batches import Batch
 from benchmarks.accuracy.paired_auc import RankedScores
 from benchmarks.accuracy.rolling_cuts import Cut
 from benchmarks.harness.commands import CommandServer
-from benchmarks.harness.prepared_rows import read_rows
+from benchmarks.harness.prepared_rows import READ_ROWS, read_rows
 from benchmarks.harness.workload import Workload
-from benchmarks.peers import lightgbm_trees, logistic_regression, pytorch_training
+from benchmarks.peers import lightgbm_trees, logistic_regression
 from benchmarks.peers.lightgbm_trees import TreeSettings
-from benchmarks.peers.pytorch_wide_deep import PeerSettings
+from benchmarks.peers.pytorch_wide_deep import PeerSettings, PyTorchStep
 from common.packages import PROJECT
 from data_prep.options.prepare_options import PrepareOptions
+from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import read_schema
 
 CONFIG = PROJECT / "configs" / "auto.yaml"
@@ -73,9 +76,35 @@ def pytorch(name: str, grid: Mapping[str, PeerSettings]) -> Contender:
     def scores(folder: Path, split: str, setting: str, epochs: int, seed: int) -> np.ndarray:
         size = read_schema(folder).vocabulary_size
         workload = Workload(BATCH_SIZE, vocabulary_size=size, embedding_dim=8, hidden_widths=(64, 32), threads=1)
-        return pytorch_training.train(folder, split, workload, grid[setting], epochs, seed)
+        return train_pytorch(folder, split, workload, grid[setting], epochs, seed)
 
     return Contender(name, tuple(grid), scores)
+
+
+def _batches(rows: Examples, places: np.ndarray, batch_size: int) -> Iterator[Batch]:
+    """Batches of the rows at `places` [n], in that order."""
+    for start in range(0, len(places), batch_size):
+        of_batch = places[start : start + batch_size]
+        yield Batch(rows.ids[of_batch], rows.numeric[of_batch], rows.labels[of_batch])
+
+
+def train_pytorch(
+    folder: Path, split: str, workload: Workload, settings: PeerSettings, epochs: int, seed: int
+) -> np.ndarray:
+    """Return the logits [epochs, rows] of `split` after each epoch. `workload` has sizes, batch size and threads."""
+    torch.manual_seed(seed)
+    torch.set_num_threads(workload.threads)
+    schema = read_schema(folder)
+    rows, judged = read_rows(folder, schema, "train"), read_rows(folder, schema, split)
+    step = PyTorchStep(workload, schema.num_categorical, schema.num_numeric, settings)
+    order = np.random.default_rng(seed)
+    logits = []
+    for _ in range(epochs):
+        for batch in _batches(rows, order.permutation(len(rows.labels)), workload.batch_size):
+            step(batch, step.prepare(batch))
+        in_turn = _batches(judged, np.arange(len(judged.labels)), READ_ROWS)
+        logits.append(np.concatenate([step.score(step.prepare(batch)) for batch in in_turn]))
+    return np.array(logits)
 
 
 def trees(name: str, grid: Mapping[str, TreeSettings]) -> Contender:
