@@ -64,6 +64,7 @@ log = logging.getLogger("app")
 
 SAMPLES = "samples"  # folder of the run: rows of the last parts
 POLL_SECONDS = 0.5
+REST = 20  # between two looks into the folder, times the last one, which takes long where many parts are left there
 # Of a part's logits, for its intervals: with 8 times as many the ends move no more than by other draws, and take 0.5 s
 # of the processor in place of 0.1.
 INTERVAL_BINS = 2000
@@ -124,13 +125,14 @@ class OnlineTrainer(Trainer):
             self._save_and_publish()
             while True:
                 self.context.stop.check()
+                start = time.monotonic()
                 if (found := self.source.next_part(self.ledger)) is not None:
                     self._take_part(*found)
                     continue
                 self._write_status(is_idle=True)
                 if self.options.once:
                     raise Stopped("no part is left", HELD_ASIDE if self.source.held or self.ledger.withheld else 0)
-                time.sleep(POLL_SECONDS)
+                time.sleep(max(POLL_SECONDS, REST * (time.monotonic() - start)))
         finally:
             self.checkpoints.close()
             self.publisher.close()
@@ -232,7 +234,9 @@ class OnlineTrainer(Trainer):
         ids = rows.ids if rows.weights is None else rows.ids[rows.weights > 0]
         expiry.touch(ids[:, self._seen_positions()], self.schema.vocabulary_size, moment)
         can, most_ids = self.vocabulary.can_expire(), self.options.expiry.most_ids
-        if most_ids and (num_touched := np.count_nonzero(can[np.unique(ids[ids >= 0])])) > most_ids:
+        touched = np.zeros(len(can), np.bool_)
+        touched[ids[ids >= 0]] = True
+        if most_ids and (num_touched := np.count_nonzero(touched & can)) > most_ids:
             log.warning(
                 "warning: the rows of %s have %s values, and --most-ids %s may have ids: many lose theirs before their "
                 "next row; give several times as many",

@@ -349,3 +349,15 @@ def test_a_part_that_changes_while_it_is_read_is_named(tmp_path, tiny_log, tiny_
     encoder.encode = write_meanwhile
     with pytest.raises(ValueError, match="it changed while it was read"):
         read_part(file, content, encoder)
+
+
+def test_a_part_that_is_there_is_known_by_its_state_alone(tmp_path):
+    """As a checkpoint's manifest has it: plain values, which a change of any of them makes another state."""
+    (tmp_path / "part-1.txt").write_text("x")
+    file, checksum = Source(str(tmp_path), tmp_path / "released").next_part(Ledger())
+    state = json.loads(json.dumps(dataclasses.asdict(file.state)))
+    known = Ledger({file.name: {"checksum": checksum, "state": state}})
+    assert known.has(file)
+    for name in state:
+        changed = dataclasses.replace(file, state=dataclasses.replace(file.state, **{name: state[name] + 1}))
+        assert not known.has(changed)
