@@ -49,7 +49,7 @@ class Sizes:
     num_warm: int = 20  # parts before the first one
     real_rows: int = 2500
     lag_warm: int = 2  # parts that the runs of `lag` are trained on
-    lag_parts: int = 16
+    lag_parts: int = 8
     vocabularies: tuple[int, ...] = (0, 5_000_000)  # at least
 
 

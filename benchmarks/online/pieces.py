@@ -1,0 +1,94 @@
+"""Where the processor's time of a part goes: `online --once` in this process, with its functions timed.
+
+python -m benchmarks.online.pieces SOURCE RUN WORK     train on the parts of SOURCE, and print a line of JSON
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from app.__main__ import main as app
+from app.cli.online import online_trainer
+from app.cli.online.candidate import Samples
+from app.cli.online.log_parts import Source
+from app.cli.online.online_trainer import OnlineTrainer
+from app.cli.online.progress import Progress
+from app.cli.online.publish import Publisher
+from data_prep.encoding.encoder import RowEncoder
+from data_prep.encoding.growing import GrowingVocabulary
+
+PIECES: dict[str, list[tuple[Any, str]]] = {
+    "find, checksum": [(Source, "next_part")],
+    "read, parse": [(online_trainer, "read_part")],
+    "encode": [(RowEncoder, "encode_rows")],
+    "guard": [(GrowingVocabulary, "shares"), (online_trainer, "why_suspicious"), (Samples, "shift")],
+    "score before": [(OnlineTrainer, "_measure_part")],
+    "intervals": [(OnlineTrainer, "_values")],
+    "new values": [(GrowingVocabulary, "add_values_of"), (OnlineTrainer, "_take_new_ids")],
+    "train": [(OnlineTrainer, "_train_part")],
+    "score candidate": [(OnlineTrainer, "_judge")],
+    "expire": [(OnlineTrainer, "_expire")],
+    "checkpoint": [(OnlineTrainer, "_save_and_publish")],
+    "bundle": [(Publisher, "publish")],
+    "page, status": [(OnlineTrainer, "_write_status"), (Progress, "show")],
+    "rest": [(OnlineTrainer, "_take_part")],
+}
+
+
+class Clock:
+    """Seconds of the processor, of all threads, by piece: of each function without those that it calls."""
+
+    def __init__(self) -> None:
+        self.parts: list[dict[str, float]] = []
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._stack, self._since = [""], time.process_time()
+
+    def _switch(self) -> None:
+        now = time.process_time()
+        self._seconds[self._stack[-1]] += now - self._since
+        self._since = now
+
+    def timed(self, piece: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function whose time is that of a piece."""
+
+        @functools.wraps(function)
+        def run(*arguments: Any, **keywords: Any) -> Any:
+            self._switch()
+            self._stack.append(piece)
+            try:
+                return function(*arguments, **keywords)
+            finally:
+                self._switch()
+                self._stack.pop()
+                if function.__name__ == "_write_status":
+                    self.parts.append(dict(self._seconds))
+                    self._seconds.clear()
+
+        return run
+
+
+def main() -> None:
+    """Train, and print the seconds of each part by piece."""
+    source, run, work = sys.argv[1:4]
+    clock = Clock()
+    for piece, functions in PIECES.items():
+        for owner, name in functions:
+            setattr(owner, name, clock.timed(piece, getattr(owner, name)))
+    folders = ["--work", f"{work}/online", "--serve", f"{work}/bundles"]
+    status = app(["online", source, *sys.argv[4:], "--from", run, *folders, "--once"])
+    if status:
+        raise SystemExit(status)
+    parts = clock.parts[1:-1]
+    print(json.dumps({piece: float(np.median([part.get(piece, 0) for part in parts])) for piece in PIECES}))
+
+
+if __name__ == "__main__":
+    main()
