@@ -275,14 +275,18 @@ def join(chunks: Sequence[RowsToScore]) -> RowsToScore:
 
 def score_together(predictor: Predictor, chunks: Sequence[RowsToScore]) -> tuple[list[Result], list[Seen]]:
     """Return each request's logits or error, and what was scored. If all fail together, each is scored alone."""
-    joined = join(chunks)
     try:
-        scored = predictor.score_chunk(joined)
+        return _score_joined(predictor, chunks)
     except Exception as error:  # whatever one request does, the others are served
         if len(chunks) == 1:
             return [error], []
-        alone = [score_together(predictor, [chunk]) for chunk in chunks]
-        return [result for results, _ in alone for result in results], [each for _, seen in alone for each in seen]
+    alone = [score_together(predictor, [chunk]) for chunk in chunks]
+    return [result for results, _ in alone for result in results], [each for _, seen in alone for each in seen]
+
+
+def _score_joined(predictor: Predictor, chunks: Sequence[RowsToScore]) -> tuple[list[Result], list[Seen]]:
+    joined = join(chunks)
+    scored = predictor.score_chunk(joined)
     logits = np.full(joined.num_lines, np.nan, np.float32)
     logits[scored.places] = scored.logits
     results: list[Result] = []

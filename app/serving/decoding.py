@@ -12,6 +12,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -29,7 +30,8 @@ from data_prep.options.log_format import LogFormat
 
 log = logging.getLogger(__name__)
 
-DECODE_SECONDS = 10.0  # for a body, before the process is killed
+TAKEN_SECONDS = 30.0  # for the process to start and to take a body, before it is killed
+DECODE_SECONDS = 10.0  # for a body, before it is killed
 MEMORY_OF_BODIES = 16  # of the largest size, that decoding may take: JSON takes 5 to 30 times its size as objects
 NICE = 5  # of the process: the event loop comes first
 
@@ -79,15 +81,20 @@ class DecodingProcess:
 
     def run(self, decode: Decode, body: bytes) -> tuple[RowsToScore, Any]:
         """Return decode(body). Raises RequestError."""
+        killer = threading.Timer(TAKEN_SECONDS, self._kill)
         try:
             connection = self._connection or self._start()
+            killer.start()
             connection.send(decode)
             connection.send_bytes(body)
+            killer.cancel()
             if not connection.poll(DECODE_SECONDS):
-                raise self._killed(504, f"decoding the body took longer than {DECODE_SECONDS:g} seconds")
+                raise self._failed(504, f"decoding the body took longer than {DECODE_SECONDS:g} seconds")
             status, result = connection.recv()
         except (OSError, EOFError):
-            raise self._killed(503, "the process that decodes large bodies has died; try again") from None
+            raise self._failed(503, "the process that decodes large bodies has died; try again") from None
+        finally:
+            killer.cancel()
         if status != 200:
             raise RequestError(status, result)
         rows: tuple[RowsToScore, Any] = result
@@ -104,7 +111,7 @@ class DecodingProcess:
             theirs.close()
         return self._connection
 
-    def _killed(self, status: int, message: str) -> RequestError:
+    def _failed(self, status: int, message: str) -> RequestError:
         """End the process, and return the error of its body. The next body starts another process."""
         log.warning("%s", message)
         self.close()
@@ -115,9 +122,13 @@ class DecodingProcess:
         if self._connection is not None:
             self._connection.close()
         if self._process is not None:
-            self._process.kill()
+            self._kill()
             self._process.wait()
         self._process = self._connection = None
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
 
 
 def _run(connection: Connection[Any, Any], memory_bytes: int) -> None:

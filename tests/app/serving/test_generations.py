@@ -22,7 +22,7 @@ from app.serving.options import ServerOptions
 from app.tables.interface import TableState
 from data_prep.kernels.parsed import Chunk
 from tests.app.serving.conftest import Client, run_beside
-from tests.app.serving.test_service import ARROW, arrow_of, score
+from tests.app.serving.test_service import ARROW, arrow_of, infer_of, score
 
 
 @pytest.fixture(scope="module")
@@ -274,6 +274,29 @@ def test_swaps_under_load_lose_no_request_and_mix_no_models(models, watched, mak
         by_version.setdefault(response.headers["x-model-version"], response.json()["scores"])
         assert response.json()["scores"] == by_version[response.json()["version"]]
     assert all(values in scores.values() for values in by_version.values())
+
+
+def test_a_version_that_is_asked_for_is_the_one_that_scores(watched, make_service, golden):
+    """Another model comes between the headers and the body."""
+    folder, put = watched
+    put("1")
+    service = make_service(folder)
+    first = short(service.generations.current.version)
+    body = json.dumps(infer_of(golden)).encode()
+
+    async def parts():
+        yield body[:100]
+        put("2")
+        await asyncio.to_thread(service.generations.refresh)
+        yield body[100:]
+
+    async def send(client):
+        slowly = await client.post(f"/v2/models/clicks/versions/{first}/infer", content=parts())
+        return slowly, await client.post("/v2/models/clicks/infer", content=body)
+
+    slowly, after = run_beside(service, send)
+    assert slowly.status_code == 404
+    assert after.json()["model_version"] in slowly.json()["error"]
 
 
 def test_a_model_of_another_log_is_served_after_requests_of_the_one_before(

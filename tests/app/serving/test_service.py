@@ -26,7 +26,7 @@ from app.serving.batching import FREE_REFUSALS, LEAST_QUEUE, MOST_DELAY, REFUSAL
 from app.serving.forms import tensors
 from app.serving.forms.form import RequestError
 from app.serving.forms.tensors import HEADER_LENGTH
-from tests.app.serving.conftest import Client, run_beside
+from tests.app.serving.conftest import Client, as_asgi, run_beside
 
 ARROW = "application/vnd.apache.arrow.stream"
 
@@ -481,7 +481,7 @@ def test_a_body_in_another_coding_is_refused(client, golden, headers, status, na
 def test_the_openapi_document_holds(client, service):
     """schemathesis draws requests by the document, right ones and wrong ones; every address has one that succeeds."""
     schemathesis.serializer.alias("text/csv", "text/plain")
-    schema = schemathesis.openapi.from_asgi("/openapi.json", service)
+    schema = schemathesis.openapi.from_asgi("/openapi.json", as_asgi(service))
     checks = [
         not_a_server_error,
         *schemathesis.checks.CHECKS.get_by_names(
@@ -646,6 +646,26 @@ def test_a_model_that_fails_is_no_wrong_score(make_service, tiny_bundle, golden,
     response = score(Client(service), golden.to_pylist())
     assert response.status_code == 503
     assert "retry-after" in response.headers
+
+
+def test_a_request_whose_error_cannot_be_named_leaves_the_others_their_answers(
+    make_service, tiny_bundle, golden, golden_scores, monkeypatch
+):
+    """All wait for one batch, which must answer each whatever fails."""
+    service, rows = make_service(tiny_bundle, max_delay_ms=300), golden.to_pylist()[:3]
+
+    def fail(*_):
+        raise AssertionError
+
+    monkeypatch.setattr("app.serving.batching.rejected_row", fail)
+
+    async def send(client):
+        bad = [{**rows[0], "C3": "no hex"}]
+        return await asyncio.gather(*(client.post("/v1/score", json={"rows": each}) for each in (rows, bad, rows)))
+
+    first, bad, last = run_beside(service, send)
+    assert bad.status_code == 503
+    assert first.json()["scores"] == last.json()["scores"] == golden_scores[:3]
 
 
 @pytest.fixture
