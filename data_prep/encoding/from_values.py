@@ -222,16 +222,31 @@ def _value_text(value: Any, name: str, log_format: LogFormat) -> str:
     if isinstance(value, (int, np.integer)):
         return _hex_text(int(value)) if kind.has_hex_digits else str(int(value))
     if isinstance(value, Decimal):
-        if kind.keeps_zeros or not (kind.has_hex_digits or value.as_tuple().exponent):
+        if kind.keeps_zeros:
+            return _category_text(value, name, log_format)
+        if not (kind.has_hex_digits or value.as_tuple().exponent):
             return format(value, "f")
         value = float(value)
     if isinstance(value, (float, np.floating)):
         if float(value).is_integer() and abs(float(value)) < 2.0**63:
             return _hex_text(int(value)) if kind.has_hex_digits else str(int(value))
-        return str(value)
+        return _category_text(value, name, log_format) if kind.array == "strings" else str(value)
     if "moments" in kind.arrow and isinstance(value, (date, np.datetime64)):
         return _time_text(value, log_format.time_form(name))
     raise TypeError(f"expected text, a number or None, found {value!r}")
+
+
+def _category_text(value: float | np.floating | Decimal, name: str, log_format: LogFormat) -> str:
+    """Return a number that is no whole float as a column has it: Arrow's 0.00001 is Python's 1e-05, another value."""
+    if isinstance(value, float) and 1e-4 <= abs(value) < 1e10:
+        return str(value)  # here the texts are the same, and an array of one value would take some 100 times as long
+    import pyarrow as pa
+
+    from data_prep.raw_log.parquet import cells_as_text
+
+    number = value if isinstance(value, (Decimal, np.float16, np.float32)) else float(value)
+    cell: bytes = cells_as_text(pa.array([number]), log_format.columns[name], b"\n")[0].as_py()
+    return cell.decode()
 
 
 def _time_text(value: date | np.datetime64, form: str) -> str:

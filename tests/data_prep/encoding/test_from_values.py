@@ -1,10 +1,13 @@
 """Raw rows without labels are parsed as the same rows with labels are."""
 
 import dataclasses
+from decimal import Decimal
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from data_prep.encoding.from_table import table_to_chunk
 from data_prep.encoding.from_values import add_label, chunk_to_mapping, mappings_to_chunk
 from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.parsed import Chunk
@@ -88,6 +91,20 @@ def test_a_number_that_no_float_holds_is_a_bad_cell():
         assert choose_kernels("numpy").parse_chunk(chunk, form).rejects_by_reason == {"float": 1}
     with pytest.raises(TypeError, match="row 0, column 'price' of kind float: Exceeds the limit"):
         mappings_to_chunk([{"price": 10**5000, "C": "a"}], form)
+
+
+def test_numbers_of_mappings_are_the_categories_that_a_column_of_them_has():
+    form = LogFormat({"label": "label", "C": "string", "tags": "list"}, separator=",")
+    numbers = [1e-5, 1.5e-7, 30319482929164.5, 0.1, -2.5, 3.0, 1e20, float("inf"), float("nan")]
+    numbers += [float(np.nextafter(bound, side)) for bound in (1e-4, 1e10, 1e16) for side in (0, np.inf)]
+    numbers += (10 ** np.random.default_rng(1).uniform(-12, 18, 500)).tolist()
+    columns = [pa.array(numbers), pa.array(np.float32([*numbers, 5895020.5]))]
+    columns += [pa.array([Decimal(number)]) for number in ("0.0000001", "-0.00", "1.50", "0.00001")]
+    for column in columns:
+        values = column.to_numpy() if pa.types.is_floating(column.type) else column.to_pylist()
+        table = pa.table({"C": column, "tags": [[value] for value in values]})
+        rows = [{"C": value, "tags": [value]} for value in values]
+        assert mappings_to_chunk(rows, form).lines == table_to_chunk(table, form).lines
 
 
 @pytest.mark.parametrize("quotes", [False, True])
