@@ -15,12 +15,15 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from common.memory import num_cores
 from data_prep.checks.reject_causes import check_statistics
 from data_prep.encoding.base import BaseVocabulary, read_base_vocabulary
 from data_prep.encoding.booleans import with_booleans
 from data_prep.encoding.encoder import RowEncoder
 from data_prep.encoding.fit import fit_vocabulary
+from data_prep.encoding.vocabulary_file import VocabularyReader
 from data_prep.execution import memory_limit
 from data_prep.execution.pools import Pools
 from data_prep.execution.prepared_folder import WorkDir, new_folder, real_output, sync_files
@@ -49,7 +52,9 @@ from data_prep.raw_log.log_files import LogFile, absolute, find_log
 from data_prep.raw_log.reading import LogReading
 from data_prep.report.data_report import REPORT_FILE, write_report
 from data_prep.report.timing import RunClock, write_timing
-from data_prep.statistics.statistics_file import write_statistics
+from data_prep.statistics.statistics_file import read_statistics, write_statistics
+
+_MOST_UNKNOWN = 0.9  # of a column's cells: above it they are probably written in another form than in the base
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +112,8 @@ def prepare(
             if timing.stages:  # else an interrupted run had done everything but this
                 write_timing(timing, work_dir.folder)
             write_report(work_dir.folder)
+    if base:
+        _warn_of_other_values(base, result, output)
     train, num_lines = result.splits["train"], result.source["lines"]
     if train.rows and train.clicks in (0, train.rows):
         log.warning("%s of %s training rows are clicks: a model learns nothing from them", train.clicks, train.rows)
@@ -116,6 +123,30 @@ def prepare(
     if report:
         log.info("look at %s", output / REPORT_FILE)
     return result
+
+
+def _warn_of_other_values(base: BaseVocabulary, result: schema.Schema, output: Path) -> None:
+    """Name the columns of kind string whose values nearly all lack ids in the base, such as 7.0 where that has 7."""
+    profile = read_statistics(output)
+    with closing(VocabularyReader([output / schema.VOCABULARY_FILE])) as reader:
+        for before, field, column in zip(base.schema.categorical, result.categorical, base.columns, strict=True):
+            is_plain = base.log_format.columns.get(field.name) == "string" and not column.shares
+            if not is_plain or before.num_values < 2:  # hashed: the missing one alone has an id
+                continue
+            found, examples = profile.categorical[field.name], ""
+            cells, unknown = profile.training_rows - found.missing, found.unknown
+            if num_new := field.num_values - before.num_values:
+                values = reader.read(field, column)
+                unknown += int(values.counts[-num_new:].sum())
+                assert values.texts is not None
+                first = values.texts.take(np.arange(field.num_values)[-num_new:][:3]).tolist()
+                examples = f", such as {', '.join(repr(text.decode()) for text in first)}"
+            if unknown > _MOST_UNKNOWN * cells:
+                log.warning(
+                    "column %s: %s of %s training cells have values that %s lacks%s; a model of it has learnt nothing "
+                    "of them. Are they written as there (7, not 7.0)?",
+                    *(field.name, f"{unknown:,}", f"{cells:,}", base.folder, examples),
+                )
 
 
 def _row_bytes(options: PrepareOptions) -> tuple[int, int]:

@@ -184,6 +184,24 @@ def test_extending_text_fields(tmp_path, buckets):
     }
 
 
+@pytest.mark.parametrize("extend", [False, True])
+def test_a_column_that_is_written_in_another_form_is_reported(tmp_path, caplog, extend):
+    """Whole numbers with .0, as pandas writes a column of them to CSV if one is missing."""
+    format_ = LogFormat(columns={"click": "label", "hour": "string", "site": "string"}, separator=",")
+    options = PrepareOptions(data=format_, min_count=2, workers=1, **ALL_TRAINED)
+    rows = [(row % 2, row % 3, "abc"[row % 3]) for row in range(30)]
+    for name, end in (("one", ""), ("same", ""), ("two", ".0")):
+        text = "".join(f"{click},{hour}{end},{site}\n" for click, hour, site in rows)
+        (tmp_path / f"{name}.csv").write_text(f"{text}0,,a\n")
+    prepare(tmp_path / "one.csv", tmp_path / "one", options)
+    prepare(tmp_path / "same.csv", tmp_path / "same", options, vocabulary_of=tmp_path / "one", extend=extend)
+    assert caplog.text == ""  # which has warnings alone
+    prepare(tmp_path / "two.csv", tmp_path / "two", options, vocabulary_of=tmp_path / "one", extend=extend)
+    assert caplog.text.count("training cells") == 1
+    assert "column hour: 30 of 30 training cells have values that " in caplog.text
+    assert ("such as '0.0', '1.0', '2.0'" in caplog.text) is extend
+
+
 def test_other_limits_for_new_values_are_reported(prepared, small_options, caplog):
     """Another min_count, as if the --config of the first preparation were left out."""
     read_base_vocabulary(prepared, small_options, extend=True)
