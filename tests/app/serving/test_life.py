@@ -20,7 +20,7 @@ import httpx
 import psutil
 import pytest
 
-from app.scoring import bundle_folder
+from app.scoring import bundle_folder, bundle_writer
 from app.scoring.bundle_folder import short
 from app.scoring.bundle_writer import fold
 from app.scoring.predictor import Predictor
@@ -274,7 +274,7 @@ def test_a_service_serves_what_it_must(
         states[bundle_folder.read_manifest(partial).version] = state
 
     service = Service(tmp_path, make, golden, project)
-    monkeypatch.setattr(bundle_folder, "time", SimpleNamespace(time_ns=lambda: service.clock_ms * 10**6))
+    monkeypatch.setattr(bundle_writer, "time", SimpleNamespace(time_ns=lambda: service.clock_ms * 10**6))
     try:
         service.run(draw)
     finally:
