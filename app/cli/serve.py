@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or Ctrl-C, and return the exit status."""
-    require("httptools", "msgspec", "onnxruntime", "prometheus_client", "uvicorn", "uvloop")
+    require("httptools", "msgspec", "onnxruntime", "prometheus_client", "starlette", "uvicorn", "uvloop")
     limits = Limits(**{limit.name: getattr(arguments, limit.name) for limit in fields(Limits)})
     for name in ("workers", "threads", "max_batch", "max_queue", "max_rows", "max_body_mib", "watch_seconds"):
         if getattr(arguments, name) <= 0:

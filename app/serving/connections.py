@@ -8,17 +8,20 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 import httptools
+import msgspec
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from app.serving.observed import ID_HEADER, request_id
 from app.serving.options import ServerOptions
-from app.serving.service import LIVE, READY, Answer, Receive, Service, answer_json
+from app.serving.service import LIVE, READY, Service
 
 HEADER_SECONDS = 10.0  # for the headers of a request to arrive, and for the first one of a connection
 MOST_HEADER_BYTES = 1 << 16  # also of trailers, and of anything else between two bytes of a body
@@ -27,6 +30,7 @@ IDLE_SECONDS = 75  # between two requests of a connection
 SPARE_FILES = 128  # that connections leave for bundles and all else
 FINISH_SECONDS = 30  # for requests to be answered after the port was closed
 INVALID = "Invalid HTTP request received."
+POLL_SECONDS = 0.02  # of requests that wait for the model to be open
 
 
 class _Refused:
@@ -44,7 +48,6 @@ class Application:
     def __init__(self) -> None:
         self.service: Service | None = None
         self.is_draining = self.is_ending = False
-        self.can_answer = asyncio.Event()  # set by the event loop: a service is open, or never will be
         most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self.most_connections = max(most_files - SPARE_FILES, most_files // 2) if most_files > 0 else sys.maxsize
 
@@ -59,16 +62,19 @@ class Application:
         if self.service is not None:
             self.service.is_draining = True
 
-    async def answer(self, scope: Mapping[str, Any], receive: Receive) -> Answer:
-        """Return the answer to a request."""
-        if self.service is None and scope["path"] not in (LIVE, READY):
-            await self.can_answer.wait()
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        is_health = scope["path"] in (LIVE, READY)
+        while self.service is None and not is_health and not self.is_ending:
+            await asyncio.sleep(POLL_SECONDS)
         if self.service is not None:
-            return await self.service.answer(scope, receive)
-        headers = {ID_HEADER: request_id(dict(scope["headers"])), "content-type": "application/json"}
-        if scope["path"] == LIVE:
-            return answer_json({}, 200, headers)
-        return answer_json({"error": "no model is open"}, 503, headers | {"retry-after": "1"})
+            await self.service(scope, receive, send)
+        else:
+            headers = {ID_HEADER: request_id(scope["headers"])}
+            response = JSONResponse({}, headers=headers)
+            if scope["path"] != LIVE:
+                response = JSONResponse({"error": "no model is open"}, 503, headers | {"retry-after": "1"})
+            await response(scope, receive, send)
 
 
 class Server(uvicorn.Server):
@@ -79,8 +85,7 @@ class Server(uvicorn.Server):
         self.application, self._beat = Application(), beat
         super().__init__(
             uvicorn.Config(
-                self.application,  # type: ignore[arg-type]  # `BoundedRequests` alone uses it
-                interface="asgi3",
+                self.application,
                 loop="uvloop",
                 http=BoundedRequests,
                 lifespan="off",
@@ -106,8 +111,6 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Return whether to end. uvicorn calls this ten times a second."""
         self.application.is_ending = await super().on_tick(counter) or time.monotonic() >= self._end_time
-        if self.application.is_ending or self.application.service is not None:
-            self.application.can_answer.set()
         self._beat(self.application.is_ending)
         return self.application.is_ending
 
@@ -170,43 +173,11 @@ class BoundedRequests(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no request, in the form of other errors."""
-        number = request_id(dict(self.scope["headers"]) if self.scope else {})
-        headers = {ID_HEADER: number, "content-type": "application/json", "connection": "close"}
-        self._write(answer_json({"error": msg}, 400, headers))
+        body = msgspec.json.encode({"error": msg})
+        number = request_id(self.scope["headers"] if self.scope else ())
+        head = f"HTTP/1.1 400 Bad Request\r\n{ID_HEADER}: {number}\r\ncontent-type: application/json\r\n"
+        self.transport.write(f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body)
         self.transport.close()
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, _: Any) -> None:
-        """Start to answer a request. uvicorn calls this, and would call an application of ASGI."""
-        task = self.loop.create_task(self._answer(cycle))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
-
-    async def _answer(self, cycle: RequestResponseCycle) -> None:
-        try:
-            answer = await self.app.answer(cycle.scope, cycle.receive)
-            if self.flow.write_paused:
-                await self.flow.drain()
-            if cycle.disconnected:
-                return
-            if "connection" in answer.headers:
-                cycle.keep_alive = False
-            elif not cycle.keep_alive:
-                answer.headers["connection"] = "close"
-            self._write(answer, is_head=cycle.scope["method"] == "HEAD")
-            cycle.response_complete = True
-            if not cycle.keep_alive:
-                self.transport.close()
-            self.on_response_complete()
-        except BaseException:  # cancelled, as the server ends
-            self.transport.close()
-            raise
-
-    def _write(self, answer: Answer, is_head: bool = False) -> None:
-        """Write an answer in one piece: uvicorn's two wake a client twice, and take a tenth of a row's time."""
-        headers = "".join([f"{name}: {value}\r\n" for name, value in answer.headers.items()])
-        head = f"{headers}content-length: {len(answer.body)}\r\n\r\n".encode("latin-1")
-        date = [part for name, value in self.server_state.default_headers for part in (name, b": ", value, b"\r\n")]
-        self.transport.write(b"".join([STATUS_LINE[answer.status], *date, head, b"" if is_head else answer.body]))
 
     def _decline(self, rest: memoryview) -> None:
         """Answer a request that offers another protocol, as `curl --http2` does, by this one, and parse what follows.
@@ -251,12 +222,11 @@ class BoundedRequests(HttpToolsProtocol):
         else:
             self._refuse(self.cycle, answer)
 
-    def _refuse(self, refused: _Refused, answer: Answer) -> None:
+    def _refuse(self, refused: _Refused, answer: bytes) -> None:
         if self.transport.is_closing():
             return
-        self._write(answer)
+        self.transport.write(answer)
         refused.response_complete = True
-        refused.keep_alive &= "connection" not in answer.headers
         if not refused.keep_alive:
             self.transport.close()
         elif not refused.more_body:
@@ -280,7 +250,7 @@ class BoundedRequests(HttpToolsProtocol):
         if self.cycle.response_complete:
             self.on_response_complete()
 
-    def _refusal(self) -> tuple[Answer, float] | None:
+    def _refusal(self) -> tuple[bytes, float] | None:
         """Return an answer by the headers alone, and the seconds to wait before it, if there is one.
 
         None too if another answer is due before it, or if the connection ends with it."""
@@ -290,5 +260,5 @@ class BoundedRequests(HttpToolsProtocol):
         if service is None or not is_next or is_last or self.parser.get_method() != b"POST":
             return None
         length = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
-        refusal: tuple[Answer, float] | None = service.refusal(self.url, self.headers, length)
+        refusal: tuple[bytes, float] | None = service.refusal(self.url, self.headers, length)
         return refusal

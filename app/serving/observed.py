@@ -12,7 +12,7 @@ import random
 import re
 import time
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -223,14 +223,15 @@ class Observed:
         return {"samples": samples, "drift": drift, "recent": self.recent.series()}
 
 
-def request_id(headers: Mapping[bytes, bytes]) -> str:
+def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """Return the id of a request: its x-request-id, the trace's of its traceparent, or a new one if neither is right.
 
     An id has up to 128 letters, digits and ._:/+=@~- so that it can stand in any log.
     """
-    if _ID.fullmatch(given := headers.get(b"x-request-id", b"")):
+    found = dict(headers)
+    if _ID.fullmatch(given := found.get(b"x-request-id", b"")):
         return given.decode()
-    trace = _TRACE.fullmatch(headers.get(b"traceparent", b""))
+    trace = _TRACE.fullmatch(found.get(b"traceparent", b""))
     return trace[1].decode() if trace else f"{random.getrandbits(128):032x}"
 
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import random
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
 
 import msgspec
 import numpy as np
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from app.scoring.bundle_folder import short
 from app.scoring.bundle_model import Scored
@@ -45,7 +47,6 @@ _PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "connect-src 'self'; img-src data:; frame-ancestors 'none'"
 }
-_HTML = "text/html; charset=utf-8"
 _CLOSE = {"connection": "close"}  # after an answer to a request whose body was not read
 _HEADERS_OF = {408: _CLOSE, 413: _CLOSE, 429: {"retry-after": "1"}, 503: {"retry-after": "1"}}
 
@@ -58,46 +59,7 @@ _MODEL_PATH = re.compile(r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/
 _CHARSET, _UTF_8 = re.compile(r'charset\s*=\s*"?([^";\s]*)', re.IGNORECASE), ("utf-8", "utf8", "us-ascii", "ascii")
 _NO_ADDRESS, _NO_METHOD = "there is no such address; /docs lists all", "the address has another method; see /docs"
 
-Receive = Callable[[], Awaitable[Mapping[str, Any]]]  # ASGI's: the next part of a request's body
-
-
-@dataclass(slots=True)
-class Request:
-    """A request, of which `scope` is ASGI's. Its body comes by `receive`."""
-
-    scope: Mapping[str, Any]
-    receive: Receive
-    headers: dict[bytes, bytes] = field(init=False)  # of two with a name the first
-    parameters: dict[str, str | None] = field(default_factory=dict)  # of the address
-    held_bytes: int = 0  # of its body, unpacked too
-    num_rows: int | None = None  # that were scored
-
-    def __post_init__(self) -> None:
-        self.headers = dict(reversed(self.scope["headers"]))
-
-    def header(self, name: bytes, default: str = "") -> str:
-        value = self.headers.get(name)
-        return default if value is None else value.decode("latin-1")
-
-
-@dataclass(slots=True)
-class Answer:
-    """An answer without the headers that all have."""
-
-    body: bytes = b""
-    status: int = 200
-    headers: dict[str, str] = field(default_factory=dict)
-    media_type: str = "application/json"
-    predictor: Predictor | None = None  # that it is by. None for the current one
-
-
-def answer_json(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
-    """Return an answer of plain values."""
-    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return Answer(text.encode(), status, dict(headers or {}))
-
-
-Handler = Callable[[Request], Awaitable[Answer]]
+Handler = Callable[[Request], Awaitable[Response]]
 
 
 class VersionRequest(msgspec.Struct):
@@ -110,9 +72,9 @@ _decode_version = msgspec.json.Decoder(VersionRequest).decode
 
 
 class Service:
-    """Answers requests by the models of `generations`.
+    """ASGI application that answers requests by the models of `generations`.
 
-    By no framework: its requests, routes and answers cost a request of one row a quarter of its time.
+    Neither Starlette's routes nor its middleware: they cost a request of one row a tenth of its time.
     """
 
     def __init__(self, generations: Generations, observed: Observed, options: ServerOptions) -> None:
@@ -153,8 +115,8 @@ class Service:
         self.generations.refresh_safely()
         self.observed.model(self.generations, not self.is_draining, self.batcher.num_waiting)
 
-    def refusal(self, url: bytes, headers: list[tuple[bytes, bytes]], num_bytes: int) -> tuple[Answer, float] | None:
-        """Return the answer to a request whose rows would wait too long, and when to give it. None for others.
+    def refusal(self, url: bytes, headers: list[tuple[bytes, bytes]], num_bytes: int) -> tuple[bytes, float] | None:
+        """Return the whole answer to a request whose rows would wait too long, and when to give it. None for others.
 
         In overload nearly all requests are refused: what that takes is taken from those that are scored.
         """
@@ -164,47 +126,45 @@ class Service:
         try:
             self.batcher.admit(num_bytes)
         except RequestError as error:
-            number = request_id(dict(headers))
+            number = request_id(headers)
             self._note(number, "POST", path, 429, None, 0.0)
-            answer = self._complete(answer_json({"error": str(error)}, 429, _HEADERS_OF[429]), number)
-            return answer, self.batcher.refusals.delay()
+            body = msgspec.json.encode({"error": str(error)})
+            more = {ID_HEADER: number, "content-type": "application/json"}
+            answered = {**_HEADERS_OF[429], **_headers(self.generations.current), **more}
+            lines = [f"{name}: {value}\r\n" for name, value in answered.items()]
+            head = f"HTTP/1.1 429 Too Many Requests\r\n{''.join(lines)}content-length: {len(body)}\r\n\r\n"
+            return head.encode() + body, self.batcher.refusals.delay()
         return None
 
-    async def answer(self, scope: Mapping[str, Any], receive: Receive) -> Answer:
-        """Return the answer to a request, an error if it is wrong, with its id and the model's version. Count it."""
-        start, request = time.perf_counter(), Request(scope, receive)
-        number, method = request_id(request.headers), scope["method"]
-        path, methods, request.parameters = self._route(scope["path"])
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, with an error if it is wrong. Add its id and the model's version, and count."""
+        start, number = time.perf_counter(), request_id(scope["headers"])
+        request = Request(scope, receive)
+        path, methods, scope["path_params"] = self._route(scope["path"])
         try:
             self._check_host(request, path)
-            answer = await self._handler(methods, method)(request)
+            response = await self._handler(methods, request.method)(request)
         except RequestError as error:
             headers = _HEADERS_OF.get(error.status, error.headers)
-            if b"expect" in request.headers:  # its body may never come, and the next request is none
+            if "expect" in request.headers:  # its body may never come, and the next request is none
                 headers = headers | _CLOSE
-            answer = answer_json({"error": str(error)}, error.status, headers)
+            response = JSONResponse({"error": str(error)}, error.status, headers)
+        except ClientDisconnect:
+            response = Response(status_code=400)
         except Exception as error:  # a damaged block of the bundle, memory: the client may try another server
             log.exception("%s, request %s: %s", path, number, type(error).__name__)
             message = "the model cannot score this now; see the server's log"
-            answer = answer_json({"error": message}, 503, _HEADERS_OF[503])
-        finally:
-            self._held_bytes -= request.held_bytes
-        if answer.status == 405:
-            answer.headers["allow"] = ", ".join(methods)
-        self._note(number, method, path, answer.status, request.num_rows, time.perf_counter() - start)
-        return self._complete(answer, number)
-
-    def _complete(self, answer: Answer, number: str) -> Answer:
-        """Add the headers that all answers have."""
-        predictor = answer.predictor or self.generations.current
-        answer.headers["x-model-version"] = version_of(predictor)
-        answer.headers["x-model-generation"] = str(predictor.generation)
-        answer.headers[ID_HEADER] = number
-        if answer.media_type:
-            answer.headers["content-type"] = answer.media_type
+            response = JSONResponse({"error": message}, 503, _HEADERS_OF[503])
+        for name, value in _headers(self.generations.current).items():
+            response.headers.setdefault(name, value)
+        response.headers[ID_HEADER] = number
         if self.is_draining:
-            answer.headers |= _CLOSE
-        return answer
+            response.headers["connection"] = "close"
+        if response.status_code == 405:
+            response.headers["allow"] = ", ".join(methods)
+        seconds = time.perf_counter() - start
+        self._note(number, request.method, path, response.status_code, scope.get("num_rows"), seconds)
+        await response(scope, receive, send)
 
     def _note(self, number: str, method: str, path: str, status: int, num_rows: int | None, seconds: float) -> None:
         if (method, path) != ("GET", EXPLAIN):  # the page's own
@@ -216,11 +176,11 @@ class Service:
 
     def _check_host(self, request: Request, path: str) -> None:
         """Refuse a request for another host, and one for administration by the public port. Health is for all."""
-        hosts = [value.decode("latin-1") for name, value in request.scope["headers"] if name == b"host"]
-        if len(hosts) > 1 or (not hosts and request.scope["http_version"] == "1.1"):
+        hosts = [value.decode("latin-1") for name, value in request["headers"] if name == b"host"]
+        if len(hosts) > 1 or (not hosts and request["http_version"] == "1.1"):
             raise RequestError(400, f"expected one header Host, found {len(hosts)}")
-        admin_port, port = self.options.admin_port, request.scope["server"][1]
-        is_admin, is_admin_port = path in ADMIN_PATHS, admin_port is not None and port == admin_port
+        admin_port = self.options.admin_port
+        is_admin, is_admin_port = path in ADMIN_PATHS, admin_port is not None and request["server"][1] == admin_port
         if is_admin and admin_port is not None and not is_admin_port:
             raise RequestError(404, f"{path} is on the port of --admin-port alone")
         if hosts and path not in (LIVE, READY) and not self._allows(hosts[0], is_admin, is_admin_port):
@@ -241,8 +201,8 @@ class Service:
             raise RequestError(405 if methods else 404, _NO_METHOD if methods else _NO_ADDRESS)
         return handler
 
-    async def _score(self, request: Request) -> Answer:
-        content_type, _, parameters = request.header(b"content-type", "application/json").partition(";")
+    async def _score(self, request: Request) -> Response:
+        content_type, _, parameters = request.headers.get("content-type", "application/json").partition(";")
         content_type = content_type.strip().lower()
         # `curl -d` sends this if no type is given.
         form = FORMS.get(content_type.replace("application/x-www-form-urlencoded", "application/json"))
@@ -255,19 +215,21 @@ class Service:
         answer = {**self._described(predictor), "scores": probabilities(logits).tolist()}
         if is_logit_wanted:
             answer["logits"] = logits.tolist()
-        return Answer(msgspec.json.encode(answer), predictor=predictor)
+        return Response(msgspec.json.encode(answer), headers=_headers(predictor), media_type="application/json")
 
-    async def _infer(self, request: Request) -> Answer:
+    async def _infer(self, request: Request) -> Response:
         self._check_model(request, self.generations.current)
-        header_length = request.header(HEADER_LENGTH.encode()) if HEADER_LENGTH.encode() in request.headers else None
+        header_length = request.headers.get(HEADER_LENGTH)
         decode = partial(decode_tensors, header_length)
         predictor, logits, infer = await self._logits(request, decode, header_length is not None)
         self._check_model(request, predictor)  # another may serve since the body has arrived
         model = (self.options.name, version_of(predictor), predictor.generation)
         body, length = tensors.answer(infer, *model, {"score": probabilities(logits), "logit": logits})
+        headers = _headers(predictor)
         if length is None:
-            return Answer(body, predictor=predictor)
-        return Answer(body, 200, {HEADER_LENGTH: str(length)}, "application/octet-stream", predictor)
+            return Response(body, headers=headers, media_type="application/json")
+        headers[HEADER_LENGTH] = str(length)
+        return Response(body, headers=headers, media_type="application/octet-stream")
 
     async def _logits(
         self,
@@ -277,25 +239,26 @@ class Service:
         name_row: NameRow | None = None,
     ) -> tuple[Predictor, np.ndarray, Any]:
         """Return the model, its logits of a request's rows, and what else `decode` gives."""
+        limits = self.options.limits
         deadline = time.monotonic() + self._deadline_ms(request) / 1000
-        body = await self._body(request)
-        predictor = self.generations.current
-        size = max(len(body), LOOP_BYTES + 1) if has_small_rows else len(body)
-        reply: Any = None
+        async with self._body(request) as body:
+            predictor = self.generations.current
+            size = max(len(body), LOOP_BYTES + 1) if has_small_rows else len(body)
+            reply: Any = None
 
-        def decoded() -> RowsToScore:
-            nonlocal reply
-            log_format = predictor.log_format
-            chunk, reply = self._decode(partial(decode, log_format, self.options.limits), name_row, log_format, body)
-            return chunk
+            def decoded() -> RowsToScore:
+                nonlocal reply
+                log_format = predictor.log_format
+                chunk, reply = self._decode(partial(decode, log_format, limits), name_row, log_format, body)
+                return chunk
 
-        try:
-            logits = await self.batcher.logits(predictor, decoded, size, deadline)
-        except RequestError as error:
-            error = error.with_row_as(partial(name_row, body)) if name_row else error
-            raise error.with_traceback(None) from None
-        request.num_rows = len(logits)
-        return predictor, logits, reply
+            try:
+                logits = await self.batcher.logits(predictor, decoded, size, deadline)
+            except RequestError as error:
+                error = error.with_row_as(partial(name_row, body)) if name_row else error
+                raise error.with_traceback(None) from None
+            request.scope["num_rows"] = len(logits)
+            return predictor, logits, reply
 
     def _decode(
         self, decode: Decode, name_row: NameRow | None, log_format: LogFormat, body: bytes
@@ -308,46 +271,43 @@ class Service:
 
     def _deadline_ms(self, request: Request) -> float:
         most = self.options.limits.deadline_ms
-        if b"x-timeout-ms" not in request.headers:
+        text = request.headers.get("x-timeout-ms")
+        if text is None:
             return most
-        text = request.header(b"x-timeout-ms")
         if not (text.isascii() and text.isdigit() and len(text) < 12):
             raise RequestError(400, "the header x-timeout-ms is no number of milliseconds")
         return min(float(text), most)
 
-    async def _body(self, request: Request, most: int | None = None) -> bytes:
-        """Return the request's body, of at most so many bytes. It counts as held until the request is answered."""
-        if (coding := request.header(b"transfer-encoding", "chunked")).lower() != "chunked":
+    @asynccontextmanager
+    async def _body(self, request: Request, most: int | None = None) -> AsyncIterator[bytes]:
+        """Give the request's body, of at most so many bytes, which counts as held until the end of the block."""
+        if (coding := request.headers.get("transfer-encoding", "chunked")).lower() != "chunked":
             raise RequestError(501, f"transfer-encoding is {coding!r}, expected chunked alone", _CLOSE)
-        codec = packed.codec_of(request.header(b"content-encoding"))
+        codec = packed.codec_of(request.headers.get("content-encoding", ""))
         most = min(most or self._most_bytes, self._most_bytes)
-        self._check_size(int(request.headers.get(b"content-length", 0)), most)
-        body, more = bytearray(), True
+        held = 0
+
+        async def read(stream: AsyncIterator[bytes]) -> bytes:
+            nonlocal held
+            body = bytearray()
+            async for part in stream:
+                body += part
+                held += len(part)
+                self._held_bytes += len(part)
+                self._check_size(len(body), most)
+            if len(body) <= MOST_DECODED_HERE:
+                return bytes(body)
+            return body  # type: ignore[return-value]  # It is only read, and to copy 64 MiB would take 40 ms
+
         try:
+            self._check_size(_content_length(request), most)
             async with asyncio.timeout(BODY_SECONDS):
-                while more:
-                    message = await request.receive()
-                    if message["type"] == "http.disconnect":
-                        raise RequestError(400, "the client has gone before its body had arrived")
-                    self._hold(request, body, message.get("body", b""), most)
-                    more = message.get("more_body", False)
+                body = await read(request.stream())
+            yield body if codec is None else await read(packed.unpack(body, codec))
         except TimeoutError:
             raise RequestError(408, f"the body did not arrive within {BODY_SECONDS:g} seconds") from None
-        if codec is not None:
-            unpacked = bytearray()
-            async for piece in packed.unpack(body, codec):
-                self._hold(request, unpacked, piece, most)
-            body = unpacked
-        if len(body) <= MOST_DECODED_HERE:
-            return bytes(body)
-        return body  # type: ignore[return-value]  # It is only read, and to copy 64 MiB would take 40 ms
-
-    def _hold(self, request: Request, body: bytearray, part: bytes, most: int) -> None:
-        """Add a part to a body, and to what is held."""
-        body += part
-        request.held_bytes += len(part)
-        self._held_bytes += len(part)
-        self._check_size(len(body), most)
+        finally:
+            self._held_bytes -= held
 
     def _check_size(self, size: int, most: int) -> None:
         if size > most:
@@ -355,16 +315,17 @@ class Service:
         if self._held_bytes > BODIES_HELD * self._most_bytes:
             raise RequestError(503, "the bodies of other requests fill the memory for them; try again in a second")
 
-    async def _explain(self, request: Request) -> Answer:
-        rows = json_rows.read_rows(await self._body(request, MOST_EXPLAINED_BYTES))
+    async def _explain(self, request: Request) -> Response:
+        async with self._body(request, MOST_EXPLAINED_BYTES) as body:
+            rows = json_rows.read_rows(body)
         if len(rows) != 1:
             raise RequestError(400, f"expected one row, found {len(rows)}")
         return await self._explained(rows[0])
 
-    async def _explain_example(self, _: Request) -> Answer:
+    async def _explain_example(self, _: Request) -> Response:
         return await self._explained(self.generations.current.example)
 
-    async def _explained(self, row: dict[str, Any]) -> Answer:
+    async def _explained(self, row: dict[str, Any]) -> Response:
         """Explain a row. It is none of those that are served: no metric, drift or queue has it."""
         if self._explaining.locked():
             raise RequestError(429, "another row is being explained; try again in a second")
@@ -380,60 +341,60 @@ class Service:
         async with self._explaining:
             score, effects = await asyncio.to_thread(explain)
         fields = [asdict(effect) for effect in effects]
-        answer = answer_json({**self._described(predictor), "score": score, "fields": fields})
-        answer.predictor = predictor
-        return answer
+        answer = {**self._described(predictor), "score": score, "fields": fields}
+        return JSONResponse(answer, headers=_headers(predictor))
 
-    async def _roll_back(self, request: Request) -> Answer:
+    async def _roll_back(self, request: Request) -> Response:
         return await self._state(request, lambda body: self.generations.roll_back(_version_in(body)))
 
-    async def _pin(self, request: Request) -> Answer:
+    async def _pin(self, request: Request) -> Response:
         return await self._state(request, lambda body: self.generations.pin(_version_in(body)))
 
-    async def _unpin(self, request: Request) -> Answer:
+    async def _unpin(self, request: Request) -> Response:
         return await self._state(request, lambda _: self.generations.pin(None))
 
-    async def _state(self, request: Request, change: Callable[[bytes], None]) -> Answer:
+    async def _state(self, request: Request, change: Callable[[bytes], None]) -> Response:
         """Change what must serve. JSON alone, which no foreign page's script can send unasked."""
-        if request.header(b"content-type").partition(";")[0].strip().lower() != "application/json":
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise RequestError(415, "content-type must be application/json")
-        body = await self._body(request, MOST_EXPLAINED_BYTES)
-        try:
-            await asyncio.to_thread(change, body)
-        except ValueError as error:
-            raise RequestError(409, error) from None
-        return answer_json(self._described(self.generations.current))
+        async with self._body(request, MOST_EXPLAINED_BYTES) as body:
+            try:
+                await asyncio.to_thread(change, body)
+            except ValueError as error:
+                raise RequestError(409, error) from None
+        return JSONResponse(self._described(self.generations.current))
 
     def _described(self, predictor: Predictor) -> dict[str, Any]:
         return {"model": self.options.name, "version": version_of(predictor), "generation": predictor.generation}
 
     def _check_model(self, request: Request, predictor: Predictor) -> None:
-        name, version, current = request.parameters["model"], request.parameters["version"], version_of(predictor)
+        name, version = request.path_params["model"], request.path_params["version"]
+        current = version_of(predictor)
         if name != self.options.name:
             raise RequestError(404, f"there is no such model; this service has {self.options.name!r}")
         if version not in (None, current):
             raise RequestError(404, f"the version is not served; now it is {current!r}")
 
-    async def _live(self, _: Request) -> Answer:
-        return Answer(media_type="")
+    async def _live(self, _: Request) -> Response:
+        return Response()
 
-    async def _ready(self, _: Request) -> Answer:
+    async def _ready(self, _: Request) -> Response:
         if self.is_draining:
             raise RequestError(503, "the service is about to end")
-        return Answer(media_type="")
+        return Response()
 
-    async def _model_ready(self, request: Request) -> Answer:
+    async def _model_ready(self, request: Request) -> Response:
         self._check_model(request, self.generations.current)
         return await self._ready(request)
 
-    async def _server(self, _: Request) -> Answer:
+    async def _server(self, _: Request) -> Response:
         extensions = ["binary_tensor_data"]
-        return answer_json({"name": "wide-deep", "version": "1", "extensions": extensions})
+        return JSONResponse({"name": "wide-deep", "version": "1", "extensions": extensions})
 
-    async def _metadata(self, request: Request) -> Answer:
+    async def _metadata(self, request: Request) -> Response:
         predictor = self.generations.current
         self._check_model(request, predictor)
-        return answer_json(
+        return JSONResponse(
             {
                 "name": self.options.name,
                 "versions": [version_of(predictor)],
@@ -443,9 +404,9 @@ class Service:
             }
         )
 
-    async def _status(self, _: Request) -> Answer:
+    async def _status(self, _: Request) -> Response:
         predictor = self.generations.current
-        return answer_json(
+        return JSONResponse(
             {
                 **self._described(predictor),
                 **self.generations.status(),
@@ -456,23 +417,23 @@ class Service:
             }
         )
 
-    async def _metrics(self, _: Request) -> Answer:
+    async def _metrics(self, _: Request) -> Response:
         text, media_type = self.observed.metrics()
-        return Answer(text, media_type=media_type)
+        return Response(text, media_type=media_type)
 
-    async def _openapi(self, request: Request) -> Answer:
-        return answer_json(self._document(request))
+    async def _openapi(self, request: Request) -> Response:
+        return JSONResponse(self._document(request))
 
     def _document(self, request: Request) -> dict[str, Any]:
-        predictor, host = self.generations.current, request.header(b"host")
+        predictor, host = self.generations.current, request.headers.get("host", "")
         model = self.options.name, version_of(predictor)
         return openapi.document(*model, predictor.log_format, predictor.example, host)
 
-    async def _docs(self, request: Request) -> Answer:
-        return Answer(openapi.as_html(self._document(request)).encode(), 200, dict(_PAGE_HEADERS), _HTML)
+    async def _docs(self, request: Request) -> Response:
+        return HTMLResponse(openapi.as_html(self._document(request)), headers=_PAGE_HEADERS)
 
-    async def _page(self, _: Request) -> Answer:
-        return Answer(PAGE.read_bytes(), 200, dict(_PAGE_HEADERS), _HTML)
+    async def _page(self, _: Request) -> Response:
+        return HTMLResponse(PAGE.read_text(encoding="utf-8"), headers=_PAGE_HEADERS)
 
     def _observe(self, predictor: Predictor, chunk: RowsToScore, scored: Scored) -> None:
         self.generations.keep_recent(predictor.log_format, chunk)
@@ -482,8 +443,7 @@ class Service:
 
 def _is_true(request: Request, name: str) -> bool:
     """Return a query's parameter, by default false. Raises RequestError for what is no truth value."""
-    query = dict(parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True))
-    value = query.get(name, "false")
+    value = request.query_params.get(name, "false") if request["query_string"] else "false"
     if value not in ("true", "false"):
         raise RequestError(400, f"the address has {name}={value!r}, expected true or false")
     return value == "true"
@@ -497,3 +457,11 @@ def version_of(predictor: Predictor) -> str:
 def _version_in(body: bytes) -> str:
     version: str = decode_json(_decode_version, body).version
     return version
+
+
+def _content_length(request: Request) -> int:
+    return int(request.headers.get("content-length", "0"))
+
+
+def _headers(predictor: Predictor) -> dict[str, str]:
+    return {"x-model-version": version_of(predictor), "x-model-generation": str(predictor.generation)}

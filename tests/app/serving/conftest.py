@@ -27,24 +27,11 @@ from tests.app.scoring.conftest import (  # noqa: F401
 )
 
 
-def as_asgi(service):
-    """A service as the clients of tests know one in this process."""
-
-    async def application(scope, receive, send):
-        answer = await service.answer(scope, receive)
-        headers = [(name.encode(), value.encode()) for name, value in answer.headers.items()]
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body if scope["method"] != "HEAD" else b""})
-
-    return application
-
-
-def run_beside(service, function):
-    """Run `function`, a coroutine of a client that sends to a service in this process."""
+def run_beside(application, function):
+    """Run `function`, a coroutine of a client that sends to an application in this process."""
 
     async def run():
-        transport = httpx.ASGITransport(as_asgi(service))
-        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(application), base_url="http://here") as client:
             return await function(client)
 
     return asyncio.run(run())

@@ -26,7 +26,7 @@ from app.serving.batching import FREE_REFUSALS, LEAST_QUEUE, MOST_DELAY, REFUSAL
 from app.serving.forms import tensors
 from app.serving.forms.form import RequestError
 from app.serving.forms.tensors import HEADER_LENGTH
-from tests.app.serving.conftest import Client, as_asgi, run_beside
+from tests.app.serving.conftest import Client, run_beside
 
 ARROW = "application/vnd.apache.arrow.stream"
 
@@ -481,7 +481,7 @@ def test_a_body_in_another_coding_is_refused(client, golden, headers, status, na
 def test_the_openapi_document_holds(client, service):
     """schemathesis draws requests by the document, right ones and wrong ones; every address has one that succeeds."""
     schemathesis.serializer.alias("text/csv", "text/plain")
-    schema = schemathesis.openapi.from_asgi("/openapi.json", as_asgi(service))
+    schema = schemathesis.openapi.from_asgi("/openapi.json", service)
     checks = [
         not_a_server_error,
         *schemathesis.checks.CHECKS.get_by_names(
