@@ -31,7 +31,7 @@ LOOP_BYTES = 1 << 14  # of JSON that the event loop itself decodes and scores: 2
 LEAST_QUEUE = 4  # requests that wait, however long they take
 REFUSALS_A_SECOND = 250  # Beyond, a refusal is given later: clients that ask again at once would take all the time
 FREE_REFUSALS = 25  # at once
-MOST_DELAY = 1.0  # seconds of a refusal
+MOST_DELAY = 1.3  # seconds of a refusal. Clients often give up after two; with 1.6 some did beside other work
 
 Decode = Callable[[], RowsToScore]
 Seen = tuple[Predictor, RowsToScore, Scored]
