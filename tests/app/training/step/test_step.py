@@ -225,7 +225,7 @@ def test_a_batch_without_rows_touches_no_row(step, shared_parts, make_schema, ra
     assert len(parts.state().tables[DEEP].row_ids)
 
 
-def assert_close(found, expected, relative_to_scale, least_scale, rounding_of_sums):
+def assert_close(found, expected, relative_to_scale, least_scale=0.0, rounding_of_sums=0.0):
     """Two `ModelState`s, each array to a share of its largest value, or of `least_scale` if that is larger.
 
     FTRL's linear terms and the bias that follows from them may be the small rest of a sum: they may also differ by
