@@ -33,6 +33,7 @@ _ROWS_FOR_BUCKETS, _ROWS_OF_VALUE_FOR_BUCKETS = 200_000, 3
 # than 12 epochs, are better for crosses alone, but cost MovieLens 0.006 and Adult 0.001.
 _LEAST_L2_ROWS_WITH_CROSSES = 800.0
 _FINAL_FACTOR = 0.05  # of the learning rates, at the end of the last epoch
+OF_TOWER = ("hidden_widths", "activation", "batch_norm")  # settings of the model by which towers differ
 _OPTIMIZERS = ("wide_optimizer", "deep_optimizer", "tower_optimizer")
 # Of those rates, for a run that starts from a model. On the next 100,000 rows of a log that stands still it ends 0.0003
 # AUC below the model, at the full rates 0.0011; on one that drifts 0.0010 above the model, at the full rates 0.0022.
@@ -120,7 +121,7 @@ def _from_model(
     """
     model = {**chosen["model"], "embedding_dim": source.model.embedding_dim}
     if take != "tables":
-        model |= {name: getattr(source.model, name) for name in ("hidden_widths", "activation", "batch_norm")}
+        model |= {name: getattr(source.model, name) for name in OF_TOWER}
     names = [field.name for field in schema.categorical]
     for part in ("wide_fields", "deep_fields"):
         seen = getattr(source.model, part)

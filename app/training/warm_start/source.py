@@ -11,6 +11,7 @@ import numpy as np
 from app.checkpoint.manifest import MANIFEST, Manifest
 from app.checkpoint.read import Checkpoint, scoring_arrays
 from app.checkpoint.write import ModelState
+from app.config.by_rows import OF_TOWER
 from app.config.config import Config
 from app.config.run_settings import TableDtype
 from app.run.decision import ASKED, read_state
@@ -26,8 +27,6 @@ from app.training.learning_rates import STEPS_BEFORE, running_mean, step_history
 from app.training.warm_start.origins import row_origins
 from common import settings
 from data_prep.prepared.schema import CategoricalField, NumericField, Schema, read_schema
-
-OF_TOWER = ["hidden_widths", "activation", "batch_norm"]  # settings by which towers differ
 
 
 @dataclass(frozen=True)
@@ -60,10 +59,7 @@ def check_source(config: Config, schema: Schema) -> Path | None:
         return source  # the zoo's file is checked as it is read
     path, manifest = source.path, source.manifest
     model = read_config(manifest.config, where=str(path)).model
-    keys = ["embedding_dim", "fold_numeric"]
-    if config.train.init_take != "tables":
-        keys += OF_TOWER
-    for key in keys:
+    for key in ("embedding_dim", "fold_numeric", *(OF_TOWER if config.train.init_take != "tables" else ())):
         found, expected = (settings.as_dict(options)[key] for options in (model, config.model))
         if found != expected:
             advice = "; train.init_take=tables leaves the tower out" if key in OF_TOWER else ""
