@@ -20,7 +20,7 @@ from common.files import make_folder
 from data_prep.prepared.examples import Examples, concatenate
 from data_prep.prepared.schema import Schema
 
-SAMPLE_ROWS = 4000  # of a part: the mean difference of three has a tenth of --most-worse as its standard error
+SAMPLE_ROWS = 4000  # of a part
 LAST_PARTS = 3  # whose rows a candidate is judged by
 MOST_WORSE = 0.02  # default of the share by which its log loss may be above the served model's
 CHANCE = 2.0  # standard errors of the mean difference of losses
