@@ -196,20 +196,20 @@ class _Supervisor:
         return 0
 
     def _stop(self) -> None:
+        """End the workers. They alone keep the port open from now on: no client waits for what none of them accepts."""
         self._stopping = True
+        for listener in self._sockets:
+            listener.close()
         for seat in self._seats:
             if seat.process is not None:
                 seat.process.terminate()
 
     def _end(self) -> None:
-        """Wait for the workers. The port is closed when all of them and this process have closed it."""
+        """Wait for the workers."""
         processes = [seat.process for seat in self._seats if seat.process is not None]
-        for seconds in (self._options.drain_seconds, END_SECONDS):
-            until = time.monotonic() + seconds
-            for process in processes:
-                process.join(max(until - time.monotonic(), 0))
-            for listener in self._sockets:
-                listener.close()
+        until = time.monotonic() + self._options.drain_seconds + END_SECONDS
+        for process in processes:
+            process.join(max(until - time.monotonic(), 0))
         for process in processes:
             process.kill()
 

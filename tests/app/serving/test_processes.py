@@ -368,18 +368,18 @@ def test_workers_share_the_load_and_outlive_one_another(serve, tiny_bundle, gold
         assert not second.is_running()
 
 
-HANGS_FOR_A_SECOND = """
+HANGS_FOR_SECONDS = """
 import sys
 from app.cli.serve import add_arguments, main
 from app.serving import processes
 
-processes.HUNG_SECONDS = 1.0
+processes.HUNG_SECONDS = 4.0  # a busy machine may keep the other one from running for a second or two
 sys.exit(main(add_arguments, "app.cli.serve"))
 """
 
 
 def test_a_worker_that_hangs_is_killed_and_started_again(project, tiny_bundle, golden, golden_scores, eventually):
-    command = ["-c", HANGS_FOR_A_SECOND, tiny_bundle, "--port", "0", "--workers", "2"]
+    command = ["-c", HANGS_FOR_SECONDS, tiny_bundle, "--port", "0", "--workers", "2"]
     with running(command, project) as (process, port):
         workers = psutil.Process(process.pid).children
         address = f"http://127.0.0.1:{port}"
@@ -387,7 +387,7 @@ def test_a_worker_that_hangs_is_killed_and_started_again(project, tiny_bundle, g
         hung, other = workers()
         hung.suspend()
         eventually(lambda: hung.pid not in [worker.pid for worker in workers()] and len(workers()) == 2)
-        assert next(line for line in process.stderr if "has hung for 1 s and is killed" in line)
+        assert next(line for line in process.stderr if "has hung for 4 s and is killed" in line)
         assert "ended with status -9 and is started again" in process.stderr.readline()
         eventually(lambda: sample(address, "ready") == 2.0)
         assert other.is_running()

@@ -228,17 +228,18 @@ def test_a_batch_without_rows_touches_no_row(step, shared_parts, make_schema, ra
 def assert_close(found, expected, relative_to_scale, least_scale=0.0, rounding_of_sums=0.0):
     """Two `ModelState`s, each array to a share of its largest value, or of `least_scale` if that is larger.
 
-    FTRL's linear terms and the bias that follows from them may be the small rest of a sum: they may also differ by
-    `rounding_of_sums`.
+    FTRL's linear terms and the weights that follow from them, the bias too, may be the small rest of a sum: they may
+    also differ by `rounding_of_sums`.
     """
     assert found.dense.keys() == expected.dense.keys()
     pairs = {name: (found.dense[name], array) for name, array in expected.dense.items()}
     for table, saved in expected.tables.items():
         np.testing.assert_array_equal(found.tables[table].row_ids, saved.row_ids)
         pairs |= {f"{table} {name}": (found.tables[table].arrays[name], array) for name, array in saved.arrays.items()}
+    weights_of_ftrl = ("wide.bias", "wide.numeric_weight")
     for name, (array, expected_array) in pairs.items():
         tolerance = relative_to_scale * np.abs(expected_array).max(initial=least_scale)
-        tolerance += rounding_of_sums if "linear" in name or "wide.bias" in name else 0.0
+        tolerance += rounding_of_sums if "linear" in name or name in weights_of_ftrl else 0.0
         np.testing.assert_allclose(array, expected_array, rtol=0, atol=tolerance, err_msg=name)
 
 
