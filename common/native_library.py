@@ -87,7 +87,7 @@ class NativeLibrary:
     @property
     def path(self) -> Path:
         """The library's file, which may be missing."""
-        return Path(os.environ.get(self._variable, self._file))
+        return Path(os.environ.get(self._variable, self._file)).absolute()
 
     def is_available(self) -> bool:
         """Return True if the library is built and can be loaded."""

@@ -75,9 +75,11 @@ class NativeTables(HostTables):
         deep = self._deep_buffers[0].array((batch, num_fields * self.spec.embedding_dim))
         wide, wide_rows = np.empty(batch, np.float32), np.empty(unique.values.size, np.float32)
         squared_norms = np.empty(unique.values.size, np.float64)
+        row_places = np.empty(unique.values.size if unique.lists is not None else 0, np.uintp)
         slots, _ = self._rows.find(unique.values)
         self._caught_up = None, 0
-        outputs = map(output_address, (deep, wide, wide_rows, squared_norms, self._computed_rows_of(unique)))
+        computed = self._computed_rows_of(unique)
+        outputs = map(output_address, (deep, wide, wide_rows, squared_norms, computed, row_places))
         rows = ctypes.byref(unique.struct), address(slots, np.int32, unique.values.size)
         self._handle.call("lookup", *rows, history_until(self._history, self.step), *outputs)
         self._caught_up = unique, self.step

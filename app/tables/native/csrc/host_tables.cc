@@ -183,9 +183,9 @@ HostTablesStatus host_tables_touch(HostTables* tables, const int64_t* row_ids, i
 
 void host_tables_lookup(const HostTables* tables, const HostTablesBatch* batch, const int32_t* slots,
                         const HostTablesHistory* history, float* deep, float* wide, float* wide_rows,
-                        double* squared_norms, float* computed) {
+                        double* squared_norms, float* computed, const float** rows) {
   tables->kernels.lookup(tables->slabs.view(), tables->initial, *batch, slots, history, deep, wide, wide_rows,
-                         squared_norms, computed, threads_for(tables, batch->num_positions));
+                         squared_norms, computed, rows, threads_for(tables, batch->num_positions));
 }
 
 int32_t host_tables_all_finite(const HostTables* tables, const float* values, int64_t count) {

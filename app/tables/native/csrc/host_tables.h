@@ -155,10 +155,11 @@ HOST_TABLES_API HostTablesStatus host_tables_touch(HostTables* tables, const int
 // wide_rows [U] and the squared_norms [U] of the deep rows. `slots` [U] as host_tables_find gives them. With
 // HOST_TABLES_ADAM the rows are as after the last step of `history`; else it is null. `computed` takes rows that are not
 // in memory as they are to be: with a history [U, 3 * D], the rows and moments of late and untouched rows; else with
-// lists [U, D]; else it is not used.
+// lists [U, D]; else it is not used. `rows` [U] takes where the deep rows are, with lists; else it is not used.
 HOST_TABLES_API void host_tables_lookup(const HostTables* tables, const HostTablesBatch* batch,
                                         const int32_t* slots, const HostTablesHistory* history, float* deep,
-                                        float* wide, float* wide_rows, double* squared_norms, float* computed);
+                                        float* wide, float* wide_rows, double* squared_norms, float* computed,
+                                        const float** rows);
 
 // 1 if all of `values` [count] are finite, else 0.
 HOST_TABLES_API int32_t host_tables_all_finite(const HostTables* tables, const float* values, int64_t count);

@@ -24,6 +24,17 @@ def test_a_broken_library_says_how_to_build_it(monkeypatch, tmp_path):
         LIBRARY.load()
 
 
+@pytest.mark.parametrize("name", ["libhost_tables.so", "build/libhost_tables.so"])
+def test_a_relative_path_is_of_the_working_folder(monkeypatch, tmp_path, name):
+    monkeypatch.delenv("HOST_TABLES_LIBRARY", raising=False)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).symlink_to(LIBRARY.path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOST_TABLES_LIBRARY", name)
+    assert LIBRARY.load()
+    assert LIBRARY.path == tmp_path / name
+
+
 def test_a_library_of_another_version_says_how_to_build_it(monkeypatch):
     monkeypatch.setenv("HOST_TABLES_LIBRARY", _ctypes.__file__)
     with pytest.raises(OSError, match=r"cannot be loaded: .*undefined symbol: host_tables_.*; run `make native`"):

@@ -33,7 +33,7 @@ using WriteRows = bool(const Slots& view, HostTablesTable table, int array, cons
 // See host_tables_lookup. Threads split the positions, or, with lists, the batch's rows.
 using Lookup = void(const Slots& slots, const InitialValues& initial, const HostTablesBatch& batch,
                     const std::int32_t* row_slots, const HostTablesHistory* history, float* deep, float* wide,
-                    float* wide_rows, double* squared_norms, float* computed, int num_threads);
+                    float* wide_rows, double* squared_norms, float* computed, const float** rows, int num_threads);
 
 // Returns whether all gradients of an array are finite, and so far from infinity that the squares of their sums are.
 using AllFinite = bool(const float* values, std::int64_t count, int num_threads);

@@ -1,7 +1,6 @@
 #include "kernels/kernels.h"
 
 #include <cstring>
-#include <memory>
 
 #include "kernels/bfloat16.h"
 #include "kernels/initial_rows.h"
@@ -256,10 +255,9 @@ void look_up(const Lookup& lookup, int num_threads) {
 
 void lookup(const Slots& slots, const InitialValues& initial, const HostTablesBatch& batch,
             const std::int32_t* row_slots, const HostTablesHistory* history, float* deep, float* wide,
-            float* wide_rows, double* squared_norms, float* computed, int num_threads) {
-  const std::unique_ptr<const float*[]> rows(batch.first == nullptr ? nullptr : new const float*[batch.num_unique]);
-  const Lookup all = {slots, initial,   batch,         row_slots, history,   deep,
-                      wide,  wide_rows, squared_norms, computed,  rows.get()};
+            float* wide_rows, double* squared_norms, float* computed, const float** rows, int num_threads) {
+  const Lookup all = {slots, initial,   batch,         row_slots, history, deep,
+                      wide,  wide_rows, squared_norms, computed,  rows};
   return slots.layout.is_bfloat16 ? look_up<Bfloat16>(all, num_threads) : look_up<float>(all, num_threads);
 }
 
