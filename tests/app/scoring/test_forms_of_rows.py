@@ -1,12 +1,14 @@
-"""The forms of one row, of generated logs of every kind of column and format, have the same bits of scores.
+"""The forms of a row, of generated logs of every kind of column and format, have the same bits of ids and scores.
 
 What cannot be the same is an error that names the column.
 """
 
 import csv
+import gzip
 import io
 import json
 import random
+import struct
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -22,6 +24,7 @@ from hypothesis import strategies as st
 
 from app.scoring.batch_prediction import predict
 from app.scoring.predictor import Predictor
+from app.serving.decoding import decode_tensors
 from app.serving.forms import FORMS
 from app.serving.forms.form import RequestError
 from app.serving.options import Limits
@@ -31,9 +34,11 @@ from data_prep.kernels import numpy_kernels
 from data_prep.kernels.parsed import Chunk
 from data_prep.options.log_format import BOOLEANS
 from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.in_memory import prepare_table
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
 from tests.data_prep.kernels.generated_logs import generate_log
+from tests.prepared_folders import contents
 
 NUM_ROWS = 60
 EPOCH = datetime(1970, 1, 1)
@@ -199,6 +204,22 @@ def as_csv(world):
     return text.getvalue().encode()
 
 
+def as_tensors(world, is_binary):
+    """Text rows by V2, the values in the JSON or behind it: the body, and what its header says of the JSON's length."""
+    rows, inputs, binary = text_rows(world), [], b""
+    for name, _ in world.log_format.fields:
+        tensor = {"name": name, "shape": [len(rows)], "datatype": "BYTES"}
+        if is_binary:
+            cells = [row[name].encode() for row in rows]
+            data = b"".join(struct.pack("<I", len(cell)) + cell for cell in cells)
+            tensor["parameters"], binary = {"binary_data_size": len(data)}, binary + data
+        else:
+            tensor["data"] = [row[name] for row in rows]
+        inputs.append(tensor)
+    head = json.dumps({"inputs": inputs}).encode()
+    return str(len(head)) if is_binary else None, head + binary
+
+
 def stream(table):
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -257,6 +278,10 @@ def forms(world, folder):
     def served(content_type, body):
         return lambda: chunk_scores(FORMS[content_type].to_chunk(body(), predictor.log_format, Limits()))
 
+    def by_tensors(is_binary):
+        length, body = as_tensors(world, is_binary)
+        return chunk_scores(decode_tensors(length, predictor.log_format, Limits(), body)[0])
+
     found = {
         "lines without a label": score(lambda: world.lines([name for name in columns if name != label])),
         "bytes": score(lambda: [line.encode() + b"\r\n" for line in world.lines(columns)]),
@@ -273,6 +298,8 @@ def forms(world, folder):
         "typed table": score(lambda: typed_table(world)),
         "table of other types": score(lambda: other_types(world)),
         "Arrow stream": served("application/vnd.apache.arrow.stream", lambda: stream(typed_table(world))),
+        "V2": lambda: by_tensors(is_binary=False),
+        "V2 with binary data": lambda: by_tensors(is_binary=True),
         "file of lines": lambda: of_file(world, folder, write_lines(world)),
         "Parquet of text": lambda: of_file(
             world, folder, write_table(pa.Table.from_pylist(text_rows(world)), "text.parquet")
@@ -305,8 +332,8 @@ def check(world, folder):
         assert not world.in_doubt
 
 
-def check_labels(world, folder):
-    """A file of typed labels and weights gives the metrics of the log itself."""
+def labelled_table(world):
+    """Typed rows as a log: with the label, which may be a boolean, weights and keys."""
     label = world.log_format.label_column
     columns = {
         name: [row[name] for row in world.rows] for name in world.log_format.columns_of_kind("label", "weight", "id")
@@ -317,12 +344,62 @@ def check_labels(world, folder):
     table = typed_table(world)
     for name, cells in columns.items():
         table = table.append_column(name, pa.array(cells))
-    pq.write_table(table, folder / "labels.parquet")
+    return table
+
+
+def check_labels(world, folder):
+    """A file of typed labels and weights gives the metrics of the log itself."""
+    pq.write_table(labelled_table(world), folder / "labels.parquet")
     found, expected = (
         predict(world.bundle, [str(path)], str(folder / f"{path.stem}.scores.csv"))
         for path in (folder / "labels.parquet", world.path)
     )
     np.testing.assert_equal(found, expected)
+
+
+def write_packed(world, folder):
+    """The log as a compressed file."""
+    path = folder / "log.csv.gz"
+    path.write_bytes(gzip.compress(world.path.read_bytes()))
+    return path
+
+
+def write_parts(world, folder):
+    """The log as a folder of two files."""
+    has_header = world.log_format.header
+    header, *lines = world.lines(world.names, header=True)
+    (folder / "parts").mkdir()
+    for number, part in enumerate([lines[:9], lines[9:]], start=9):  # part-9 is before part-10
+        text = "".join(f"{line}\n" for line in [header] * has_header + part)
+        (folder / "parts" / f"part-{number}.csv").write_text(text, newline="")
+    return folder / "parts"
+
+
+def check_prepared(world, folder):
+    """The forms of a whole log are prepared to the same bytes of rows and vocabulary.
+
+    Booleans of a column of texts are those texts by another folder's vocabulary alone.
+    """
+    has_booleans = any(isinstance(role, tuple) for role in world.roles.values())
+    how = {"vocabulary_of": folder / "prepared"} if has_booleans else {}
+    table = labelled_table(world)
+    tables = {"Arrow": table}
+    if not world.has_extremes:  # pandas has whole numbers beside missing ones as floats
+        tables["pandas"] = pa.Table.from_pandas(table.to_pandas(), preserve_index=False)
+    for name, each in tables.items():
+        prepare_table(each, folder / f"prepared {name}", world.options, **how)
+    files = {"lines": world.path, "packed": write_packed(world, folder), "parts": write_parts(world, folder)}
+    for name, path in (files | {"Parquet": folder / "labels.parquet"}).items():
+        prepare(path, folder / f"prepared {name}", world.options, **how)
+    expected = data_of(folder / "prepared lines")
+    for name in (*tables, "packed", "parts", "Parquet"):
+        found = data_of(folder / f"prepared {name}")
+        assert found == expected, (name, [file for file in expected if found.get(file) != expected[file]])
+
+
+def data_of(folder):
+    """Return the bytes of a prepared folder's rows and vocabulary, by file."""
+    return {name: data for name, data in contents(folder).items() if name.endswith((".mindrecord", ".parquet"))}
 
 
 @settings(max_examples=12)
@@ -337,3 +414,4 @@ def test_the_forms_of_a_row_score_the_same_bits_or_name_the_column(
     check(world, folder)
     if not world.in_doubt:
         check_labels(world, folder)
+        check_prepared(world, folder)
