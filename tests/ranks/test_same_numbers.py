@@ -33,6 +33,24 @@ def test_one_rank_whose_rows_a_server_owns_has_the_bits_of_one_process(start_ser
     assert kept_files(tmp_path) == kept_files(one_rank)
 
 
+def test_rows_in_bfloat16_repeat_on_ranks_to_the_bit(run, start_servers, tmp_path):
+    """What is rounded, up or down, depends on the row and the step alone: on no rank, server or other run."""
+    folders = [tmp_path / name for name in ("process", "server", "two", "again")]
+    for folder, ranks in zip(folders, (1, None, 2, 2), strict=True):
+        if ranks is None:
+            process = start_servers(folder, 1, 1, "tables.dtype=bfloat16", epochs=1)
+            _, errors = process.communicate(timeout=240)
+            assert process.returncode == 0, errors
+        else:
+            status, errors = run(folder, ranks, "tables.dtype=bfloat16", epochs=1)
+            assert status == 0, errors
+    process, server, two, again = folders
+    assert kept_files(server) == kept_files(process)
+    assert kept_files(again) == kept_files(two)
+    assert losses(two)[0] == pytest.approx(losses(process)[0], abs=1e-6)  # the same rows before anything is rounded
+    np.testing.assert_allclose(losses(two), losses(process), rtol=0, atol=1e-3)
+
+
 def test_each_owner_writes_its_shard(two_ranks):
     newest = whole_checkpoints(two_ranks / "device_0" / "checkpoints")[-1].path
     manifest = read_manifest(newest)
