@@ -134,6 +134,9 @@ class NativeLibrary:
         return library
 
 
+_NO_BYTES = ctypes.c_char * 0
+
+
 def address(array: NDArray[Any], dtype: DTypeLike, *shape: int) -> int:
     """Return the address of an array's values, valid as long as the array lives.
 
@@ -146,6 +149,8 @@ def address(array: NDArray[Any], dtype: DTypeLike, *shape: int) -> int:
             f"a native kernel needs {np.dtype(dtype)} {list(shape)} in C order, found {array.dtype} "
             f"{list(array.shape)}, {array.strides} bytes apart"
         )
+    if flags.writeable:  # a fifth of the time of array.ctypes: a step asks for sixty addresses
+        return ctypes.addressof(_NO_BYTES.from_buffer(array))
     return int(array.ctypes.data)
 
 
