@@ -112,9 +112,8 @@ class Claim:
                 aside = refused.with_suffix(REFUSED)
                 refused.rename(aside.with_name(f"{aside.name}.{_free_number([aside])}"))
         stem = _stem_of_ranks(self.path)
-        folders = [
-            folder for folder in self.path.parent.iterdir() if re.fullmatch(rf"{re.escape(stem)}\d+", folder.name)
-        ]
+        beside = self.path.parent.iterdir() if self.path.parent.is_dir() else ()
+        folders = [folder for folder in beside if re.fullmatch(rf"{re.escape(stem)}\d+", folder.name)]
         number, new_source = _free_number([*folders, self.path]), ""
         if plan.kind == "new":
             if source is not None:

@@ -35,6 +35,12 @@ def test_the_first_run_is_new_and_described(start, tiny_config, tiny_schema):
     assert state["identity"] == identity(tiny_config(), tiny_schema)
 
 
+def test_the_folders_above_a_run_are_made(tmp_path, tiny_config, tiny_schema):
+    run, lock = open_run(tmp_path / "a", tiny_config(), tiny_schema, asked=tiny_config(), name="b/c")
+    lock.close()
+    assert (run.path, run.path.is_dir()) == (tmp_path / "a/b/c", True)
+
+
 @pytest.mark.parametrize("status", ["running", "failed"])
 def test_an_unfinished_run_is_resumed_from_its_newest_checkpoint(start, status):
     start(steps=(2, 10), status=status)
