@@ -121,6 +121,7 @@ def main() -> None:
         version = await_it(lambda: served(port), trainer, service)
         for path in later:
             for each in (truth_path(path), path):
+                (coming / each.name).touch()  # it is closed now: the log was made before
                 (coming / each.name).rename(FOLDER / "parts" / each.name)
             closed = time.monotonic()
             before = version
