@@ -17,6 +17,7 @@ from app.cli.online.state import write_arrays
 from app.scoring.distribution import Distribution, stability_index
 from app.scoring.predictor import Predictor
 from common.files import make_folder
+from data_prep.options.log_format import TIME_FEATURES, LogFormat
 from data_prep.prepared.examples import Examples, concatenate
 from data_prep.prepared.schema import Schema
 
@@ -61,16 +62,22 @@ class Samples:
         paths = [path for name in names if (path := self._folder / name).is_file()]
         return concatenate([Examples(**np.load(path)) for path in paths])
 
-    def shift(self, names: Sequence[str], part: Examples, schema: Schema) -> dict[str, Any]:
-        """Return the field whose values in a part are farthest from those in these files, and its PSI."""
+    def shift(self, names: Sequence[str], part: Examples, schema: Schema, log_format: LogFormat) -> dict[str, Any]:
+        """Return the field whose values in a part are farthest from those in these files, and its PSI.
+
+        Fields of the time are left out: a part of one day has one weekday, which says nothing of the log.
+        """
         there = [name for name in names if (self._folder / name).is_file()]
         if not there:
             return {}
         here, before = Distribution(schema), Distribution(schema)
         for counts, rows in ((here, _sampled(part)), (before, self.read(there))):
             counts.add(rows.ids, rows.numeric, np.zeros(len(rows)))
-        field = here.drift_from(before)[0]
-        return {"shifted_field": field["field"], "fields_psi": field["psi"]}
+        of_time = {f"{name}{ending}" for name in log_format.time_fields for ending in TIME_FEATURES.values()}
+        for field in here.drift_from(before):
+            if of_time.isdisjoint(field["field"].split("*")):  # nor their crosses
+                return {"shifted_field": field["field"], "fields_psi": field["psi"]}
+        return {}
 
 
 def _sampled(rows: Examples) -> Examples:

@@ -6,11 +6,13 @@ A part is a file that is whole when it gets its name. Parts are taken in the nat
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,8 +26,13 @@ from data_prep.raw_log.storage import FileState, file_name, file_state, files_in
 
 log = logging.getLogger("app")
 
+T = TypeVar("T")
+
 CHUNK_BYTES = 8 << 20
 RECENT = 14  # parts by which the guard knows the usual click rate
+# A part is read again so many seconds after each error of a disk or a network, then held aside and tried again now and
+# then: the parts after it must not wait for a bad disk, nor be taken first because a network was away for a moment.
+READ_PAUSES, READ_AGAIN_SECONDS = (0.5, 1.0, 2.0, 4.0), 60.0
 FEW_CLICKS = 5.0  # standard deviations of a small part's clicks, or cells, that are chance, whatever the bound
 
 
@@ -127,6 +134,7 @@ class Source:
         self.held: dict[str, str] = {}
         self.can_be_released: dict[str, str] = {}
         self._looked_at: dict[str, FileState] = {}
+        self._read_again: dict[str, float] = {}  # when those are tried again that could not be read
         self._no_parts: set[str] = set()  # names of files that were logged as such
         self._files()
 
@@ -145,20 +153,13 @@ class Source:
         for gone in self._looked_at.keys() - {file.name for file in files}:
             self._forget(gone)
         for file in files:
-            is_known = self._looked_at.get(file.name) == file.state
-            if ledger.has(file) or (is_known and not self._is_wanted(file.name)):
+            if ledger.has(file) or (self._is_known(file) and not self._is_wanted(file.name)):
                 continue
             # Without a delay the time of the file does not matter: it may be of a clock that is ahead of this one.
             if self._delay_seconds and time.time() - file.state.modified_ns / 1e9 < self._delay_seconds:
                 self.waiting = file.name
                 return None
-            try:
-                with open_stream(file.location) as raw, StoredFile(raw) as stored:
-                    checksum = stored.fingerprint().checksum
-            except FileNotFoundError:  # it was removed meanwhile
-                continue
-            except PermissionError as error:
-                self.hold(file, f"it cannot be read: {error.strerror}; let this user read it")
+            if (checksum := self.read(file, partial(_checksum, file))) is None:
                 continue
             if (reason := ledger.why_never(file.name, checksum)) is not None:
                 self.hold(file, reason)
@@ -169,19 +170,42 @@ class Source:
                 return file, checksum
         return None
 
+    def read(self, file: LogFile, reading: Callable[[], T]) -> T | None:
+        """Return what `reading` a part returns. None for one that was removed, or cannot be read and is held aside."""
+        pauses = () if file.name in self._read_again else READ_PAUSES
+        for pause in (*pauses, None):
+            try:
+                return reading()
+            except FileNotFoundError:  # it is forgotten at the next look
+                return None
+            except OSError as error:
+                if pause is None or isinstance(error, PermissionError):
+                    why = error.strerror or str(error)
+                    self.hold(file, f"it cannot be read: {why}; it is tried again every {READ_AGAIN_SECONDS:g} s")
+                    self._read_again[file.name] = time.monotonic() + READ_AGAIN_SECONDS
+                    return None
+                time.sleep(pause)
+        return None
+
     def hold(self, file: LogFile, reason: str, checksum: str = "") -> None:
         """Pass a part over until it is changed, or with a `checksum` released. List and log the reason, if any."""
+        before = self.held.get(file.name)
         self._forget(file.name)
         self._looked_at[file.name] = file.state
         if checksum:
             self.can_be_released[file.name] = checksum
         if reason:
             self.held[file.name] = reason
+        if reason and reason != before:
             log.warning("warning: %s is held aside: %s", file.location, reason)
 
     def _forget(self, name: str) -> None:
-        for of_parts in (self._looked_at, self.held, self.can_be_released):
+        for of_parts in (self._looked_at, self.held, self.can_be_released, self._read_again):
             of_parts.pop(name, None)
+
+    def _is_known(self, file: LogFile) -> bool:
+        again = self._read_again.get(file.name, math.inf)
+        return self._looked_at.get(file.name) == file.state and time.monotonic() < again
 
     def _is_wanted(self, name: str) -> bool:
         return name in self.can_be_released and self.is_released(name, self.can_be_released[name])
@@ -208,6 +232,11 @@ class Source:
                 new,
             )
         self._no_parts = names
+
+
+def _checksum(file: LogFile) -> str:
+    with open_stream(file.location) as raw, StoredFile(raw) as stored:
+        return stored.fingerprint().checksum
 
 
 def read_part(file: LogFile, checksum: str, encoder: RowEncoder) -> Part:

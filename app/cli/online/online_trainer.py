@@ -141,9 +141,11 @@ class OnlineTrainer(Trainer):
         """Score a part, train on it, save and publish, or hold it aside."""
         start = time.perf_counter()
         try:
-            part = read_part(file, checksum, self.vocabulary.encoder)
-        except (ValueError, FileNotFoundError) as error:  # a part that was removed is forgotten at the next look
+            part = self.source.read(file, lambda: read_part(file, checksum, self.vocabulary.encoder))
+        except ValueError as error:
             self.source.hold(file, str(error))
+            return
+        if part is None:
             return
         if reason := why_useless(part):
             self.source.hold(file, reason)
@@ -158,7 +160,7 @@ class OnlineTrainer(Trainer):
         line: dict[str, Any] = {"part": file.name, "rows": len(part.rows), "rejected": part.num_lines - len(part.rows)}
         values, scores = self._measure_part(part)
         line |= values | scores_shift(scores, self.ledger.recent)
-        line |= self.samples.shift(self.ledger.samples, part.rows, self.schema)
+        line |= self.samples.shift(self.ledger.samples, part.rows, self.schema, self.vocabulary.encoder.log_format)
         part = replace(part, calibration=line["calibration"], scores=scores.tolist())
         if (reason := why_miscalibrated(part, self.ledger, bounds)) and not is_released:
             self.source.hold(file, reason, checksum)

@@ -1,11 +1,13 @@
 """Candidates that are not published, and the rows by which they are compared."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from app.cli.online.candidate import LAST_PARTS, SAMPLE_ROWS, Samples, served_logits, why_worse
+from data_prep.options.log_format import LogFormat
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import CategoricalField, NumericField
 
@@ -47,12 +49,22 @@ def test_the_field_that_changed_most_is_found_in_the_rows_of_files_that_are_ther
         num_numeric=2,
     )
     samples, before = Samples(tmp_path), rows_of(500)
-    assert samples.shift(["gone.npz"], before, schema) == {}
+    without_time, with_time = LogFormat(), LogFormat(columns={"label": "label", "I2": "integer", "at": "timestamp"})
+    assert samples.shift(["gone.npz"], before, schema, without_time) == {}
     names = [samples.add(1, before, 0), "gone.npz"]
-    assert samples.shift(names, before, schema)["fields_psi"] == 0
+    assert samples.shift(names, before, schema, without_time)["fields_psi"] == 0
     numeric = before.numeric.copy()
     numeric[:, 1] *= 50
-    assert samples.shift(names, Examples(before.ids, numeric, before.labels), schema)["shifted_field"] == "I2"
+    changed = Examples(before.ids, numeric, before.labels)
+    assert samples.shift(names, changed, schema, without_time)["shifted_field"] == "I2"
+    changed = replace(changed, ids=np.full_like(before.ids, 3))
+    assert samples.shift(names, changed, schema, without_time)["shifted_field"] == "C1"
+    for name in ("at_weekday", "C2*at_hour"):
+        schema.categorical = [replace(schema.categorical[0], name=name)]
+        assert samples.shift(names, changed, schema, with_time)["shifted_field"] == "I2"
+    schema.numeric, schema.num_numeric = [], 0
+    only_time = replace(changed, numeric=numeric[:, :0])
+    assert samples.shift([samples.add(2, only_time, 0)], only_time, schema, with_time) == {}
 
 
 def test_samples_are_rows_of_the_last_parts(tmp_path):

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import errno
 import gzip
 import json
 import os
@@ -288,20 +289,49 @@ def test_a_listing_that_missed_a_part_is_made_again(tmp_path, monkeypatch):
     assert source.next_part(Ledger())[0].name == "part-1"
 
 
-def test_a_part_that_is_removed_or_closed_to_us_ends_nothing(tmp_path, monkeypatch):
-    for name in ("part-1", "part-2", "part-3"):
-        move_in(tmp_path, name, name)
-    source, open_stream = Source(str(tmp_path), tmp_path / "released"), log_parts.open_stream
-    errors = {"part-1": FileNotFoundError(2, "gone"), "part-2": PermissionError(13, "Permission denied")}
+def test_a_part_that_is_removed_or_cannot_be_read_ends_nothing(tmp_path, monkeypatch, caplog):
+    for number in range(1, 6):
+        move_in(tmp_path, f"part-{number}", f"{number}")
+    source, open_stream, slept, clock = Source(str(tmp_path), tmp_path / "released"), log_parts.open_stream, [], [0.0]
+    io_error = OSError(errno.EIO, "Input/output error")
+    errors = {
+        "part-1": [FileNotFoundError(2, "gone")],
+        "part-2": [PermissionError(13, "Permission denied")],
+        "part-3": [io_error] * (2 * len(log_parts.READ_PAUSES)),
+        "part-4": [io_error] * 2,  # a network that was away for a moment
+    }
 
     def fail(location):
-        if error := errors.get(Path(location).name):
-            raise error
+        if left := errors.get(Path(location).name):
+            raise left.pop()
         return open_stream(location)
 
     monkeypatch.setattr(log_parts, "open_stream", fail)
-    assert source.next_part(Ledger())[0].name == "part-3"
-    assert source.held == {"part-2": "it cannot be read: Permission denied; let this user read it"}
+    monkeypatch.setattr(log_parts.time, "sleep", slept.append)
+    monkeypatch.setattr(log_parts.time, "monotonic", lambda: clock[0])
+    file, checksum = source.next_part(Ledger())
+    assert file.name == "part-4"  # after those that cannot be read
+    assert slept == [*log_parts.READ_PAUSES, *log_parts.READ_PAUSES[:2]]
+    again = "; it is tried again every 60 s"
+    reasons = {
+        "part-2": f"it cannot be read: Permission denied{again}",
+        "part-3": f"it cannot be read: {io_error.strerror}{again}",
+    }
+    assert source.held == reasons
+    ledger = Ledger().after(part_of(1, 2, file.name, checksum=checksum, state=file.state))
+    del errors["part-1"], errors["part-2"]
+    assert source.next_part(ledger)[0].name == "part-5"
+    assert source.held == reasons | {"part-1": source.held["part-1"]}  # it is back, too late
+    clock[0] += 60
+    assert source.next_part(ledger)[0].name == "part-5"
+    assert len(slept) == len(log_parts.READ_PAUSES) + 2  # not again
+    assert source.held["part-3"] == reasons["part-3"] and "it comes before part-4" in source.held["part-2"]
+    assert sum("part-3 is held aside" in record.message for record in caplog.records) == 1
+    assert source.can_be_released.keys() == {"part-1", "part-2"}
+    errors.clear()
+    clock[0] += 60
+    source.next_part(ledger)
+    assert source.can_be_released.keys() == {"part-1", "part-2", "part-3"}
 
 
 def cut_parquet(path, lines):
