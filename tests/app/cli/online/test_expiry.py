@@ -1,5 +1,6 @@
 """Values that lose their ids: an online run, killed anywhere or not, has the ids and rows of a small model of it."""
 
+import itertools
 import random
 import shutil
 from collections import Counter
@@ -77,57 +78,85 @@ def cells_of(part, schema):
 
 
 class Model:
-    """What a run over parts must leave: which values have ids, and which of them have rows."""
+    """The vocabulary that an online run must leave: the id of each (field, value), and when that was last seen.
 
-    def __init__(self, values):
-        self.touched = dict.fromkeys(values, 0)  # at which row a value that has an id was last seen
-        self.waiting, self.moment = Counter(), 0
+    A value "" is the missing one of its field, which keeps its id.
+    """
 
-    def take(self, rows):
-        counts = Counter(cell for row in rows for cell in row)
-        if not self.moment:
-            self.touched = dict.fromkeys(self.touched, len(rows))
-        self.moment += len(rows)
-        for cell, count in counts.items():
-            if cell in self.touched or self.waiting[cell] + count >= MIN_COUNT:
-                self.touched[cell] = self.moment
-            else:
-                self.waiting[cell] += count
-        sizes = Counter(field for field, _ in self.touched)
-        self.touched = {
-            cell: at for cell, at in self.touched.items() if self.moment - at <= AFTER or sizes[cell[0]] <= SMALL_FIELD
-        }
+    def __init__(self, ids, small_field=SMALL_FIELD, min_count=MIN_COUNT):
+        """Begin with these ids, of all fields in their order, and all that `prepare` gave."""
+        self.ids, self.small_field, self.min_count = dict(ids), small_field, min_count
+        self.fields = list(dict.fromkeys(field for field, _ in ids))
+        self.first, self.size = min(ids.values()), max(ids.values()) + 1
+        self.place = {}  # among the values of its field that got ids with it
+        self._note_places(self.ids)
+        self.seen, self.waiting, self.moment = dict.fromkeys(ids, 0), Counter(), 0
+
+    def _note_places(self, ids):
+        for field in self.fields:
+            of_field = sorted((cell for cell in ids if cell[0] == field), key=ids.get)
+            self.place |= {cell: place for place, cell in enumerate(of_field)}
+
+    def take(self, cells, moment, after, most_ids=0):
+        """Take a part with these occurrences of values, and return which values lose their ids after it."""
+        counts = Counter(cells)
+        self.moment = max(moment, self.moment)
+        if 0 in self.seen.values():  # nothing is known of the time before
+            self.seen = {cell: at or self.moment for cell, at in self.seen.items()}
+        pending = {cell: self.waiting[cell] + count for cell, count in counts.items() if cell not in self.ids}
+        new = [cell for cell, count in pending.items() if count >= self.min_count]
+        new.sort(key=lambda cell: (self.fields.index(cell[0]), -pending[cell], _order(cell)))
+        self.waiting |= {cell: count for cell, count in pending.items() if count < self.min_count}
+        self._note_places(given := {cell: self.size + place for place, cell in enumerate(new)})
+        self.ids, self.size = self.ids | given, self.size + len(new)
+        self.seen |= dict.fromkeys(counts.keys() & self.ids.keys(), self.moment)
+        sizes = Counter(field for field, value in self.ids if value)
+        can = [cell for cell in self.ids if cell[1] and sizes[cell[0]] > self.small_field]
+        can.sort(key=lambda cell: (self.seen[cell], -self.place[cell], -self.ids[cell]))
+        old = {cell for cell in can if after and self.moment - self.seen[cell] > after}
+        left = [cell for cell in can if cell not in old]
+        gone = old | set(left[: max(len(left) - most_ids, 0)] if most_ids else ())
+        for cell in gone:
+            del self.ids[cell], self.seen[cell]
+        return gone
+
+    def renumber(self):
+        """Give ids anew, without gaps."""
+        kept = sorted(self.ids, key=lambda cell: (self.fields.index(cell[0]), self.ids[cell]))
+        self.ids = {cell: self.first + place for place, cell in enumerate(kept)}
+        self.size = self.first + len(kept)
+        self._note_places(self.ids)
 
 
-def hex_values(values):
-    return {(field, value) for field, value in values if field[1:].isdigit() and field[0] == "C" and value}
+def _order(cell):
+    """Where a value is among equally frequent ones: numbers by size, texts by bytes."""
+    return int(cell[1]) if cell[0].endswith("_hour") else cell[1].encode()
 
 
 def test_ids_are_those_of_values_that_came_often_and_lately(never_killed, parts, tiny_dataset, tiny_schema):
-    model = Model(hex_values(values_of(tiny_dataset, tiny_schema)))
-    numbers, kept_for_long = [len(hex_values(values_of(tiny_dataset, tiny_schema)))], set()
-    for part, checkpoint in zip(parts, checkpoints_of(never_killed)[1:], strict=True):
-        model.take(list(cells_of(part, tiny_schema)))
+    model = Model(values_of(tiny_dataset, tiny_schema))
+    numbers, kept_for_long, num_rows = [len(model.ids)], set(), 0
+    for number, (part, checkpoint) in enumerate(zip(parts, checkpoints_of(never_killed)[1:], strict=True), 1):
+        rows = list(cells_of(part, tiny_schema))
+        num_rows += len(rows)
+        model.take(itertools.chain(*rows), num_rows, AFTER)
+        if number % FULL_EVERY == 0:
+            model.renumber()
         trained = open_trained(checkpoint)
-        values = values_of(trained.folder, trained.schema)
-        assert hex_values(values) == model.touched.keys()
-        numbers.append(len(model.touched))
+        assert values_of(trained.folder, trained.schema) == model.ids
+        numbers.append(len(model.ids))
         # A value has a row from the part in which it got its id on, until it loses it.
         checkpoint.verify()
         table = checkpoint.state().tables["deep"]
-        first = min(start for field in trained.schema.categorical for start, _ in field.id_ranges)
-        assert set(table.row_ids[table.row_ids >= first].tolist()) <= set(values.values())
-        seen = {values[cell] for cell, at in model.touched.items() if at > 0}
-        assert seen - set(table.row_ids.tolist()) <= {values[cell] for cell, at in model.touched.items() if at <= AFTER}
-        old = {cell for cell, at in model.touched.items() if model.moment - at > AFTER}
-        kept_for_long |= old
+        with_row = set(table.row_ids[table.row_ids >= model.first].tolist())
+        assert with_row <= set(model.ids.values())
+        recent = {id_ for cell, id_ in model.ids.items() if cell[1] and model.seen[cell] > len(rows)}
+        assert recent <= with_row
+        kept_for_long |= {cell for cell, at in model.seen.items() if cell[1] and model.moment - at > AFTER}
     assert kept_for_long  # of small fields
     assert min(numbers) < numbers[0] / 1.5
-    lines = metrics_of(never_killed)
-    opened = map(open_trained, checkpoints_of(never_killed)[1:])
-    in_use = [len(values_of(trained.folder, trained.schema)) for trained in opened]
-    assert [line["ids_in_use"] for line in lines] == in_use
-    assert sum(line["expired_values"] > 0 for line in lines) >= 2
+    assert [line["ids_in_use"] for line in metrics_of(never_killed)] == numbers[1:]
+    assert sum(line["expired_values"] > 0 for line in metrics_of(never_killed)) >= 2
     # Ids are given again after a full checkpoint alone, and then there are no gaps.
     schema = open_trained(checkpoints_of(never_killed)[3]).schema
     assert checkpoints_of(never_killed)[3].path.name == GIVEN_ANEW
@@ -171,29 +200,33 @@ def test_a_service_that_folds_meanwhile_changes_no_score(never_killed, parts, tm
     np.testing.assert_array_equal(Predictor.open(newest).logits(lines), expected)
 
 
-def test_reshard_compact_and_export_rows_have_what_is_left(never_killed, tmp_path):
-    for place, checkpoint in enumerate(checkpoints_of(never_killed)):
-        _, expected = load(checkpoint.path)
-        other = reshard(checkpoint.path, tmp_path / f"resharded-{place}", 3)
+def assert_copies_have_what_is_left(checkpoint, tmp_path):
+    """Reshard a checkpoint, export its rows and compact a copy of its folder: all have its rows, ages and values."""
+    _, expected = load(checkpoint.path)
+    touched, trained = checkpoint.last_touched(), open_trained(checkpoint)
+    copied = shutil.copytree(checkpoint.path.parent, tmp_path / "copied") / checkpoint.path.name
+    if Checkpoint.open(copied).older:
+        compact(Checkpoint.open(copied), 2)
+    assert Checkpoint.open(copied).older == ()
+    for other in (reshard(checkpoint.path, tmp_path / "resharded", 3), copied):
         _, found = load(other)
         for table, state in expected.tables.items():
             np.testing.assert_array_equal(found.tables[table].row_ids, state.row_ids)
             for name, values in state.arrays.items():
                 np.testing.assert_array_equal(found.tables[table].arrays[name], values)
-        np.testing.assert_array_equal(Checkpoint.open(other).last_touched(), checkpoint.last_touched())
-        trained = open_trained(checkpoint)
-        num_rows = export_rows(checkpoint, "deep", trained.folder, trained.schema, tmp_path / "rows.parquet")
-        written = pq.read_table(tmp_path / "rows.parquet").to_pydict()
-        assert num_rows == len(expected.tables["deep"].row_ids)
-        values = values_of(trained.folder, trained.schema)
-        for field, value, row in zip(written["field"], written["value"], written["row"], strict=True):
-            assert value is None or values[field, value] == row
-    copied = shutil.copytree(never_killed.path / "online/checkpoints", tmp_path / "checkpoints")
-    newest = max(step_folders(copied))
-    touched = Checkpoint.open(newest).last_touched()
-    compact(Checkpoint.open(newest), 2)
-    assert Checkpoint.open(newest).older == ()
-    np.testing.assert_array_equal(Checkpoint.open(newest).last_touched(), touched)
+        np.testing.assert_array_equal(Checkpoint.open(other).last_touched(), touched)
+    num_rows = export_rows(checkpoint, "deep", trained.folder, trained.schema, tmp_path / "rows.parquet")
+    written = pq.read_table(tmp_path / "rows.parquet").to_pydict()
+    assert num_rows == len(expected.tables["deep"].row_ids)
+    values = values_of(trained.folder, trained.schema)
+    for field, value, row in zip(written["field"], written["value"], written["row"], strict=True):
+        assert value is None or values[field, value] == row
+
+
+def test_reshard_compact_and_export_rows_have_what_is_left(never_killed, tmp_path):
+    for checkpoint in checkpoints_of(never_killed):
+        (tmp_path / checkpoint.path.name).mkdir()
+        assert_copies_have_what_is_left(checkpoint, tmp_path / checkpoint.path.name)
 
 
 def test_the_rows_of_the_preparation_keep_their_values(never_killed, tiny_dataset, tiny_schema):
