@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -94,8 +95,9 @@ def check_same_inputs(manifest: Manifest, schema: Schema, folder: Path) -> None:
     if changed:
         raise ValueError(
             f"{folder} does not fit the checkpoint, whose inputs mean something else: {changed}; "
-            "give the folder that the run was trained on (--dataset DIR). Rows prepared with other ids are scored from "
-            "their log, by a bundle: make export, make predict"
+            "give the folder that the run was trained on (--dataset DIR). Rows of another log have the model's ids if "
+            f"prepared by: python -m data_prep prepare LOG OUTPUT --vocabulary {shlex.quote(manifest.dataset)} "
+            "(with the same --data). Or score the log by a bundle: make export, make predict"
         )
 
 

@@ -86,9 +86,10 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     if not path.is_file():
-        raise FileNotFoundError(
-            f"{folder} is no bundle: it has no {MANIFEST}; make one: python -m app export RUN BUNDLE"
-        )
+        within = read_manifests(folder) if folder.is_dir() else {}
+        newest = max(chains(within).values(), key=rank, default=())
+        advice = f"the newest one in it is {newest[-1][0]}" if newest else "make one: python -m app export RUN BUNDLE"
+        raise FileNotFoundError(f"{folder} is no bundle: it has no {MANIFEST}; {advice}")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         kind, version, expected = content["format"], content["format_version"], content.pop("checksum")

@@ -194,6 +194,15 @@ def test_what_is_no_bundle_is_refused(tmp_path):
         Predictor.open(tmp_path)
 
 
+def test_a_folder_of_bundles_names_the_newest(tmp_path, tiny_bundle):
+    """Whatever their names are: a copy of a bundle with a later serial number is newer."""
+    for name, serial in (("a", 7), ("b", 5)):
+        shutil.copytree(tiny_bundle, tmp_path / name)
+        rewrite_manifest(tmp_path / name, serial=serial, whole_serial=serial)
+    with pytest.raises(FileNotFoundError, match=rf"is no bundle.*the newest one in it is {tmp_path}/a$"):
+        Predictor.open(tmp_path)
+
+
 def test_a_bundle_is_there_whole_or_not_at_all(tmp_path, tiny_bundle):
     output = tmp_path / "out"
     with pytest.raises(RuntimeError), bundle_writer.new_bundle(output, overwrite=False) as folder:
