@@ -52,7 +52,7 @@ class _Cluster:
     num_workers: int
     deaths: tuple[type[Exception], ...] = ()  # errors that mean that workers died
     advice: str = ""  # after such an error
-    crash: Callable[[], str] = lambda: ""  # the signal of a worker that died by its own fault
+    fault: Callable[[], str] = lambda: ""  # by which a worker ended itself, and what to do
 
 
 class Pools:
@@ -85,11 +85,8 @@ class Pools:
         except cluster.deaths as error:
             time.sleep(_SIGNAL_SECONDS)  # the signal that killed a worker may come here too
             check_stop()
-            if crash := cluster.crash():
-                raise OSError(
-                    f"a worker crashed by {crash}, as libraries do where a disk takes no more; finished work is kept: "
-                    "look at its room, quotas and `ulimit -f`, and run the same command again"
-                ) from error
+            if fault := cluster.fault():
+                raise OSError(fault) from error
             raise MemoryError(
                 f"a worker was killed ({error}), most likely for lack of memory; finished work is kept: "
                 f"{cluster.advice}"
@@ -107,15 +104,25 @@ def _processes(_: ExecutorChoice, num_workers: int) -> Iterator[_Cluster]:
     executor = ProcessPoolExecutor(num_workers, multiprocessing.get_context("spawn"), _start_worker)
     advice = f"run the same command again with fewer than {num_workers} workers, prepare.workers=1"
     try:
-        yield _Cluster(executor, num_workers, (BrokenProcessPool,), advice, lambda: _crash(executor))
+        yield _Cluster(executor, num_workers, (BrokenProcessPool,), advice, lambda: _fault(executor))
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
 
 
-def _crash(executor: ProcessPoolExecutor) -> str:
-    """Return the name of the signal by which a worker crashed, if one did. The pool ends the others by SIGTERM."""
-    workers = executor._processes or {}  # no public name has the exit codes
-    return next((crash.name for crash in _CRASHES for worker in workers.values() if worker.exitcode == -crash), "")
+def _fault(executor: ProcessPoolExecutor) -> str:
+    """Return how a worker ended itself, if one did, and what to do. The pool ends the others by SIGTERM."""
+    codes = [worker.exitcode for worker in (executor._processes or {}).values()]  # no public name has the exit codes
+    if crash := next((crash.name for crash in _CRASHES if -crash in codes), ""):
+        return (
+            f"a worker crashed by {crash}, as libraries do where a disk takes no more; finished work is kept: look at "
+            "its room, quotas and `ulimit -f`, and run the same command again"
+        )
+    if statuses := [code for code in codes if code is not None and code >= 0]:
+        return (
+            f"a worker ended with status {statuses[0]} before its work; if it has an error, that is above. Workers "
+            'import the script that starts them: in a script call prepare below `if __name__ == "__main__":`'
+        )
+    return ""
 
 
 def _start_worker() -> None:

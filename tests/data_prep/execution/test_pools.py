@@ -144,6 +144,19 @@ def test_a_worker_that_dies_is_reported_by_its_signal(by, kind, words):
         pool.submit(signal.raise_signal, by).result()
 
 
+def test_a_script_that_its_workers_run_again_is_named_as_the_cause(tmp_path, command_environment):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from data_prep.execution.pools import Pools\n"
+        "from data_prep.options.executor import ExecutorChoice\n"
+        "with Pools(ExecutorChoice()).open(2) as pool:\n"
+        "    pool.submit(print).result()\n"
+    )
+    done = subprocess.run([sys.executable, script], env=command_environment, capture_output=True, text=True)
+    last = done.stderr.splitlines()[-1]
+    assert "OSError: a worker ended with status 1 " in last and '`if __name__ == "__main__":`' in last
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_all_processes_while_workers_start_is_one_line(tmp_path, log_path, command_environment, number):
     output = tmp_path / "out"
