@@ -146,7 +146,7 @@ def _add_examples(commands: argparse._SubParsersAction[argparse.ArgumentParser],
 
 def _report(arguments: argparse.Namespace) -> None:
     output = arguments.output or (arguments.runs[0] / REPORT_FILE if len(arguments.runs) == 1 else Path(REPORT_FILE))
-    if not output.parent.is_dir():
+    if arguments.output and not output.parent.is_dir():
         raise FileNotFoundError(f"--output {output}: there is no folder {output.parent}; make it, or give another file")
     write_report(arguments.runs, output)
     print(output)

@@ -18,7 +18,7 @@ from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.parse import quoted_cells, take_quotes_off
 from data_prep.kernels.parsed import BARE_SEPARATOR, Chunk, ParsedChunk
 from data_prep.options.kinds import KINDS, Kind
-from data_prep.options.log_format import NO_BOOLEANS, LogFormat
+from data_prep.options.log_format import MILLISECONDS, NO_BOOLEANS, SECONDS, LogFormat
 
 _BARE = bytes([BARE_SEPARATOR])
 _HEX32 = range(-(2**31), 2**32)
@@ -293,5 +293,12 @@ def bad_cell(chunk: Chunk, row: int, log_format: LogFormat) -> str:
     for name, cell in zip(log_format.columns, cells, strict=True):
         kind = log_format.columns[name]
         if choose_kernels("auto").parse_chunk(cells_to_chunk({name: cell}, log_format), log_format).rejects_tsv:
-            return f"column {name!r} of kind {kind}, found {cell!r}"
+            return f"column {name!r} of kind {kind}{_form_of_time(name, log_format)}, found {cell!r}"
     return "the line"
+
+
+def _form_of_time(name: str, log_format: LogFormat) -> str:
+    if log_format.columns[name] != "timestamp":
+        return ""
+    form = log_format.time_form(name)
+    return f" in {form} since 1970" if form in (SECONDS, MILLISECONDS) else f" in the form {form!r}"

@@ -232,6 +232,7 @@ def test_the_report_in_a_run_shows_later_evaluations(command, capsys, trained, t
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("somewhere/run",), "no run in somewhere/run: it has no config.yaml"),
         (("somewhere/run", "--output", "both.html"), "no run in somewhere/run: it has no config.yaml"),
         ((".", "--output", "nowhere/report.html"), "--output nowhere/report.html: there is no folder nowhere; make it"),
     ],

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from data_prep.encoding.from_table import table_to_chunk
-from data_prep.encoding.from_values import add_label, chunk_to_mapping, mappings_to_chunk
+from data_prep.encoding.from_values import add_label, bad_cell, chunk_to_mapping, mappings_to_chunk
 from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.parsed import Chunk
 from data_prep.options.log_format import LogFormat
@@ -82,6 +82,17 @@ def test_values_as_pandas_gives_them_are_cells():
     form = LogFormat({"label": "label", "seen": "timestamp", "tags": "list"}, separator=",")
     rows = [{"seen": 1.7e9, "tags": np.array(["a", "b"], object)}, {"seen": float("nan"), "tags": np.array([], object)}]
     assert mappings_to_chunk(rows, form).lines == b"0,1700000000,a|b\n0,,\n"
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [("milliseconds", "in milliseconds since 1970"), ("%Y-%m-%d %H", "in the form '%Y-%m-%d %H'")],
+)
+def test_a_time_of_another_form_is_named_beside_the_form_that_is_expected(form, expected):
+    log_format = LogFormat({"label": "label", "seen": "timestamp", "C": "string"}, timestamps={"seen": form})
+    chunk = mappings_to_chunk([{"seen": "2017-10-14T03:41", "C": "a"}], log_format)
+    found = bad_cell(chunk, 0, log_format)
+    assert found == f"column 'seen' of kind timestamp {expected}, found '2017-10-14T03:41'"
 
 
 def test_a_number_that_no_float_holds_is_a_bad_cell():
