@@ -141,9 +141,11 @@ ONE_BY_ONE = ranks or kills or parallel or slow
 test: setup  ## run the tests in seven minutes: all but ranks, kills and whole parallel modes
 	$(RUN_PYTHON) -m pytest -n 2 --dist worksteal -m "not ($(ONE_BY_ONE))" $(ARGS)
 
-.PHONY: test-all
-test-all: test  ## run all tests
+.PHONY: test-long test-all
+test-long: setup
 	$(RUN_PYTHON) -m pytest -m "$(ONE_BY_ONE)" $(ARGS)
+
+test-all: test test-long  ## run all tests
 
 .PHONY: fuzz
 fuzz: setup  ## draw other examples for MINUTES=10; failures are kept in build/fuzz/: ARGS='--seed 1'
