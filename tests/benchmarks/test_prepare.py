@@ -67,10 +67,10 @@ def test_ratios_of_who_did_not_finish(tmp_path):
     }
     results = {"prepare": {"contenders": summarize(chosen, runs)}}
     assert prepare_rate(results) == pytest.approx(1000 / 3)
-    assert prepare_ratio("prepare", "zoo")(results) == pytest.approx(100 / 3)
-    assert prepare_ratio("prepare", "polars streaming")(results) == float("inf")
+    assert prepare_ratio(results, "prepare", "zoo") == pytest.approx(100 / 3)
+    assert prepare_ratio(results, "prepare", "polars streaming") == float("inf")
     with pytest.raises(KeyError):
-        prepare_ratio("prepare", "polars eager")(results)
+        prepare_ratio(results, "prepare", "polars eager")
 
 
 def test_the_command_is_one_of_the_benchmarks(project):
