@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.house import House, circles
+
 PROJECT = Path(__file__).parents[1]
 LAYERS = [
     "app.__main__",
@@ -42,12 +44,8 @@ BEYOND = {
 MOST_ENTRIES = {"app": 14}  # of a folder; 12 elsewhere
 
 
-def module_of(path):
-    parts = path.relative_to(PROJECT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-PATHS = {module_of(path): path for top in ("app", "data_prep", "common") for path in (PROJECT / top).rglob("*.py")}
+HOUSE = House(PROJECT)
+IMPORTS = HOUSE.imports
 
 
 def package(module):
@@ -55,44 +53,12 @@ def package(module):
     return "common" if module.split(".")[0] == "common" else ".".join(module.split(".")[:2])
 
 
-def imported(tree):
-    """The project's modules that a file imports, wherever in the file."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in PATHS)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
-            for alias in node.names:
-                full = f"{node.module}.{alias.name}"
-                if full in PATHS or node.module in PATHS:
-                    yield full if full in PATHS else node.module
-
-
-IMPORTS = {module: set(imported(ast.parse(path.read_text()))) - {module} for module, path in PATHS.items()}
 BETWEEN = [(a, b) for a, targets in IMPORTS.items() for b in targets if package(a) != package(b)]
-
-
-def circle(graph):
-    """A way along `graph` that comes back to where it began, or nothing."""
-    done, way = set(), []
-
-    def follow(node):
-        if node in way:
-            return [*way[way.index(node) :], node]
-        if node in done:
-            return None
-        way.append(node)
-        found = next(filter(None, map(follow, sorted(graph.get(node, ())))), None)
-        way.pop()
-        done.add(node)
-        return found
-
-    return next(filter(None, map(follow, sorted(graph))), None)
 
 
 def test_every_package_has_a_place():
     tops = {"app", "data_prep"}  # their own __init__.py
-    assert {package(module) for module in PATHS} - tops <= FLOORS.keys()
+    assert {package(module) for module in HOUSE.paths} - tops <= FLOORS.keys()
     assert sum(line.startswith("app.") for line in LAYERS) <= 9
     assert sum(line.startswith("data_prep.") for line in LAYERS) <= 7
 
@@ -107,22 +73,22 @@ def test_app_sees_three_doors_of_data_prep():
 
 
 def test_no_file_is_in_a_circle():
-    assert circle(IMPORTS) is None
+    assert circles(IMPORTS) == []
 
 
 def test_a_circle_is_found():
-    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
-    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) is None
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [["b", "c"]]
+    assert circles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
 
-@pytest.mark.parametrize("folder", sorted({path.parent for path in PATHS.values()}), ids=str)
+@pytest.mark.parametrize("folder", sorted({path.parent for path in HOUSE.paths.values()}), ids=str)
 def test_a_folder_is_seen_in_one_look(folder):
     entries = [path for path in folder.iterdir() if path.suffix == ".py" or (path.is_dir() and any(path.rglob("*.py")))]
     entries = [path for path in entries if path.name not in ("__init__.py", "__pycache__")]
     assert len(entries) <= MOST_ENTRIES.get(str(folder.relative_to(PROJECT)), 12)
 
 
-@pytest.mark.parametrize("folder", sorted({path.parent for path in PATHS.values()}), ids=str)
+@pytest.mark.parametrize("folder", sorted({path.parent for path in HOUSE.paths.values()}), ids=str)
 def test_a_face_names_the_files_of_its_package(folder):
     if folder.name in ("app", "data_prep"):
         return
