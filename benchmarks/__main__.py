@@ -84,9 +84,9 @@ BENCHMARKS = {
         ("--rows", "20000000", "--memory-limit", "1GiB", "--min-count", "1", "--only", "data_prep", "--rounds", "1"),
     ),
     "checkpoint": Benchmark(
-        "Checkpoints", "benchmarks.checkpoints.checkpoint", (), ("--size", "0.1", "--rounds", "1", "--batch", "500")
+        "Checkpoints", "benchmarks.training.checkpoint", (), ("--size", "0.1", "--rounds", "1", "--batch", "500")
     ),
-    "recipes": Benchmark("Recipes", RECIPES, (), ("--data", "20k", "--epochs", "1")),
+    "recipes": Benchmark("Recipes", RECIPES, (), ("--data", "20k", "--recipes", "auto", "few_rows", "--epochs", "1")),
     "seeds": Benchmark(
         "Seeds",
         RECIPES,
@@ -162,7 +162,6 @@ def _write(page: Path, name: str, title: str, content: str) -> None:
 
 
 def main() -> None:
-    """Run what the command line asks for, each benchmark in a process of its own."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=tuple(BENCHMARKS), default=tuple(BENCHMARKS))
     parser.add_argument("--quick", action="store_true")

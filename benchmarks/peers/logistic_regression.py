@@ -29,7 +29,6 @@ def probabilities_of(folder: Path, split: str) -> np.ndarray:
 
 
 def main() -> None:
-    """Write the probabilities [rows] of the split test, in the order of the prepared folder."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("output", type=Path, help="an .npy file")

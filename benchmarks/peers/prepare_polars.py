@@ -44,7 +44,6 @@ def count_values(rows: pl.LazyFrame, name: str, min_count: int) -> pl.LazyFrame:
 
 
 def id_columns(vocabulary: list[pl.DataFrame]) -> list[pl.Expr]:
-    """The ids of all fields."""
     columns, next_id = [], FIRST_OOV_ID + len(CATEGORIES)
     for place, (name, field) in enumerate(zip(CATEGORIES, vocabulary, strict=True)):
         if "" not in field["value"]:  # missing has an id, seen or not
@@ -91,7 +90,6 @@ def prepare(log: Path, output: Path, min_count: int, form: Form) -> None:
 
 
 def main() -> None:
-    """Prepare a log."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("log", type=Path)
     parser.add_argument("output", type=Path)

@@ -37,7 +37,6 @@ class Statistics:
         self.ids |= {"OOV" + key: NUM_VALUES + i for i, key in enumerate(self.counts)}
 
     def add(self, values: list[str], categories: list[str]) -> None:
-        """Count one line in."""
         self.num_lines += 1
         for i, value in enumerate(values):
             key = f"val_{i + 1}"
@@ -89,7 +88,6 @@ class Part:
         self._labels: list[float] = []
 
     def add(self, ids: list[int], weights: list[float], label: float) -> None:
-        """Append a row."""
         self._ids.extend(ids)
         self._weights.extend(weights)
         self._labels.append(label)
@@ -117,13 +115,11 @@ class Part:
 
 
 def split_line(line: str) -> tuple[str, list[str], list[str]]:
-    """Label, integers and categories of a line."""
     items = line.strip("\n").split("\t")
     return items[0], items[1 : 1 + NUM_VALUES], items[1 + NUM_VALUES :]
 
 
 def prepare(log: Path, output: Path, min_count: int) -> None:
-    """Both passes."""
     statistics = Statistics()
     with log.open(encoding="utf-8") as lines:
         for line in lines:
@@ -148,7 +144,6 @@ def prepare(log: Path, output: Path, min_count: int) -> None:
 
 
 def main() -> None:
-    """Prepare a log."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("log", type=Path)
     parser.add_argument("output", type=Path)

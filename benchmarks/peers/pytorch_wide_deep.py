@@ -1,6 +1,6 @@
 """The same Wide&Deep step in PyTorch: same model, losses, batches and ids.
 
-    python -m benchmarks.peers.pytorch_wide_deep pytorch WORKLOAD     (see benchmarks.training.train_step)
+    python -m benchmarks.peers.pytorch_wide_deep KIND WORKLOAD     (see benchmarks.training.train_step)
 
 Written to be as fast as PyTorch's own parts allow, without kernels of our own:
 
@@ -15,6 +15,9 @@ Written to be as fast as PyTorch's own parts allow, without kernels of our own:
 torch.compile of the tower was tried and is left out. In turns with the rest it made no visible difference (lower
 quartiles of a bfloat16 step, on a busy machine: 835 ms with it, 848 ms without).
 
+KIND is pytorch, or matmuls_pytorch, which multiplies the tower's matrices alone, in the step's precision and in memory
+allocated before. MindSpore multiplies bfloat16 on a CPU only with AMX; PyTorch does with AVX512_BF16 too.
+
 PyTorch has no FTRL. Adagrad stands for it: without l1 and l2, FTRL takes Adagrad's steps. There is no
 finite check.
 
@@ -23,7 +26,9 @@ Letters: B batch, F looked-up fields, N numeric fields, D embedding width, U uni
 
 from __future__ import annotations
 
+import itertools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,8 +39,14 @@ from torch.nn import functional
 from app.batches import Batch
 from app.config.config import LossOptions, ModelOptions
 from app.config.optimizer_settings import AdamOptions, FtrlOptions
-from benchmarks.harness.contender import serve
-from benchmarks.harness.workload import NUM_NUMERIC, Workload, contender_arguments, steps_on_prefetched_batches
+from benchmarks.harness.contender import Parts, serve
+from benchmarks.harness.workload import (
+    NUM_NUMERIC,
+    Workload,
+    contender_arguments,
+    steps_on_prefetched_batches,
+    tower_widths,
+)
 from benchmarks.training.kernels import NUM_FIELDS
 
 
@@ -146,7 +157,6 @@ class PyTorchStep:
         return np.concatenate([numeric_ids, batch.ids], axis=1), torch.from_numpy(weights)
 
     def prepare(self, batch: Batch) -> Prepared:
-        """Prepare a batch ahead of its step."""
         ids, weights = batch.ids, None
         if not self.fold_numeric:
             ids, weights = self.with_numeric(batch)
@@ -160,7 +170,6 @@ class PyTorchStep:
         )
 
     def __call__(self, _: Batch, batch: Prepared) -> float:
-        """Update all parameters, and return the deep loss."""
         start = time.perf_counter()
         deep_rows = self.deep.detach().index_select(0, batch.unique).requires_grad_()
         wide_rows = self.wide.detach().index_select(0, batch.unique).requires_grad_()
@@ -186,7 +195,6 @@ class PyTorchStep:
 
     @torch.no_grad()
     def score(self, batch: Prepared) -> np.ndarray:
-        """The logits [B] of a batch."""
         deep, wide = self.expand(
             self.deep.index_select(0, batch.unique), self.wide.index_select(0, batch.unique), batch
         )
@@ -227,11 +235,38 @@ class PyTorchStep:
         return 0.0
 
 
+def make_products(workload: Workload) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Return (left, right, result) of y = x W, dx = dy Wᵀ and dW = xᵀ dy of each layer."""
+    dtype = torch.bfloat16 if workload.precision == "bfloat16" else torch.float32
+    widths = tower_widths(workload)
+    activations = [torch.rand(workload.batch_size, width, dtype=dtype) for width in widths]
+    products = []
+    for inputs, outputs in itertools.pairwise(activations):
+        matrix = torch.rand(inputs.shape[1], outputs.shape[1], dtype=dtype)
+        for left, right in ((inputs, matrix), (outputs, matrix.T), (inputs.T, outputs)):
+            products.append((left, right, torch.empty(left.shape[0], right.shape[1], dtype=dtype)))
+    return products
+
+
+def matmul_steps(workload: Workload) -> Callable[[int], Parts]:
+    """The forward and backward products of the tower."""
+    products = make_products(workload)
+
+    def take_steps(count: int) -> Parts:
+        for _ in range(count):
+            for left, right, result in products:
+                torch.mm(left, right, out=result)
+        return {}
+
+    return take_steps
+
+
 def main() -> None:
-    """Build the contender and take steps on command."""
-    _, workload = contender_arguments(__doc__, ("pytorch",))
+    kind, workload = contender_arguments(__doc__, ("pytorch", "matmuls_pytorch"))
     torch.set_num_threads(workload.threads)
     torch.sparse.check_sparse_tensor_invariants.disable()  # its default too, but then it warns
+    if kind == "matmuls_pytorch":
+        return serve(matmul_steps(workload))
     step = PyTorchStep(workload)
     serve(steps_on_prefetched_batches(step, step, workload))
 

@@ -32,10 +32,10 @@ from app.checkpoint.write import ModelState, write_checkpoint
 from app.config.run_settings import TableDtype
 from app.tables.interface import TablesSpec
 from app.tables.native.tables import NativeTables
-from benchmarks.checkpoints.checkpoint import drop_from_cache, touch_rows
 from benchmarks.harness.commands import PROJECT, work_folder
 from benchmarks.harness.timing import machine, side_by_side
 from benchmarks.training.bfloat16_auc import Comparison, auc
+from benchmarks.training.checkpoint import drop_from_cache, touch_rows
 from benchmarks.training.kernels import (
     RATES,
     Contenders,
@@ -132,7 +132,6 @@ RUNNERS = {NEAREST: auc_to_the_nearest}
 
 
 def main() -> None:
-    """Measure what is asked for, and print a last line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=PARTS, help="default: all, without CRITEO_ROWS all but real")
     parser.add_argument("--seeds", type=int, default=5)

@@ -95,7 +95,6 @@ FIRST_LAYER = Comparison(
 
 
 def main() -> None:
-    """Print each seed's runs, the mean differences and one JSON line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=PRECISIONS.rows)
     parser.add_argument("--seeds", type=int, default=5)

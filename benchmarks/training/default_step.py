@@ -59,7 +59,6 @@ class DefaultGroup(Group):
     arguments: tuple[str, ...]
 
     def start(self, name: str) -> Contender:
-        """See `Group.start`."""
         environment = {"OMP_NUM_THREADS": str(Workload.threads), "GLOG_v": "3", **KEEP_PAGES}
         return Contender(name, MODULE, ["--contender", name, *self.arguments], environment)
 
@@ -135,7 +134,6 @@ def bound(batch: Batch, workload: Workload) -> Parts:
 
 
 def main() -> None:
-    """Measure, and print a last line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=400_000)
     parser.add_argument("--batch", type=int, default=0, help="default: that of the recipe")

@@ -77,7 +77,6 @@ class MemoryCopy:
         self._pool = ThreadPoolExecutor(num_threads)
 
     def __call__(self) -> None:
-        """Copy once."""
         list(self._pool.map(self._copy, self._parts))
 
     def _copy(self, part: slice) -> None:
@@ -150,7 +149,6 @@ def measure_kernels(batch: int, embedding_dim: int, vocabulary_size: int, thread
 
 
 def medians(timings: dict[str, Timing]) -> dict[str, float]:
-    """Seconds by contender."""
     return {name: timing.median for name, timing in timings.items()}
 
 
@@ -235,7 +233,6 @@ def measure_batches(embedding_dim: int, vocabulary_size: int, threads: int, roun
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--growth", action="store_true", help="lookup + update as vocabulary and batch grow")
     parser.add_argument("--batch", type=int, default=16_000)
@@ -248,7 +245,6 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure what the command line asks for, and print a last line of JSON."""
     options = parse_arguments()
     batch, width, threads, rounds = options.batch, options.embedding_dim, options.threads, options.rounds
     result: dict[str, Any] = {"machine": machine(), "arguments": vars(options)}

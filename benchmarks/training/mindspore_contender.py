@@ -76,7 +76,6 @@ def prepare_device(workload: Workload) -> None:
 
 
 def assemble_parts(workload: Workload, backend: Backend) -> assemble.TrainingState:
-    """All parts of the run that the workload stands for."""
     from app.training import assemble
 
     return assemble.assemble(make_config(workload, backend), make_schema(workload), backend)
@@ -97,7 +96,6 @@ def leave_out_native_layers() -> None:
 
 
 def main() -> None:
-    """Build the contender and take steps as told."""
     kind, workload = contender_arguments(__doc__, tuple(BACKENDS))
     prepare_device(workload)
     if kind == "stock":

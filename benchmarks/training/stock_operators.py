@@ -35,7 +35,6 @@ class StockLookup(nn.Cell):
         self.lookup = on_host(ops.EmbeddingLookup())
 
     def construct(self, ids: Tensor) -> Tensor:
-        """See the class."""
         return self.lookup(self.rows, ids, 0)
 
 
@@ -55,7 +54,6 @@ class StockLazyAdam(nn.Cell):
         self.settings = tuple(Tensor(value, ms.float32) for value in settings)
 
     def construct(self, gradients: Tensor, ids: Tensor) -> tuple:
-        """See the class."""
         rate, beta1, beta2, epsilon = self.settings
         power1, power2 = self.powers
         return self.update(
@@ -88,5 +86,4 @@ class StockFtrl(nn.Cell):
         )
 
     def construct(self, gradients: Tensor, ids: Tensor) -> tuple:
-        """See the class."""
         return self.update(self.rows, self.accumulator, self.linear, gradients, ids)

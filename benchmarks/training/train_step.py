@@ -50,15 +50,15 @@ FORMS = AS_FOUND, BEST_FORM, SMALL_BATCH, LOG_AS_FOUND, LOG_BEST_FORM, LOG_SMALL
     "log smaller batch",
 )
 WARM_UP_TURNS = 2
-MINDSPORE = "benchmarks.training.mindspore_contender"
+MINDSPORE, PYTORCH = "benchmarks.training.mindspore_contender", "benchmarks.peers.pytorch_wide_deep"
 # By contender: how native multiplies its first layer.
 WAYS: dict[str, FirstLayer] = {"native": "direct", "native_distinct": "distinct"}
 MODULES = {
     "native": MINDSPORE,
     "native_distinct": MINDSPORE,
     "stock": MINDSPORE,
-    "pytorch": "benchmarks.peers.pytorch_wide_deep",
-    "matmuls_pytorch": "benchmarks.peers.pytorch_matmuls",
+    "pytorch": PYTORCH,
+    "matmuls_pytorch": PYTORCH,
 }
 
 
@@ -72,7 +72,6 @@ class Group:
 
     @property
     def title(self) -> str:
-        """For people."""
         share = f", {distinct_share(self.workload):.1%} distinct" if self.workload.ids == "log" else ""
         return f"{self.form}, {self.workload.precision}, batch {self.workload.batch_size:,}{share}"
 
@@ -121,7 +120,6 @@ def measure(group: Group, rounds: int, steps: int) -> dict[str, Any]:
 
 
 def describe(contender: Contender, timing: Timing, native: Timing, steps: int, group: Group) -> dict[str, Any]:
-    """Return a contender's figures, in seconds per step."""
     counted = contender.parts[WARM_UP_TURNS:]
     return {
         "median": timing.median / steps,
@@ -145,7 +143,6 @@ def one_line(name: str, result: dict[str, Any]) -> str:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--steps", type=int, default=2, help="of a contender's turn (2)")
@@ -160,7 +157,6 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure all groups, and print a last line of JSON."""
     options = parse_arguments()
     precisions = tuple(options.precisions)
     if "bfloat16" in precisions and not cpu_flags() & BFLOAT16_FLAGS:

@@ -1,7 +1,7 @@
 """Checkpoints beside `dd` on the same disk, and what one costs the training that goes on beside it.
 
-    python -m benchmarks.checkpoints.checkpoint                     2 GB of tables, a quarter of an hour
-    python -m benchmarks.checkpoints.checkpoint --size 0.2 --rounds 2
+    python -m benchmarks.training.checkpoint                     2 GB of tables, a quarter of an hour
+    python -m benchmarks.training.checkpoint --size 0.2 --rounds 2
 
 In each round, in turn: `dd` writes (bs=16M conv=fsync), a checkpoint is written with nothing beside it, `dd` reads
 (bs=16M iflag=direct), the checkpoint is loaded into empty tables. Nothing of it comes from the page cache: checkpoints
@@ -147,7 +147,6 @@ def make_manifest() -> Manifest:
 
 
 def dd(*words: str) -> None:
-    """Run `dd`."""
     subprocess.run(["dd", f"bs={DD_BLOCK}", *words], check=True, capture_output=True)
 
 
@@ -162,7 +161,6 @@ def drop_from_cache(paths: list[Path]) -> None:
 
 
 def main() -> None:
-    """Measure, and print a last line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=float, default=2.0, help="of the tables in GB (2)")
     parser.add_argument("--rounds", type=int, default=5)
