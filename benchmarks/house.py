@@ -97,7 +97,6 @@ class House:
         return count
 
     def functions(self) -> list[int]:
-        """Lines of each function and method."""
         kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
         nodes = [node for tree in self.trees.values() for node in ast.walk(tree) if isinstance(node, kinds)]
         return [(node.end_lineno or 0) - node.lineno + 1 for node in nodes]
@@ -153,7 +152,6 @@ def floors(graph: Mapping[str, set[str]]) -> int:
 
 
 def figures(root: Path) -> dict[str, str]:
-    """Return what is printed of a tree."""
     house = House(root)
     entries = house.entries()
     fullest = max((folder for folder in entries if folder not in TOPS), key=lambda folder: entries[folder], default="")
@@ -264,7 +262,6 @@ def figures_of(name: str, with_ways: bool) -> dict[str, str]:
 
 
 def main() -> None:
-    """Print a column of figures for each folder or commit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="FOLDER_OR_COMMIT", default=[str(PROJECT)])
     parser.add_argument("--static", action="store_true", help="without the ways, for which a model is trained")

@@ -19,30 +19,37 @@ import argparse
 import datetime
 import itertools
 import json
-import os
 import shutil
-import signal
-import socket
 import subprocess
-import sys
-import threading
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pyarrow.parquet as pq
 import yaml
 
+from app.checkpoint.manifest import MANIFEST
+from app.checkpoint.retention import step_folders
+from app.run.logs import METRICS
+from app.run.record import read_lines
 from benchmarks.accuracy.recipes import Test, read_test
-from benchmarks.harness.commands import ENVIRONMENT, OUTPUT_END, PROJECT
+from benchmarks.harness.commands import (
+    OUTPUT_END,
+    PROJECT,
+    ask,
+    free_port,
+    is_ready,
+    running,
+    start,
+    stop_tree,
+    validations,
+    wait_until,
+)
 from benchmarks.harness.results import replace_section
-from benchmarks.harness.timing import machine
-from benchmarks.preparation.prepare import stop_tree, tree_pss_mib
+from benchmarks.harness.timing import machine, metered
 from common.files import write_whole
 from common.html.charts import Axis, Bars, bar_chart
 from common.html.page import Part, Section, render_page
@@ -67,7 +74,7 @@ class Rehearsal:
     def __init__(self, folder: Path, options: argparse.Namespace) -> None:
         self.folder, self.options = folder, options
         self.log, self.day = folder / "log/part-00000.txt", folder / "log/part-00001.txt"
-        self._path = folder / "rehearsal.json"
+        self._path, self.output = folder / "rehearsal.json", folder / "rehearsal.log"
         found = json.loads(self._path.read_text("utf-8")) if self._path.exists() else {}
         if found and found["rows"] != options.rows:
             raise SystemExit(f"error: {folder} holds a rehearsal of {found['rows']:,} rows; give --rows or another one")
@@ -77,16 +84,14 @@ class Rehearsal:
         """Run `python -m …` in the folder. Raises SystemExit with the end of its output if it fails."""
         process = self.start(*words)
         if process.wait():
-            output = (self.folder / "rehearsal.log").read_text("utf-8", errors="replace")[-OUTPUT_END:]
+            output = self.output.read_text("utf-8", errors="replace")[-OUTPUT_END:]
             raise SystemExit(f"{output}\nerror: python -m {' '.join(map(str, words))} ended with {process.returncode}")
 
     def start(self, *words: str | Path) -> subprocess.Popen[bytes]:
         """Start `python -m …` in the folder, and print it as one would type it."""
         shown = f"python -m {' '.join(map(str, words))}".replace(f"{PROJECT}/", "").replace(f"{self.folder}/", "")
         print(f"   {shown}", flush=True)
-        with (self.folder / "rehearsal.log").open("ab") as log:
-            command = [sys.executable, "-P", "-m", *map(str, words)]
-            return subprocess.Popen(command, cwd=self.folder, env=os.environ | ENVIRONMENT, stdout=log, stderr=log)
+        return start(*words, folder=self.folder, log=self.output)
 
     def stage(self, name: str, work: Callable[[Rehearsal], dict[str, Any]]) -> None:
         """Do a stage that is not done yet, and note what it took and found."""
@@ -98,41 +103,14 @@ class Rehearsal:
         with metered() as taken:
             found = work(self)
         resumed = {"resumed": True} if before else {}  # what it took before it was stopped is not known
-        self._note(name, {**taken, **resumed, "found": found})
+        took = {"seconds": taken.seconds, "cpu_seconds": taken.cpu_seconds, "peak_bytes": taken.peak_mib * 2**20}
+        self._note(name, {**took, **resumed, "found": found})
         row = row_of(name, self.content["stages"][name])
         print("  ", ", ".join(f"{word} {text}" for word, text in zip(COLUMNS[1:], row[1:], strict=True)), flush=True)
 
     def _note(self, name: str, content: dict[str, Any]) -> None:
         self.content["stages"][name] = content
         write_whole(self._path, json.dumps(self.content, indent=1) + "\n")
-
-
-@contextmanager
-def metered() -> Iterator[dict[str, float]]:
-    """Fill the result with what the processes that are started in the block take."""
-    taken, over, peak = dict[str, float](), threading.Event(), 0.0
-
-    def sample() -> None:
-        nonlocal peak
-        pause = 0.2
-        while not over.wait(pause):
-            start = time.perf_counter()
-            children = psutil.Process().children()
-            peak = max(peak, sum(tree_pss_mib(child.pid) for child in children) * 2**20)
-            pause = max(0.2, 10 * (time.perf_counter() - start))  # reading the Pss of gigabytes takes its time, too
-
-    sampler = threading.Thread(target=sample, daemon=True)
-    sampler.start()
-    start, before = time.perf_counter(), os.times()
-    try:
-        yield taken
-    finally:
-        over.set()
-        sampler.join()
-    now = os.times()
-    taken["seconds"] = time.perf_counter() - start
-    taken["cpu_seconds"] = now.children_user + now.children_system - before.children_user - before.children_system
-    taken["peak_bytes"] = peak
 
 
 def disk_bytes(path: Path) -> int:
@@ -186,23 +164,23 @@ def train(of: Rehearsal) -> dict[str, Any]:
 
 
 def _valid(run: Path) -> dict[str, Any]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    lines = read_lines(run / METRICS)
     rates = [line["samples_per_second"] for line in lines if "samples_per_second" in line]
-    valid = [line["auc"] for line in lines if line.get("split") == "valid"]
-    return {"samples/s, median": float(np.median(rates)), "AUC on valid, by evaluation": valid}
+    return {
+        "samples/s, median": float(np.median(rates)),
+        "AUC on valid, by evaluation": [line["auc"] for line in validations(run)],
+    }
 
 
 def newest_step(run: Path) -> int:
     """Return the last step of a run's metrics.jsonl, 0 if there is none yet."""
-    with suppress(OSError, ValueError, IndexError):
-        return int(json.loads((run / "metrics.jsonl").read_text("utf-8").splitlines()[-1])["step"])
-    return 0
+    return max((line["step"] for line in read_lines(run / METRICS)), default=0)
 
 
 def newest_checkpoint(run: Path) -> int:
     """Return the step of a run's newest whole checkpoint, 0 if there is none yet."""
-    manifests = (run / "checkpoints").glob("step-*/manifest.json")
-    return max((int(path.parent.name.removeprefix("step-")) for path in manifests), default=0)
+    whole = (path for path in step_folders(run / "checkpoints") if (path / MANIFEST).is_file())
+    return max((int(path.name.removeprefix("step-")) for path in whole), default=0)
 
 
 def total_steps(run: Path) -> float:
@@ -274,40 +252,18 @@ def serve(of: Rehearsal) -> dict[str, Any]:
 
 def compare_served(of: Rehearsal, bundle: str, log: Path, scores: Path) -> dict[str, Any]:
     """Ask a service for the scores of a log's first rows. Raises SystemExit if one differs from those of `scores`."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    expected, start = read_scores(scores), time.perf_counter()
-    process = of.start("app.cli.serve", bundle, "--port", str(port))
-    try:
-        while not answer(port, "/v2/health/ready"):
-            if process.poll() is not None:
-                raise SystemExit(f"error: the service ended with {process.returncode}; see {of.folder}/rehearsal.log")
-            time.sleep(0.05)
-        ready, first = time.perf_counter() - start, 0
-        with log.open("rb") as lines:
-            for rows in REQUESTS:
-                body = b"".join(itertools.islice(lines, rows))
-                served = json.loads(answer(port, "/v1/score", body))["scores"]
-                if not np.array_equal(np.float32(served), np.float32(expected[first : first + len(served)])):
-                    raise SystemExit(f"error: {bundle} serves other scores than predict wrote for rows from {first:,}")
-                first += len(served)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait()
+    port, expected, first, begun = free_port(), read_scores(scores), 0, time.perf_counter()
+    words = ("app.cli.serve", bundle, "--port", str(port))
+    with running(*words, folder=of.folder, log=of.output) as process, log.open("rb") as lines:
+        wait_until(lambda: is_ready(port), process, of.output)
+        ready = time.perf_counter() - begun
+        for rows in REQUESTS:
+            body = b"".join(itertools.islice(lines, rows))
+            served = json.loads(ask(port, "/v1/score", body, "text/plain").body)["scores"]
+            if not np.array_equal(np.float32(served), np.float32(expected[first : first + len(served)])):
+                raise SystemExit(f"error: {bundle} serves other scores than predict wrote for rows from {first:,}")
+            first += len(served)
     return {"seconds until ready": ready, "rows that are predict's": first}
-
-
-def answer(port: int, path: str, body: bytes | None = None) -> bytes:
-    """Return the service's answer to lines of a log, b"" as long as it gives none."""
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, {"content-type": "text/plain"})
-    try:
-        with urllib.request.urlopen(request, timeout=60) as reply:  # noqa: S310
-            return bytes(reply.read()) or b"ready"
-    except OSError:
-        if body is not None:
-            raise
-        return b""
 
 
 def next_day(of: Rehearsal) -> dict[str, Any]:
@@ -379,12 +335,10 @@ def row_of(name: str, stage: dict[str, Any]) -> list[str]:
 
 
 def done(content: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the stages that are done."""
     return {name: stage for name, stage in content["stages"].items() if "seconds" in stage}
 
 
 def page(content: dict[str, Any]) -> str:
-    """Return the page that shows a rehearsal."""
     stages = done(content)
     names = [name.replace("_", " ") for name in stages]
     charts = [
@@ -398,7 +352,6 @@ def page(content: dict[str, Any]) -> str:
 
 
 def section(content: dict[str, Any]) -> str:
-    """Return the section of docs/results.md."""
     lines = [COLUMNS, ("---",) * len(COLUMNS), *(row_of(*stage) for stage in done(content).items())]
     of, today = content["machine"], datetime.datetime.now(datetime.UTC).date()
     command = f"`make rehearsal ROWS={content['rows']}`; {today}, {of['processor']}, {of['cores']} cores"
@@ -406,7 +359,6 @@ def section(content: dict[str, Any]) -> str:
 
 
 def main(words: list[str] | None = None) -> None:
-    """Do the stages that are not done, and draw the page after each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rows", type=int, default=CRITEO_ROWS)

@@ -107,7 +107,6 @@ def same_tensors(a: Path, b: Path) -> bool:
 
 
 def same_bytes(a: Path, b: Path) -> bool:
-    """Return True if two files hold the same bytes."""
     return a.read_bytes() == b.read_bytes()
 
 
@@ -133,7 +132,6 @@ class Comparison:
         self.differences = 0
 
     def note(self, what: str, is_same: bool, detail: str = "") -> None:
-        """Print a line of the table."""
         self.differences += not is_same
         print(f"{'same     ' if is_same else 'DIFFERENT'}  {what}{'  ' + detail if detail else ''}", flush=True)
 
@@ -274,7 +272,6 @@ def compare(commits: tuple[str, str], folder: Path, rows: int, chosen: list[str]
 
 
 def main() -> int:
-    """Compare the commits of the command line, and return 1 if anything differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("commits", nargs=2, metavar="COMMIT")
     parser.add_argument("--rows", type=int, default=3000)

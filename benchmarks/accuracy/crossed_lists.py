@@ -17,7 +17,7 @@ import numpy as np
 import yaml
 
 from benchmarks.accuracy.recipes import ALL, Data, prepare, regression, train
-from benchmarks.harness.commands import CommandServer, work_folder
+from benchmarks.harness.commands import work_folder
 from benchmarks.harness.timing import machine
 
 RECIPE = "few_rows"
@@ -42,7 +42,6 @@ def write_log(folder: Path, rows: int, seed: int) -> Path:
 
 
 def describe(folder: Path, pool: str) -> Path:
-    """Write the description of the log."""
     path = folder / f"{pool}.yaml"
     columns = {"click": "label", "user": "string", "genres": "list"}
     lists = {"genres": {"separator": "|", "max_length": MOST_GENRES, "pool": pool}}
@@ -50,15 +49,15 @@ def describe(folder: Path, pool: str) -> Path:
     return path
 
 
-def measure(rows: int, seed: int, commands: CommandServer, work: Path) -> dict[str, dict[str, float]]:
+def measure(rows: int, seed: int, work: Path) -> dict[str, dict[str, float]]:
     """Return the test rows' AUC of the models for each preparation of a log."""
     log, found = write_log(work, rows, seed), {}
     for name, crosses in PREPARED.items():
         pool = "sum" if name == "sum" else "mean"
         data = Data(f"{name}-{seed}", log, ("--data", str(describe(work, pool)), *crosses))
         prepared = prepare(data, RECIPE, work)
-        model = train(prepared, RECIPE, (*SETTINGS, f"train.seed={seed}"), commands, work)
-        of_auto = train(prepared, "auto", (f"train.seed={seed}",), commands, work)
+        model = train(prepared, RECIPE, (*SETTINGS, f"train.seed={seed}"), work)
+        of_auto = train(prepared, "auto", (f"train.seed={seed}",), work)
         tested = {"wide&deep": model["test"], "auto": of_auto["test"], "regression": regression(prepared)}
         found[name] = {of: figures[ALL]["auc"] for of, figures in tested.items()}
         print(
@@ -68,14 +67,13 @@ def measure(rows: int, seed: int, commands: CommandServer, work: Path) -> dict[s
 
 
 def main() -> None:
-    """Run what the command line asks for, and print a last line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=40_000)
     parser.add_argument("--seeds", type=int, default=1, help="of the log and of the model")
     parser.add_argument("--work", type=Path, help="logs and prepared folders; default: a new one, removed")
     options = parser.parse_args()
-    with work_folder(options.work) as work, CommandServer(work / "commands.log") as commands:
-        results = [measure(options.rows, seed, commands, work) for seed in range(1, options.seeds + 1)]
+    with work_folder(options.work) as work:
+        results = [measure(options.rows, seed, work) for seed in range(1, options.seeds + 1)]
     print(json.dumps({"machine": machine(), "rows": options.rows, "results": results}))
 
 

@@ -56,7 +56,6 @@ class RankedScores:
 
 
 def mean_auc(models: list[RankedScores], weights: np.ndarray) -> float:
-    """The mean AUC of one contender's seeds."""
     return float(np.mean([model.auc(weights) for model in models]))
 
 

@@ -41,7 +41,7 @@ from benchmarks.accuracy.real_rows_contenders import (
     trees,
 )
 from benchmarks.accuracy.rolling_cuts import CUTS, Cut, make_cuts
-from benchmarks.harness.commands import CommandServer, work_folder
+from benchmarks.harness.commands import work_folder
 from benchmarks.harness.timing import machine
 from benchmarks.peers.lightgbm_trees import TreeSettings
 from benchmarks.peers.pytorch_wide_deep import PeerSettings
@@ -67,10 +67,10 @@ TREES_GRID = {
 }
 
 
-def make_contenders(commands: CommandServer, work: Path) -> list[Contender]:
+def make_contenders(work: Path) -> list[Contender]:
     """This project first, then its peers, each with four settings."""
     return [
-        application(OURS, commands, work),
+        application(OURS, work),
         regression(),
         trees("LightGBM, ordered target statistics", TREES_GRID),
         pytorch("PyTorch, SparseAdam and Adagrad", LAZY_GRID),
@@ -111,14 +111,12 @@ def _line(cut: Cut, contender: Contender, choice: Choice, scores: np.ndarray, la
 
 
 def verdict(peer: str, found: Difference) -> str:
-    """Return a printed line."""
     rows, clusters = (f"{low:+.4f} … {high:+.4f}" for low, high in (found.rows_interval, found.clusters_interval))
     cuts = " ".join(f"{value:+.4f}" for value in found.of_groups)
     return f"above {peer}: {found.mean:+.4f}   rows drawn anew {rows}; cuts as well {clusters}   by cut {cuts}"
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--cuts", type=int, nargs="+", choices=range(2, 10), default=list(CUTS))
@@ -130,14 +128,9 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Compare, and end with one JSON line."""
     options = parse_arguments()
-    with (
-        work_folder(options.work) as work,
-        work_folder(work / "tried") as memory,
-        CommandServer(memory / "commands.log") as commands,
-    ):
-        contenders = make_contenders(commands, work)
+    with work_folder(options.work) as work, work_folder(work / "tried") as memory:
+        contenders = make_contenders(work)
         cuts = make_cuts(Path(os.environ["CRITEO_ROWS"]) / "train.txt", work, tuple(options.cuts))
         groups = compare(cuts, contenders, options.seeds, memory)
         tried = {c.name: {cut.k: dataclasses.asdict(choose(c, cut, memory)) for cut in cuts} for c in contenders}

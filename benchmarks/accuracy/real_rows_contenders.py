@@ -19,7 +19,7 @@ import torch
 from app.batches import Batch
 from benchmarks.accuracy.paired_auc import RankedScores
 from benchmarks.accuracy.rolling_cuts import Cut
-from benchmarks.harness.commands import CommandServer
+from benchmarks.harness.commands import run_command
 from benchmarks.harness.prepared_rows import READ_ROWS, read_rows
 from benchmarks.harness.workload import Workload
 from benchmarks.peers import lightgbm_trees, logistic_regression
@@ -116,7 +116,7 @@ def trees(name: str, grid: Mapping[str, TreeSettings]) -> Contender:
     return Contender(name, tuple(grid), scores)
 
 
-def application(name: str, commands: CommandServer, work: Path) -> Contender:
+def application(name: str, work: Path) -> Contender:
     """This project as its users run it: `python -m app train` with `auto.yaml`, then its newest checkpoint's scores.
 
     Settings and epochs follow from the number of rows.
@@ -128,8 +128,8 @@ def application(name: str, commands: CommandServer, work: Path) -> Contender:
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
         dataset = ("--config", str(CONFIG), "--dataset", str(folder.resolve()))
-        commands.run("app", "train", *dataset, f"train.seed={seed}", folder=place)
-        commands.run("benchmarks.harness.score_rows", "device_0", "scores.npy", folder=place)
+        run_command("app", "train", *dataset, f"train.seed={seed}", folder=place)
+        run_command("benchmarks.harness.score_rows", "device_0", "scores.npy", folder=place)
         logits: np.ndarray = np.load(place / "scores.npy")[None]
         shutil.rmtree(place)
         return logits
@@ -169,5 +169,4 @@ def labels_of(folder: Path, split: str) -> np.ndarray:
 
 
 def auc(scores: np.ndarray, labels: np.ndarray) -> float:
-    """AUC of scores [rows]."""
     return RankedScores(scores, labels).auc(np.ones(len(labels)))

@@ -179,7 +179,6 @@ def interval(values: list[float]) -> tuple[float, float]:
 
 
 def line(name: str, folds: list[dict[str, Any]]) -> str:
-    """Return a table's line."""
 
     def mean(contender: str, metric: str) -> float:
         return statistics.fmean(fold[contender][metric] for fold in folds)
@@ -222,7 +221,6 @@ def compare(name: str, folder: Path, table: Table, options: argparse.Namespace, 
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", nargs="*", choices=tuple(TABLES), default=tuple(TABLES))
     parser.add_argument("--log", nargs="*", default=[], metavar="FILE[=LABEL]", help="other tables")
@@ -234,7 +232,6 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Compare, and end with one JSON line."""
     options = parse_arguments()
     logging.getLogger().setLevel(logging.WARNING)
     with work_folder(options.work) as work:

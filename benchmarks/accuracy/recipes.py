@@ -28,7 +28,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
-from benchmarks.harness.commands import CommandServer, remembered, run_command, validations, work_folder
+from benchmarks.harness.commands import remembered, run_command, validations, work_folder
 from benchmarks.harness.prepared_rows import read_rows
 from benchmarks.harness.timing import machine
 from benchmarks.peers import logistic_regression
@@ -98,7 +98,6 @@ def _figures(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
 
 def read_test(folder: Path, schema: Schema) -> Test:
-    """The test rows of a prepared folder."""
     rows = read_rows(folder, schema, "test")
     truth = schema.source.get("truth")
     probabilities = None
@@ -121,7 +120,6 @@ def make_data(name: str, work: Path) -> Data:
 
 
 def recipe_file(recipe: str) -> Path:
-    """The settings of a recipe."""
     return PROJECT / "configs" / f"{recipe}.yaml"
 
 
@@ -134,14 +132,14 @@ def prepare(data: Data, recipe: str, work: Path) -> Path:
     return output
 
 
-def train(prepared: Path, recipe: str, changes: tuple[str, ...], commands: CommandServer, work: Path) -> dict[str, Any]:
+def train(prepared: Path, recipe: str, changes: tuple[str, ...], work: Path) -> dict[str, Any]:
     """Train once: metrics of `valid` at each evaluation, and of the test rows at the best of them."""
     place = work / "run"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
     config = ("--config", str(recipe_file(recipe)))
-    commands.run("app", "train", *config, "--dataset", str(prepared), *changes, folder=place)
-    commands.run("benchmarks.harness.score_rows", "device_0", "scores.npy", folder=place)
+    run_command("app", "train", *config, "--dataset", str(prepared), *changes, folder=place)
+    run_command("benchmarks.harness.score_rows", "device_0", "scores.npy", folder=place)
     logits = np.load(place / "scores.npy").astype(np.float64)
     valid = [{name: line[name] for name in ("step", "auc", "log_loss")} for line in validations(place / "device_0")]
     shutil.rmtree(place)
@@ -167,9 +165,7 @@ def memory(work: Path, data: str, recipe: str, changes: tuple[str, ...]) -> Path
     return work / f"{data}-{recipe}-{digest}.json"
 
 
-def measure(
-    data: Data, recipe: str, options: argparse.Namespace, commands: CommandServer, work: Path
-) -> dict[str, Any]:
+def measure(data: Data, recipe: str, options: argparse.Namespace, work: Path) -> dict[str, Any]:
     """Run one recipe on one log with every seed, and print each run. Return the runs and their references."""
     prepared = prepare(data, recipe, work)
     own_epochs = epochs_of(recipe, prepared)
@@ -181,7 +177,7 @@ def measure(
     for seed in range(1, options.seeds + 1):
         of_seed = (*changes, f"train.seed={seed}")
         place = memory(work, data.name, recipe, of_seed)
-        runs.append(remembered(place, lambda: train(prepared, recipe, of_seed, commands, work)))  # noqa: B023
+        runs.append(remembered(place, lambda: train(prepared, recipe, of_seed, work)))  # noqa: B023
         print(line(f"{data.name} {recipe} seed {seed}, {epochs} epochs", runs[-1]["test"]), flush=True)
     beside = {"best possible": best_possible(prepared)}
     if not options.no_regression:
@@ -208,7 +204,6 @@ def epochs_of(recipe: str, prepared: Path) -> int:
 
 
 def line(name: str, figures: Figures) -> str:
-    """Return a printed line."""
     parts = [
         f"{test_set} {of['rows']:,.0f} rows: AUC {of['auc']:.4f}, log loss {of['log_loss']:.4f}"
         for test_set, of in figures.items()
@@ -217,7 +212,6 @@ def line(name: str, figures: Figures) -> str:
 
 
 def spread(name: str, runs: list[Figures]) -> str:
-    """Mean and standard deviation over seeds."""
     parts = []
     for test_set in TEST_SETS:
         for metric in ("auc", "log_loss"):
@@ -227,7 +221,6 @@ def spread(name: str, runs: list[Figures]) -> str:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = (*SYNTHETIC_ROWS, REAL)
     affordable = ["500k", "5m", *([REAL] if "CRITEO_ROWS" in os.environ else [])]
@@ -246,11 +239,10 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Run what the command line asks for, and print a last line of JSON."""
     options = parse_arguments()
-    with work_folder(options.work) as work, CommandServer(work / "commands.log") as commands:
+    with work_folder(options.work) as work:
         results = [
-            measure(data, recipe, options, commands, work)
+            measure(data, recipe, options, work)
             for data in (make_data(name, work) for name in options.data)
             for recipe in options.recipes
         ]

@@ -58,7 +58,6 @@ def _chronological(options: PrepareOptions, train: float, valid: float, test: fl
 
 
 def make_cuts(log: Path, folder: Path, ks: tuple[int, ...] = CUTS) -> list[Cut]:
-    """The cuts of a log."""
     with log.open("rb") as file:
         lines = sum(1 for _ in file)
     return [Cut(log, lines, k, folder) for k in ks]

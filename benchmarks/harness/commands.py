@@ -1,26 +1,30 @@
-"""The project's own commands, run as a user runs them, and what their runs left behind.
-
-python -m benchmarks.harness.commands       is the process of a `CommandServer`: commands come by stdin, one JSON line
-each
-"""
+"""The project's own commands, run as a user runs them, and what their runs left behind."""
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPMessage
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
+import psutil
+
+from app.run.logs import METRICS
+from app.run.record import read_lines
 from common.packages import PROJECT
 
 ENVIRONMENT = {"PYTHONPATH": str(PROJECT)}
 OUTPUT_END = 2000  # characters of a failed command's output
+TIMEOUT_SECONDS = 300.0
 
 
 def run_command(*arguments: str, folder: Path) -> str:
@@ -35,6 +39,71 @@ def run_command(*arguments: str, folder: Path) -> str:
     if done.returncode:
         raise SystemExit(f"python -m {' '.join(arguments)} ended with {done.returncode}:\n{done.stderr[-OUTPUT_END:]}")
     return done.stdout
+
+
+def start(*words: str | Path, folder: Path, log: Path) -> subprocess.Popen[bytes]:
+    """Start `python -m …` in `folder`. What it prints is added to the file `log`."""
+    command = [sys.executable, "-P", "-m", *map(str, words)]
+    with log.open("ab") as output:
+        return subprocess.Popen(command, cwd=folder, env=os.environ | ENVIRONMENT, stdout=output, stderr=output)
+
+
+@contextmanager
+def running(*words: str | Path, folder: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run what `start` does until the end of the block, which ends it by SIGTERM."""
+    process = start(*words, folder=folder, log=log)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(TIMEOUT_SECONDS)
+
+
+def wait_until(found: Callable[[], object], process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait for something that a process does. Raises SystemExit if it ends instead, or takes five minutes."""
+    until = time.monotonic() + TIMEOUT_SECONDS
+    while not found():
+        if process.poll() is not None or time.monotonic() > until:
+            raise SystemExit(f"error: what was started has ended or does not get ready; look into {log}")
+        time.sleep(0.05)
+
+
+def stop_tree(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process that was started here, and all that it started."""
+    below = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    for child in below:
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
+    process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: HTTPMessage
+    body: bytes
+
+
+def ask(port: int, path: str, body: bytes | None = None, form: str = "application/json") -> Answer:
+    """Ask a service of this machine, by POST if there is a body. Raises OSError or HTTPException if none answers."""
+    with closing(HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        connection.request("GET" if body is None else "POST", path, body, {"content-type": form})
+        response = connection.getresponse()
+        return Answer(response.status, response.headers, response.read())
+
+
+def is_ready(port: int) -> bool:
+    """Return whether a service answers, other than that its model is being opened. Peers have no such address."""
+    with suppress(OSError, HTTPException):
+        return ask(port, "/v2/health/ready").status != 503
+    return False
 
 
 @contextmanager
@@ -53,68 +122,6 @@ def remembered(path: Path, make: Any) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-class CommandServer:
-    """Runs commands of the project one after another in one process, which imports MindSpore only once.
-
-    Start it in a `with` block. The output of the commands goes to `log_path`.
-    """
-
-    def __init__(self, log_path: Path) -> None:
-        self._log_path = log_path
-        self._process: subprocess.Popen[str] | None = None
-
-    def __enter__(self) -> CommandServer:
-        with self._log_path.open("w", encoding="utf-8") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "benchmarks.harness.commands"],
-                env=os.environ | ENVIRONMENT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        assert self._process is not None
-        self._process.kill()  # no command is running, or the one that is will not be waited for
-        self._process.wait()
-
-    def run(self, module: str, *arguments: str, folder: Path) -> None:
-        """Run `python -m MODULE …` in `folder`. Raises SystemExit with the end of its output if it fails."""
-        assert self._process is not None and self._process.stdin is not None and self._process.stdout is not None
-        job = {"module": module, "arguments": arguments, "folder": str(folder)}
-        self._process.stdin.write(json.dumps(job) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if answer != "0\n":
-            output = self._log_path.read_text(encoding="utf-8", errors="replace")[-OUTPUT_END:]
-            raise SystemExit(
-                f"python -m {module} {' '.join(arguments)} ended with {answer.strip() or 'no answer'}:\n{output}"
-            )
-
-
-def serve() -> None:
-    """The server's side: answer each line of stdin with the exit status of its command."""
-    from app.__main__ import main as app_main
-    from benchmarks.harness.score_rows import main as score_rows_main
-
-    mains = {"app": app_main, "benchmarks.harness.score_rows": score_rows_main}
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what commands print must not answer for us
-    for line in sys.stdin:
-        job = json.loads(line)
-        os.chdir(job["folder"])
-        print(mains[job["module"]](job["arguments"]), file=answers, flush=True)
-
-
 def validations(run: Path) -> list[dict[str, Any]]:
     """Return the lines of metrics.jsonl with evaluations of the split `valid`, in the order written."""
-    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [line for line in map(json.loads, lines) if line.get("split") == "valid"]
-
-
-if __name__ == "__main__":
-    serve()
+    return [line for line in read_lines(run / METRICS) if line.get("split") == "valid"]

@@ -13,9 +13,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import TracebackType
 
+from benchmarks.harness.timing import peak_memory_mib
 from common.packages import PROJECT
 
 # malloc hands blocks above 32 MiB back to the system by default, so that every step would get fresh pages, each
@@ -65,10 +65,7 @@ class Contender:
 
     @property
     def peak_memory_mib(self) -> float:
-        """The most that the process has had in memory so far."""
-        status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="utf-8")
-        kib = next(line for line in status.splitlines() if line.startswith("VmHWM:")).split()[1]
-        return int(kib) / 1024
+        return peak_memory_mib(self._process.pid)
 
     def _read_reply(self) -> Parts:
         assert self._process.stdout is not None

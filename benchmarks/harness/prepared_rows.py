@@ -1,4 +1,4 @@
-"""Read all rows of a prepared folder's split into memory."""
+"""Read all rows of a prepared folder's split into memory, in the order written."""
 
 from __future__ import annotations
 
@@ -12,5 +12,4 @@ READ_ROWS = 100_000
 
 
 def read_rows(folder: Path, schema: Schema, split: str) -> Examples:
-    """Return all rows of a split, in the order written."""
     return concatenate(list(read_batches(folder, schema, split, written_order(schema, split), READ_ROWS)))

@@ -42,17 +42,15 @@ def score_rows(run: Path, split: str) -> tuple[np.ndarray, Metrics]:
     return np.concatenate(logits), metrics
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Write the logits and print the metrics as one JSON line."""
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("output", type=Path)
     parser.add_argument("--split", default="test")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     logits, metrics = score_rows(options.run, options.split)
     np.save(options.output, logits)
     print(json.dumps(dataclasses.asdict(metrics)))
-    return 0
 
 
 if __name__ == "__main__":

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+import psutil
 
 Result = TypeVar("Result")
 
 SETTLE_SECONDS = 0.02  # thread pools spin for a while after their work, on the cores of whoever comes next
+SAMPLE_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,6 @@ class Timing:
 
     @staticmethod
     def of(seconds: Sequence[float]) -> Timing:
-        """Return those of a contender's turns."""
         lower, median, upper = np.quantile(seconds, [0.25, 0.5, 0.75])
         return Timing(float(median), float(lower), float(upper))
 
@@ -73,11 +75,61 @@ def seconds_of(function: Callable[[], object], clock: Callable[[], float] = time
     return clock() - start
 
 
-def memory_mib(key: str) -> float:
-    """Return this process's memory in MiB from /proc: VmRSS is the current, VmHWM the largest so far."""
-    match = re.search(rf"{key}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"))
-    assert match
-    return int(match[1]) / 1024
+@dataclass
+class Taken:
+    """Seconds by the clock and of all processors, and the peak of the memory: the sum of the Pss of all processes."""
+
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    peak_mib: float = 0.0
+
+
+@contextmanager
+def metered() -> Iterator[Taken]:
+    """Measure the processes that are started in the block, and theirs. The peak so far is known in the block too."""
+    taken, over = Taken(), threading.Event()
+
+    def sample() -> None:
+        pause = SAMPLE_SECONDS
+        while not over.wait(pause):
+            start = time.perf_counter()
+            taken.peak_mib = max(taken.peak_mib, _pss_mib_of_children())
+            pause = max(SAMPLE_SECONDS, 10 * (time.perf_counter() - start))  # the Pss of gigabytes takes its time, too
+
+    sampler = threading.Thread(target=sample, daemon=True)
+    sampler.start()
+    start, before = time.perf_counter(), children_seconds()
+    try:
+        yield taken
+    finally:
+        taken.seconds = time.perf_counter() - start
+        taken.cpu_seconds = children_seconds() - before
+        over.set()
+        sampler.join()
+
+
+def children_seconds() -> float:
+    """Return the user and system time of the processes that this one has started and waited for, and of theirs."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def _pss_mib_of_children() -> float:
+    """Return the Pss of all processes below this one: shared pages count once."""
+    kib = 0
+    for child in psutil.Process().children(recursive=True):
+        try:
+            lines = Path(f"/proc/{child.pid}/smaps_rollup").read_text().splitlines()
+        except OSError:  # it has ended
+            continue
+        kib += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return kib / 1024
+
+
+def peak_memory_mib(pid: int | str = "self") -> float:
+    """Return the most that a process has had in memory so far."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
 
 
 def machine() -> dict[str, str | int]:

@@ -42,12 +42,10 @@ class Workload:
     first_layer: FirstLayer = "direct"
 
     def to_json(self) -> str:
-        """For the command line of a contender's process."""
         return json.dumps(asdict(self))
 
     @staticmethod
     def from_json(text: str) -> Workload:
-        """The inverse of `to_json`."""
         read = Workload(**json.loads(text))
         return replace(read, hidden_widths=tuple(read.hidden_widths))
 
@@ -105,9 +103,7 @@ class Step(Protocol):
 
     seconds: dict[str, float]
 
-    def prepare(self, batch: Batch) -> Any:
-        """Prepare a batch ahead of its step."""
-        ...
+    def prepare(self, batch: Batch) -> Any: ...
 
 
 def steps_on_prefetched_batches(
@@ -138,12 +134,10 @@ def steps_on_batches(
 
 
 def field_names(num_numeric: int) -> tuple[str, ...]:
-    """Names of the looked-up fields, the numeric ones first."""
     return tuple(f"I{i + 1}" for i in range(num_numeric)) + tuple(f"C{i + 1}" for i in range(NUM_FIELDS))
 
 
 def tower_widths(workload: Workload) -> tuple[int, ...]:
-    """Inputs and outputs of the tower's layers, first to last."""
     num_looked_up = NUM_FIELDS + (0 if workload.fold_numeric else NUM_NUMERIC)
     return (num_looked_up * workload.embedding_dim, *workload.hidden_widths, 1)
 

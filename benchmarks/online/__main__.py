@@ -57,7 +57,6 @@ QUICK = Sizes(5000, 10, 10, 10_000, 2, 3, (0, 100_000))
 
 
 def drift(folder: Path, sizes: Sizes, seed: int) -> dict[str, Any]:
-    """Print the AUC of each part, and what it cost."""
     every = min(EVERY, sizes.num_parts // 2)
     result = drifting(Stream(_drifting_log(folder, sizes, seed), sizes.num_warm, DATA, folder / "run"), every)
     print(f"== a log that drifts, seed {seed}: AUC of each part, which no model has seen")
@@ -139,7 +138,6 @@ QUESTIONS = {"drift": drift, "real": real, "lag": lag}
 
 
 def main() -> None:
-    """Measure, and print a last line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--questions", nargs="+", choices=tuple(QUESTIONS), default=tuple(QUESTIONS))
     parser.add_argument("--seed", type=int, default=11, help="of the log that drifts (%(default)s)")

@@ -5,7 +5,6 @@ Every model is scored as its bundle, on a part that it has not seen. Letters: n 
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 from app.scoring.predictor import Predictor
 from benchmarks.accuracy.paired_auc import Difference, Group, RankedScores, differences
 from benchmarks.harness.commands import PROJECT, remembered, run_command
+from benchmarks.harness.timing import children_seconds
 from data_prep.prepared.truth import area_under_curve, read_truth, truth_path
 
 AUTO = PROJECT / "configs/auto.yaml"
@@ -76,15 +76,13 @@ class Stream:
 
 
 def cpu_seconds(run: Callable[[], object]) -> float:
-    """Return the user and system time of the processes that a function starts and waits for, and of theirs."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    """Return the processor time of the processes that a function starts and waits for."""
+    before = children_seconds()
     run()
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return children_seconds() - before
 
 
 def link_files(files: Sequence[Path], folder: Path) -> None:
-    """Make a folder that has just these files."""
     folder.mkdir(exist_ok=True)
     for file in files:
         if not (link := folder / file.name).exists():
@@ -92,12 +90,10 @@ def link_files(files: Sequence[Path], folder: Path) -> None:
 
 
 def labels_of(part: Path) -> np.ndarray:
-    """Return the labels [n] of a part, its first column, bool."""
     return np.array([line.startswith(b"1") for line in part.read_bytes().splitlines()])
 
 
 def logits_of(model: Predictor, part: Path) -> np.ndarray:
-    """Return a model's logits [n] of a part."""
     return np.asarray(model.logits(part.read_bytes().splitlines()))
 
 

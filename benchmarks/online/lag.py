@@ -10,24 +10,18 @@ import itertools
 import json
 import os
 import shutil
-import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from http.client import HTTPConnection, HTTPException, HTTPResponse
+from http.client import HTTPException
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from benchmarks.harness.commands import ENVIRONMENT, run_command
+from benchmarks.harness.commands import TIMEOUT_SECONDS, ask, free_port, run_command, running, wait_until
 from benchmarks.online.gain import ALL_ROWS, AUTO
 from data_prep.prepared.schema import read_schema
 
-TIMEOUT_SECONDS = 300.0
 BETWEEN_REQUESTS = 0.02  # seconds
 NUMERIC, CATEGORICAL = 13, 26  # columns of the log
 SHORT_TRAINING = ("train.epochs=1", "train.steps=200")  # what is scored does not matter here
@@ -67,7 +61,7 @@ def _fill(path: Path, like: Path, vocabulary: int) -> None:
 
 
 class Online:
-    """A trainer that waits for parts, and a service of its bundles. Use `running`."""
+    """A trainer that waits for parts, and a service of its bundles. Use `trainer_and_service`."""
 
     def __init__(self, folder: Path, port: int) -> None:
         self.folder, self.vocabulary = folder, read_schema(folder / "prepared").vocabulary_size
@@ -78,15 +72,10 @@ class Online:
         """Let the service score a row, and return the version of the model that did, "" as long as it does not."""
         try:
             if not self._body:
-                self._body = json.dumps({"rows": [json.load(self._answer("GET", "/v1/status"))["example"]]}).encode()
-            return self._answer("POST", "/v1/score", self._body).headers["x-model-version"] or ""
+                self._body = json.dumps({"rows": [json.loads(ask(self._port, "/v1/status").body)["example"]]}).encode()
+            return ask(self._port, "/v1/score", self._body).headers["x-model-version"] or ""
         except (OSError, HTTPException):
             return ""
-
-    def _answer(self, method: str, path: str, body: bytes | None = None) -> HTTPResponse:
-        connection = HTTPConnection("127.0.0.1", self._port, timeout=10)
-        connection.request(method, path, body, {"content-type": "application/json"})
-        return connection.getresponse()
 
     def close_part(self, part: Path) -> None:
         """Rename a part into the trainer's folder, and wait until another version answers."""
@@ -105,44 +94,25 @@ class Online:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Online]:
+def trainer_and_service(folder: Path) -> Iterator[Online]:
     """Start a trainer and a service in a folder of `make_run`, and end them with the block."""
     for name in ("parts", "bundles", "online"):
         shutil.rmtree(folder / name, ignore_errors=True)
     (folder / "parts").mkdir()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with ExitStack() as stack:
-        _start(stack, folder, "trainer", "app", "online", "parts", "--from", "warm", "--serve", "bundles")
-        _await(lambda: list((folder / "bundles").glob("step-*/manifest.json")), folder)
-        _start(stack, folder, "service", "app.cli.serve", "bundles", "--port", str(port))
-        online = Online(folder, port)
-        _await(online.version, folder)
-        yield online
-
-
-def _start(stack: ExitStack, folder: Path, log: str, *words: str) -> None:
-    file = stack.enter_context((folder / f"{log}.log").open("wb"))
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", *words], cwd=folder, env=os.environ | ENVIRONMENT, stdout=file, stderr=file
-    )
-    stack.callback(process.wait, TIMEOUT_SECONDS)
-    stack.callback(process.send_signal, signal.SIGTERM)
-
-
-def _await(found: Any, folder: Path) -> None:
-    until = time.monotonic() + TIMEOUT_SECONDS
-    while not found():
-        if time.monotonic() > until:
-            raise SystemExit(f"trainer or service did not start; look at the .log files in {folder}")
-        time.sleep(0.1)
+    port, logs = free_port(), (folder / "trainer.log", folder / "service.log")
+    online = ("app", "online", "parts", "--from", "warm", "--serve", "bundles")
+    with running(*online, folder=folder, log=logs[0]) as trainer:
+        wait_until(lambda: list((folder / "bundles").glob("step-*/manifest.json")), trainer, logs[0])
+        with running("app.cli.serve", "bundles", "--port", str(port), folder=folder, log=logs[1]) as service:
+            both = Online(folder, port)
+            wait_until(both.version, service, logs[1])
+            yield both
 
 
 def compare(folders: Sequence[Path], parts: Sequence[Path]) -> list[Online]:
     """Close each part once for every folder in turn, the first one to warm up."""
     with ExitStack() as stack:
-        each = [stack.enter_context(running(folder)) for folder in folders]
+        each = [stack.enter_context(trainer_and_service(folder)) for folder in folders]
         for part, online in itertools.product(parts, each):
             online.close_part(part)
     for online in each:

@@ -76,7 +76,6 @@ class Clock:
 
 
 def main() -> None:
-    """Train, and print the seconds of each part by piece."""
     source, run, work = sys.argv[1:4]
     clock = Clock()
     for piece, functions in PIECES.items():

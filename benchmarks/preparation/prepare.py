@@ -22,12 +22,10 @@ depends on their number. polars needs `pip install polars`. Without it only the 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import itertools
 import json
 import math
-import os
 import shutil
 import subprocess
 import sys
@@ -39,15 +37,14 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import psutil
 
-from benchmarks.harness.timing import in_turns, machine
+from benchmarks.harness.commands import stop_tree
+from benchmarks.harness.timing import SAMPLE_SECONDS, Taken, in_turns, machine, metered
 from benchmarks.preparation.prepare_agreement import check_agreement
 from common.packages import PROJECT
 from data_prep.options.prepare_options import parse_bytes
 from data_prep.sources.synthetic import synthesize
 
-SAMPLE_SECONDS = 0.2
 MIN_COUNT = 10
 AGREEMENT_ROWS = 20_000
 MEASURES = ("seconds", "cpu_seconds", "peak_mib")
@@ -61,13 +58,10 @@ class Contender:
     arguments: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Run:
-    """Time and memory of one run of a contender."""
+@dataclass
+class Run(Taken):
+    """What one run of a contender took."""
 
-    seconds: float
-    cpu_seconds: float
-    peak_mib: float
     finished: bool = True
 
 
@@ -100,56 +94,18 @@ def run(contender: Contender, log: Path, output: Path, limit_mib: float = math.i
     Raises CalledProcessError where it fails.
     """
     words = [word.format(log=log, output=output) for word in contender.arguments]
-    start, cpu_before = time.perf_counter(), _children_cpu_seconds()
-    process = subprocess.Popen([sys.executable, *words], cwd=PROJECT, stderr=subprocess.DEVNULL)
-    peak = 0.0
-    while process.poll() is None:
-        peak = max(peak, tree_pss_mib(process.pid))
-        if peak > limit_mib:
+    with metered() as taken:
+        process = subprocess.Popen([sys.executable, *words], cwd=PROJECT, stderr=subprocess.DEVNULL)
+        while (running := process.poll() is None) and taken.peak_mib <= limit_mib:
+            time.sleep(SAMPLE_SECONDS)
+        if running:
             stop_tree(process)
-            return Run(time.perf_counter() - start, _children_cpu_seconds() - cpu_before, peak, finished=False)
-        time.sleep(SAMPLE_SECONDS)
-    seconds = time.perf_counter() - start
-    if process.returncode:
+    if process.returncode and not running:
         raise subprocess.CalledProcessError(process.returncode, words)
-    return Run(seconds, _children_cpu_seconds() - cpu_before, peak)
-
-
-def stop_tree(process: subprocess.Popen[bytes]) -> None:
-    """End a process that was started here, and all that it started."""
-    below = psutil.Process(process.pid).children(recursive=True)
-    process.kill()
-    for child in below:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            child.kill()
-    process.wait()
-
-
-def _children_cpu_seconds() -> float:
-    times = os.times()
-    return times.children_user + times.children_system
-
-
-def tree_pss_mib(pid: int) -> float:
-    """Pss of a process and all below it: shared pages count once."""
-    try:
-        parent = psutil.Process(pid)
-        pids = [pid, *(child.pid for child in parent.children(recursive=True))]
-    except psutil.NoSuchProcess:
-        return 0.0
-    return sum(map(_pss_kib, pids)) / 1024
-
-
-def _pss_kib(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:  # it has ended
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+    return Run(**asdict(taken), finished=not running)
 
 
 def first_rows(log: Path, rows: int, path: Path) -> Path:
-    """A file with the first rows of a log."""
     with log.open("rb") as source, path.open("wb") as target:
         target.writelines(itertools.islice(source, rows))
     return path
@@ -204,7 +160,6 @@ def _ratio(above: float | None, below: float | None) -> float | None:
 
 
 def show(summary: Mapping[str, Mapping[str, float | bool | None]]) -> None:
-    """The table."""
     print(f"\n{'median':18} {'rows':>10} {'rows/s':>10} {'CPU µs/row':>11} {'peak MiB':>9} {'data_prep is':>13}")
     for name, values in summary.items():
         start = f"{name:18} {values['rows']:10,.0f}"
@@ -233,7 +188,6 @@ def agree(folder: Path) -> int | None:
 
 
 def main() -> None:
-    """Make the logs, run the contenders, print the table and one JSON line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--log", type=Path, help="a log of the raw form; default: a synthetic one is made")
     parser.add_argument("--rows", type=int, default=5_000_000)

@@ -31,7 +31,7 @@ from app.scoring.predictor import Predictor
 from app.tables.interface import TableState
 from app.trained.write_bundle import ExportedModel, finish, write_model
 from benchmarks.harness.commands import work_folder
-from benchmarks.harness.timing import in_turns, machine, seconds_of, side_by_side
+from benchmarks.harness.timing import in_turns, machine, peak_memory_mib, seconds_of, side_by_side
 from common import yaml_settings
 from common.packages import PROJECT
 from data_prep.encoding.encoder import Chunk
@@ -48,7 +48,6 @@ ANCHORS = """Anchors: Intel's Wide&Deep FP32 on 28 cores 302k-577k records/s (20
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, and end with one line of JSON."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=5)
@@ -87,7 +86,6 @@ def write_bundle(
 
 
 def random_state(schema: Schema, config: Config) -> ModelState:
-    """Random weights of the model's shapes."""
     generator, width = np.random.default_rng(0), config.model.embedding_dim
 
     def draw(*shape: int) -> np.ndarray:
@@ -125,12 +123,11 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
         "one_row_ms": one_row(predictor, lines, time.perf_counter),
         "one_row_cpu_ms": one_row(predictor, lines, time.thread_time),
         "open_seconds": open_seconds,
-        "peak_rss_mib": int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024,
+        "peak_rss_mib": peak_memory_mib(),
     }
 
 
 def parts_of(lines: list[bytes]) -> list[tuple[int, list[bytes]]]:
-    """The log's lines in chunks, each with its first line's number."""
     return [(start, lines[start : start + CHUNK_ROWS]) for start in range(0, len(lines), CHUNK_ROWS)]
 
 
@@ -190,7 +187,6 @@ def has_peer(python: str) -> bool:
 
 
 def report(found: dict[str, Any]) -> None:
-    """Print the figures as a table."""
     for name, rate in found["rows_per_second"].items():
         print(f"{name:10} {rate:10,.0f} rows/s of one core")
     print(f"predict over its parts alone (tower and encoding): {found['over_parts']:.2f}")

@@ -12,16 +12,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
-import http.client
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,11 +34,11 @@ from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.scoring.predictor import Predictor
 from app.tables.interface import TableState
-from benchmarks.harness.commands import work_folder
+from benchmarks.harness.commands import ask, free_port, is_ready, running, wait_until, work_folder
 from benchmarks.harness.timing import machine
 from benchmarks.scoring.__main__ import SETTINGS, random_state, write_bundle
 from common import yaml_settings
-from common.packages import PROJECT, require
+from common.packages import require
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
@@ -193,7 +191,6 @@ class Sender:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, and end with one line of JSON."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=5_000_000, help="of the tables")
     parser.add_argument("--seconds", type=float, default=4)
@@ -249,38 +246,16 @@ def make_variants(folder: Path) -> None:
 
 
 @contextmanager
-def running(command: list[str], port: int) -> Iterator[psutil.Process]:
-    """Run a service until the end of the block, which begins once it is ready."""
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    with subprocess.Popen(command, cwd=PROJECT, env=environment, stderr=subprocess.DEVNULL) as process:
-        try:
-            while not is_ready(port):
-                if process.poll() is not None:
-                    raise RuntimeError(f"{command} has ended with status {process.returncode}")
-                time.sleep(0.1)
-            yield psutil.Process(process.pid)
-        finally:
-            process.terminate()
+def served(folder: Path, *words: str | Path) -> Iterator[tuple[int, psutil.Process]]:
+    """Run a service, whose last word is a port, until the end of the block, which begins once it is ready."""
+    port, log = free_port(), folder / "service.log"
+    with running(*words, str(port), folder=folder, log=log) as process:
+        wait_until(lambda: is_ready(port), process, log)
+        yield port, psutil.Process(process.pid)
 
 
-def is_ready(port: int) -> bool:
-    """Return whether a service answers, other than that its model is being opened. Peers have no such address."""
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
-        try:
-            connection.request("GET", "/v2/health/ready")
-            return connection.getresponse().status != 503
-        except (OSError, http.client.HTTPException):
-            return False
-
-
-def service(path: Path, port: int, *more: str) -> list[str]:
-    return [sys.executable, "-m", "app.cli.serve", str(path), "--port", str(port), "--name", "clicks", *more]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def service(path: Path, *more: str) -> tuple[str | Path, ...]:
+    return ("app.cli.serve", path, "--name", "clicks", *more, "--port")
 
 
 def golden(folder: Path) -> pa.Table:
@@ -294,23 +269,21 @@ def one_row_bodies(folder: Path) -> list[bytes]:
 async def against_fastapi(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Requests of one row a second, in turn, beside FastAPI around the same Predictor."""
     require("fastapi", "uvicorn")
-    ports = {"service": free_port(), "fastapi": free_port()}
-    peer = [sys.executable, "-m", "benchmarks.serving.fastapi_predictor", str(folder / "bundle"), str(ports["fastapi"])]
     figures: dict[str, Any] = {}
-    with running(service(folder / "bundle", ports["service"]), ports["service"]), running(peer, ports["fastapi"]):
-        senders = {name: Sender(port, one_row_bodies(folder), "application/json") for name, port in ports.items()}
-        for sender in senders.values():
+    bodies, peer = one_row_bodies(folder), ("benchmarks.serving.fastapi_predictor", folder / "bundle")
+    with served(folder, *service(folder / "bundle")) as (port, _), served(folder, *peer) as (peer_port, _):
+        senders = [Sender(port, bodies, "application/json"), Sender(peer_port, bodies, "application/json")]
+        for sender in senders:
             await sender.closed(1, 1)
         for connections in (1, 16):
             pairs = [
-                [await sender.closed(connections, options.seconds) for sender in senders.values()]
-                for _ in range(options.rounds)
+                [await sender.closed(connections, options.seconds) for sender in senders] for _ in range(options.rounds)
             ]
             ours, theirs = np.median(pairs, axis=0)
             figures[f"per_second_at_{connections}"] = {"service": round(ours), "fastapi": round(theirs)}
             ratios = [a / b for a, b in pairs]
             figures[f"over_fastapi_at_{connections}"] = round(float(np.median(ratios)), 2)
-        for sender in senders.values():
+        for sender in senders:
             sender.close()
     return figures
 
@@ -323,10 +296,9 @@ async def large_requests(folder: Path, options: argparse.Namespace) -> dict[str,
         writer.write_table(table)
     body, length = binary_request(table)
     header = f"inference-header-content-length: {length}\r\n"
-    port = free_port()
     rates: dict[str, dict[str, int]] = {}
     more = ("--max-wait-ms", "60000", "--workers", str(options.workers))
-    with running(service(folder / "bundle", port, *more), port) as process:
+    with served(folder, *service(folder / "bundle", *more)) as (port, process):
         arrow = Sender(port, [sink.getvalue().to_pybytes()], "application/vnd.apache.arrow.stream")
         binary = Sender(port, [body], "application/octet-stream", "/v2/models/clicks/infer", header)
         for name, sender in {"arrow": arrow, "binary": binary}.items():
@@ -365,8 +337,7 @@ def binary_request(table: pa.Table) -> tuple[bytes, int]:
 async def overload(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Requests of 50 rows at ten times the rate that is served: times of the accepted and of the refused, and after."""
     rows, seconds = golden(folder).to_pylist()[:50], options.seconds
-    port = free_port()
-    with running(service(folder / "bundle", port), port) as process:
+    with served(folder, *service(folder / "bundle")) as (port, process):
         sender = Sender(port, [json.dumps({"rows": rows}).encode()], "application/json")
         rate = await sender.closed(2, seconds)
         quiet = await sender.poisson(0.7 * rate, seconds)
@@ -420,8 +391,7 @@ async def storm(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         raise FileNotFoundError("wrk is needed for the storm; install it, or leave this question out")
     script, found = folder / "storm.lua", {}
     script.write_text(WRK_SCRIPT % one_row_bodies(folder)[0].decode())
-    port = free_port()
-    with running(service(folder / "bundle", port, *options.serve), port) as process:
+    with served(folder, *service(folder / "bundle", *options.serve)) as (port, process):
         for name, num_loops in (("quiet", 0), ("beside_loops", 2)):
             loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(num_loops)]
             try:
@@ -461,7 +431,7 @@ async def storm_of(
 
 async def swaps(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Swap models under 200 requests a second. Then measure the time from a delta's rename until it serves."""
-    models, port, count = folder / "models", free_port(), options.swaps
+    models, count = folder / "models", options.swaps
     shutil.rmtree(models, ignore_errors=True)
     models.mkdir()
 
@@ -470,7 +440,7 @@ async def swaps(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         (folder / "incoming").rename(models / name)
 
     put("bundle", "0")
-    with running(service(models, port, "--watch-seconds", "0.1"), port) as process:
+    with served(folder, *service(models, "--watch-seconds", "0.1")) as (port, process):
         sender = Sender(port, one_row_bodies(folder), "application/json")
         await sender.poisson(100, 2)  # each row once or more: the pages' first touch is no part of the quiet p99
         quiet = await sender.poisson(200, 5)
@@ -507,12 +477,7 @@ async def swaps(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 async def generation(port: int) -> int:
-    """Return the generation that serves."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
-    head = await reader.read()
-    writer.close()
-    return int(head.lower().partition(b"x-model-generation:")[2].split(b"\r\n", 1)[0])
+    return int((await asyncio.to_thread(ask, port, "/v2/health/live")).headers["x-model-generation"])
 
 
 QUESTIONS = {

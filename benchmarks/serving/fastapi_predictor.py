@@ -16,8 +16,6 @@ from app.scoring.predictor import Predictor
 
 
 class Request(BaseModel):
-    """Rows by column."""
-
     rows: list[dict[str, Any]]
 
 

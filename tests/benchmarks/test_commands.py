@@ -1,4 +1,4 @@
-"""The server of the project's commands, and what is read of a run afterwards."""
+"""The project's commands, what is read of a run afterwards, and the sender of requests."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ import socket
 import numpy as np
 import pytest
 
-from benchmarks.harness.commands import CommandServer, run_command, validations
+from benchmarks.harness.commands import run_command, validations
 from benchmarks.serving.__main__ import Sender
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
@@ -26,21 +26,18 @@ def prepared(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_server_trains_and_scores_in_one_process(prepared, tmp_path):
-    with CommandServer(tmp_path / "log") as commands:
-        commands.run("app", "train", "--dataset", str(prepared), *SMALL, folder=tmp_path)
-        commands.run("benchmarks.harness.score_rows", "device_0", "scores.npy", folder=tmp_path)
-        with pytest.raises(SystemExit, match=r"ended with 2(.|\n)*no prepared data in"):
-            commands.run("app", "train", "--dataset", "nowhere", folder=tmp_path)
+def test_the_scores_of_a_run_are_those_that_evaluate_measures(prepared, tmp_path):
+    run_command("app", "train", "--dataset", str(prepared), *SMALL, folder=tmp_path)
+    said = json.loads(run_command("benchmarks.harness.score_rows", "device_0", "scores.npy", folder=tmp_path))
+    with pytest.raises(SystemExit, match=r"ended with 2(.|\n)*no prepared data in"):
+        run_command("app", "train", "--dataset", "nowhere", folder=tmp_path)
     assert [line["epoch"] for line in validations(tmp_path / "device_0")] == [1, 2]
     scores = np.load(tmp_path / "scores.npy")
     assert scores.shape == (read_schema(prepared).splits["test"].rows,)
     assert np.isfinite(scores).all() and scores.std() > 0
-    # The metrics that score_rows says are those of `python -m app evaluate`.
-    said = next(line for line in (tmp_path / "log").read_text().splitlines() if line.startswith('{"rows"'))
     run_command("app", "evaluate", folder=tmp_path)
     judged = (tmp_path / "device_0" / "eval.log").read_text().splitlines()[-1]
-    assert f"auc is {json.loads(said)['auc']:.6f}" in judged
+    assert f"auc is {said['auc']:.6f}" in judged
 
 
 def test_requests_of_several_connections_are_all_counted(monkeypatch):

@@ -4,7 +4,6 @@ import pytest
 
 from benchmarks.accuracy.crossed_lists import RECIPE, describe, measure, prepare, write_log
 from benchmarks.accuracy.recipes import Data
-from benchmarks.harness.commands import CommandServer
 from data_prep.checks.suggest_crosses import find_gains
 
 SEED = 2
@@ -12,8 +11,7 @@ SEED = 2
 
 @pytest.mark.slow
 def test_wide_and_deep_learns_a_cross_with_a_list_as_well_as_logistic_regression(tmp_path):
-    with CommandServer(tmp_path / "commands.log") as commands:
-        auc = measure(40_000, SEED, commands, tmp_path)
+    auc = measure(40_000, SEED, tmp_path)
     assert auc["without"]["regression"] < 0.57  # 0.556
     for pool in ("mean", "sum"):
         assert auc[pool]["wide&deep"] >= auc[pool]["regression"] > auc["without"]["regression"] + 0.04
