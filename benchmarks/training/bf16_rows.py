@@ -5,9 +5,9 @@
 
 tables: lookup and update, as a step calls them, of tables with LazyAdam at batch 16,000, V 200,000. checkpoints: 300 MB
 of float32 rows, D 80, saved and loaded past the page cache. 400k, 5m, real: the AUC on test rows of runs that differ in
-`tables.dtype` alone, and of those that round to the nearest, with a library that is built for it (ROUND_TO_NEAREST).
-Synthetic rows, 400,000 with configs/criteo.yaml in batches of 4,000 and 5 million with many_rows.yaml, see one epoch;
-CRITEO_ROWS/train.txt sees those of few_rows.yaml. What was run in --work is not run again.
+`tables.dtype` alone. Synthetic rows, 400,000 with configs/criteo.yaml in batches of 4,000 and 5 million with
+many_rows.yaml, see one epoch; CRITEO_ROWS/train.txt sees those of few_rows.yaml. What was run in --work is not run
+again.
 """
 
 from __future__ import annotations
@@ -15,14 +15,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 
@@ -32,9 +29,9 @@ from app.checkpoint.write import ModelState, write_checkpoint
 from app.config.run_settings import TableDtype
 from app.tables.interface import TablesSpec
 from app.tables.native.tables import NativeTables
-from benchmarks.harness.commands import PROJECT, work_folder
+from benchmarks.harness.commands import work_folder
 from benchmarks.harness.timing import machine, side_by_side
-from benchmarks.training.bfloat16_auc import Comparison, auc
+from benchmarks.training.bfloat16_auc import Comparison
 from benchmarks.training.checkpoint import drop_from_cache, touch_rows
 from benchmarks.training.kernels import (
     RATES,
@@ -48,11 +45,8 @@ from benchmarks.training.kernels import (
 
 DTYPES: tuple[TableDtype, ...] = ("float32", "bfloat16")
 CHECKPOINT_ROWS, BATCH, VOCABULARY_SIZE, NUM_BATCHES = 300_000, 16_000, 200_000, 4
-NEAREST = "bfloat16 to the nearest"
-
-
-RUNS = {run: (f"tables.dtype={run.split()[0]}",) for run in (*DTYPES, NEAREST)}
-PAIRS = tuple((run, "float32") for run in ("bfloat16", NEAREST))
+RUNS: dict[str, tuple[str, ...]] = {dtype: (f"tables.dtype={dtype}",) for dtype in DTYPES}
+PAIRS = (("bfloat16", "float32"),)
 LOGS = {
     "400k": Comparison("criteo", 400_000, ("train.epochs=1", "train.batch_size=4000"), RUNS, PAIRS),
     "5m": Comparison("many_rows", 5_000_000, ("train.epochs=1", "eval.every_steps=0"), RUNS, PAIRS),
@@ -119,18 +113,6 @@ def _ratio(by_dtype: Mapping[str, float]) -> float:
     return by_dtype["bfloat16"] / by_dtype["float32"]
 
 
-def auc_to_the_nearest(folder: Path, config: Path, settings: tuple[str, ...]) -> float:
-    """Return `auc` with native tables that round to the nearest, which are built in `folder` unless they are there."""
-    build, sources = folder / "nearest", PROJECT / "app" / "tables" / "native" / "csrc"
-    flags = (f"BUILD={build}", "EXTRA_FLAGS=-DROUND_TO_NEAREST", f"PYTHON={sys.executable}")
-    subprocess.run(["make", "-s", "-C", str(sources), *flags, "all"], check=True, stdout=subprocess.DEVNULL)
-    with patch.dict(os.environ, HOST_TABLES_LIBRARY=str(build / "libhost_tables.so")):
-        return auc(folder, config, settings)
-
-
-RUNNERS = {NEAREST: auc_to_the_nearest}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=PARTS, help="default: all, without CRITEO_ROWS all but real")
@@ -149,7 +131,7 @@ def main() -> None:
         result["auc"] = {}
         for name in (log for log in LOGS if log in parts):
             print(name)
-            result["auc"][name] = LOGS[name].measure(work / name, options.seeds, lambda run: RUNNERS.get(run, auc))
+            result["auc"][name] = LOGS[name].measure(work / name, options.seeds)
     print(json.dumps(result))
 
 

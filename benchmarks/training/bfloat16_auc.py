@@ -14,7 +14,7 @@ import argparse
 import json
 import os
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -44,13 +44,8 @@ class Comparison:
     runs: Mapping[str, tuple[str, ...]]
     pairs: tuple[tuple[str, str], ...]  # the runs whose difference is taken
 
-    def measure(
-        self, folder: Path, seeds: int, auc_of: Callable[[str], Callable[..., float]] = lambda _: auc
-    ) -> dict[str, Any]:
-        """Print the AUC of each seed's runs as they come, and the mean differences, and return both.
-
-        `auc_of` gives the function that makes a run, by its name.
-        """
+    def measure(self, folder: Path, seeds: int) -> dict[str, Any]:
+        """Print the AUC of each seed's runs as they come, and the mean differences, and return both."""
         config = PROJECT / "configs" / f"{self.config}.yaml"
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / "prepared").is_dir():
@@ -62,7 +57,7 @@ class Comparison:
         for seed in range(1, seeds + 1):
             results.append({})
             for name, changes in self.runs.items():
-                make = partial(auc_of(name), folder, config, (*self.settings, f"train.seed={seed}", *changes))
+                make = partial(auc, folder, config, (*self.settings, f"train.seed={seed}", *changes))
                 results[-1][name] = remembered(folder / f"{name} {seed}.json", make)
             print(f"seed {seed}: " + ", ".join(f"{n} {value:.6f}" for n, value in results[-1].items()), flush=True)
         means = {}

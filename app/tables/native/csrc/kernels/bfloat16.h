@@ -62,13 +62,9 @@ typedef Bfloat16 Halves __attribute__((vector_size(kLanes * sizeof(Bfloat16))));
 template <int kArray>
 LANE_FUNCTION Words noise_of_array(Words hash) {
   static_assert(kArray < kMostStates);
-#ifdef ROUND_TO_NEAREST  // for benchmarks/training/bf16_rows.py
-  return 0 * hash + 0x8000;
-#else
   if constexpr (kArray == 0) return hash & 0xFFFF;
   if constexpr (kArray == 1) return hash >> 16;
   return hash * (kArray == 2 ? 0x85EBCA77 : 0xC2B2AE3D) >> 16;
-#endif
 }
 
 // Values above the largest bfloat16 are rounded down to that: no finite one becomes infinite.
