@@ -92,7 +92,7 @@ def prepare(
     `config` is a file of settings whose section `prepare` counts. `data` describes a log with other columns than
     Criteo's: what `describe` proposes, a file of it, or its keys. `options` are single settings of the section.
     `overwrite` replaces a prepared folder that is there, `restart` one that is unfinished. `vocabulary_of` is the
-    prepared folder whose ids the next day of a log has; with `extend` its new values get ids after those. After Ctrl-C
+    prepared folder whose ids the next day of a log has. With `extend` its new values get ids after those. After Ctrl-C
     (in a notebook: interrupt) the same call resumes. Raises as `data_prep.pipeline.prepare.prepare`.
     """
     from data_prep.pipeline.in_memory import prepare_table

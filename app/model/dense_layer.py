@@ -144,7 +144,7 @@ def write_parameter(parameter: Parameter, values: np.ndarray) -> None:
 
 
 def memory_of(parameter: Parameter) -> np.ndarray:
-    """Return a parameter's values: on a CPU a view, to which can be written; elsewhere a copy.
+    """Return a parameter's values: on a CPU a view, to which can be written, on other devices a copy.
 
     MindSpore takes 18 µs to describe the memory to NumPy. So a view is kept as long as the parameter stays there.
     """

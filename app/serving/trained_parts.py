@@ -1,4 +1,4 @@
-"""What an online trainer reports of its last parts to whoever serves its bundles: the file parts.json beside them.
+"""The report of an online trainer on its last parts, for whoever serves its bundles: the file parts.json beside them.
 
 The service shows it on its page and needs none of it.
 """

@@ -42,7 +42,7 @@ EVERY = 5  # parts, after which a model is trained from scratch
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured."""
+    """Sizes of what is measured."""
 
     part_rows: int = 100_000
     num_parts: int = 20

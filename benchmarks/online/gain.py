@@ -1,4 +1,4 @@
-"""What an online run gains over a model that stands still, beside retrains from scratch, and at what processor time.
+"""Measure what an online run gains over a model that stands still, beside retrains, and its processor time.
 
 Every model is scored as its bundle, on a part that it has not seen. Letters: n rows of a part.
 """

@@ -1,4 +1,4 @@
-"""How long it takes from a part that is closed, which is renamed into the folder, until its weights answer requests.
+"""Measure the seconds from a part that is closed, which is renamed into the folder, until its weights answer requests.
 
 A trainer, a service and a sender of requests share the machine. With `filled` the vocabulary has many values more that
 never come again: two rows for each, so that `prepare.min_count` is reached.

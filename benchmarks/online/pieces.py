@@ -1,4 +1,4 @@
-"""Where the processor's time of a part goes: `online --once` in this process, with its functions timed.
+"""Measure the processor's time of a part by piece: `online --once` in this process, with its functions timed.
 
 python -m benchmarks.online.pieces SOURCE RUN WORK     train on the parts of SOURCE, and print a line of JSON
 """

@@ -60,7 +60,7 @@ class Contender:
 
 @dataclass
 class Run(Taken):
-    """What one run of a contender took."""
+    """Time and memory of one run of a contender."""
 
     finished: bool = True
 

@@ -1,9 +1,8 @@
-"""A vocabulary in use that takes the new values of a log's parts, which get ids as `prepare --extend` gives them.
+"""A vocabulary in use that takes the new values of a log's parts. They get ids as `prepare --extend` gives them.
 
 What is there is not written again: each part's values are a file beside those before, as are the ids of values that
 expire, and schema.json names them all. So the schema of any earlier moment is the same one with fewer of both
-(`Schema.at`). Only `GrowingVocabulary.renumbered` writes all that is left anew, in another folder, where ids are given
-again.
+(`Schema.at`). Only `GrowingVocabulary.renumbered` gives ids again: it writes all that is left into another folder.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ class GrowingVocabulary:
         return self._earlier.added() if self._earlier is not None else {}
 
     def load_counts(self, counts: Sequence[dict[str, Any]]) -> None:
-        """Go on with the arrays of `counts` and then of `added_counts`, part after part; none if there are none.
+        """Load the arrays of `counts`, then those of `added_counts` part after part, or none if there are none.
 
         Raises ValueError for those of another size.
         """

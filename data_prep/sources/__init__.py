@@ -1,4 +1,4 @@
 """Sources of logs: download, and synthetic with its shape, drift and clicks.
 
-Letters: n rows (of a block, where there are some), N numeric fields, C categorical fields.
+Letters: n rows (of a block, if there are blocks), N numeric fields, C categorical fields.
 """

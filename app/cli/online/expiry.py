@@ -1,4 +1,4 @@
-"""Which values lose their ids after a part: those whose rows were touched last longest ago.
+"""Choose the values that lose their ids after a part: those whose rows were touched last longest ago.
 
 The age of a row is in rows that were trained on since, or in seconds by the times of the parts' files.
 """
@@ -35,7 +35,7 @@ class Expiry:
     """The moment at which the row of each id was last touched, as the checkpoints have it."""
 
     def __init__(self, num_ids: int, saved: Checkpoint | None) -> None:
-        """Go on from a checkpoint. Where it does not say when rows were touched, all count as touched now."""
+        """Begin as a checkpoint ended. If it does not have when rows were touched, all count as touched now."""
         touched = saved.last_touched() if saved is not None else None
         self.is_new = touched is None  # so that the next checkpoint must be a full one
         self.moment = int(saved.expiry()[MOMENT][0]) if saved is not None and not self.is_new else 0

@@ -167,7 +167,7 @@ class InitialTable:
         scale: float,
         dtype: TableDtype = "float32",
     ) -> None:
-        """`layout` is that of a table with this optimizer, widened to float32; `dtype` is the one it is stored in."""
+        """`layout` is that of a table with this optimizer, widened to float32. The table is stored in `dtype`."""
         self.row_ids, self.layout = row_ids, layout
         self._seed, self._scale, self._dtype = seed, scale, dtype
         self._initial = {array.name: array.initial for array in state_arrays(options)}

@@ -214,7 +214,7 @@ def test_an_offer_of_another_protocol_is_answered_by_http_1(port, golden, golden
 
 
 def test_a_refusal_in_place_of_a_body_that_is_expected_closes(port):
-    """A client that has not sent the body may go on with another request, which would be taken for the body."""
+    """A client that has not sent the body may send another request next, which would be taken for the body."""
     expected = b"expect: 100-continue\r\ncontent-length: 9\r\n\r\n"
     with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
         connection.sendall(SCORE.replace(b"score", b"other") + expected)

@@ -1,4 +1,4 @@
-"""What an online trainer reports beside its bundles is read whole, or as an error, or not at all."""
+"""The report of an online trainer beside its bundles is read whole, or as an error, or not at all."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What is written of bfloat16 rows: one of two neighbours, in the right proportion, whatever the value."""
+"""Rounding of bfloat16 rows: to one of two neighbours, in the right proportion, whatever the value."""
 
 import numpy as np
 import pytest

@@ -382,7 +382,7 @@ def test_a_part_that_changes_while_it_is_read_is_named(tmp_path, tiny_log, tiny_
 
 
 def test_a_part_that_is_there_is_known_by_its_state_alone(tmp_path):
-    """As a checkpoint's manifest has it: plain values, which a change of any of them makes another state."""
+    """The state is that of a checkpoint's manifest: plain values, any of which makes another state if it changes."""
     (tmp_path / "part-1.txt").write_text("x")
     file, checksum = Source(str(tmp_path), tmp_path / "released").next_part(Ledger())
     state = json.loads(json.dumps(dataclasses.asdict(file.state)))
