@@ -34,7 +34,6 @@ _ROWS_FOR_BUCKETS, _ROWS_OF_VALUE_FOR_BUCKETS = 200_000, 3
 _LEAST_L2_ROWS_WITH_CROSSES = 800.0
 _FINAL_FACTOR = 0.05  # of the learning rates, at the end of the last epoch
 OF_TOWER = ("hidden_widths", "activation", "batch_norm")  # settings of the model by which towers differ
-_OPTIMIZERS = ("wide_optimizer", "deep_optimizer", "tower_optimizer")
 # Of those rates, for a run that starts from a model. On the next 100,000 rows of a log that stands still it ends 0.0003
 # AUC below the model, at the full rates 0.0011; on one that drifts 0.0010 above the model, at the full rates 0.0022.
 _WARM_RATE = 0.3
@@ -129,8 +128,9 @@ def _from_model(
     chosen = {**chosen, "model": model}
     if take != "all":
         return chosen
-    for group in _OPTIMIZERS:
-        chosen[group] = chosen[group] | {"learning_rate": float(f"{_WARM_RATE * chosen[group]['learning_rate']:.3g}")}
+    for section in (f"{group}_optimizer" for group in source.optimizers):
+        rate = _WARM_RATE * chosen[section]["learning_rate"]
+        chosen[section] = chosen[section] | {"learning_rate": float(f"{rate:.3g}")}
     wide, batches = source.wide_optimizer, source.train.batch_size / chosen["train"]["batch_size"]
     if isinstance(wide, FtrlOptions):
         penalties = {"l1": float(f"{wide.l1 * batches:.3g}"), "l2": float(f"{wide.l2 * batches:.3g}")}
@@ -142,8 +142,8 @@ def _from_model(
 
 def _have_same_optimizers(source: Config, config: Config) -> bool:
     """Return True if the state of the source's optimizers belongs to its weights and is that of the run's."""
-    pairs = [(getattr(source, group), getattr(config, group)) for group in _OPTIMIZERS]
-    return source.train.ema_decay == 0 and all(theirs.name == ours.name for theirs, ours in pairs)
+    theirs, ours = ([optimizer.name for optimizer in each.optimizers.values()] for each in (source, config))
+    return source.train.ema_decay == 0 and theirs == ours
 
 
 def _num_steps(num_rows: int, epochs: int, batch_size: int, steps: int) -> int:

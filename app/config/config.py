@@ -117,3 +117,8 @@ class Config:
     checkpoint: CheckpointOptions = field(default_factory=CheckpointOptions)
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     parallel: ParallelOptions = field(default_factory=ParallelOptions)
+
+    @property
+    def optimizers(self) -> dict[str, WideOptimizer | DeepOptimizer | TowerOptimizer]:
+        """The optimizers by the group of parameters that each updates. The name of a section is GROUP_optimizer."""
+        return {"wide": self.wide_optimizer, "deep": self.deep_optimizer, "tower": self.tower_optimizer}

@@ -19,7 +19,7 @@ from mpi4py import MPI
 from app.distributed.batch_kernels import BatchKernels, make_batch_kernels
 from app.distributed.exchange import Exchange, Header, Operation
 from app.tables.backends import make_host_tables
-from app.tables.checks import check_gradients, check_gradients_shape
+from app.tables.checks import check_gradients
 from app.tables.fields import TableField
 from app.tables.interface import (
     HostTables,
@@ -150,8 +150,7 @@ class ShardedTables(HostTables):
     def update(self, unique: UniqueIds, gradients: RowGradients, checked: bool = False) -> None:
         """Update with the gradients of all ranks' batches, summed by row."""
         unique = _own(unique)
-        check = check_gradients_shape if checked else check_gradients
-        check(gradients, unique.shape[0], self.spec)
+        check_gradients(gradients, unique.shape[0], self.spec, only_shape=checked)
         if self._pulled is not unique:
             self._pull_request(Operation.PULL_REQUEST, unique)
         deep_sums, wide_sums = self._kernels.sum_by_id(unique.kernel_ids, gradients.deep, gradients.wide)

@@ -9,7 +9,7 @@ from threading import Event
 
 import numpy as np
 
-from app.tables.checks import check_gradients, check_gradients_shape, check_ids_shape
+from app.tables.checks import check_gradients, check_ids_shape
 from app.tables.fields import columns_of
 from app.tables.interface import (
     DEEP,
@@ -84,8 +84,7 @@ class PartTables(HostTables):
         return replace(rows, wide=wide)
 
     def update(self, unique: UniqueIds, gradients: RowGradients, checked: bool = False) -> None:
-        check = check_gradients_shape if checked else check_gradients
-        check(gradients, unique.shape[0], self.spec)
+        check_gradients(gradients, unique.shape[0], self.spec, only_shape=checked)
         nothing = np.zeros((len(gradients.wide), 0), np.float32)
         deep = gradients.deep if self._columns[DEEP] else nothing
         self.parts[WIDE].update(unique.of(WIDE), replace(gradients, deep=nothing), checked=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from app.tables.checks import check_gradients, check_gradients_shape, check_released, check_row_ids, check_values
+from app.tables.checks import check_gradients, check_released, check_row_ids, check_values
 from app.tables.initial import initial_rows
 from app.tables.interface import (
     DEEP,
@@ -152,8 +152,7 @@ class ReferenceTables(WholeTables, HostTables):
         return Rows(*expand(unique, deep_rows, wide_rows), float(np.square(deep_rows, dtype=np.float64).sum()))
 
     def update(self, unique: UniqueIds, gradients: RowGradients, checked: bool = False) -> None:
-        check = check_gradients_shape if checked else check_gradients
-        check(gradients, unique.shape[0], self.spec)
+        check_gradients(gradients, unique.shape[0], self.spec, only_shape=checked)
         if self.spec.ema_decay:
             for table in self.spec.tables:
                 self._scatter(table, unique.values, self._rows_and_means(table, unique.values))
@@ -188,7 +187,7 @@ class ReferenceTables(WholeTables, HostTables):
         unsaved = [new_ids[ids[self._touched[ids]]] for ids in self._not_saved]
         self.spec = replace(self.spec, vocabulary_size=vocabulary_size)
         self._arrays = initial_arrays(self.spec)
-        self._touched, self._changed = (np.zeros(vocabulary_size, bool) for _ in "tc")
+        self._touched, self._changed = (np.zeros(vocabulary_size, bool) for _ in range(2))
         for table, state in rows.items():
             self._scatter(table, moved, state.arrays)
         self._touched[moved], self._changed[moved], self._not_saved = True, changed, unsaved

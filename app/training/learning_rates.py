@@ -125,8 +125,8 @@ def table_spec(config: Config, schema: Schema, numeric: tuple[str, ...] = ()) ->
 
 def learning_rates(config: Config) -> LearningRates:
     """Make the learning rates of the three groups from the settings."""
-    options = {"wide": config.wide_optimizer, "deep": config.deep_optimizer, "tower": config.tower_optimizer}
-    return LearningRates({group: LearningRate(o.learning_rate, o.schedule) for group, o in options.items()})
+    groups = config.optimizers.items()
+    return LearningRates({group: LearningRate(o.learning_rate, o.schedule) for group, o in groups})
 
 
 def table_learning_rates(rates: LearningRates, deep_optimizer: DeepOptimizer) -> TableRates:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from app.checkpoint.read import Checkpoint
 from app.config.config import Config
@@ -19,7 +20,6 @@ from common.yaml_settings import override
 # Of the rate that a run began with. A schedule that ends near 0 suits the end of a training: here there is none. On a
 # log that drifts this gained twice the AUC of a tenth (docs/online.md).
 RATE_FLOOR = 0.3
-GROUPS = ("wide", "deep", "tower")
 KEPT, FULL_EVERY = 14, 24  # checkpoints
 ADMISSION_MIB = 64
 
@@ -40,9 +40,8 @@ def online_config(source: Checkpoint, words: Sequence[str] = ()) -> tuple[Config
     rates = learning_rates(trained)
     rates.load_state(manifest.schedules)
     at_end = rates.at(max(manifest.step, 1))
-    optimizers = {}
-    for group in GROUPS:
-        options = getattr(trained, f"{group}_optimizer")
+    optimizers: dict[str, Any] = {}
+    for group, options in trained.optimizers.items():
         rate = max(at_end[group], RATE_FLOOR * options.learning_rate)
         why = (
             "as the run ended"
