@@ -150,7 +150,7 @@ def address(array: NDArray[Any], dtype: DTypeLike, *shape: int) -> int:
             f"{list(array.shape)}, {array.strides} bytes apart"
         )
     if flags.writeable:  # a fifth of the time of array.ctypes: a step asks for sixty addresses
-        return ctypes.addressof(_NO_BYTES.from_buffer(array))
+        return ctypes.addressof(_NO_BYTES.from_buffer(array))  # type: ignore[arg-type] # stubs: from Python 3.12 on
     return int(array.ctypes.data)
 
 
