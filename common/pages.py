@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import sys
 
 import numpy as np
 
@@ -36,7 +37,9 @@ def huge_pages(num_bytes: int) -> np.ndarray:
 
 
 def give_back_freed_memory() -> None:
-    """Return freed memory to the system: between the passes, that of the counts."""
+    """Return freed memory to the system: that of the C library, and what Arrow keeps if it is loaded."""
+    if "pyarrow" in sys.modules:
+        sys.modules["pyarrow"].default_memory_pool().release_unused()
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)

@@ -16,7 +16,7 @@ from app.cli.online.candidate import MOST_WORSE
 from app.cli.online.expiry import IN_ROWS, IN_SECONDS, ExpiryOptions
 from app.cli.online.log_parts import Bounds
 from app.cli.online.online_settings import ADMISSION_MIB, KEPT, is_begun, online_config
-from app.cli.online.state import release, status_of
+from app.cli.online.state import PREPARED, release, status_of
 from app.config.config import Config
 from app.run.folder import run_checkpoints, run_config
 from app.training.start import plan_launch
@@ -164,7 +164,7 @@ def _resumed(arguments: argparse.Namespace, work: Path) -> tuple[Config, Path]:
         )
     asked = override(config, arguments.settings)
     whole = whole_checkpoints(run_checkpoints(work))
-    dataset = Path(whole[-1].manifest.dataset) if whole else Path()
+    dataset = Path(whole[-1].manifest.dataset) if whole else work / PREPARED
     resume: Literal["auto", "require"] = "auto" if "train.resume=auto" in arguments.settings else "require"
     return replace(asked, train=replace(asked.train, resume=resume)), dataset
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.checkpoint.read import Checkpoint
+from app.checkpoint.write import PARTIAL
 from app.config.config import Config
 from app.config.optimizer_settings import AdamOptions, LazyAdamOptions
 from app.config.parallel import ParallelOptions
@@ -89,5 +90,5 @@ def online_config(source: Checkpoint, words: Sequence[str] = ()) -> tuple[Config
 
 
 def is_begun(work: Path) -> bool:
-    """Return True if an online run in the folder `work` has a checkpoint to resume from."""
-    return any((work / "checkpoints").glob("step-*"))
+    """Return True if an online run in the folder `work` has a checkpoint, whole or not, but for one never finished."""
+    return any(path.suffix != PARTIAL for path in (work / "checkpoints").glob("step-*"))

@@ -53,6 +53,7 @@ from app.training.loop import Trainer
 from app.training.step.step import HostTablesStep
 from app.training.stop_signals import Stopped
 from common.files import write_whole
+from common.pages import give_back_freed_memory
 from data_prep.encoding.growing import GrowingVocabulary, open_to_grow
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.expired import out_of_vocabulary
@@ -128,6 +129,7 @@ class OnlineTrainer(Trainer):
                 start = time.monotonic()
                 if (found := self.source.next_part(self.ledger)) is not None:
                     self._take_part(*found)
+                    give_back_freed_memory()  # of a part's rows and files
                     continue
                 self._write_status(is_idle=True)
                 if self.options.once:

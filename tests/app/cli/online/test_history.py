@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import whole_checkpoints
@@ -369,6 +369,7 @@ def warm(tmp_path_factory, cpu, tiny_config):
 
 
 @given(history=HISTORIES)
+@example(history=History((Launch((), expire_after=150, fault_at=37),)))  # killed as it writes its first checkpoint
 @settings(max_examples=4, phases=[Phase.explicit, Phase.generate])
 def test_whatever_happens_it_leaves_what_the_model_says(history, warm, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
