@@ -189,7 +189,7 @@ def evaluate(
     split: str = "test",
     dataset: str | Path | None = None,
     checkpoint: str | Path | None = None,
-    by: Sequence[str] = (),
+    by: str | Sequence[str] = (),
     calibrate: bool = False,
 ) -> Evaluation:
     """Evaluate a run's best checkpoint or the given one as `python -m app evaluate`, print and return the result.
@@ -197,6 +197,7 @@ def evaluate(
     `by` are names of fields, `time` and `unseen`: metrics of parts of the rows. `calibrate` fits the scores to valid.
     """
     folder = run.path if isinstance(run, Run) else Path(run)
+    by = [by] if isinstance(by, str) else by
     chosen = open_named(Path(checkpoint)) if checkpoint else best_of_run(folder)
     with log_shown(*LOGGERS):
         trained = open_trained(chosen, Path(dataset) if dataset else None).with_device(target="auto")

@@ -261,6 +261,10 @@ def test_an_evaluation_is_printed_and_returned(trained, capsys):
         assert getattr(evaluation.metrics, name) == pytest.approx(run.metrics[name], abs=1e-6)
 
 
+def test_the_parts_of_one_field_are_named_by_it_alone(trained):
+    assert {each.by for each in evaluate(trained[0], by="C20").slices} == {"C20"}
+
+
 def test_a_calibrated_evaluation_of_parts_is_printed_and_in_the_report(trained, capsys, caplog):
     caplog.set_level(logging.INFO)
     run, _ = trained
