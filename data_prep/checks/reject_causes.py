@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +25,7 @@ _SEPARATORS = {
     b" ": "a blank",
 }
 _BARE = bytes([BARE_SEPARATOR])
+_REASONS_OF_CELLS = (b"integer", b"categorical", b"weight", b"float", b"timestamp")
 _TEXT_SEPARATORS = "\t,;|"  # a text has many blanks of its own
 _EXAMPLE_BYTES = 120
 _REJECTS_SHOWN = 5
@@ -118,9 +119,17 @@ def _most_common(numbers: Iterable[int]) -> int:
 
 
 def check_statistics(
-    statistics: LogStatistics, max_reject_fraction: float, log_name: str, folder: Path, is_fitted: bool
+    statistics: LogStatistics,
+    max_reject_fraction: float,
+    log_name: str,
+    folder: Path,
+    name_cell: Callable[[Chunk, int, LogFormat], str],
+    is_fitted: bool,
 ) -> None:
-    """Raise ValueError if the log is empty, has too many bad lines, or no training row to fit anything to."""
+    """Raise ValueError if the log is empty, has too many bad lines, or no training row to fit anything to.
+
+    `name_cell` returns the column and the cell for which a row of a chunk is rejected.
+    """
     if statistics.num_lines == 0:
         raise ValueError(f"{log_name} is empty; expected lines of {statistics.log_format.description}")
     if statistics.num_rejects > max_reject_fraction * statistics.num_lines:
@@ -133,6 +142,7 @@ def check_statistics(
             + "\n".join(lines)
             + _other_form(statistics, folder)
             + _other_labels(statistics, folder)
+            + _first_bad_cell(statistics, folder, name_cell)
         )
     if statistics.num_training_rows == 0 and is_fitted:
         raise ValueError(
@@ -176,6 +186,16 @@ def _other_labels(statistics: LogStatistics, folder: Path) -> str:
         f"\nThe {log_format.label_in_words}{shown}: set prepare.data.clicked and not_clicked in the --data file to the "
         "cells of this log (one of both may be: rest), or clicked to a rule such as '>= 4'"
     )
+
+
+def _first_bad_cell(statistics: LogStatistics, folder: Path, name_cell: Callable[[Chunk, int, LogFormat], str]) -> str:
+    """Return the cell for which the first line is rejected, else ""."""
+    _, reason, line = _first_rejects(folder, 1)[0].split(b"\t", 2)
+    # The file's own order of columns is not known here if it may have others.
+    if reason not in _REASONS_OF_CELLS or statistics.log_format.others == "ignored":
+        return ""
+    chunk = Chunk(0, 1, line + b"\n", is_bare=_BARE in line)
+    return f"\nIn the first one it is {name_cell(chunk, 0, statistics.log_format)}"
 
 
 def _first_rejects(folder: Path, count: int) -> list[bytes]:

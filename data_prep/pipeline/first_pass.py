@@ -13,6 +13,7 @@ from common.files import checksum
 from data_prep.checks.reject_causes import check_statistics
 from data_prep.encoding.base import BaseVocabulary
 from data_prep.encoding.fit import FittedVocabulary, copy_base_vocabulary, extend_base_vocabulary, fit_vocabulary
+from data_prep.encoding.from_values import bad_cell
 from data_prep.encoding.lookup_file import LOOKUP_FILE
 from data_prep.execution.pieces import storable
 from data_prep.execution.prepared_folder import REJECTS_FILE, WorkDir
@@ -64,7 +65,7 @@ def fit(
     (folder / REJECTS_FILE).write_bytes(b"")
     if needs_counting(options, base):
         count_log(reading, split, options, statistics, folder)
-        check_statistics(statistics, options.max_reject_fraction, reading.name, folder, is_fitted=True)
+        check_statistics(statistics, options.max_reject_fraction, reading.name, folder, bad_cell, is_fitted=True)
     if base is not None and base.extends:
         extended = extend_base_vocabulary(base, statistics, options, folder)
         fitted = Fitted(statistics, base.schema.numeric, extended)

@@ -2,9 +2,12 @@ import dataclasses
 import gzip
 import itertools
 import math
+import re
 from collections import Counter
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import xxhash
@@ -13,6 +16,7 @@ from hypothesis import strategies as st
 
 from data_prep.encoding.vocabulary_file import VocabularyWriter
 from data_prep.kernels.numpy_kernels import bucket
+from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.count import ChunkCounter
 from data_prep.pipeline.prepare import prepare
@@ -202,6 +206,27 @@ def test_a_useless_log_is_an_error_and_leaves_nothing(tmp_path, make_log, num_go
         shown = [line for line in str(error.value).splitlines() if "\tcolumns\t" in line]
         assert shown == [f"{101 + i}\tcolumns\tbad {i}" for i in range(5)]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.txt"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ('0,"12,5 EUR",2014-01-02,a', "'price' of kind float, found '12,5 EUR'"),
+        ("0,12.5,02.01.2014,a", "'seen' of kind timestamp in the form %Y-%m-%d, found '02.01.2014'"),
+    ],
+)
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_the_cell_is_named_that_the_first_bad_line_is_rejected_for(tmp_path, cells, message, form):
+    columns = {"click": "label", "price": "float", "seen": "timestamp", "site": "string"}
+    log_format = LogFormat(columns, ",", header=True, quotes=True, timestamps={"seen": "%Y-%m-%d"})
+    path = tmp_path / "log.csv"
+    path.write_text(f"{','.join(columns)}\n0,1,2014-01-02,a\n" + f"{cells}\n" * 9)
+    if form == "parquet":
+        texts = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string()))
+        pq.write_table(pyarrow.csv.read_csv(path, convert_options=texts), tmp_path / "log.parquet")
+        path = tmp_path / "log.parquet"
+    with pytest.raises(ValueError, match=f"In the first one it is column {re.escape(message)}$"):
+        prepare(path, tmp_path / "out", PrepareOptions(data=log_format, workers=1))
 
 
 def test_a_truncated_gzip_leaves_nothing(tmp_path, log_path):
