@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from common import settings
 from data_prep.encoding.vocabulary import FieldVocabulary, without
 from data_prep.encoding.vocabulary_file import VocabularyReader
+from data_prep.kernels.strings import Strings
 from data_prep.options.columns import CategoricalColumn, EncodingOptions
 from data_prep.options.kinds import Kind
 from data_prep.options.log_format import LogFormat
@@ -62,15 +63,15 @@ class BaseVocabulary:
         """The format of the log that the folder was prepared from."""
         return settings.merge(LogFormat(), self.schema.options["data"], where=str(self.folder / SCHEMA_FILE))
 
-    def texts_of(self, name: str) -> set[str]:
-        """Return the values of a field of text that have ids, without the missing one."""
+    def texts_of(self, name: str) -> Strings:
+        """Return the values of a field of text that have ids, "" for the missing one."""
         field, column = next(
             each for each in zip(self.schema.categorical, self.columns, strict=True) if each[0].name == name
         )
         with contextlib.closing(VocabularyReader(self.paths())) as reader:
             texts = reader.read(field, column).texts
         assert texts is not None
-        return {text.decode() for text in texts.tolist()} - {""}
+        return texts
 
     @functools.cached_property
     def expired(self) -> NDArray[np.int64]:

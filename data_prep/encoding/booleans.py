@@ -1,4 +1,4 @@
-"""Booleans of a table or a mapping as texts: those that the log's vocabulary has for true and false."""
+"""Booleans and whole numbers of a Parquet file as texts: those that the vocabulary to be taken has for them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from data_prep.encoding.encoder import BOOLEAN_TEXTS, texts_among
+from data_prep.encoding.encoder import BOOLEAN_TEXTS, has_point_zero, texts_among
 from data_prep.options.log_format import LogFormat
 from data_prep.raw_log.log_files import LogFile, is_parquet
 
@@ -41,6 +41,16 @@ def with_booleans(files: Sequence[LogFile], log_format: LogFormat, base: BaseVoc
     return dataclasses.replace(log_format, booleans=booleans)
 
 
+def with_point_zero(files: Sequence[LogFile], log_format: LogFormat, base: BaseVocabulary | None) -> LogFormat:
+    """Return the format of a log whose Parquet files have whole numbers as the base has them, where that says it."""
+    if base is None or not any(is_parquet(file.location) for file in files):
+        return log_format
+    owners = {name: log_format.shares.get(name, name) for name in log_format.text_fields}
+    found = {name for name, owner in owners.items() if has_point_zero([base.texts_of(owner)])}
+    point_zero = {*log_format.point_zero, *base.log_format.point_zero, *found}
+    return dataclasses.replace(log_format, point_zero=tuple(sorted(point_zero)))
+
+
 def _boolean_columns(file: LogFile, names: set[str]) -> set[str]:
     if not names or not is_parquet(file.location):
         return set()
@@ -53,5 +63,5 @@ def _texts_of_base(base: BaseVocabulary, name: str) -> tuple[str, ...]:
     written_as = base.log_format
     if name in written_as.booleans:
         return written_as.booleans[name]
-    texts = base.texts_of(written_as.shares.get(name, name))
+    texts = {text.decode() for text in base.texts_of(written_as.shares.get(name, name)).tolist()} - {""}
     return texts_among(texts & set(BOOLEAN_TEXTS), len(texts))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -83,17 +84,21 @@ class RowEncoder:
 
     @functools.cached_property
     def log_format(self) -> LogFormat:
-        """The format of rows to encode, with the texts of the vocabulary for booleans, or none if it has no two."""
+        """The format of rows to encode: booleans, if it has two texts, and whole numbers as the vocabulary has them."""
         log_format, columns = self._options.data, self._options.categorical_columns
         of_texts = {column.name: column.place for column in columns if column.is_text and not column.cross}
         found = {name: self._texts_of_booleans(place) for name, place in of_texts.items()}
-        return dataclasses.replace(log_format, booleans={**found, **log_format.booleans})
+        with_zero = {name for name, place in of_texts.items() if has_point_zero(self._texts_of(place))}
+        booleans, point_zero = {**found, **log_format.booleans}, tuple(sorted({*log_format.point_zero, *with_zero}))
+        return dataclasses.replace(log_format, booleans=booleans, point_zero=point_zero)
+
+    def _texts_of(self, place: int) -> list[Strings]:
+        return [lookup.opened[1][place].texts for lookup in (self._lookup, *self.additions)]
 
     def _texts_of_booleans(self, place: int) -> tuple[str, ...]:
         is_known = self.knows(Strings.of([text.encode() for text in BOOLEAN_TEXTS]), place)
         known = {text for text, is_there in zip(BOOLEAN_TEXTS, is_known, strict=True) if is_there}
-        tables = [lookup.opened[1][place] for lookup in (self._lookup, *self.additions)]
-        return texts_among(known, sum(len(table.texts) for table in tables))
+        return texts_among(known, sum(map(len, self._texts_of(place))))
 
     def knows(self, values: NDArray[np.integer] | Strings, place: int) -> NDArray[np.bool_]:
         """Return which values [n] have ids of their own, of the vocabulary `place` of those of numbers, or of text."""
@@ -293,3 +298,18 @@ def texts_among(known: Collection[str], num_values: int) -> tuple[str, ...]:
     word = pair[0].lower()
     is_clear = word == "true" or (word in ("yes", "on") and len(known) == 2) or len(known) == num_values
     return pair if is_clear else ()
+
+
+def has_point_zero(texts: Sequence[Strings]) -> bool:
+    """Return True if a vocabulary has whole numbers such as 7.0, as pandas writes them, and none such as 7."""
+
+    def has(pattern: bytes, among: Sequence[Strings]) -> bool:
+        parts = (each.take(slice(first, first + 1_000)) for each in among for first in range(0, len(each), 1_000))
+        return any(re.fullmatch(pattern, text) for part in parts for text in part.tolist())
+
+    return has(rb"-?[0-9]+\.0", [each.take(_end_in_zero(each)) for each in texts]) and not has(rb"-?[0-9]+", texts)
+
+
+def _end_in_zero(texts: Strings) -> NDArray[np.bool_]:
+    ends = texts.starts + texts.lengths
+    return (texts.lengths > 2) & (texts.data[ends - 2] == ord(".")) & (texts.data[ends - 1] == ord("0"))

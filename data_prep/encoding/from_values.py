@@ -18,7 +18,7 @@ from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.parse import quoted_cells, take_quotes_off
 from data_prep.kernels.parsed import BARE_SEPARATOR, Chunk, ParsedChunk
 from data_prep.options.kinds import KINDS, Kind
-from data_prep.options.log_format import MILLISECONDS, NO_BOOLEANS, SECONDS, LogFormat
+from data_prep.options.log_format import NO_BOOLEANS, LogFormat
 
 _BARE = bytes([BARE_SEPARATOR])
 _HEX32 = range(-(2**31), 2**32)
@@ -219,8 +219,6 @@ def _value_text(value: Any, name: str, log_format: LogFormat) -> str:
         if not texts:
             raise TypeError(f"found {value!r}; {NO_BOOLEANS}")
         return texts[0] if value else texts[1]
-    if isinstance(value, (int, np.integer)):
-        return _hex_text(int(value)) if kind.has_hex_digits else str(int(value))
     if isinstance(value, Decimal):
         if kind.keeps_zeros:
             return _category_text(value, name, log_format)
@@ -228,9 +226,12 @@ def _value_text(value: Any, name: str, log_format: LogFormat) -> str:
             return format(value, "f")
         value = float(value)
     if isinstance(value, (float, np.floating)):
-        if float(value).is_integer() and abs(float(value)) < 2.0**63:
-            return _hex_text(int(value)) if kind.has_hex_digits else str(int(value))
-        return _category_text(value, name, log_format) if kind.array == "strings" else str(value)
+        if not (float(value).is_integer() and abs(float(value)) < 2.0**63):
+            return _category_text(value, name, log_format) if kind.array == "strings" else str(value)
+        value = int(value)
+    if isinstance(value, (int, np.integer)):
+        point = ".0" * (name in log_format.point_zero)
+        return _hex_text(int(value)) if kind.has_hex_digits else f"{value}{point}"
     if "moments" in kind.arrow and isinstance(value, (date, np.datetime64)):
         return _time_text(value, log_format.time_form(name))
     raise TypeError(f"expected text, a number or None, found {value!r}")
@@ -293,12 +294,6 @@ def bad_cell(chunk: Chunk, row: int, log_format: LogFormat) -> str:
     for name, cell in zip(log_format.columns, cells, strict=True):
         kind = log_format.columns[name]
         if choose_kernels("auto").parse_chunk(cells_to_chunk({name: cell}, log_format), log_format).rejects_tsv:
-            return f"column {name!r} of kind {kind}{_form_of_time(name, log_format)}, found {cell!r}"
+            form = f" in the form {log_format.time_form(name)}" * (kind == "timestamp")
+            return f"column {name!r} of kind {kind}{form}, found {cell!r}"
     return "the line"
-
-
-def _form_of_time(name: str, log_format: LogFormat) -> str:
-    if log_format.columns[name] != "timestamp":
-        return ""
-    form = log_format.time_form(name)
-    return f" in {form} since 1970" if form in (SECONDS, MILLISECONDS) else f" in the form {form!r}"

@@ -52,6 +52,8 @@ def checked_format(log_format: LogFormat) -> LogFormat:
                 f"booleans: {name}: expected a column of kind string or list, and two texts such as [TRUE, FALSE]; "
                 f"found {log_format.columns.get(name, 'no such column')}, {list(texts)}"
             )
+    if others := [name for name in log_format.point_zero if name not in log_format.text_fields]:
+        raise ValueError(f"point_zero: expected columns of kind string or list; found {', '.join(others)}")
     if not log_format.categorical_fields and not any(map(log_format.parts_of_time, log_format.time_fields)):
         kinds = " or ".join(", ".join((*VALUE_KINDS, *TEXT_KINDS)).rsplit(", ", 1))
         raise ValueError(f"columns must have a categorical field (kind {kinds}); found none")

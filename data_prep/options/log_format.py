@@ -96,6 +96,8 @@ class LogFormat:
     # For a string or list column that a table has as booleans: the texts of true and false, such as [TRUE, FALSE].
     # Without it they are those of the vocabulary, and 1 and 0 in a new one.
     booleans: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    # String and list columns that have the whole number 7 of a table as 7.0. Without it the vocabulary's values decide.
+    point_zero: tuple[str, ...] = ()
     archive_member: str = "train.txt"  # The name of the log in a .tar.gz file.
 
     key_fields = _of_kind("id")

@@ -20,9 +20,10 @@ import numpy as np
 from common.memory import num_cores
 from data_prep.checks.reject_causes import check_statistics
 from data_prep.encoding.base import BaseVocabulary, read_base_vocabulary
-from data_prep.encoding.booleans import with_booleans
+from data_prep.encoding.booleans import with_booleans, with_point_zero
 from data_prep.encoding.encoder import RowEncoder
 from data_prep.encoding.fit import fit_vocabulary
+from data_prep.encoding.from_values import bad_cell
 from data_prep.encoding.vocabulary_file import VocabularyReader
 from data_prep.execution import memory_limit
 from data_prep.execution.pools import Pools
@@ -91,7 +92,7 @@ def prepare(
     if extend and vocabulary_of is None:
         raise ValueError("--extend adds to the vocabulary of a prepared folder; name it: --vocabulary DIR")
     base = read_base_vocabulary(vocabulary_of, options, extend) if vocabulary_of else None
-    options = replace(options, data=with_booleans(files, options.data, base))
+    options = replace(options, data=with_point_zero(files, with_booleans(files, options.data, base), base))
     identity = run_fingerprint(files, options, base, file_rows)
     chunk_bytes = chunk_bytes or memory_limit.chunk_bytes(options)
     needed = whole_bytes(guess_rows(files), *_row_bytes(options))
@@ -196,7 +197,7 @@ def _make_files(
         splits = lay_out_for_zoo(splits, blocks_folder, work_dir.folder)
 
     if is_only_pass:
-        check_statistics(statistics, options.max_reject_fraction, reading.name, work_dir.folder, base is None)
+        check_statistics(statistics, options.max_reject_fraction, reading.name, work_dir.folder, bad_cell, base is None)
         if not base:  # write vocabulary.parquet again, now with counts
             vocabulary = fit_vocabulary(statistics, options, len(numeric), work_dir.folder)
     write_statistics(statistics, work_dir.folder)

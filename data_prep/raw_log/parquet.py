@@ -56,7 +56,8 @@ class TableChunk:
         kind = self.log_format.columns[name]
         if kind == "ignored" or name not in self.rows.schema.names:
             return pa.repeat(pa.scalar(self.log_format.any_cell(name).encode(), pa.large_binary()), self.num_lines)
-        return cells_as_text(self._cells(name), kind, separator, self.log_format.texts_of_booleans(name))
+        point_zero = name in self.log_format.point_zero
+        return cells_as_text(self._cells(name), kind, separator, self.log_format.texts_of_booleans(name), point_zero)
 
     def _kept(self, name: str) -> list[str]:
         """Return the texts of a column whatever they hold, as no line is made of them."""
@@ -225,7 +226,8 @@ def is_list(of_type: pa.DataType) -> bool:
 def _joined(lists: pa.Array, log_format: LogFormat, name: str) -> pa.Array:
     """Return the values of each list as one cell. A value with the separator in it becomes a line end, see below."""
     separator = log_format.list_form(name).separator.encode()
-    values = cells_as_text(decoded(lists.flatten()), "list", b"\n", log_format.texts_of_booleans(name))
+    texts_of_booleans, point_zero = log_format.texts_of_booleans(name), name in log_format.point_zero
+    values = cells_as_text(decoded(lists.flatten()), "list", b"\n", texts_of_booleans, point_zero)
     values = pc.if_else(pc.match_substring(values, separator), pa.scalar(b"\n", pa.large_binary()), values)
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -248,9 +250,10 @@ def is_readable(of_type: pa.DataType, kind: Kind) -> bool:
 
 
 def cells_as_text(
-    cells: pa.Array, kind: Kind, separator: bytes, booleans: tuple[str, ...] = ("1", "0")
+    cells: pa.Array, kind: Kind, separator: bytes, booleans: tuple[str, ...] = ("1", "0"), point_zero: bool = False
 ) -> pa.LargeBinaryArray:
     """Return cells as text. A line end in a cell becomes a separator, so that its line is rejected."""
+    point_zero &= pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type)
     if pa.types.is_boolean(cells.type):
         cells = pc.if_else(cells, *booleans)
     has_hex_digits, keeps_zeros = KINDS[kind].has_hex_digits, KINDS[kind].keeps_zeros
@@ -267,6 +270,8 @@ def cells_as_text(
         text = pc.replace_substring_regex(text, r"\.($|Z|[+-])", r"\1")
     else:
         text = cells.cast(pa.large_string())
+    if point_zero:
+        text = pc.replace_substring_regex(text, "^-?[0-9]+$", r"\0.0")
     text = pc.fill_null(text.cast(pa.large_binary()), b"")
     return pc.replace_substring(text, b"\n", separator)
 

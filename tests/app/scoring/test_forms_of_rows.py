@@ -4,6 +4,7 @@ What cannot be the same is an error that names the column.
 """
 
 import csv
+import dataclasses
 import gzip
 import io
 import json
@@ -53,6 +54,9 @@ class World:
         self.log_format = log.log_format
         self.has_extremes = self.random.random() < 0.2
         self.roles = {name: self._role(name) for name in log.log_format.columns}
+        vocabulary = self.random.choice(["counted"] * 4 + ["hash"])
+        if vocabulary == "hash":  # which has no values to decide by
+            self.log_format = dataclasses.replace(self.log_format, point_zero=self.written_with_point)
         self.rows = [self._cells(log, line) for line in log.lines]
         self.names = list(log.columns)
         self.path = folder / "log.csv"
@@ -62,7 +66,7 @@ class World:
             data=self.log_format,
             min_count=self.random.choice([1, 1, 3]),
             oov_buckets=self.random.choice([1, 3]),
-            vocabulary=self.random.choice(["counted"] * 4 + ["hash"]),
+            vocabulary=vocabulary,
             integer_buckets=self.random.random() < 0.5,
             crosses=self._crosses(),
             numeric_transform=self.random.choice(["log1p", "max", "standardize", "quantile"]),
@@ -91,7 +95,7 @@ class World:
         if kind == "boolean":
             return self.random.choice([bool, int, float, str])
         if kind == "string" and name not in shares:
-            return self.random.choice(["text", "number", *BOOLEANS])
+            return self.random.choice(["text", "number", "7.0", *BOOLEANS])
         return "text"
 
     def _cells(self, log, line):
@@ -99,11 +103,11 @@ class World:
         for name, role in self.roles.items():
             if log.log_format.columns[name] == "integer" and not self.has_extremes and len(cells[name]) > 15:
                 cells[name] = cells[name][-15:].lstrip("-")  # which a float holds
-            if (role == "number" or isinstance(role, tuple)) and cells[name].strip(" ") not in (
-                "",
-                *log.log_format.missing,
-            ):
-                cells[name] = str(self.random.randint(-5, 9)) if role == "number" else self.random.choice(role)
+            if role == "text" or not isinstance(role, (str, tuple)):
+                continue
+            if cells[name].strip(" ") not in ("", *log.log_format.missing):
+                texts = {"number": str(self.random.randint(-5, 9)), "7.0": f"{self.random.randint(0, 9)}.0"}
+                cells[name] = texts[role] if isinstance(role, str) else self.random.choice(role)
         return cells
 
     def lines(self, names, header=False):
@@ -115,6 +119,10 @@ class World:
         if self.log_format.quotes and ('"' in cell or self.log_format.separator in cell):
             return '"' + cell.replace('"', '""') + '"'
         return cell
+
+    @property
+    def written_with_point(self):
+        return tuple(name for name, role in self.roles.items() if role == "7.0")
 
     @property
     def in_doubt(self):
@@ -133,8 +141,8 @@ class World:
             text = texts.take(slice(row, row + 1)).tolist()[0].decode()
             if kind == "list":
                 return text.split(self.log_format.list_form(name).separator)
-            if role == "number":
-                return int(text)
+            if role in ("number", "7.0"):
+                return int(text) if role == "number" else float(text)
             return text == role[0] if isinstance(role, tuple) else text
         numbers, present = self.parsed.columns[name]
         if not present[row]:
@@ -382,15 +390,17 @@ def check_prepared(world, folder):
     """
     has_booleans = any(isinstance(role, tuple) for role in world.roles.values())
     how = {"vocabulary_of": folder / "prepared"} if has_booleans else {}
+    log_format = dataclasses.replace(world.log_format, point_zero=world.written_with_point)
+    options = dataclasses.replace(world.options, data=log_format)
     table = labelled_table(world)
     tables = {"Arrow": table}
     if not world.has_extremes:  # pandas has whole numbers beside missing ones as floats
         tables["pandas"] = pa.Table.from_pandas(table.to_pandas(), preserve_index=False)
     for name, each in tables.items():
-        prepare_table(each, folder / f"prepared {name}", world.options, **how)
+        prepare_table(each, folder / f"prepared {name}", options, **how)
     files = {"lines": world.path, "packed": write_packed(world, folder), "parts": write_parts(world, folder)}
     for name, path in (files | {"Parquet": folder / "labels.parquet"}).items():
-        prepare(path, folder / f"prepared {name}", world.options, **how)
+        prepare(path, folder / f"prepared {name}", options, **how)
     expected = data_of(folder / "prepared lines")
     for name in (*tables, "packed", "parts", "Parquet"):
         found = data_of(folder / f"prepared {name}")

@@ -152,3 +152,30 @@ def test_texts_of_booleans_are_two(texts):
         checked_format(LogFormat(COLUMNS, booleans={"site": texts}))
     with pytest.raises(ValueError, match="found label"):
         checked_format(LogFormat(COLUMNS, booleans={"click": ("a", "b")}))
+    with pytest.raises(ValueError, match="point_zero: expected columns of kind string or list; found click, nosuch"):
+        checked_format(LogFormat(COLUMNS, point_zero=("click", "site", "nosuch")))
+
+
+@pytest.mark.parametrize("extend", [False, True])
+@pytest.mark.parametrize("vocabulary", ["counted", "hash"])
+def test_a_parquet_file_has_whole_numbers_as_the_vocabulary_has_them(tmp_path, extend, vocabulary):
+    """The next day of a log, whose first day pandas wrote as CSV: 7.0 beside missing cells."""
+    columns = {"click": "label", "code": "string", "codes": "list", "site": "string"}
+    codes = [None, *(float(number % 7) for number in range(79))]
+    rows = {"click": [0, 1] * 40, "code": codes, "codes": [[each, 8.0] for each in codes], "site": ["a", "b"] * 40}
+    texts = ["" if code is None else str(code) for code in codes]
+    lines = [
+        f"{click},{text},{text}|8.0,{site}\n"
+        for click, text, site in zip(rows["click"], texts, rows["site"], strict=True)
+    ]
+    (tmp_path / "day1.csv").write_text("".join(lines))
+    pq.write_table(pa.table(rows), tmp_path / "day2.parquet")
+    point_zero = ("code", "codes") if vocabulary == "hash" else ()
+    data = LogFormat(columns, ",", point_zero=point_zero)
+    options = PrepareOptions(data=data, min_count=1, workers=1, vocabulary=vocabulary)
+    prepare(tmp_path / "day1.csv", tmp_path / "day1", options)
+    options = dataclasses.replace(options, data=LogFormat(columns, ","))
+    how = {"vocabulary_of": tmp_path / "day1", "extend": extend and vocabulary == "counted"}
+    prepare(tmp_path / "day2.parquet", tmp_path / "day2", options, **how)
+    assert rows_of(tmp_path / "day2") == rows_of(tmp_path / "day1")
+    assert read_schema(tmp_path / "day2").vocabulary_size == read_schema(tmp_path / "day1").vocabulary_size

@@ -7,10 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from data_prep.encoding.encoder import has_point_zero
 from data_prep.encoding.from_table import table_to_chunk
 from data_prep.encoding.from_values import add_label, bad_cell, chunk_to_mapping, mappings_to_chunk
 from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.parsed import Chunk
+from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import LogFormat
 from tests.data_prep.kernels.test_parse import cells_of
 
@@ -84,15 +86,44 @@ def test_values_as_pandas_gives_them_are_cells():
     assert mappings_to_chunk(rows, form).lines == b"0,1700000000,a|b\n0,,\n"
 
 
+@pytest.mark.parametrize("name", ["C", "tags"])
+def test_whole_numbers_have_a_point_where_the_log_has_it(name):
+    """In mappings as in columns, and only there: texts and other numbers stay as they are."""
+    log_format = LogFormat({"label": "label", "C": "string", "tags": "list"}, ",", point_zero=(name,))
+    numbers = [7, 7.0, -3.0, 0.5, 1e-5, 10**15, np.int8(4), np.float32(2)]
+    lines = ["7.0", "7.0", "-3.0", "0.5", "0.00001", "1000000000000000.0", "4.0", "2.0"]
+    other = {"C": "tags", "tags": "C"}[name]
+    rows = [{other: "7", name: [number] if name == "tags" else number} for number in numbers]
+    table = pa.table({other: ["7"] * len(rows), name: pa.array([float(number) for number in numbers])})
+    expected = "".join(f"0,{text},7\n" if name == "C" else f"0,7,{text}\n" for text in lines).encode()
+    assert mappings_to_chunk(rows, log_format).lines == expected
+    assert table_to_chunk(table, log_format).lines == expected
+    lists = pa.array([[float(number)] for number in numbers])
+    if name == "tags":
+        assert table_to_chunk(table.set_column(1, name, lists), log_format).lines == expected
+
+
 @pytest.mark.parametrize(
-    ("form", "expected"),
-    [("milliseconds", "in milliseconds since 1970"), ("%Y-%m-%d %H", "in the form '%Y-%m-%d %H'")],
+    ("texts", "expected"),
+    [
+        ([[]], False),
+        ([["7.0", "", "0.5", "x"]], True),
+        ([["7.0"], ["8"]], False),  # of which nothing is clear
+        ([["x"], ["-12.0", "1.2.0", "v1"]], True),
+        ([["1.2.0", ".0", "x.0"]], False),
+        ([["7"]], False),
+    ],
 )
-def test_a_time_of_another_form_is_named_beside_the_form_that_is_expected(form, expected):
+def test_a_vocabulary_says_whether_whole_numbers_have_a_point(texts, expected):
+    assert has_point_zero([Strings.of([text.encode() for text in each]) for each in texts]) is expected
+
+
+@pytest.mark.parametrize("form", ["milliseconds", "%Y-%m-%d %H"])
+def test_a_time_of_another_form_is_named_beside_the_form_that_is_expected(form):
     log_format = LogFormat({"label": "label", "seen": "timestamp", "C": "string"}, timestamps={"seen": form})
     chunk = mappings_to_chunk([{"seen": "2017-10-14T03:41", "C": "a"}], log_format)
     found = bad_cell(chunk, 0, log_format)
-    assert found == f"column 'seen' of kind timestamp {expected}, found '2017-10-14T03:41'"
+    assert found == f"column 'seen' of kind timestamp in the form {form}, found '2017-10-14T03:41'"
 
 
 def test_a_number_that_no_float_holds_is_a_bad_cell():
