@@ -115,9 +115,16 @@ def read_base_vocabulary(
             f"--extend adds values to a vocabulary, but that of {folder} is hashed (prepare.vocabulary=hash): "
             "each value, new ones too, has one of a fixed number of ids; leave --extend out"
         )
-    here = options.decisive()
     found = BaseVocabulary(folder, schema, options.encoding, extend)
-    written_as = found.log_format
+    _check_same_columns(found, options)
+    if extend:
+        _warn_of_other_limits(folder, options.decisive(), schema.options)
+    return found
+
+
+def _check_same_columns(base: BaseVocabulary, options: PrepareOptions) -> None:
+    """Raise ValueError if the options ask for other columns than the vocabulary's, or for ids of another meaning."""
+    folder, here, there, written_as = base.folder, options.decisive(), base.schema.options, base.log_format
     if written_as.fields != options.data.fields:
         raise ValueError(
             f"the vocabulary of {folder} is for other fields: {_differences(written_as.fields, options.data.fields)}. "
@@ -134,18 +141,15 @@ def read_base_vocabulary(
                 f"FILE that it was made with, or one with the same {key} (a list's separator may differ)"
             )
     differences = [
-        f"prepare.{name} is {here.get(name, {})!r}, there {schema.options.get(name, {})!r}"
+        f"prepare.{name} is {here.get(name, {})!r}, there {there.get(name, {})!r}"
         for name in _DECISIVE
-        if here.get(name) != schema.options.get(name)
+        if here.get(name) != there.get(name)
     ]
     if differences:
         raise ValueError(
             f"the vocabulary of {folder} is for other columns: {'; '.join(differences)}. Give the options that it was "
             "made with"
         )
-    if extend:
-        _warn_of_other_limits(folder, here, schema.options)
-    return found
 
 
 def _list_forms(log_format: LogFormat) -> dict[str, tuple[int, str]]:

@@ -154,13 +154,15 @@ def _fitted_values(
     """Return the values of a column that get an id of their own, and their counts."""
     if options.is_hashed(column.name):
         nothing = np.empty(0, np.uint64)
-        return order_strings(NOTHING, num_missing) if column.is_text else order_values(nothing, num_missing)
+        if column.is_text:
+            return order_strings(NOTHING.texts, NOTHING.counts, num_missing)
+        return order_values(nothing, num_missing)
     min_count, max_size = options.least_count(column.name), options.field_max_size.get(column.name)
     if column.is_text:
         frequent = statistics.texts.frequent(column.place, min_count)
         if column.cross:
             options.check_cross_size(column.name, len(frequent))
-        return order_strings(frequent, num_missing, max_size)
+        return order_strings(frequent.texts, frequent.counts, num_missing, max_size)
     return order_values(statistics.values.frequent(column.place, min_count), num_missing, max_size)
 
 
@@ -183,32 +185,41 @@ def new_values(
         return nothing, nothing, NOTHING.texts if column.is_text else None
     min_count, max_size = options.least_count(column.name), options.field_max_size.get(column.name)
     room = None if max_size is None else max(max_size - num_known, 0)
-    least = min_count if earlier is None else 1
-    if not column.is_text:
-        packed = statistics.values.frequent(column.place, least)
-        if is_known is not None:
-            packed = packed[~is_known((packed >> COUNT_BITS).astype(np.int64))]
-        if earlier is not None:
-            bare = packed >> COUNT_BITS
-            totals = earlier.note(column.place, bare.astype(np.int64), (packed & COUNT_MASK).astype(np.int64))
-            packed = (bare << COUNT_BITS | totals.astype(np.uint64))[totals >= min_count]
-            if room is None or len(packed) <= room:
-                earlier.leave_out(totals >= min_count)
-        values, counts, _ = order_values(packed, 0, room)
-        kept = values != MISSING
-        return values[kept], counts[kept], None
-    counted = statistics.texts.frequent(column.place, least)
+    values, counts = _frequent(statistics, column, min_count if earlier is None else 1)
     if is_known is not None:
-        counted = counted.take(np.flatnonzero(~is_known(counted.texts)))
+        values, counts = _chosen(values, counts, ~is_known(values))
     if earlier is not None:
-        totals = earlier.note(column.place, counted.texts, counted.counts)
-        counted = dataclasses.replace(counted, counts=totals).take(np.flatnonzero(totals >= min_count))
-        if room is None or len(counted.counts) <= room:
-            earlier.leave_out(totals >= min_count)
-    values, counts, texts = order_strings(counted, 0, room)
-    assert texts is not None
-    there = np.flatnonzero(values != MISSING)
-    return np.arange(len(there)), counts[there], texts.take(there).compact()
+        counts = earlier.note(column.place, values, counts)
+        is_frequent = counts >= min_count
+        if room is None or np.count_nonzero(is_frequent) <= room:
+            earlier.leave_out(is_frequent)
+        values, counts = _chosen(values, counts, is_frequent)
+    if isinstance(values, Strings):
+        numbers, counts, texts = order_strings(values, counts, 0, room)
+        assert texts is not None
+        there = np.flatnonzero(numbers != MISSING)
+        return np.arange(len(there)), counts[there], texts.take(there).compact()
+    packed = values.astype(np.uint64) << COUNT_BITS | counts.astype(np.uint64)
+    numbers, counts, _ = order_values(packed, 0, room)
+    return numbers[numbers != MISSING], counts[numbers != MISSING], None
+
+
+def _frequent(
+    statistics: LogStatistics, column: CategoricalColumn, least: int
+) -> tuple[NDArray[np.int64] | Strings, NDArray[np.int64]]:
+    """Return the values of a vocabulary that occur `least` times or more, and their counts."""
+    if column.is_text:
+        counted = statistics.texts.frequent(column.place, least)
+        return counted.texts, counted.counts
+    packed = statistics.values.frequent(column.place, least)
+    return (packed >> COUNT_BITS).astype(np.int64), (packed & COUNT_MASK).astype(np.int64)
+
+
+def _chosen(
+    values: NDArray[np.int64] | Strings, counts: NDArray[np.int64], chosen: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64] | Strings, NDArray[np.int64]]:
+    places = np.flatnonzero(chosen)
+    return values.take(places), counts[places]
 
 
 def _are_in(old: FieldVocabulary, values: NDArray[np.int64] | Strings) -> NDArray[np.bool_]:

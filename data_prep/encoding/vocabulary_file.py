@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from data_prep.encoding.vocabulary import FieldVocabulary, OrderedValues
-from data_prep.kernels.counting import NOTHING, CountedStrings, concatenate_strings
+from data_prep.kernels.counting import NOTHING, concatenate_strings
 from data_prep.kernels.parsed import MISSING, SMALLEST_BUCKET
 from data_prep.kernels.strings import Strings
 from data_prep.options.columns import CategoricalColumn
@@ -114,13 +114,15 @@ class VocabularyReader:
             file.close()
 
 
-def order_strings(counted: CountedStrings, num_missing: int, max_size: int | None = None) -> OrderedValues:
+def order_strings(
+    texts: Strings, counts: NDArray[np.int64], num_missing: int, max_size: int | None = None
+) -> OrderedValues:
     """Do what `vocabulary.order_values` does with strings: order by falling count, then by their bytes."""
-    arrays = [to_arrow(counted.texts), _numbers(counted.counts, pa.int64())]
+    arrays = [to_arrow(texts), _numbers(counts, pa.int64())]
     table = pa.Table.from_arrays(arrays, ["text", "count"])
     sorted_rows = pc.sort_indices(table, [("count", "descending"), ("text", "ascending")])
     order = np.frombuffer(sorted_rows.buffers()[1], np.uint64)[: len(table)][:max_size]  # `to_numpy` imports pandas
-    counts, texts = counted.counts[order], counted.texts.take(order).compact()
+    counts, texts = counts[order], texts.take(order).compact()
     missing_index = int(np.searchsorted(-counts, -num_missing))  # "" comes before all other strings
     numbers = np.insert(np.arange(len(counts)), missing_index, MISSING)
     with_missing = np.insert(1 + np.arange(len(counts)), missing_index, 0)
