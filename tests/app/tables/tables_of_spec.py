@@ -1,38 +1,43 @@
 """Tables whose learning rates are those that their optimizers' options name, unless a test gives others."""
 
+from typing import get_args
+
 import numpy as np
 
 from app.config.optimizer_settings import (
     AdagradOptions,
     AdamOptions,
+    DeepOptimizer,
     FtrlOptions,
-    LazyAdamOptions,
-    PartialRowwiseAdamOptions,
     RowwiseAdagradOptions,
-    SgdOptions,
+    WideOptimizer,
 )
 from app.config.schedules import StepSchedule
 from app.tables.interface import DEEP, WIDE
 from app.tables.native.tables import NativeTables
 from app.tables.reference import ReferenceTables
 
-DEEP_OPTIMIZERS = [
-    LazyAdamOptions(),
+
+def with_all_of(kinds, *chosen):
+    """Return the chosen options, and the defaults of every optimizer of the settings that is not among them."""
+    return [*chosen, *(kind() for kind in get_args(kinds) if kind not in map(type, chosen))]
+
+
+DEEP_OPTIMIZERS = with_all_of(
+    DeepOptimizer,
     AdamOptions(learning_rate=1e-3),
-    PartialRowwiseAdamOptions(),
     AdamOptions(beta1=0.0, beta2=0.0),
     AdagradOptions(initial_accumulator=0.5),
     RowwiseAdagradOptions(initial_accumulator=0.25),
-    SgdOptions(),
     FtrlOptions(l1=1e-3),
     FtrlOptions(l1=1e-3, schedule=StepSchedule()),
-]
-WIDE_OPTIMIZERS = [
+)
+WIDE_OPTIMIZERS = with_all_of(
+    WideOptimizer,
     FtrlOptions(),
     FtrlOptions(schedule=StepSchedule()),
     AdagradOptions(initial_accumulator=0.1),
-    SgdOptions(),
-]
+)
 
 
 def constant_rates(spec):
