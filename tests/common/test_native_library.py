@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -19,6 +20,8 @@ def test_the_address_is_that_of_the_first_value():
     assert address(VALUES[1], np.int64, 4) == address(VALUES, np.int64, 3, 4) + 4 * 8
     address(np.empty((0, 4), np.float32), np.float32, 0, 4)
     address(VALUES[:1].T.copy().T, np.int64, 1, 4)  # a single row is C order in any order
+    halves = VALUES.astype(ml_dtypes.bfloat16)  # of which Python knows no buffer
+    assert address(halves, ml_dtypes.bfloat16, 3, 4) == halves.__array_interface__["data"][0]
 
 
 @pytest.mark.parametrize(
