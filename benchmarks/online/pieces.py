@@ -1,6 +1,6 @@
 """Measure the processor's time of a part by piece: `online --once` in this process, with its functions timed.
 
-python -m benchmarks.online.pieces SOURCE RUN WORK     train on the parts of SOURCE, and print a line of JSON
+python -m benchmarks.online.pieces SOURCE RUN WORK [OPTION …]     train on the parts of SOURCE, and print a line of JSON
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from app.cli.online.progress import Progress
 from app.cli.online.publish import Publisher
 from data_prep.encoding.encoder import RowEncoder
 from data_prep.encoding.growing import GrowingVocabulary
+from data_prep.statistics.sketch import ValueSketch
 
 PIECES: dict[str, list[tuple[Any, str]]] = {
     "find, checksum": [(Source, "next_part")],
@@ -33,6 +34,7 @@ PIECES: dict[str, list[tuple[Any, str]]] = {
     "score before": [(OnlineTrainer, "_measure_part")],
     "intervals": [(OnlineTrainer, "_values")],
     "new values": [(GrowingVocabulary, "add_values_of"), (OnlineTrainer, "_take_new_ids")],
+    "admission": [(ValueSketch, "note"), (ValueSketch, "add"), (OnlineTrainer, "_save_counts")],
     "train": [(OnlineTrainer, "_train_part")],
     "score candidate": [(OnlineTrainer, "_judge")],
     "expire": [(OnlineTrainer, "_expire")],

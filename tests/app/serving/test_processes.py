@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import html
 import json
+import os
 import re
 import shutil
 import socket
@@ -24,7 +25,7 @@ from app.serving import processes
 from app.serving.forms import FORMS
 from app.serving.options import ADMIN_PATHS, ServerOptions
 from tests.app.serving.conftest import running
-from tests.app.serving.test_generations import models, watched  # noqa: F401
+from tests.app.serving.test_generations import models, moved, watched  # noqa: F401
 from tests.app.serving.test_service import ARROW, arrow_of, lines_of
 
 
@@ -467,6 +468,67 @@ def test_a_dead_worker_leaves_its_counts_alone(serve, models, watched, golden, t
         assert files() == before
         assert sample(address, "batch_rows_sum") == num_rows + len(golden)
         assert sample(address, "queue") == 0
+
+
+NICE = """#!/bin/bash
+# Stands for `nice`: stops the first fold in the midst.
+if [ -e {folder}/first ]; then exec "$@"; fi
+"$@" & echo $! > {folder}/first
+partial=$(dirname "${{@: -1}}")/.$(basename "${{@: -1}}").partial
+until [ -e "$partial/new" ]; do sleep 0.01; done
+kill -STOP $!
+touch {folder}/stopped
+wait $!
+"""
+
+
+@pytest.mark.kills
+@pytest.mark.parametrize("dies", [False, True], ids=["fold goes on", "fold dies"])
+def test_a_worker_that_dies_in_a_fold_leaves_one_fold_and_no_hole(
+    dies,
+    serve,
+    watched,  # noqa: F811
+    make_bundle,
+    tiny_dataset,
+    tiny_config,
+    tiny_state,
+    golden,
+    tmp_path,
+    eventually,
+):
+    (folder, put), commands = watched, tmp_path / "bin"
+    parent = Predictor.open(put("1"))
+    delta = make_bundle(tiny_dataset, tiny_config(), moved(tiny_state, 2.0, 0.5), parent=parent, folder=tmp_path / "2")
+    commands.mkdir()
+    (commands / "nice").write_text(NICE.format(folder=tmp_path))
+    (commands / "nice").chmod(0o755)
+    path = f"{commands}{os.pathsep}{os.environ['PATH']}"
+    with serve(folder, "--workers", "2", "--watch-seconds", "0.1", PATH=path) as (_, port):
+        address = f"http://127.0.0.1:{port}"
+        eventually(lambda: sample(address, "ready") == 2)
+        shutil.copytree(delta, folder / ".2")
+        (folder / ".2").rename(folder / "2")
+        eventually((tmp_path / "stopped").exists, 60)
+        expected = Predictor.open(folder / "2").score(golden).tolist()
+        fold = psutil.Process(int((tmp_path / "first").read_text()))
+        fold.parent().parent().kill()
+        if dies:
+            fold.kill()
+        eventually(lambda: sample(address, "restarts_total") == 1, 60)
+        eventually(lambda: sample(address, "ready") == 2, 60)
+        if not dies:
+            fold.resume()
+
+        def is_folded():
+            assert httpx.post(f"{address}/v1/score", json={"rows": golden.to_pylist()}).json()["scores"] == expected
+            return httpx.get(f"{address}/v1/status").json()["folder"] == "2-folded"
+
+        eventually(is_folded, 60)
+        eventually(lambda: not fold.is_running() and not list(folder.glob(".*")), 60)
+    folded = Predictor.open(folder / "2-folded")
+    folded.verify()
+    assert len(folded.chain) == 1
+    assert [path.name for path in folder.glob("*folded*")] == ["2-folded"]
 
 
 @pytest.mark.kills
