@@ -191,7 +191,7 @@ def _skip_header(location: str, stream: io.BufferedIOBase, log_format: LogFormat
     ignored = log_format.others == "ignored"
     is_good = all(found.count(name) == 1 for name in expected) if ignored else found == expected
     if line and not is_good:
-        missing = [name for name in expected if found.count(name) != 1]
+        missing = [f"{name} (there twice)" * (name in found) or name for name in expected if found.count(name) != 1]
         unknown = [name for name in found if name not in expected and log_format.others == "refused"]
         raise ValueError(
             f"{location}: its first line names other columns than prepare.data.columns (--data FILE): "

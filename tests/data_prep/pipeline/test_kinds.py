@@ -152,9 +152,13 @@ def test_columns_are_found_by_name_and_others_ignored(tmp_path):
     assert block.labels.tolist() == [1, 0, 1]
     assert block.ids[0].tolist() == block.ids[2].tolist() != block.ids[1].tolist()
     assert block.numeric[0].tolist() == block.numeric[2].tolist()
-    (tmp_path / "c.csv").write_text("seen,price,site\n0,0.5,a\n")
-    with pytest.raises(ValueError, match="not found: click"):
-        prepare(tmp_path / "c.csv", tmp_path / "none", options)
+    for header, message in (
+        ("seen,price,site", "not found: click;"),
+        ("seen,click,site,price,site", "site .there twice"),
+    ):
+        (tmp_path / "c.csv").write_text(f"{header}\n0,0.5,a\n")
+        with pytest.raises(ValueError, match=message):
+            prepare(tmp_path / "c.csv", tmp_path / "none", options)
 
 
 def test_parquet_times_are_read_as_they_are(tmp_path):
