@@ -35,10 +35,8 @@ MAGIC = {
     b"PK\x03\x04": "pack it by gzip or zstd instead: unzip -p OLD | gzip > NEW.gz",
     b"BZh91AY&": "pack it by gzip or zstd instead: bzcat OLD | gzip > NEW.gz",  # four bytes could be a text value
     b"\xfd7zXZ\x00": "pack it by gzip or zstd instead: xzcat OLD | gzip > NEW.gz",
-    b"ARROW1\x00\x00": "write this table of Arrow as Parquet: "
-    "pyarrow.parquet.write_table(pyarrow.feather.read_table(OLD), NEW)",
-    b"\xff\xff\xff\xff": "write this stream of Arrow as Parquet: "
-    "pyarrow.parquet.write_table(pyarrow.ipc.open_stream(OLD).read_all(), NEW)",
+    b"ARROW1\x00\x00": "make it Parquet: pyarrow.parquet.write_table(pyarrow.feather.read_table(OLD), NEW)",
+    b"\xff\xff\xff\xff": "make it Parquet: pyarrow.parquet.write_table(pyarrow.ipc.open_stream(OLD).read_all(), NEW)",
 }
 
 

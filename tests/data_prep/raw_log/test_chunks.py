@@ -264,8 +264,8 @@ def test_long_names_and_pax_headers_of_usual_size_are_fine(tmp_path):
     [
         (gzip.compress(TEXT), "rename it to end in .gz"),
         (b"PK\x03\x04", "unzip -p OLD"),
-        (b"ARROW1\0\0", "write this table of Arrow as Parquet"),
-        (b"\xff\xff\xff\xff\x10\0\0\0", "write this stream of Arrow as Parquet"),
+        (b"ARROW1\0\0", "pyarrow.feather.read_table(OLD)"),
+        (b"\xff\xff\xff\xff\x10\0\0\0", "pyarrow.ipc.open_stream(OLD)"),
         (bz2.compress(TEXT), "pack it"),
     ],
 )
