@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import mindspore as ms
 from mindspore import Tensor, nn, ops
 
-from app.config.device import BFLOAT16_FLAGS, cpu_flags, records_dropped
+from app.config.device import BFLOAT16_FLAGS, cpu_flags
 from app.config.run_settings import DeviceOptions
 from app.model.dense_layer import NATIVE_ACTIVATION
 from app.model.layer_library import LIBRARY
-from app.model.native_layer import make_operators
+from app.model.native_layer import has_library, make_operators, native_operator
 
 
 class NativeDistinctLayer(nn.Cell):
@@ -20,8 +19,7 @@ class NativeDistinctLayer(nn.Cell):
         LIBRARY.load().dense_set_threads(num_threads)
         suffix = "bfloat16" if bfloat16 else "float32"
         self.zeros = ops.ZerosLike()
-        with records_dropped(lambda record: "whitelist" in record.getMessage().lower()):
-            self.plain = NativeDistinctKernels(suffix)
+        self.plain = NativeDistinctKernels(suffix)
 
     def construct(
         self,
@@ -85,19 +83,10 @@ class NativeSumRows(nn.Cell):
     def __init__(self) -> None:
         super().__init__()
         self.zeros = ops.ZerosLike()
-        with records_dropped(lambda record: "whitelist" in record.getMessage().lower()):
-            self.forward = ops.Custom(
-                f"{LIBRARY.path}:sum_rows_forward",
-                out_shape=lambda rows, index: (index[0],),
-                out_dtype=lambda rows, index: rows,
-                func_type="aot",
-            )
-            self.backward = ops.Custom(
-                f"{LIBRARY.path}:sum_rows_backward",
-                out_shape=lambda gradient, rows, index: rows,
-                out_dtype=lambda gradient, rows, index: rows,
-                func_type="aot",
-            )
+        self.forward = native_operator("sum_rows_forward", lambda rows, index: (index[0],), lambda rows, index: rows)
+        self.backward = native_operator(
+            "sum_rows_backward", lambda gradient, rows, index: rows, lambda gradient, rows, index: rows
+        )
 
     def construct(self, wide_rows: Tensor, index: Tensor) -> Tensor:
         return self.forward(wide_rows, index)
@@ -108,8 +97,7 @@ class NativeSumRows(nn.Cell):
 
 def distinct_layer(options: DeviceOptions, activation: str, plain: bool) -> nn.Cell | None:
     """Return the tower's first layer on distinct rows if `dense_layer` would choose a kernel, else None."""
-    on_cpu = ms.get_current_device().device_target == "CPU"
-    if not (on_cpu and plain and activation == NATIVE_ACTIVATION and LIBRARY.is_available()):
+    if not (plain and activation == NATIVE_ACTIVATION and has_library()):
         return None
     bfloat16 = options.precision == "bfloat16" and bool(cpu_flags() & BFLOAT16_FLAGS)
     return NativeDistinctLayer(options.num_threads, bfloat16)

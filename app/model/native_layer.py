@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import mindspore as ms
 from mindspore import Tensor, nn, ops
@@ -25,9 +26,8 @@ class NativeLayer(nn.Cell):
         LIBRARY.load().dense_set_threads(num_threads)
         self.bfloat16 = bfloat16
         suffix = "bfloat16" if bfloat16 else "float32"
-        with records_dropped(lambda record: "whitelist" in record.getMessage().lower()):
-            self.plain = NativeDenseLayer(suffix)
-            self.dropping = NativeDropoutLayer(suffix)
+        self.plain = NativeDenseLayer(suffix)
+        self.dropping = NativeDropoutLayer(suffix)
 
     def construct(
         self,
@@ -101,23 +101,23 @@ class NativeDropoutLayer(nn.Cell):
 
 def make_operators(kind: str, suffix: str, batch: int = 0) -> tuple[ops.Custom, ops.Custom]:
     """Return a kernel's forward and backward operators. Input number `batch` has as many rows as the outputs."""
-    forward = ops.Custom(
-        f"{LIBRARY.path}:{kind}_forward_{suffix}",
-        out_shape=lambda *shapes: (shapes[batch][0], shapes[1][1]),
-        out_dtype=lambda inputs, *others: inputs,
-        func_type="aot",
+    forward = native_operator(
+        f"{kind}_forward_{suffix}",
+        lambda *shapes: (shapes[batch][0], shapes[1][1]),
+        lambda inputs, *others: inputs,
     )
-    backward = ops.Custom(
-        f"{LIBRARY.path}:{kind}_backward_{suffix}",
-        out_shape=lambda gradient, outputs, inputs, weights, numeric, *others: (
-            inputs,
-            weights,
-            (numeric[1], weights[1]),
-        ),
-        out_dtype=lambda gradient, outputs, inputs, *others: (inputs, inputs, inputs),
-        func_type="aot",
+    backward = native_operator(
+        f"{kind}_backward_{suffix}",
+        lambda gradient, outputs, inputs, weights, numeric, *others: (inputs, weights, (numeric[1], weights[1])),
+        lambda gradient, outputs, inputs, *others: (inputs, inputs, inputs),
     )
     return forward, backward
+
+
+def native_operator(name: str, out_shape: Callable[..., Any], out_dtype: Callable[..., Any]) -> ops.Custom:
+    """Return a function of the library as an operator. MindSpore warns of each that it is in no list of its own."""
+    with records_dropped(lambda record: "whitelist" in record.getMessage().lower()):
+        return ops.Custom(f"{LIBRARY.path}:{name}", out_shape, out_dtype, func_type="aot")
 
 
 def dense_layer(options: DeviceOptions, activation: str = "relu", plain: bool = True) -> Callable[[], nn.Cell]:
@@ -148,29 +148,25 @@ def dense_layer(options: DeviceOptions, activation: str = "relu", plain: bool = 
 
 def all_finite() -> ops.Custom | None:
     """Return the operator all_finite, or None if MindSpore's own have to do."""
-    return _operator("all_finite") if _has_library() else None
+    return _on_all("all_finite") if has_library() else None
 
 
 def dense_adam() -> ops.Custom | None:
     """Return the operator dense_adam, which changes its inputs, or None if MindSpore's own has to do."""
-    if not _has_library() or "fma" not in cpu_flags():
+    if not has_library() or "fma" not in cpu_flags():
         return None
-    operator = _operator("dense_adam")
+    operator = _on_all("dense_adam")
     # Without it a graph that has no use for the result drops the operator, and what reads weights after it reads those
     # before.
     operator.add_prim_attr("side_effect_mem", True)
     return operator
 
 
-def _has_library() -> bool:
+def has_library() -> bool:
+    """Return True if the device is a CPU, and the library is built."""
     return ms.get_current_device().device_target == "CPU" and LIBRARY.is_available()
 
 
-def _operator(name: str) -> ops.Custom:
-    with records_dropped(lambda record: "whitelist" in record.getMessage().lower()):
-        return ops.Custom(
-            f"{LIBRARY.path}:{name}",
-            out_shape=lambda *shapes: (1,),
-            out_dtype=lambda first, *others: first,
-            func_type="aot",
-        )
+def _on_all(name: str) -> ops.Custom:
+    """Return an operator on all arrays of a step that gives one value."""
+    return native_operator(name, lambda *shapes: (1,), lambda first, *others: first)
