@@ -166,6 +166,21 @@ def write_model(
     vocabulary = _write_vocabulary(folder, base_vocabulary, parent, since)
     if parent is not None:
         vocabulary |= write_lookup_expired(folder, np.setdiff1d(base_vocabulary.expired, parent.encoder.expired))
+    manifest = _manifest_of(model, schema, spec, vocabulary, parent)
+    chain, opened = (parent.chain, parent.tables) if parent else ((), ())
+    predictor = Predictor([*chain, (folder, manifest)], num_threads, opened)
+    _write_golden(predictor, _made_golden(predictor.log_format, base_vocabulary, parent, since), dense)
+    write_code(folder / CODE)
+    return predictor
+
+
+def _manifest_of(
+    model: ExportedModel,
+    schema: Schema,
+    spec: BundleTablesSpec,
+    vocabulary: dict[str, Any],
+    parent: Predictor | None,
+) -> Manifest:
     manifest = Manifest(
         model=_model_content(model, schema),
         rows=spec.as_json(),
@@ -174,18 +189,14 @@ def write_model(
         format_version=version_of(spec.as_json(), NUM_EXPIRED in vocabulary),
         versions={"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
     )
-    if parent is not None:
-        manifest = replace(
-            manifest,
-            parent={"id": parent.version, "name": parent.folder.absolute().name},
-            generation=parent.generation + 1,
-            whole_serial=parent.manifest.whole_serial,
-        )
-    chain, opened = (parent.chain, parent.tables) if parent else ((), ())
-    predictor = Predictor([*chain, (folder, manifest)], num_threads, opened)
-    _write_golden(predictor, _made_golden(predictor.log_format, base_vocabulary, parent, since), dense)
-    write_code(folder / CODE)
-    return predictor
+    if parent is None:
+        return manifest
+    return replace(
+        manifest,
+        parent={"id": parent.version, "name": parent.folder.absolute().name},
+        generation=parent.generation + 1,
+        whole_serial=parent.manifest.whole_serial,
+    )
 
 
 def _check_fits(parent: Predictor, schema: Schema, spec: BundleTablesSpec) -> None:

@@ -115,15 +115,19 @@ def prepare(
             write_report(work_dir.folder)
     if base:
         _warn_of_other_values(base, result, output)
+    _log_result(result, options, output, timing.seconds)
+    if report:
+        log.info("look at %s", output / REPORT_FILE)
+    return result
+
+
+def _log_result(result: schema.Schema, options: PrepareOptions, output: Path, seconds: float) -> None:
     train, num_lines = result.splits["train"], result.source["lines"]
     if train.rows and train.clicks in (0, train.rows):
         log.warning("%s of %s training rows are clicks: a model learns nothing from them", train.clicks, train.rows)
     rows, clicks = (sum(getattr(split, of) for split in result.splits.values()) for of in ("rows", "clicks"))
     log.info("%s; click rate %.2f %% of %s rows", options.data.label_in_words, 100 * clicks / max(rows, 1), f"{rows:,}")
-    log.info("prepared %s: %s lines, %s rows/s", output, f"{num_lines:,}", f"{num_lines / timing.seconds:,.0f}")
-    if report:
-        log.info("look at %s", output / REPORT_FILE)
-    return result
+    log.info("prepared %s: %s lines, %s rows/s", output, f"{num_lines:,}", f"{num_lines / seconds:,.0f}")
 
 
 def _warn_of_other_values(base: BaseVocabulary, result: schema.Schema, output: Path) -> None:
