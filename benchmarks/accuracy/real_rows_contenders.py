@@ -7,10 +7,9 @@ Networks and trees also choose after how many epochs to stop.
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +18,9 @@ import torch
 from app.batches import Batch
 from benchmarks.accuracy.paired_auc import RankedScores
 from benchmarks.accuracy.rolling_cuts import Cut
-from benchmarks.harness.commands import run_command
+from benchmarks.harness.commands import remembered
 from benchmarks.harness.prepared_rows import READ_ROWS, read_rows
+from benchmarks.harness.score_rows import train_and_score
 from benchmarks.harness.workload import Workload
 from benchmarks.peers import lightgbm_trees, logistic_regression
 from benchmarks.peers.lightgbm_trees import TreeSettings
@@ -124,15 +124,7 @@ def application(name: str, work: Path) -> Contender:
 
     def scores(folder: Path, split: str, _: str, __: int, seed: int) -> np.ndarray:
         assert split == "test"
-        place = work / "run"
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True)
-        dataset = ("--config", str(CONFIG), "--dataset", str(folder.resolve()))
-        run_command("app", "train", *dataset, f"train.seed={seed}", folder=place)
-        run_command("benchmarks.harness.score_rows", "device_0", "scores.npy", folder=place)
-        logits: np.ndarray = np.load(place / "scores.npy")[None]
-        shutil.rmtree(place)
-        return logits
+        return train_and_score(CONFIG, folder, (f"train.seed={seed}",), work)[0][None]
 
     return Contender(name, (), scores)
 
@@ -153,9 +145,7 @@ def choose(contender: Contender, cut: Cut, memory: Path) -> Choice:
     tried = {}
     for setting in contender.settings:
         path = memory / f"{contender.name}, cut {cut.k}, {setting}.json"
-        if not path.is_file():
-            path.write_text(json.dumps(contender.valid_aucs(cut, setting)), encoding="utf-8")
-        tried[setting] = json.loads(path.read_text(encoding="utf-8"))
+        tried[setting] = remembered(path, partial(contender.valid_aucs, cut, setting))
     setting, epoch = max(
         ((s, e) for s in tried for e in range(len(tried[s]))), key=lambda place: tried[place[0]][place[1]]
     )

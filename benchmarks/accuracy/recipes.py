@@ -16,7 +16,6 @@ import argparse
 import hashlib
 import json
 import os
-import shutil
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +27,9 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
-from benchmarks.harness.commands import remembered, run_command, validations, work_folder
+from benchmarks.harness.commands import remembered, run_command, work_folder
 from benchmarks.harness.prepared_rows import read_rows
+from benchmarks.harness.score_rows import train_and_score
 from benchmarks.harness.timing import machine
 from benchmarks.peers import logistic_regression
 from common import yaml_settings
@@ -134,17 +134,10 @@ def prepare(data: Data, recipe: str, work: Path) -> Path:
 
 def train(prepared: Path, recipe: str, changes: tuple[str, ...], work: Path) -> dict[str, Any]:
     """Train once: metrics of `valid` at each evaluation, and of the test rows at the best of them."""
-    place = work / "run"
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir()
-    config = ("--config", str(recipe_file(recipe)))
-    run_command("app", "train", *config, "--dataset", str(prepared), *changes, folder=place)
-    run_command("benchmarks.harness.score_rows", "device_0", "scores.npy", folder=place)
-    logits = np.load(place / "scores.npy").astype(np.float64)
-    valid = [{name: line[name] for name in ("step", "auc", "log_loss")} for line in validations(place / "device_0")]
-    shutil.rmtree(place)
+    logits, evaluations = train_and_score(recipe_file(recipe), prepared, changes, work)
+    valid = [{name: line[name] for name in ("step", "auc", "log_loss")} for line in evaluations]
     test = read_test(prepared, read_schema(prepared))
-    return {"valid": valid, "test": test.judge(1 / (1 + np.exp(-logits)))}
+    return {"valid": valid, "test": test.judge(1 / (1 + np.exp(-logits.astype(np.float64))))}
 
 
 def regression(prepared: Path) -> Figures:

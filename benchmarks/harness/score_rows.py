@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from app.evaluation.measure import Scorer, measure
 from app.evaluation.metrics import Metrics
 from app.run.folder import best_of_run
 from app.trained.trained_model import open_trained
+from benchmarks.harness.commands import run_command, validations
 
 
 def score_rows(run: Path, split: str) -> tuple[np.ndarray, Metrics]:
@@ -40,6 +43,21 @@ def score_rows(run: Path, split: str) -> tuple[np.ndarray, Metrics]:
     noting = Scorer(scorer.prepare, score)
     metrics = measure(noting, trained.folder, trained.schema, split, trained.batch_size).metrics
     return np.concatenate(logits), metrics
+
+
+def train_and_score(
+    config: Path, prepared: Path, changes: Sequence[str], work: Path
+) -> tuple[np.ndarray, list[dict[str, Any]]]:
+    """Train by `python -m app train`. Return the logits of the test rows, and the evaluations on valid."""
+    place = work / "run"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    words = ("--config", str(config), "--dataset", str(prepared.resolve()), *changes)
+    run_command("app", "train", *words, folder=place)
+    run_command("benchmarks.harness.score_rows", "device_0", "scores.npy", folder=place)
+    logits, evaluations = np.load(place / "scores.npy"), validations(place / "device_0")
+    shutil.rmtree(place)
+    return logits, evaluations
 
 
 def main() -> None:

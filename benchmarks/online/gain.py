@@ -44,13 +44,8 @@ class Stream:
         return self.folder / name, seconds
 
     def _train(self, name: str, num_parts: int) -> None:
-        log = self.folder / f"{name}-log"
-        link_files(self.files[: self.num_warm + num_parts], log)
-        of_log = ["--config", str(AUTO), *(["--data", str(self.data)] if self.data else []), *ALL_ROWS]
-        prepared = f"{name}-prepared"
-        run_command("data_prep", "prepare", str(log), prepared, *of_log, "--overwrite", folder=self.folder)
-        words = ["--config", str(AUTO), "--dataset", prepared, "--name", name]
-        run_command("app", "train", *words, folder=self.folder)
+        link_files(self.files[: self.num_warm + num_parts], self.folder / f"{name}-log")
+        prepare_and_train(self.folder, f"{name}-log", f"{name}-prepared", name, self.data)
 
     def bundle_of(self, run: Path) -> Predictor:
         """Return the bundle of a run, which is exported unless it is there."""
@@ -73,6 +68,15 @@ class Stream:
         if len(bundles) != len(self.parts) + 1:
             raise SystemExit(f"{len(bundles) - 1} of {len(self.parts)} parts have a bundle; look at {self.folder}")
         return [Predictor.open(bundle, num_threads=2) for bundle in bundles], seconds
+
+
+def prepare_and_train(folder: Path, log: str, prepared: str, run: str, data: Path | None, *settings: str) -> None:
+    """Train auto.yaml, with other settings, on all rows of a log in a folder. `data` describes it."""
+    described = ["--data", str(data)] if data else []
+    words = [log, prepared, "--config", str(AUTO), *described, *ALL_ROWS, "--overwrite"]
+    run_command("data_prep", "prepare", *words, folder=folder)
+    words = ["--config", str(AUTO), "--dataset", prepared, "--name", run, *settings]
+    run_command("app", "train", *words, folder=folder)
 
 
 def cpu_seconds(run: Callable[[], object]) -> float:

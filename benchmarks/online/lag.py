@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.harness.commands import TIMEOUT_SECONDS, ask, free_port, run_command, running, wait_until
-from benchmarks.online.gain import ALL_ROWS, AUTO
+from benchmarks.harness.commands import TIMEOUT_SECONDS, ask, free_port, running, wait_until
+from benchmarks.online.gain import link_files, prepare_and_train
 from data_prep.prepared.schema import read_schema
 
 BETWEEN_REQUESTS = 0.02  # seconds
@@ -32,17 +32,10 @@ def make_run(folder: Path, log: Sequence[Path], data: Path, vocabulary: int = 0)
     if (folder / "warm").is_dir():
         return
     folder.mkdir(exist_ok=True)
-    files = folder / "log"
-    files.mkdir(exist_ok=True)
-    for file in log:
-        if not (files / file.name).exists():
-            (files / file.name).symlink_to(file.resolve())
+    link_files(log, folder / "log")
     if vocabulary:
-        _fill(files / "filled.txt", log[0], vocabulary)
-    words = ["--config", str(AUTO), "--data", str(data), *ALL_ROWS, "--overwrite"]
-    run_command("data_prep", "prepare", "log", "prepared", *words, folder=folder)
-    words = ["--config", str(AUTO), "--dataset", "prepared", "--name", "warm", *SHORT_TRAINING]
-    run_command("app", "train", *words, folder=folder)
+        _fill(folder / "log/filled.txt", log[0], vocabulary)
+    prepare_and_train(folder, "log", "prepared", "warm", data, *SHORT_TRAINING)
 
 
 def _fill(path: Path, like: Path, vocabulary: int) -> None:
