@@ -363,7 +363,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rows", type=int, default=CRITEO_ROWS)
     parser.add_argument("--stages", nargs="+", choices=tuple(STAGES), default=tuple(STAGES))
-    parser.add_argument("--regression-rows", type=int, default=2_000_000)
+    parser.add_argument("--regression-rows", type=int, default=1_000_000)
     parser.add_argument("--auto-steps", type=int, default=0, help="0: the epochs that auto.yaml finds")
     parser.add_argument("--criteo-steps", type=int, default=0, help="0: the whole epoch")
     parser.add_argument("--keep", action="store_true", help="write the section of docs/results.md, and run nothing")
