@@ -303,11 +303,12 @@ def texts_among(known: Collection[str], num_values: int) -> tuple[str, ...]:
 def has_point_zero(texts: Sequence[Strings]) -> bool:
     """Return True if a vocabulary has whole numbers such as 7.0, as pandas writes them, and none such as 7."""
 
-    def has(pattern: bytes, among: Sequence[Strings]) -> bool:
+    def has(pattern: bytes, ends_in_zero: bool) -> bool:
+        among = [each.take(_end_in_zero(each) == ends_in_zero) for each in texts]
         parts = (each.take(slice(first, first + 1_000)) for each in among for first in range(0, len(each), 1_000))
         return any(re.fullmatch(pattern, text) for part in parts for text in part.tolist())
 
-    return has(rb"-?[0-9]+\.0", [each.take(_end_in_zero(each)) for each in texts]) and not has(rb"-?[0-9]+", texts)
+    return has(rb"-?[0-9]+\.0", ends_in_zero=True) and not has(rb"-?[0-9]+", ends_in_zero=False)
 
 
 def _end_in_zero(texts: Strings) -> NDArray[np.bool_]:
