@@ -111,6 +111,8 @@ def save_counts(folder: Path, step: int, counts: dict[str, Any], since: int | No
     """
     make_folder(folder)
     if since is None:
+        # Of a process that was killed before its checkpoint, when this one was to be a delta.
+        (folder / f"{step_name(step)}{ADDED}").unlink(missing_ok=True)
         write_arrays(folder / f"{step_name(step)}.npz", **counts)
     else:
         write_arrays(folder / f"{step_name(step)}{ADDED}", **counts, since=np.array(since))
@@ -141,3 +143,4 @@ def write_arrays(path: Path, **arrays: Any) -> None:
         np.savez(file, **arrays)
     sync_folder(beside)
     beside.replace(path)
+    sync_folder(path.parent)

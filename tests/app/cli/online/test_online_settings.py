@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.cli.online.online_settings import RATE_FLOOR, online_config
+from app.cli.online.online_settings import RATE_FLOOR, is_begun, online_config
 from app.config.schedules import ConstantSchedule
 from common import settings
 
@@ -57,3 +57,10 @@ def test_looked_up_numeric_fields_are_refused(tiny_config):
     trained = tiny_config("model.fold_numeric=false", "tables.backend=stock")
     with pytest.raises(ValueError, match=r"model\.fold_numeric=false"):
         online_config(source_of(trained))
+
+
+def test_a_run_that_was_killed_in_its_first_checkpoint_has_not_begun(tmp_path):
+    (tmp_path / "checkpoints/step-00000000.partial").mkdir(parents=True)
+    assert not is_begun(tmp_path)
+    (tmp_path / "checkpoints/step-00000000").mkdir()  # be it damaged
+    assert is_begun(tmp_path)

@@ -4,12 +4,13 @@ import json
 import random
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from app.__main__ import main as app
 from app.checkpoint.write import step_name
 from app.cli.online import state
-from app.cli.online.state import remove_old_bundles
+from app.cli.online.state import load_counts, remove_old_bundles, save_counts
 from app.scoring.bundle_folder import Manifest, chains, read_manifests
 from app.scoring.bundle_writer import write_manifest
 from app.serving.options import ServerOptions
@@ -131,3 +132,13 @@ def test_a_removal_that_was_killed_is_ended_and_a_damaged_pin_removes_nothing(tm
     assert state.shutil.rmtree is rmtree
     remove_old_bundles(tmp_path, 1)
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_counts_are_those_of_the_last_save_of_a_step(tmp_path):
+    """A process that was killed before its checkpoint left counts as added, where the next one writes all."""
+    whole, added, other = ({"counts": np.full(2, number)} for number in range(3))
+    save_counts(tmp_path, 3, whole)
+    save_counts(tmp_path, 6, added, since=3)
+    assert [int(counts["counts"][0]) for counts in load_counts(tmp_path, 6)] == [0, 1]
+    save_counts(tmp_path, 6, other)
+    assert [int(counts["counts"][0]) for counts in load_counts(tmp_path, 6)] == [2]
