@@ -34,6 +34,7 @@ from app.tables.checks import check_bounds, check_row_ids, check_table
 from app.tables.interface import Indices, RowArray, TablesSpec, WriteRows
 from app.tables.optimizers import LAST_STEP, MEAN, MEAN_STEP
 from common.files import DamagedFileError, FileRecord, check_size
+from data_prep.prepared.expired import union
 
 PIECE_BYTES = 2 << 20  # of one array, given to the tables at once
 
@@ -165,7 +166,7 @@ class Checkpoint:
         later, gone = np.zeros(0, np.int64), {}
         for member in reversed(self.chain):
             gone[member.path] = later
-            later = np.union1d(later, member.expiry().get(GONE_IDS, later))
+            later = union(later, member.expiry().get(GONE_IDS, later))
         return gone
 
     def last_touched(self) -> np.ndarray | None:

@@ -40,6 +40,7 @@ from app.scoring.bundle_tables import (
 from common.files import FileRecord, checksum, lock_folder, replace_folder, room_for, sync_folder, write_whole
 from data_prep.encoding.encoder import EXPIRED_FILE, LOOKUP_FILE
 from data_prep.encoding.prepared_vocabulary import merge_lookups
+from data_prep.prepared.expired import union
 
 WRITTEN_ROWS = 1 << 16  # at a time
 
@@ -162,7 +163,7 @@ def chain_row_ids(chain: Sequence[BundleTables]) -> np.ndarray:
     """Return the ids that have a row in a chain, ascending."""
     ids = _row_ids(chain[0])
     for delta in chain[1:]:
-        ids = np.setdiff1d(np.union1d(ids, _row_ids(delta)), delta.deleted, assume_unique=True)
+        ids = np.setdiff1d(union(ids, _row_ids(delta)), delta.deleted, assume_unique=True)
     return ids
 
 

@@ -45,6 +45,7 @@ from data_prep.encoding.from_table import table_to_chunk
 from data_prep.encoding.prepared_vocabulary import open_vocabulary, write_additions, write_lookup, write_lookup_expired
 from data_prep.options.log_format import LogFormat
 from data_prep.prepared.data_files import write_schema
+from data_prep.prepared.expired import union
 from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ class ExportedModel:
             return self.changed[self.changed >= schema.num_numeric]
         if self.history is not None:
             return np.arange(schema.num_numeric, schema.vocabulary_size)
-        row_ids = np.union1d(*(table.row_ids for table in self.state.tables.values()))
+        row_ids = union(*(table.row_ids for table in self.state.tables.values()))
         return row_ids[row_ids >= schema.num_numeric]
 
     def read(self, table: str, ids: np.ndarray) -> np.ndarray:
@@ -165,7 +166,9 @@ def write_model(
     since = None if parent is None or model.changed is None else parent.schema.vocabulary_size
     vocabulary = _write_vocabulary(folder, base_vocabulary, parent, since)
     if parent is not None:
-        vocabulary |= write_lookup_expired(folder, np.setdiff1d(base_vocabulary.expired, parent.encoder.expired))
+        vocabulary |= write_lookup_expired(
+            folder, np.setdiff1d(base_vocabulary.expired, parent.encoder.expired, assume_unique=True)
+        )
     manifest = _manifest_of(model, schema, spec, vocabulary, parent)
     chain, opened = (parent.chain, parent.tables) if parent else ((), ())
     predictor = Predictor([*chain, (folder, manifest)], num_threads, opened)

@@ -35,7 +35,7 @@ from data_prep.kernels.parsed import ParsedRows
 from data_prep.options.columns import CategoricalColumn
 from data_prep.prepared.data_files import data_file, write_schema
 from data_prep.prepared.examples import Examples
-from data_prep.prepared.expired import NUMBERING_FILE, numbering_of_rows, read_expired, with_expired, write_array
+from data_prep.prepared.expired import NUMBERING_FILE, numbering_of_rows, read_expired, union, with_expired, write_array
 from data_prep.prepared.schema import (
     FIRST_VOCABULARY,
     NO_ID,
@@ -235,7 +235,7 @@ class GrowingVocabulary:
         """Let these ids [n], ascending, lose their values, which are new ones when they come again. It is on disk."""
         self.schema = with_expired(self.folder, self.schema, ids)
         write_schema(self.schema, self.folder)
-        self.encoder, self.expired = self.encoder.without(ids), np.union1d(self.expired, ids)
+        self.encoder, self.expired = self.encoder.without(ids), union(self.expired, ids)
 
     def renumbered(self, folder: Path) -> NDArray[np.int64]:
         """Write what is left of the vocabulary into a new `folder`, with the ids that a preparation would give it.

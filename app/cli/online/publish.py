@@ -21,6 +21,7 @@ from app.trained.trained_model import Trained
 from app.trained.write_bundle import ExportedModel
 from common.files import FolderInUse, lock_folder, make_folder
 from data_prep.encoding.growing import GrowingVocabulary
+from data_prep.prepared.expired import union
 
 log = logging.getLogger("app")
 
@@ -103,4 +104,4 @@ def _changes_of(trained: Trained) -> ExportedModel:
         return replace(model, changed=np.sort(wide))
     trained.checkpoint.verify()
     model = replace(model, state=ModelState(model.state.dense, trained.checkpoint.state().tables))
-    return replace(model, changed=np.union1d(wide, deep))
+    return replace(model, changed=union(wide, deep))

@@ -18,6 +18,7 @@ from app.tables.rounding import nearest
 from app.training.learning_rates import LearningRates
 from app.training.warm_start.origins import NONE
 from app.training.warm_start.source import Source
+from data_prep.prepared.expired import union
 from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ def take_rows(
                 f"{num_taken:,}",
                 f"{schema.vocabulary_size - num_taken:,}",
                 f"{schema.vocabulary_size:,}",
-                f"{rows.row_ids.size - np.unique(old_ids).size:,}",
+                f"{rows.row_ids.size - union(old_ids).size:,}",
             )
 
 

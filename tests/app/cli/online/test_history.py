@@ -356,6 +356,15 @@ HISTORIES = st.builds(
 )
 
 
+RESTARTED = History(  # values expire, a new process lets more of them expire, and ids are given anew
+    launches=(
+        Launch((Part("good", 4, 38, 16, False, 43),), 60, 60, 125, is_kill=False),
+        Launch((Part("good", 2, 66, 0, False, 87), Part("good", 2, 86, 68, False, 30)), 0, 60, 44),
+    ),
+    full_every=2,
+)
+
+
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory, cpu, tiny_config):
     """A run that was trained on rows of the first two windows."""
@@ -370,6 +379,7 @@ def warm(tmp_path_factory, cpu, tiny_config):
 
 @given(history=HISTORIES)
 @example(history=History((Launch((), expire_after=150, fault_at=37),)))  # killed as it writes its first checkpoint
+@example(history=RESTARTED)
 @settings(max_examples=4, phases=[Phase.explicit, Phase.generate])
 def test_whatever_happens_it_leaves_what_the_model_says(history, warm, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
