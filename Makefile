@@ -138,14 +138,12 @@ lint: setup  ## ruff and mypy
 # Two workers, but one test after another where that starts ranks or kills processes.
 ONE_BY_ONE = ranks or kills or parallel or slow
 .PHONY: test
-test: setup  ## run the tests in seven minutes: all but ranks, kills and whole parallel modes
+test: setup  ## run the tests in ten minutes: all but ranks, kills and whole parallel modes
 	$(RUN_PYTHON) -m pytest -n 2 --dist worksteal -m "not ($(ONE_BY_ONE))" $(ARGS)
 
-.PHONY: test-long test-all
-test-long: setup
+.PHONY: test-long
+test-long: setup  ## run the tests that make test leaves out, in half an hour
 	$(RUN_PYTHON) -m pytest -m "$(ONE_BY_ONE)" $(ARGS)
-
-test-all: test test-long  ## run all tests
 
 .PHONY: fuzz
 fuzz: setup  ## draw other examples for MINUTES=10; failures are kept in build/fuzz/: ARGS='--seed 1'

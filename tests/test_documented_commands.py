@@ -58,7 +58,7 @@ MINUTES = "takes minutes; tests/ranks trains over several ranks"
 A_PACKAGE = "needs a package that the project does not install"
 IN_LIFE = "run by tests/app/serving/test_life.py"
 NOT_RUN = {
-    r"make (test|test-all|lint|setup|bench|docs|doctor)": "what CI runs, or who changes the project",
+    r"make (test|test-long|lint|setup|bench|docs|doctor)": "what CI runs, or who changes the project",
     r"python -m scripts.licences > docs/licences.md": "who changes requirements.lock",
     r"make demo( && make export)?": "run before the first page",
     r"make online-demo": "run by tests/scripts/test_online_demo.py",
