@@ -179,8 +179,13 @@ class Solver:
         scales = 1 / np.sqrt(self._curvatures + penalties)
         weights = self._start if start is None else np.append(start.weights, start.intercept)
         steps = min(max(STEPS_BYTES // (2 * weights.nbytes), LEAST_STEPS), MOST_STEPS)
-        passes = {"maxiter": MAX_PASSES, "maxfun": MAX_PASSES}
-        options = {**passes, "maxcor": steps, "ftol": LEAST_GAIN, "gtol": CLOSE_ENOUGH}
+        options = {
+            "maxiter": MAX_PASSES,
+            "maxfun": MAX_PASSES,
+            "maxcor": steps,
+            "ftol": LEAST_GAIN,
+            "gtol": CLOSE_ENOUGH,
+        }
         with (
             progress_bar(desc=f"regression C {inverse_penalty:.2g}", unit=" passes", leave=False) as bar,
             ThreadPoolExecutor(num_cores()) as threads,

@@ -42,7 +42,7 @@ def with_booleans(files: Sequence[LogFile], log_format: LogFormat, base: BaseVoc
 
 
 def with_point_zero(files: Sequence[LogFile], log_format: LogFormat, base: BaseVocabulary | None) -> LogFormat:
-    """Return the format of a log whose Parquet files have whole numbers as the base has them, where that says it."""
+    """Return the format of a log whose Parquet files have whole numbers as the base has them, if that has any."""
     if base is None or not any(is_parquet(file.location) for file in files):
         return log_format
     owners = {name: log_format.shares.get(name, name) for name in log_format.text_fields}

@@ -34,7 +34,7 @@ def test_one_rank_whose_rows_a_server_owns_has_the_bits_of_one_process(start_ser
 
 
 def test_rows_in_bfloat16_repeat_on_ranks_to_the_bit(run, start_servers, tmp_path):
-    """What is rounded, up or down, depends on the row and the step alone: on no rank, server or other run."""
+    """Rounding up or down depends on the row and the step alone: on no rank, server or other run."""
     folders = [tmp_path / name for name in ("process", "server", "two", "again")]
     for folder, ranks in zip(folders, (1, None, 2, 2), strict=True):
         if ranks is None:

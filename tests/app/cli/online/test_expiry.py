@@ -129,7 +129,7 @@ class Model:
 
 
 def _order(cell):
-    """Where a value is among equally frequent ones: numbers by size, texts by bytes."""
+    """Return the place of a value among equally frequent ones: numbers by size, texts by bytes."""
     return int(cell[1]) if cell[0].endswith("_hour") else cell[1].encode()
 
 

@@ -258,7 +258,7 @@ def assert_rows_are_of_values(checkpoint, ids):
 
 
 def assert_bundles(run, expected, path):
-    """Each model that is not withheld has a bundle, which scores as the trainer did; the newest as a whole one, too."""
+    """Check that each model that is not withheld has a bundle that scores as the trainer did, and a whole one last."""
     bundles, steps = run.folder.path / "bundles", [step for step, (_, withheld) in expected.items() if not withheld]
     there = {path.name: Predictor.open(path) for path in bundles.glob("step-*")}
     names = [step_name(step) for step in steps]
