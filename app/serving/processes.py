@@ -95,6 +95,9 @@ def _listen(kind: str, host: str, port: int) -> socket.socket:
         asked = f"--{kind}host {host} --{kind}port {port}"
         raise OSError(f"{asked} cannot be listened on: {error.strerror}; give others") from None
     listener.listen(BACKLOG)
+    # All processes share whether it blocks, and dup() sets that anew. A worker that starts must not let another one
+    # wait in accept(), for a connection that a third has taken.
+    listener.setblocking(False)
     return listener
 
 

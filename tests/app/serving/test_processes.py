@@ -555,6 +555,13 @@ def test_a_worker_that_cannot_start_again_ends_no_other_and_pauses(
         assert 2 <= process.stderr.read().count("\nerror: ") <= 3
 
 
+def test_a_worker_that_starts_does_not_let_another_block_in_accept():
+    with processes._listen("", "127.0.0.1", 0) as listener, listener.dup():
+        assert not os.get_blocking(listener.fileno())  # shared by all processes, and set anew by dup()
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
 @pytest.mark.kills
 def test_workers_end_with_their_supervisor(serve, tiny_bundle, eventually):
     with serve(tiny_bundle, "--workers", "2") as (process, _):
