@@ -74,6 +74,8 @@ class BundleModel:
         self._is_plain = described is None
         plain = [{"name": field.name} for field in self.schema.categorical]
         self.fields = tuple(TableField(**field) for field in described or plain)
+        self._deep_fields = [field for field in self.fields if field.deep]
+        self._of_deep, self._of_wide = (columns_of(self.fields, part) for part in ("deep", "wide"))
         self._tower = Tower(folder / TOWER, num_threads)
 
     @property
@@ -113,13 +115,11 @@ class BundleModel:
             deep, wide = lookup(self.tables, ids)
             return deep, _sum_over_fields(wide)
         deep, wide = lookup(self.tables, np.maximum(ids, 0))
-        weights = position_weights(ids, self.fields)
-        of_wide, of_deep = columns_of(self.fields, "wide"), columns_of(self.fields, "deep")
-        rows = deep.reshape(*ids.shape, -1)
-        pooled = pool(rows[:, of_deep], weights[:, of_deep], [field for field in self.fields if field.deep])
-        if not of_deep:
+        weights, rows = position_weights(ids, self.fields), deep.reshape(*ids.shape, -1)
+        pooled = pool(rows[:, self._of_deep], weights[:, self._of_deep], self._deep_fields)
+        if not self._of_deep:
             pooled = np.zeros((len(ids), 1, rows.shape[2]), np.float32)  # as in training
-        return pooled.reshape(len(ids), -1), sum_over_positions(wide[:, of_wide], weights[:, of_wide])
+        return pooled.reshape(len(ids), -1), sum_over_positions(wide[:, self._of_wide], weights[:, self._of_wide])
 
 
 def _sum_over_fields(wide: np.ndarray) -> np.ndarray:

@@ -52,6 +52,8 @@ def pool(rows: np.ndarray, weights: np.ndarray, fields: Sequence[TableField]) ->
 
     A position of weight 0 adds nothing, whatever its row.
     """
+    if len(fields) == rows.shape[1]:  # no list
+        return rows
     pooled = np.zeros((len(rows), len(fields), rows.shape[2]), np.float32)
     for position, field in enumerate(field_of_position(fields)):
         if fields[field].length == 1:
@@ -63,9 +65,12 @@ def pool(rows: np.ndarray, weights: np.ndarray, fields: Sequence[TableField]) ->
 
 
 def sum_over_positions(wide: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the sum of `wide` [B, P], each times its weight, position by position: [B] float32."""
-    total = np.zeros(len(wide), np.float32)
-    for position in range(wide.shape[1]):
-        weight = weights[:, position]
-        np.add(total, weight * wide[:, position], out=total, where=weight > 0)
+    """Return the sum of `wide` [B, P], each times its weight, position by position: [B] float32.
+
+    A position of weight 0 adds nothing, whatever `wide` is there.
+    """
+    if not wide.shape[1]:
+        return np.zeros(len(wide), np.float32)
+    terms = np.where(weights > 0, weights * wide, np.float32(0))
+    total: np.ndarray = np.add.accumulate(terms, axis=1)[:, -1]  # `sum` adds pairwise
     return total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from data_prep.prepared.schema import DAY
 MAX_LINE_BYTES = 1 << 16
 
 
+_ROWS_AT_ONCE = 4096  # whose categories are made together: the arithmetic of many columns stays in the cache
 BARE_SEPARATOR = 0x1F  # ASCII's unit separator: stands between the cells of a chunk that has no quotes any more
 
 
@@ -169,9 +171,15 @@ class ParsedRows:
             return block
         values = np.empty((len(numbers), len(self.labels)), np.uint32)
         present = np.empty(values.shape, np.bool_)
-        for index, column in enumerate(numbers):
-            cells = self.columns[column.source]
-            values[index], present[index] = _category(column.kind, cells.values), cells.present
+        end = 0
+        for kind, alike in itertools.groupby(numbers, lambda column: column.kind):
+            sources = tuple(column.source for column in alike)
+            of_kind, end = slice(end, end + len(sources)), end + len(sources)
+            cells = self.block(sources)
+            for first in range(0, len(self.labels), _ROWS_AT_ONCE):
+                rows = slice(first, first + _ROWS_AT_ONCE)
+                values[of_kind, rows] = _category(kind, cells.values[:, rows])
+            present[of_kind] = cells.present
         return values, present
 
 
