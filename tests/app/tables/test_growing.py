@@ -1,6 +1,7 @@
 """Tables that grow at random moments have the bits of tables that had all ids from the beginning."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,6 +32,7 @@ def make(kind, spec):
     [
         ("reference", (5, 6, 40)),
         ("native", (5, 6, 40)),  # an array by ids from the first touched row on
+        ("native", (1, 2, 3_000)),  # slabs of one row, of two, of all
         ("native", (4_000, 4_001, 60_000)),  # a hash that becomes an array
         ("native", (2**20 - 1, 2**20, 2**20 + 5)),  # another way to make ids distinct
     ],
@@ -64,6 +66,31 @@ def test_grown_tables_are_as_if_they_had_had_all_ids(kind, sizes, fields):
         assert grown.spec == whole.spec
         with pytest.raises(ValueError, match="id"):
             grown.unique(np.full((1, 2), sizes[-1], np.int32))
+
+
+def num_mappings():
+    return len(Path("/proc/self/maps").read_text().splitlines())
+
+
+@pytest.mark.usefixtures("native_library")
+def test_tables_that_begin_with_one_id_take_no_mapping_a_row():
+    """A process may have some 65,000. A checkpoint is written in every phase, and read while the tables grow."""
+    spec = replace(spec_of(1, SAME[:1], LazyAdamOptions()), embedding_dim=2)
+    tables, before, size = native_tables(spec), num_mappings(), 1
+    while size < 2_000_000:
+        batch = np.arange(size, dtype=np.int32)[-200_000:, None]
+        gradients = RowGradients(np.ones((len(batch), 2), np.float32), np.ones(len(batch), np.float32))
+        tables.update(tables.unique(batch), gradients)
+        expected = tables.state()
+        snapshot = tables.snapshot(changed_only=False)
+        size = size * 2 + 1
+        tables.grow(size)
+        tables.update(tables.unique(batch), gradients)
+        for table, rows in snapshot.tables.items():
+            for name, values in expected[table].arrays.items():
+                np.testing.assert_array_equal(rows.read(name, slice(None)), values)
+        snapshot.release(saved=True)
+    assert num_mappings() - before < 200
 
 
 @pytest.mark.parametrize("fields", [SAME, APART], ids=["same", "apart"])

@@ -92,6 +92,17 @@ bool place_rows(HostTables* tables, const int64_t* row_ids, int64_t count, int32
   return true;
 }
 
+// Takes slabs for `vocabulary_size` ids; an open snapshot goes on with those that it knows. False as of place_rows.
+bool grow_slabs(HostTables* tables, int64_t vocabulary_size) {
+  try {
+    if (!tables->slabs.grow(vocabulary_size, tables->num_slots)) return false;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  if (!tables->snapshot.is_open()) tables->slabs.drop_replaced();
+  return true;
+}
+
 }  // namespace
 
 HostTablesStatus host_tables_create(const HostTablesSpec* spec, HostTables** tables) {
@@ -295,7 +306,10 @@ void host_tables_read_snapshot(const HostTables* tables, HostTablesTable table, 
   tables->snapshot.read(table, array, slots, count, values, num_threads);
 }
 
-void host_tables_close_snapshot(HostTables* tables) { tables->snapshot.close(); }
+void host_tables_close_snapshot(HostTables* tables) {
+  tables->snapshot.close();
+  tables->slabs.drop_replaced();
+}
 
 void host_tables_read(const HostTables* tables, HostTablesTable table, int32_t array, const int32_t* slots,
                       int64_t count, void* values) {
@@ -363,7 +377,7 @@ HostTablesStatus host_tables_renumber(HostTables* tables, const int64_t* row_ids
                                       int64_t vocabulary_size) {
   const int64_t num_rows = tables->map.size();
   host_tables::RowMap map(vocabulary_size);
-  if (!map.reserve(num_rows)) return HOST_TABLES_NO_MEMORY;
+  if (!map.reserve(num_rows) || !grow_slabs(tables, vocabulary_size)) return HOST_TABLES_NO_MEMORY;
   for (int64_t i = 0; i < num_rows; ++i) map.insert(row_ids[i], slots[i]);
   tables->map = std::move(map);
   tables->spec.vocabulary_size = vocabulary_size;
@@ -371,7 +385,7 @@ HostTablesStatus host_tables_renumber(HostTables* tables, const int64_t* row_ids
 }
 
 HostTablesStatus host_tables_grow(HostTables* tables, int64_t vocabulary_size) {
-  if (!tables->map.grow(vocabulary_size)) return HOST_TABLES_NO_MEMORY;
+  if (!grow_slabs(tables, vocabulary_size) || !tables->map.grow(vocabulary_size)) return HOST_TABLES_NO_MEMORY;
   tables->spec.vocabulary_size = vocabulary_size;
   return HOST_TABLES_OK;
 }

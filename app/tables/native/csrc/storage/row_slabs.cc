@@ -1,5 +1,8 @@
 #include "storage/row_slabs.h"
 
+#include <iterator>
+#include <utility>
+
 namespace host_tables {
 namespace {
 
@@ -44,6 +47,18 @@ bool RowSlabs::reserve(std::int64_t num_slots) {
     slabs_.push_back(static_cast<char*>(slab.data()));
     memory_.push_back(std::move(slab));
   }
+  return true;
+}
+
+bool RowSlabs::grow(std::int64_t num_rows, std::int64_t num_slots) {
+  RowSlabs grown(num_rows, layout_);
+  if (grown.slab_bits_ <= slab_bits_) return true;
+  if (!grown.reserve(num_slots)) return false;
+  for (std::int32_t slot = 0; slot < num_slots; ++slot) copy_slot(view(), slot, grown.view(), slot);
+  replaced_.reserve(replaced_.size() + memory_.size());
+  grown.replaced_ = std::move(replaced_);
+  std::move(memory_.begin(), memory_.end(), std::back_inserter(grown.replaced_));
+  *this = std::move(grown);
   return true;
 }
 

@@ -72,6 +72,13 @@ static inline void clear_slot(const Slots& slots, std::int32_t slot) {
   __builtin_memset(wide_state(slots, slot), 0, static_cast<std::size_t>(slots.layout.narrow_bytes()));
 }
 
+// Copies all states of a slot to one of another list.
+static inline void copy_slot(const Slots& from, std::int32_t source, const Slots& to, std::int32_t target) {
+  const RowLayout& layout = from.layout;
+  __builtin_memcpy(deep_bytes(to, target), deep_bytes(from, source), static_cast<std::size_t>(layout.deep_bytes()));
+  __builtin_memcpy(wide_state(to, target), wide_state(from, source), static_cast<std::size_t>(layout.narrow_bytes()));
+}
+
 static inline std::int32_t step_at(const float* place) {
   std::int32_t step;
   __builtin_memcpy(&step, place, sizeof step);

@@ -9,12 +9,6 @@ namespace {
 
 constexpr std::int64_t kPrefetchAhead = 8;
 
-void copy_slot(const Slots& from, std::int32_t source, const Slots& to, std::int32_t target) {
-  const RowLayout& layout = from.layout;
-  std::memcpy(deep_bytes(to, target), deep_bytes(from, source), static_cast<std::size_t>(layout.deep_bytes()));
-  std::memcpy(wide_state(to, target), wide_state(from, source), static_cast<std::size_t>(layout.narrow_bytes()));
-}
-
 }  // namespace
 
 bool Snapshot::open(const Slots& live, std::int64_t num_touched, const std::int32_t* slots, std::int64_t count) {
@@ -30,6 +24,8 @@ bool Snapshot::open(const Slots& live, std::int64_t num_touched, const std::int3
   const std::int64_t num_slabs = (num_touched + (std::int64_t{1} << live.slab_bits) - 1) >> live.slab_bits;
   live_slabs_.assign(live.slabs, live.slabs + num_slabs);
   live_ = {live_slabs_.data(), live.slab_bits, live.layout};
+  preserved_.grow(std::int64_t{1} << live.slab_bits, 0);
+  preserved_.drop_replaced();
   preserved_.reserve_list(count);
   preserved_view_ = preserved_.view();
   num_places_ = num_touched;
