@@ -14,7 +14,15 @@ from data_prep.checks.first_rows import DECIMAL, INTEGER, Column
 from data_prep.checks.held_out import category_losses, deviations, entropy, number_losses, some_rows
 from data_prep.kernels.parse import time_of
 from data_prep.options.kinds import Kind
-from data_prep.options.log_format import BOOLEANS, MAX_LIST_LENGTH, ListForm, time_pattern
+from data_prep.options.log_format import (
+    BOOLEANS,
+    LIKELY_SECONDS,
+    MAX_LIST_LENGTH,
+    MILLISECONDS,
+    SECONDS,
+    ListForm,
+    time_pattern,
+)
 from data_prep.options.prepare_options import PrepareOptions
 
 _HARD_WORDS = (
@@ -59,7 +67,6 @@ _ONE_VALUE_SHARE = 0.99  # of the rows with the only value of a column, from whi
 _LEAST_LABELS = 50  # clicks, and other rows
 _LIST_SEPARATORS = "|;^, "
 _LIST_SHARE = 0.2  # of the cells, at least, have several values; where a list is declared, any
-_PLAUSIBLE_TIMES = range(10**12 * 6 // 10, 10**12 * 41 // 10)  # milliseconds: 1989 to 2099
 _MOST_TIMES = 5_000  # distinct times that are looked at
 _MOMENT = re.compile(
     r"(?P<first>[0-9]{1,4})(?P<mark>[-/.])(?P<second>[0-9]{1,2})(?P=mark)(?P<third>[0-9]{1,4})"
@@ -302,8 +309,8 @@ def _time_form(column: Column) -> str:
     is_named = bool(_TIME_NAMES.search(name))
     few = column.values[:: -(-len(column.values) // _MOST_TIMES) or 1]
     if column.are_integers:
-        for form, unit in (("seconds", 1000), ("milliseconds", 1)):
-            if all(int(value) * unit in _PLAUSIBLE_TIMES for value in column.values) and (unit == 1 or is_named):
+        for form, unit in ((SECONDS, 1), (MILLISECONDS, 1000)):
+            if all(int(value) // unit in LIKELY_SECONDS for value in column.values) and (unit > 1 or is_named):
                 return form
         forms = [form for form, length in (("%Y%m%d", 8), ("%Y%m%d%H%M%S", 14)) if len(few[0]) == length]
         is_dated = all("1950" <= value[:4] <= "2100" for value in few)

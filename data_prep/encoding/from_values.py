@@ -5,6 +5,7 @@ A row without a label gets the cell of a good one, so that one parser decides wh
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.parse import quoted_cells, take_quotes_off
 from data_prep.kernels.parsed import BARE_SEPARATOR, Chunk, ParsedChunk
 from data_prep.options.kinds import KINDS, Kind
-from data_prep.options.log_format import NO_BOOLEANS, LogFormat
+from data_prep.options.log_format import LIKELY_SECONDS, MILLISECONDS, NO_BOOLEANS, SECONDS, LogFormat, time_text
 
 _BARE = bytes([BARE_SEPARATOR])
 _HEX32 = range(-(2**31), 2**32)
@@ -295,5 +296,17 @@ def bad_cell(chunk: Chunk, row: int, log_format: LogFormat) -> str:
         kind = log_format.columns[name]
         if choose_kernels("auto").parse_chunk(cells_to_chunk({name: cell}, log_format), log_format).rejects_tsv:
             form = f" in the form {log_format.time_form(name)}" * (kind == "timestamp")
-            return f"column {name!r} of kind {kind}{form}, found {cell!r}"
+            return f"column {name!r} of kind {kind}{form}, found {cell!r}{_other_unit(cell, kind, log_format, name)}"
     return "the line"
+
+
+def _other_unit(cell: str, kind: Kind, log_format: LogFormat, name: str) -> str:
+    """Return that a bad time is a likely one in another unit, and what to do; else ""."""
+    form = log_format.time_form(name)
+    if kind != "timestamp" or "%" in form or not re.fullmatch("[0-9]{9,13}", cell):
+        return ""
+    for other, unit in ((SECONDS, 1), (MILLISECONDS, 1000)):
+        if other != form and int(cell) // unit in LIKELY_SECONDS:
+            day = time_text(int(cell) * 1000 // unit, "%Y-%m-%d")
+            return f", in {other} a time of {day}: give {form}, or prepare with timestamps: {{{name}: {other}}}"
+    return ""

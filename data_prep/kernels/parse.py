@@ -35,6 +35,7 @@ from data_prep.options.log_format import (
     BOOLEANS,
     COLUMNS,
     LABEL,
+    LIKELY_SECONDS,
     MILLISECONDS,
     QUOTES,
     REASONS,
@@ -376,12 +377,14 @@ def _parse_times(
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
     """Parse cells [n]. Good ones hold a time (UTC) of the years 1 to 9999 or nothing. Returns as `_parse_hex`.
 
-    `form` is one of LogFormat.timestamps. The result is milliseconds since 1970.
+    `form` is one of LogFormat.timestamps. The result is milliseconds since 1970. Of them none is one of LIKELY_SECONDS.
     """
     if form in (SECONDS, MILLISECONDS):
         times, present, good = _parse_integers(text, starts, ends)
         unit = 1000 if form == SECONDS else 1
         good &= (times >= _FIRST_TIME // unit) & (times <= _LAST_TIME // unit)
+        if unit == 1:
+            good &= (times < LIKELY_SECONDS.start) | (times >= LIKELY_SECONDS.stop)
         times = np.where(good, times, 0) * unit
     else:
         present = ends > starts

@@ -16,6 +16,9 @@ from typing import Any, Literal
 from data_prep.options.kinds import FIELD_KINDS, KINDS, NUMERIC_KINDS, TEXT_KINDS, VALUE_KINDS, Kind
 
 SECONDS, MILLISECONDS = "seconds", "milliseconds"
+# What a log's times are in seconds, 1989 to 2099. A column of milliseconds has none of these numbers: there they would
+# be of early 1970, which hardly any log has, while seconds in their place are a common slip.
+LIKELY_SECONDS = range(600_000_000, 4_100_000_000)
 # The codes of a form of times, with the digits that each may have, by pattern. Two digits may be one where other
 # characters stand before and after them: see `time_pattern`.
 TIME_CODES = {"Y": "{4}", "y": "{2}", "f": "{1,9}", **dict.fromkeys("mdHIMS", "{2}")}

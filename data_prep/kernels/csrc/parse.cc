@@ -137,6 +137,7 @@ bool parse_float(Cell cell, std::uint8_t point, double* number) {
 }
 
 constexpr std::int64_t kFirstTime = -62135596800000, kLastTime = 253402300799999;  // ms of the years 1 to 9999
+constexpr std::int64_t kFirstLikelySecond = 600000000, kLastLikelySecond = 4099999999;  // log_format.LIKELY_SECONDS
 
 // Days from 1970-01-01 to a date of the Gregorian calendar (H. Hinnant, "chrono-compatible low-level date algorithms").
 std::int64_t days_from_civil(std::int64_t year, std::int64_t month, std::int64_t day) {
@@ -508,6 +509,7 @@ class LineParser {
     std::int64_t units;
     if (!parse_integer(&cell.start, cell.end, &units) || cell.size() != 0) return false;
     if (units < kFirstTime / unit || units > kLastTime / unit) return false;
+    if (unit == 1 && units >= kFirstLikelySecond && units <= kLastLikelySecond) return false;
     *time = units * unit;
     return true;
   }

@@ -126,6 +126,27 @@ def test_a_time_of_another_form_is_named_beside_the_form_that_is_expected(form):
     assert found == f"column 'seen' of kind timestamp in the form {form}, found '2017-10-14T03:41'"
 
 
+@pytest.mark.parametrize("kernels", ["numpy", "native"])
+@pytest.mark.parametrize(
+    ("form", "other", "good", "bad"),
+    [
+        ("milliseconds", "seconds", (0, -1, 599_999_999, 4_100_000_000, 1_700_000_000_000), 1_700_000_000),
+        ("seconds", "milliseconds", (0, -(10**9), 7 * 10**8, 1_700_000_000), 1_700_000_000_000),
+    ],
+)
+def test_a_time_in_the_other_unit_is_refused_with_its_day(kernels, form, other, good, bad):
+    """Seconds among milliseconds would all be January and February of 1970; times before and after these are kept."""
+    log_format = LogFormat({"label": "label", "seen": "timestamp", "C": "string"}, timestamps={"seen": form})
+    chunk = mappings_to_chunk([{"seen": seen, "C": "a"} for seen in (*good, bad)], log_format)
+    parsed = choose_kernels(kernels).parse_chunk(chunk, log_format)
+    assert parsed.rejects_by_reason == {"timestamp": 1}
+    assert parsed.rows.columns["seen"].values.tolist() == [time * (1000 if form == "seconds" else 1) for time in good]
+    assert bad_cell(mappings_to_chunk([{"seen": bad, "C": "a"}], log_format), 0, log_format) == (
+        f"column 'seen' of kind timestamp in the form {form}, found '{bad}', in {other} a time of 2023-11-14: "
+        f"give {form}, or prepare with timestamps: {{seen: {other}}}"
+    )
+
+
 def test_a_number_that_no_float_holds_is_a_bad_cell():
     form = LogFormat({"label": "label", "price": "float", "C": "string"}, separator=",")
     for number in (10**400, 1e39, float("inf")):

@@ -223,6 +223,8 @@ class _Cells:
             cell = choose(["", *self._format.missing])
         if isinstance(cell, str) and self._format.separator in cell and not self._format.quotes:
             cell = "x"
+        if self._format.timestamps.get(name) == "milliseconds" and choose([True, False]):
+            cell = choose(["600000000", "4099999999"])  # seconds
         cells[list(self.columns).index(name)] = cell if isinstance(cell, bytes) else cell.encode()
         return self._join(cells)
 
@@ -265,6 +267,8 @@ class _Cells:
         seconds = self._random.randint(first // 1000, last // 1000)
         milliseconds = self._random.choice([first, last // 1000 * 1000, seconds * 1000 + 7])
         text = time_text(milliseconds, form)
+        if form in ("seconds", "milliseconds") and self._random.random() < 0.1:  # nearly of the other unit
+            text = str(self._random.choice([599_999_999, 4_100_000_000]))
         if "/" in form and self._random.random() < 0.5:  # without the zeros before a part
             text = re.sub("(?<![0-9])0(?=[0-9])", "", text) if "0000" not in text[:9] and milliseconds > 0 else text
         if form.endswith(".%f") and self._random.random() < 0.5:

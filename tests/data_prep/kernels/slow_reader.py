@@ -134,6 +134,8 @@ def _time(text: bytes, form: str) -> int | None:
     if "%" not in form:
         unit = 1000 if form == "seconds" else 1
         found = int(text) * unit if re.fullmatch(rb"-?[0-9]{1,19}", text) else None
+        if form == "milliseconds" and found is not None and 600_000_000 <= found < 4_100_000_000:
+            return None  # seconds by mistake
         return found if found is not None and first <= found <= last else None
     found, digits = {}, re.findall("%.|[^%]", form)
     rest = text.decode(errors="replace")
