@@ -5,10 +5,11 @@
 A unit is an entry of app/ or data_prep/ (a file or a package), or common/ as a whole. A unit's floor is the length of
 its longest way down over imports. Imports inside functions count.
 
-The ways of a training step, `assemble` and `export` are traced while a tiny model is trained and exported. That takes
-20 seconds, and --static leaves it out. A way enters a file if it calls a function there. A stay is a time in one file.
-Each call from a function to one of another file begins a stay, and so does each return. Calls between the same two
-functions count once. Near is what the first file itself calls, and what is called from there within the same files.
+The ways of a training step, `assemble` and `export` are traced while a tiny model is trained on native tables and
+exported. That takes 20 seconds, a commit's native parts some minutes before, and --static leaves it out. A way enters a
+file if it calls a function there. A stay is a time in one file. Each call from a function to one of another file begins
+a stay, and so does each return. Calls between the same two functions count once. Near is what the first file itself
+calls, and what is called from there within the same files.
 """
 
 from __future__ import annotations
@@ -16,16 +17,15 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
-import io
 import json
 import os
 import statistics
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from graphlib import TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FrameType
@@ -135,20 +135,13 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def floors(graph: Mapping[str, set[str]]) -> int:
-    """Return the length of the longest way down. A circle is one floor."""
-    together = {node: min(circle) for circle in circles(graph) for node in circle}
-    merged: dict[str, set[str]] = {}
-    for node, targets in graph.items():
-        here = together.get(node, node)
-        merged.setdefault(here, set()).update({together.get(t, t) for t in targets} - {here})
-    height: dict[str, int] = {}
-
-    def below(node: str) -> int:
-        if node not in height:
-            height[node] = 1 + max(map(below, merged.get(node, ())), default=0)
-        return height[node]
-
-    return max(map(below, merged), default=0)
+    """Return the length of the longest way down. Raises CycleError if there is a circle."""
+    sorter, count = TopologicalSorter(graph), 0
+    sorter.prepare()
+    while ground := sorter.get_ready():
+        sorter.done(*ground)
+        count += 1
+    return count
 
 
 def figures(root: Path) -> dict[str, str]:
@@ -200,7 +193,9 @@ class Trace:
                 self._calls[call] = min(changes, self._calls.get(call, changes))
 
     def figures(self) -> dict[str, str]:
-        """Return files and stays, near and in all."""
+        """Return files and stays, near and in all. Raises SystemExit if the function was never called."""
+        if not self._calls:
+            raise SystemExit(f"error: {self._name} was not called; build the native parts (make native) and see WAYS")
         counts = {}
         for name, most in ((f"near {self._name}", 1), (f"in all of {self._name}", len(self._calls))):
             calls = [call for call, changes in self._calls.items() if changes <= most]
@@ -226,7 +221,7 @@ def print_ways(root: Path) -> None:
         run_data_prep(["synthesize", "log.txt", "--rows", "3000"])
         run_data_prep(["prepare", "log.txt", "prepared", "--config", config, "prepare.workers=1"])
         sys.setprofile(all_traces)
-        run_app(["train", "--config", config, "--dataset", "prepared"])
+        run_app(["train", "--config", config, "--dataset", "prepared", "tables.backend=native"])
         run_app(["export", "device_0", "bundle"])
         sys.setprofile(None)
         code = _weight(Path("bundle", "code").rglob("*.py"))
@@ -252,12 +247,11 @@ def _percentile(numbers: list[int], share: float) -> int:
 
 def figures_of(name: str, with_ways: bool) -> dict[str, str]:
     """Return the figures of a folder, or of a commit of this project. Raises CalledProcessError if it is neither."""
-    with tempfile.TemporaryDirectory(prefix="house-") as folder:
-        root = Path(name if Path(name).is_dir() else folder).resolve()
-        if not Path(name).is_dir():
-            packed = subprocess.run(["git", "-C", PROJECT, "archive", name], check=True, capture_output=True).stdout
-            with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
-                tar.extractall(root, filter="data")
+    if Path(name).is_dir():
+        return figures(Path(name).resolve()) | (traced(Path(name).resolve()) if with_ways else {})
+    from benchmarks.harness.commands import checked_out  # not at the top, for a way runs with another commit's modules
+
+    with checked_out(name, with_native=with_ways) as root:
         return figures(root) | (traced(root) if with_ways else {})
 
 

@@ -1,6 +1,6 @@
-"""Compare prepared folders, runs and exit codes of two commits, byte by byte.
+"""Compare prepared folders and runs of two commits, byte by byte.
 
-    python -m benchmarks.same_bytes COMMIT_A COMMIT_B [--rows 3000] [--only prepare commands one_rank] [--keep DIR]
+    python -m benchmarks.same_bytes COMMIT_A COMMIT_B [--rows 3000] [--only prepare one_rank] [--keep DIR]
 
 Each commit is checked out into a temporary folder, its native parts are built, and both work on the same small logs,
 with this Python and its packages. Prints a line for each comparison. The exit status is 1 if anything differs.
@@ -15,7 +15,6 @@ import random
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
-PROJECT = Path(__file__).parents[1]
+from benchmarks.harness.commands import checked_out, work_folder
+
 CONFIG, AVAZU = "configs/tiny.yaml", "configs/data/avazu.yaml"
 TIMEOUT = 900
 ZOO_ROWS = 16000  # the fewest of which some go into files of whole samples, not all into the rest
@@ -37,31 +37,15 @@ class Version:
     tree: Path
     folder: Path
 
-    def run(self, *words: str, script: bool = False) -> subprocess.CompletedProcess[str]:
-        """Run `python -P -m WORDS` (or a script of the project) in the folder."""
-        start = ["bash", str(self.tree / words[0]), *words[1:]] if script else [sys.executable, "-P", "-m", *words]
-        environment = {**os.environ, "PYTHONPATH": str(self.tree), "PYTHON": sys.executable, "COLUMNS": "100"}
-        environment |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        return subprocess.run(
-            start, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
-        )
-
     def must(self, *words: str) -> None:
-        """Run a command that has to end with status 0."""
-        done = self.run(*words)
+        """Run `python -P -m WORDS` in the folder. Raises SystemExit if it does not end with status 0."""
+        environment = {**os.environ, "PYTHONPATH": str(self.tree), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-P", "-m", *words]
+        done = subprocess.run(
+            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
+        )
         if done.returncode:
             raise SystemExit(f"{self.commit}: {' '.join(words)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-
-
-def check_out(commit: str, folder: Path) -> Version:
-    """Make a working tree of a commit and build its native parts."""
-    tree, work = folder / "tree", folder / "work"
-    work.mkdir(parents=True)
-    subprocess.run(["git", "-C", PROJECT, "worktree", "add", "-q", "--detach", tree, commit], check=True)
-    for makefile in sorted(tree.rglob("csrc/Makefile")):
-        subprocess.run(["make", "-s", "-C", makefile.parent, f"PYTHON={sys.executable}", "all"], check=True)
-    (work / "configs").symlink_to(tree / "configs")
-    return Version(commit, tree, work)
 
 
 def write_avazu(path: Path, rows: int) -> None:
@@ -125,15 +109,11 @@ RUN: dict[str, Callable[[Path, Path], bool]] = {
 
 
 class Comparison:
-    """Compares files and command lines of two versions, and prints what it finds."""
+    """Compares files of two versions, and prints what it finds."""
 
     def __init__(self, a: Version, b: Version) -> None:
         self.versions = (a, b)
         self.differences = 0
-
-    def note(self, what: str, is_same: bool, detail: str = "") -> None:
-        self.differences += not is_same
-        print(f"{'same     ' if is_same else 'DIFFERENT'}  {what}{'  ' + detail if detail else ''}", flush=True)
 
     def files(self, title: str, folder: str, kinds: dict[str, Callable[[Path, Path], bool]]) -> None:
         """Compare the files of both versions' `folder` by pattern."""
@@ -143,21 +123,15 @@ class Comparison:
             differing = sorted(str(name) for name in ours.keys() ^ theirs.keys())
             differing += sorted(str(name) for name in ours.keys() & theirs.keys() if not same(ours[name], theirs[name]))
             detail = ", ".join(differing[:5]) if differing else f"{len(ours)} files"
-            self.note(f"{title}: {pattern}", bool(ours) and not differing, detail if ours or theirs else "none found")
+            is_same = bool(ours) and not differing
+            self.differences += not is_same
+            found = f"{title}: {pattern}  {detail if ours or theirs else 'none found'}"
+            print(f"{'same     ' if is_same else 'DIFFERENT'}  {found}", flush=True)
 
     def each(self, *words: str) -> None:
         """Run a command that both versions have to carry out."""
         for version in self.versions:
             version.must(*words)
-
-    def command(self, words: tuple[str, ...], is_help: bool) -> None:
-        """Compare a command's exit code and, for a help text, the commands, options and choices that it lists."""
-        a, b = (version.run(*words) for version in self.versions)
-        pattern = r"^ {2,4}(\w[\w-]*)(?=  |$)|(--[\w-]+|\{[^}]*\})"
-        listed = [set(re.findall(pattern, done.stdout, re.MULTILINE)) for done in (a, b)]
-        same = a.returncode == b.returncode and (not is_help or listed[0] == listed[1])
-        statuses = str(a.returncode) if a.returncode == b.returncode else f"{a.returncode} and {b.returncode}"
-        self.note(f"python -m {' '.join(words)}", same, f"status {statuses}")
 
 
 # ---------------------------------------------------------------------- the scenarios
@@ -199,76 +173,34 @@ def trained(title: str, *words: str) -> Callable[[Comparison], None]:
     return scenario
 
 
-def commands(comparison: Comparison) -> None:
-    """Run good and bad command lines, on a run's checkpoints too if there is one."""
-    prepare_log(comparison)
-    shown = [
-        ("app", "--help"),
-        ("app", "train", "--help"),
-        ("app", "evaluate", "--help"),
-        ("app", "checkpoint", "--help"),
-    ]
-    shown += [("data_prep", "--help"), ("data_prep", "prepare", "--help"), ("data_prep", "inspect", "--help")]
-    plain: list[tuple[str, ...]] = [
-        ("app",),
-        ("app", "fly"),
-        ("app", "train"),
-        ("app", "train", "--dataset", "nowhere"),
-        ("app", "train", "--dataset", "prepared", "--config", "nowhere.yaml"),
-        ("app", "train", "--dataset", "prepared", "train.epoch=1"),
-        ("app", "train", "--dataset", "prepared", "train.epochs=many"),
-        ("app", "train", "--dataset", "prepared", "--ranks", "0"),
-        ("app", "evaluate", "--run", "nowhere"),
-        ("app", "evaluate", "--split", "all"),
-        ("app", "report", "nowhere"),
-        ("app", "checkpoint", "list", "nowhere"),
-        ("app", "checkpoint", "verify", "one_rank/device_0/checkpoints"),
-        ("data_prep",),
-        ("data_prep", "prepare", "nowhere.txt", "out"),
-        ("data_prep", "prepare", "log.txt", "prepared"),
-        ("data_prep", "prepare", "log.txt", "out", "prepare.min_count=0"),
-        ("data_prep", "prepare", "avazu.csv", "out"),
-        ("data_prep", "inspect", "prepared"),
-        ("data_prep", "inspect", "nowhere"),
-        ("data_prep", "pre-check", "log.txt"),
-    ]
-    for words in shown:
-        comparison.command(words, is_help=True)
-    for words in plain:
-        comparison.command(words, is_help=False)
-
-
 SCENARIOS: dict[str, Callable[[Comparison], None]] = {
     "prepare": prepare,
     "one_rank": trained("one_rank"),
     "stock": trained("stock", "tables.backend=stock"),
     "two_ranks": trained("two_ranks", "--ranks", "2"),
     "server": trained("server", "--servers", "1", "--ranks", "1"),
-    "commands": commands,
 }
 
 
-def compare(commits: tuple[str, str], folder: Path, rows: int, chosen: list[str]) -> int:
-    """Compare two commits below `folder`, and return the number of differences."""
-    try:
-        a, b = (check_out(commit, folder / name) for commit, name in zip(commits, "ab", strict=True))
-        a.must("data_prep", "synthesize", "log.txt", "--rows", str(rows), "--seed", "1")
-        a.must("data_prep", "synthesize", "zoo.txt", "--rows", str(max(rows, ZOO_ROWS)), "--seed", "2")
-        write_avazu(a.folder / "avazu.csv", rows)
-        for path in a.folder.iterdir():  # the logs, and what is known of the synthetic one
-            if path.is_file() and not path.is_symlink():
-                os.link(path, b.folder / path.name)
-        comparison = Comparison(a, b)
-        for name, scenario in SCENARIOS.items():
-            if name in chosen:
-                print(f"\n{name}: {re.sub(r'[.]$', '', (scenario.__doc__ or '').strip())}")
-                scenario(comparison)
-        print(f"\n{comparison.differences or 'no'} differences between {commits[0]} and {commits[1]}")
-        return comparison.differences
-    finally:
-        for tree in (folder / "a" / "tree", folder / "b" / "tree"):
-            if tree.exists():
-                subprocess.run(["git", "-C", PROJECT, "worktree", "remove", "--force", tree], check=False)
+def compare(versions: tuple[Version, Version], rows: int, chosen: list[str]) -> int:
+    """Compare two versions in their empty folders, and return the number of differences."""
+    a, b = versions
+    for version in versions:
+        version.folder.mkdir(parents=True)
+        (version.folder / "configs").symlink_to(version.tree / "configs")
+    a.must("data_prep", "synthesize", "log.txt", "--rows", str(rows), "--seed", "1")
+    a.must("data_prep", "synthesize", "zoo.txt", "--rows", str(max(rows, ZOO_ROWS)), "--seed", "2")
+    write_avazu(a.folder / "avazu.csv", rows)
+    for path in a.folder.iterdir():  # the logs, and what is known of the synthetic one
+        if path.is_file() and not path.is_symlink():
+            os.link(path, b.folder / path.name)
+    comparison = Comparison(a, b)
+    for name, scenario in SCENARIOS.items():
+        if name in chosen:
+            print(f"\n{name}: {re.sub(r'[.]$', '', (scenario.__doc__ or '').strip())}")
+            scenario(comparison)
+    print(f"\n{comparison.differences or 'no'} differences between {a.commit} and {b.commit}")
+    return comparison.differences
 
 
 def main() -> int:
@@ -276,13 +208,12 @@ def main() -> int:
     parser.add_argument("commits", nargs=2, metavar="COMMIT")
     parser.add_argument("--rows", type=int, default=3000)
     parser.add_argument("--only", nargs="+", choices=SCENARIOS, default=list(SCENARIOS))
-    parser.add_argument("--keep", type=Path, help="work in this new folder and leave the results there")
-    arguments = parser.parse_args()
-    if arguments.keep:
-        arguments.keep.mkdir(parents=True)
-        return int(compare(tuple(arguments.commits), arguments.keep.resolve(), arguments.rows, arguments.only) > 0)
-    with tempfile.TemporaryDirectory(prefix="same-bytes-") as folder:
-        return int(compare(tuple(arguments.commits), Path(folder), arguments.rows, arguments.only) > 0)
+    parser.add_argument("--keep", type=Path, help="work in this folder and leave the results there")
+    options = parser.parse_args()
+    a, b = options.commits
+    with checked_out(a) as tree_a, checked_out(b) as tree_b, work_folder(options.keep) as folder:
+        versions = Version(a, tree_a, folder / "a"), Version(b, tree_b, folder / "b")
+        return int(compare(versions, options.rows, options.only) > 0)
 
 
 if __name__ == "__main__":

@@ -115,6 +115,24 @@ def work_folder(path: str | Path | None) -> Iterator[Path]:
         yield folder
 
 
+@contextmanager
+def checked_out(commit: str, with_native: bool = True) -> Iterator[Path]:
+    """Give the files of a commit of this project, its native parts built, in a folder that the block removes."""
+    with tempfile.TemporaryDirectory(prefix="commit-") as folder:
+        packed = subprocess.run(["git", "-C", PROJECT, "archive", commit], check=True, stdout=subprocess.PIPE).stdout
+        subprocess.run(["tar", "-x", "-C", folder], input=packed, check=True)
+        for makefile in sorted(Path(folder).rglob("csrc/Makefile") if with_native else ()):
+            subprocess.run(["make", "-s", "-C", makefile.parent, f"PYTHON={sys.executable}", "all"], check=True)
+        yield Path(folder)
+
+
+def folder_of(variable: str) -> Path:
+    """Return the folder of logs that are not in this project. Raises SystemExit if the variable does not name it."""
+    if variable not in os.environ:
+        raise SystemExit(f"error: {variable} names no folder with these logs")
+    return Path(os.environ[variable]).resolve()
+
+
 def remembered(path: Path, make: Any) -> Any:
     """Return the JSON of `path`, which `make` produces if it does not exist."""
     if not path.is_file():
