@@ -31,109 +31,94 @@ class Benchmark:
 
     title: str
     module: str
-    arguments: tuple[str, ...] = ()
-    quick: tuple[str, ...] | None = None
+    arguments: str = ""
+    quick: str | None = None
     needs: str = ""  # an environment variable without which it is left out
 
 
-KERNELS, STEP = "benchmarks.training.kernels", "benchmarks.training.train_step"
-FORMS = ("--forms", "as users find it", "best form", "small batch")
-FORMS_ON_LOG = ("--forms", "log as users find it", "log best form", "log smaller batch")
+KERNELS, STEP, RECIPES = "benchmarks.training.kernels", "benchmarks.training.train_step", "benchmarks.accuracy.recipes"
 PRECISIONS, PREPARATION = "benchmarks.training.bfloat16_auc", "benchmarks.preparation.prepare"
-RECIPES = "benchmarks.accuracy.recipes"
+FORMS = "--forms 'as users find it' 'best form' 'small batch'"
+FORMS_ON_LOG = "--forms 'log as users find it' 'log best form' 'log smaller batch'"
+SERVING = {
+    "fastapi": "Serving beside FastAPI around the same predictor",
+    "large": "Serving requests of 1,000 rows",
+    "overload": "Serving under overload",
+    "swaps": "Swaps of served models",
+}
 BENCHMARKS = {
-    "kernels": Benchmark("Table kernels", KERNELS, (), ("--rounds", "3", "--batch", "1000")),
+    "kernels": Benchmark("Table kernels", KERNELS, "", "--rounds 3 --batch 1000"),
     "growth": Benchmark(
-        "Growth of vocabulary and batch",
-        KERNELS,
-        ("--growth",),
-        ("--growth", "--rounds", "3", "--batch", "4000", "--touched", "100000"),
+        "Growth of vocabulary and batch", KERNELS, "--growth", "--growth --rounds 3 --batch 4000 --touched 100000"
     ),
-    "train_step": Benchmark("The training step", STEP, ("--rounds", "7", "--steps", "1", *FORMS), ("--quick", *FORMS)),
+    "train_step": Benchmark("The training step", STEP, f"--rounds 7 --steps 1 {FORMS}", f"--quick {FORMS}"),
     "default_step": Benchmark(
-        "The default recipe's step", "benchmarks.training.default_step", (), ("--rows", "20000", "--rounds", "2")
+        "The default recipe's step", "benchmarks.training.default_step", "", "--rows 20000 --rounds 2"
     ),
     "distinct_rows": Benchmark(
         "The training step on ids as in Criteo's log",
         STEP,
-        ("--rounds", "3", "--steps", "1", *FORMS_ON_LOG),
-        ("--quick", *FORMS_ON_LOG),
+        f"--rounds 3 --steps 1 {FORMS_ON_LOG}",
+        f"--quick {FORMS_ON_LOG}",
     ),
-    "bfloat16_auc": Benchmark("bfloat16 against float32: AUC", PRECISIONS, (), ("--rows", "50000", "--seeds", "1")),
+    "bfloat16_auc": Benchmark("bfloat16 against float32: AUC", PRECISIONS, "", "--rows 50000 --seeds 1"),
     "first_layer_auc": Benchmark(
         "Distinct rows against direct: AUC",
         PRECISIONS,
-        ("--first-layer", "--rows", "400000"),
-        ("--first-layer", "--rows", "50000", "--seeds", "1"),
+        "--first-layer --rows 400000",
+        "--first-layer --rows 50000 --seeds 1",
     ),
     "bf16_rows": Benchmark(
-        "Tables in bfloat16",
-        "benchmarks.training.bf16_rows",
-        (),
-        ("--only", "tables", "checkpoints", "--rounds", "2"),
+        "Tables in bfloat16", "benchmarks.training.bf16_rows", "", "--only tables checkpoints --rounds 2"
     ),
-    "prepare": Benchmark("Preparation", PREPARATION, (), ("--quick",)),
+    "prepare": Benchmark("Preparation", PREPARATION, "", "--quick"),
     "prepare_large": Benchmark(
-        "Preparation of 20 million rows under 4 GiB",
-        PREPARATION,
-        ("--rows", "20000000", "--memory-limit", "4GiB", "--rounds", "1"),
+        "Preparation of 20 million rows under 4 GiB", PREPARATION, "--rows 20000000 --memory-limit 4GiB --rounds 1"
     ),
     "prepare_all_values": Benchmark(
         "Preparation of 20 million rows under 1 GiB, every value with an id",
         PREPARATION,
-        ("--rows", "20000000", "--memory-limit", "1GiB", "--min-count", "1", "--only", "data_prep", "--rounds", "1"),
+        "--rows 20000000 --memory-limit 1GiB --min-count 1 --only data_prep --rounds 1",
     ),
-    "checkpoint": Benchmark(
-        "Checkpoints", "benchmarks.training.checkpoint", (), ("--size", "0.1", "--rounds", "1", "--batch", "500")
-    ),
-    "recipes": Benchmark("Recipes", RECIPES, (), ("--data", "20k", "--recipes", "auto", "few_rows", "--epochs", "1")),
+    "checkpoint": Benchmark("Checkpoints", "benchmarks.training.checkpoint", "", "--size 0.1 --rounds 1 --batch 500"),
+    "recipes": Benchmark("Recipes", RECIPES, "", "--data 20k --recipes auto few_rows --epochs 1"),
     "seeds": Benchmark(
         "Seeds",
         RECIPES,
-        (
-            *("--data", "500k", "real", "--recipes", "auto", "many_rows", "few_rows", "--seeds", "5", "--epochs", "12"),
-            *("--threads", "1"),
-        ),
-        ("--data", "20k", "--recipes", "few_rows", "--epochs", "1", "--seeds", "2"),
+        "--data 500k real --recipes auto many_rows few_rows --seeds 5 --epochs 12 --threads 1",
+        "--data 20k --recipes few_rows --epochs 1 --seeds 2",
         needs="CRITEO_ROWS",
     ),
     "auto_5m": Benchmark(
         "Settings by the number of rows, 5 million",
         RECIPES,
-        ("--data", "5m", "--recipes", "auto", "many_rows", "--epochs", "12", "--no-regression", "--threads", "1"),
+        "--data 5m --recipes auto many_rows --epochs 12 --no-regression --threads 1",
     ),
     "real_rows": Benchmark("Real rows, five rolling cuts", "benchmarks.accuracy.real_rows", needs="CRITEO_ROWS"),
-    "crossed_lists": Benchmark(
-        "Crosses of lists", "benchmarks.accuracy.crossed_lists", ("--seeds", "3"), ("--rows", "4000")
-    ),
+    "crossed_lists": Benchmark("Crosses of lists", "benchmarks.accuracy.crossed_lists", "--seeds 3", "--rows 4000"),
     "real_tables": Benchmark(
-        "Real tables, five folds", "benchmarks.accuracy.real_tables", ("--threads", "1"), needs="REAL_LOGS"
+        "Real tables, five folds", "benchmarks.accuracy.real_tables", "--threads 1", needs="REAL_LOGS"
     ),
-    "scoring": Benchmark("Scoring", "benchmarks.scoring", ("--rounds", "3"), ("--rows", "5000", "--rounds", "1")),
+    "scoring": Benchmark("Scoring", "benchmarks.scoring", "--rounds 3", "--rows 5000 --rounds 1"),
     **{
         f"serving_{question}": Benchmark(
             title,
             "benchmarks.serving",
-            ("--question", question),
-            ("--question", question, "--rows", "50000", "--seconds", "1", "--rounds", "1", "--swaps", "3"),
+            f"--question {question}",
+            f"--question {question} --rows 50000 --seconds 1 --rounds 1 --swaps 3",
         )
-        for question, title in {
-            "fastapi": "Serving beside FastAPI around the same predictor",
-            "large": "Serving requests of 1,000 rows",
-            "overload": "Serving under overload",
-            "swaps": "Swaps of served models",
-        }.items()
+        for question, title in SERVING.items()
     },
-    "online": Benchmark("Training online", "benchmarks.online", (), ("--quick",)),
+    "online": Benchmark("Training online", "benchmarks.online", "", "--quick"),
 }
 
 
-def run(module: str, arguments: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
+def run(module: str, arguments: str) -> tuple[str, dict[str, Any]]:
     """Run a benchmark and show its output. Return the output and the JSON of its last line.
 
     Raises CalledProcessError if it fails.
     """
-    command = [sys.executable, "-m", module, *arguments]
+    command = [sys.executable, "-m", module, *shlex.split(arguments)]
     lines = []
     with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -149,7 +134,7 @@ def keep(name: str, benchmark: Benchmark, printout: str, result: dict[str, Any])
     """Put one benchmark's figures into the page of its package, and the targets with them into the summary."""
     results = read_results(PAGES / "results.json") | {name: result}
     (PAGES / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    command = shlex.join(["python", "-m", benchmark.module, *benchmark.arguments])
+    command = f"python -m {benchmark.module} {benchmark.arguments}".strip()
     package = benchmark.module.split(".")[1]
     today = datetime.datetime.now(datetime.UTC).date()
     _write(SUMMARY, "summary", "Targets", summary(results))

@@ -18,11 +18,17 @@ from typing import Any
 
 from benchmarks.training.train_step import AS_FOUND, BEST_FORM, LOG_AS_FOUND, LOG_BEST_FORM, LOG_SMALLER_BATCH
 
-MATMULS, TREES = "matmuls_pytorch", "LightGBM, ordered target statistics"
+MATMULS, TREES, REGRESSION = "matmuls_pytorch", "LightGBM, ordered target statistics", "logistic regression"
+SPARSE, WHOLE = "PyTorch, SparseAdam and Adagrad", "PyTorch, Adam and L2 on whole tables"
 STOCK = "its products bf16 where oneDNN's math mode works"
 NUM_CUTS = 5
 BEST, OFTEN, MANY_ROWS = "best possible", "seen often", ("recipes", "many_rows")
-CHECKPOINT = "checkpoint", "ratios"  # keys of the results
+PAIRED, BF16, BF16_DISTINCT = "mean paired difference of AUC", "bfloat16 - float32", "distinct bfloat16 - distinct"
+# Keys of the results.
+KERNELS, CHECKPOINT, DRIFT = ("kernels", "kernels", "ratios"), ("checkpoint", "ratios"), ("online", "drift")
+LARGE, AUTO_5M, ROWS = ("prepare_large", "polars streaming"), ("auto_5m", "auto"), ("bf16_rows", "tables")
+VOCABULARIES = "vocabularies", "name", "V 100,000,000", "V 100,000", "seconds"
+BATCHES = "batches", "batch", 65_536, 16_000, "microseconds_per_row"
 LIBRARIES = ("mindspore", "numpy", "torch", "polars", "pyarrow")
 
 Results = dict[str, Any]  # by benchmark, the JSON that it ended with
@@ -33,27 +39,22 @@ class Target:
     """A ratio to reach: `find(results, *keys)` raises KeyError if it was not measured."""
 
     what: str
-    sign: str  # ≥, ≤ or >
-    bound: float
+    target: str  # such as "≥ 1.5", with ≥, ≤ or >
     find: Callable[..., float]
     keys: tuple[Any, ...] = ()
 
     def row(self, results: Results) -> tuple[str, str, str, str]:
         """Return the table row: name, target, measured value, and yes or no."""
-        target = f"{self.sign} {self.bound:,.0f}" if self.bound >= 1000 else f"{self.sign} {self.bound:g}"
+        sign, _, text = self.target.partition(" ")
+        bound = float(text.replace(",", ""))
         try:
             measured = self.find(results, *self.keys)
         except KeyError:
-            return self.what, target, "not measured", ""
-        reached = {"≥": measured >= self.bound, "≤": measured <= self.bound, ">": measured > self.bound}[self.sign]
-        return self.what, target, self._text(measured), "yes" if reached else "**no**"
-
-    def _text(self, measured: float) -> str:
-        if math.isinf(measured):
-            return "∞"
-        if self.bound >= 1000:
-            return f"{measured:,.0f}"
-        return f"{measured:.2f}" if self.bound >= 0.1 else f"{measured:.6f}"
+            return self.what, self.target, "not measured", ""
+        reached = {"≥": measured >= bound, "≤": measured <= bound, ">": measured > bound}[sign]
+        digits = 0 if bound >= 1000 else 2 if bound >= 0.1 else 6
+        shown = "∞" if math.isinf(measured) else f"{measured:,.{digits}f}"
+        return self.what, self.target, shown, "yes" if reached else "**no**"
 
 
 def value(results: Results, *keys: Any) -> Any:
@@ -74,9 +75,9 @@ def figure(results: Results, *keys: Any) -> float:
     return float(value(results, *keys))
 
 
-def auc_difference(results: Results, *keys: str) -> float:
+def paired(results: Results, pair: str, *keys: str) -> float:
     """Return a mean paired difference of AUC without its sign."""
-    return abs(figure(results, *keys))
+    return abs(figure(results, *keys, "mean_differences", pair))
 
 
 def step_ratio(
@@ -89,9 +90,14 @@ def step_ratio(
     raise KeyError(f"{form}, {precision}")
 
 
-def log_step_ratio(results: Results, form: str, precision: str, peer: str) -> float:
+def log_ratio(results: Results, form: str, precision: str, peer: str = "pytorch") -> float:
     """Return a peer's time over that of native with distinct rows, on ids as in Criteo's log."""
     return step_ratio(results, form, precision, peer, "distinct_rows", "native_distinct")
+
+
+def share_of_matmuls(results: Results) -> float:
+    """Return the time of native with distinct rows over that of the direct layers' products alone, in float32."""
+    return 1 / log_ratio(results, LOG_BEST_FORM, "float32", MATMULS)
 
 
 def growth(results: Results, entries: str, key: str, large: Any, usual: Any, measure: str) -> float:
@@ -152,161 +158,121 @@ def auto_below(
     return max(map(mean, recipes)) - mean("auto")
 
 
-def above(results: Results, benchmark: str, recipe: str, other: str, metric: str, rows: str, sign: int = 1) -> float:
-    """Return a recipe's metric above that of `other`, of the test rows of 5 M synthetic rows, of the first seed.
-
-    With the `sign` -1 the metric is below it.
-    """
+def above(results: Results, benchmark: str, recipe: str, other: str, metric: str, rows: str = OFTEN) -> float:
+    """Return a recipe's metric above that of `other`, of the test rows of 5 M synthetic rows, of the first seed."""
     entry = value(results, benchmark, "results", {"recipe": recipe, "data": "5m"})
-    return sign * float(entry["runs"][0]["test"][rows][metric] - entry[other][rows][metric])
+    return float(entry["runs"][0]["test"][rows][metric] - entry[other][rows][metric])
 
 
-TARGETS = (
-    Target("preparation: rows/s, 5 M rows, both readings", "≥", 250_000, prepare_rate),
-    Target("preparation: × the model zoo's way", "≥", 12, prepare_ratio, ("prepare", "zoo")),
-    Target("preparation: × polars, eager, all rows in memory", "≥", 1, prepare_ratio, ("prepare", "polars eager")),
-    Target(
-        "preparation, 20 M rows under 4 GiB: × polars streaming (∞: it did not finish)",
-        "≥",
-        1.5,
-        prepare_ratio,
-        ("prepare_large", "polars streaming"),
-    ),
-    Target("preparation, 20 M rows, every value with an id: MiB of all processes", "≤", 1024, peak_of_all_values),
-    *(
-        Target(what, relation, bound, figure, ("kernels", "kernels", "ratios", key))
-        for what, relation, bound, key in (
-            ("lookup, 416k rows: times faster than stock", "≥", 2, "lookup faster than stock"),
-            ("lookup: time over that of copying its bytes", "≤", 1.5, "lookup time of copy"),
-            ("LazyAdam with L2: times faster than stock", "≥", 6, "lazy_adam faster than stock"),
-            ("LazyAdam: time over that of copying its bytes", "≤", 2.5, "lazy_adam time of copy"),
-            ("FTRL: times faster than stock", "≥", 4, "ftrl faster than stock"),
-        )
-    ),
-    *(
-        Target(f"step {what}", "≥", bound, step_ratio, (form, precision, peer))
-        for what, bound, form, precision, peer in (
-            ("float32, as users find it: × stock", 1.6, AS_FOUND, "float32", "stock"),
-            ("float32, as users find it: × PyTorch", 1.4, AS_FOUND, "float32", "pytorch"),
-            (f"bf16, as users find it: × stock ({STOCK})", 1.9, AS_FOUND, "bfloat16", "stock"),
-            ("bf16, as users find it: × PyTorch autocast", 1.6, AS_FOUND, "bfloat16", "pytorch"),
-            ("float32, best form: × stock", 1.15, BEST_FORM, "float32", "stock"),
-            ("float32, best form: × PyTorch", 1.05, BEST_FORM, "float32", "pytorch"),
-            (f"bf16, best form: × stock ({STOCK})", 1.4, BEST_FORM, "bfloat16", "stock"),
-            ("bf16, best form: × PyTorch autocast", 1.2, BEST_FORM, "bfloat16", "pytorch"),
-            ("bf16: share of what the matmuls alone allow", 0.7, BEST_FORM, "bfloat16", MATMULS),
-        )
-    ),
-    *(
-        Target(f"Criteo's ids, {what}", "≥", bound, log_step_ratio, (form, precision, "pytorch"))
-        for what, bound, form, precision in (
-            ("float32, best form: × PyTorch", 2, LOG_BEST_FORM, "float32"),
-            ("float32, best form, batch 5,000: × PyTorch", 1.6, LOG_SMALLER_BATCH, "float32"),
-            ("bf16, best form: × PyTorch autocast", 1.5, LOG_BEST_FORM, "bfloat16"),
-            ("float32, as users find it: × PyTorch", 3, LOG_AS_FOUND, "float32"),
-            ("bf16, as users find it: × PyTorch autocast", 2.5, LOG_AS_FOUND, "bfloat16"),
-        )
-    ),
-    Target(
-        "Criteo's ids, float32: share of what the direct matmuls alone take",
-        "≤",
-        0.65,
-        lambda results: 1 / log_step_ratio(results, LOG_BEST_FORM, "float32", MATMULS),
-    ),
-    *(
-        Target(
-            f"{what}: mean paired difference of AUC", "≤", 5e-4, auc_difference, (benchmark, "mean_differences", pair)
-        )
-        for what, benchmark, pair in (
-            ("bf16 against float32", "bfloat16_auc", "bfloat16 - float32"),
-            ("distinct rows against direct, float32", "first_layer_auc", "distinct - direct"),
-            ("distinct rows, bf16 against float32", "first_layer_auc", "distinct bfloat16 - distinct"),
-        )
-    ),
-    *(
-        Target(
-            f"rows in bf16 against float32, {log}: mean paired difference of AUC",
-            "≤",
-            3e-4,
-            auc_difference,
-            ("bf16_rows", "auc", log, "mean_differences", "bfloat16 - float32"),
-        )
-        for log in ("400k", "5m", "real")
-    ),
-    *(
-        Target(f"rows in bf16 over float32: {what}", "≤", bound, figure, ("bf16_rows", *keys))
-        for what, bound, *keys in (
-            ("bytes of a touched row, D 80", 0.52, "tables", "D 80", "bytes"),
-            ("… D 8", 0.56, "tables", "D 8", "bytes"),
-            ("lookup and update, D 80", 1.0, "tables", "D 80", "seconds"),
-            ("checkpoint, bytes", 0.55, "checkpoints", "bytes"),
-            ("checkpoint, time to save", 0.55, "checkpoints", "save"),
-            ("checkpoint, time to load", 0.55, "checkpoints", "load"),
-        )
-    ),
-    Target("checkpoint: save rate over that of dd conv=fsync", "≥", 0.7, figure, (*CHECKPOINT, "save over dd")),
-    Target("checkpoint: load rate over that of dd iflag=direct", "≥", 0.7, figure, (*CHECKPOINT, "load over dd")),
-    Target(
-        "step beside a background save over alone", "≤", 1.3, figure, (*CHECKPOINT, "step beside a save over alone")
-    ),
-    *(
-        target
-        for peer in ("logistic regression", "PyTorch, SparseAdam and Adagrad", "PyTorch, Adam and L2 on whole tables")
-        for target in (
-            Target(f"real rows, auto: AUC above {peer}", "≥", 0.0025, auc_above, (peer,)),
-            Target(f"… lower end of its interval, above {peer}", ">", 0, auc_above, (peer, True)),
-        )
-    ),
-    Target(f"real rows, auto: AUC above {TREES}", "≥", 0, auc_above, (TREES,)),
-    Target(
-        "six real tables, auto: AUC above its own baseline, on the worst table", "≥", -0.001, table_least, ("baseline",)
-    ),
-    Target(
-        "six real tables, auto: AUC above LightGBM with its defaults, on the worst",
-        "≥",
-        -0.01,
-        table_least,
-        ("LightGBM",),
-    ),
-    Target("real rows, auto: AUC below the better of many_rows and few_rows", "≤", 5e-4, auto_below, ("seeds", "real")),
-    Target("500,000 synthetic rows, auto: AUC below the better of both", "≤", 5e-4, auto_below, ("seeds", "500k")),
-    Target("5 M synthetic rows, auto: AUC below many_rows", "≤", 5e-4, auto_below, ("auto_5m", "5m", ("many_rows",))),
-    *(
-        Target(f"5 M synthetic rows{what}", relation, bound, above, tuple(keys))
-        for what, relation, bound, *keys in (
-            (", seen often, auto: AUC below the best possible", "≤", 0.008, "auto_5m", "auto", BEST, "auc", OFTEN, -1),
-            (": AUC above logistic regression's", ">", 0, *MANY_ROWS, "logistic regression", "auc", "all"),
-            (", seen often: AUC below the best possible", "≤", 0.01, *MANY_ROWS, BEST, "auc", OFTEN, -1),
-            (", seen often: log loss above the best possible", "≤", 0.01, *MANY_ROWS, BEST, "log_loss", OFTEN),
-        )
-    ),
-    Target("predict over 1 / (1/tower + 1/encoding), of one core", "≥", 0.7, figure, ("scoring", "over_parts")),
-    Target("predict as a command on all cores: × PyTorch + pandas", "≥", 4, figure, ("scoring", "all_cores", "ratio")),
-    Target("one raw row scored in process: ms of its thread, median", "≤", 0.3, figure, ("scoring", "one_row_cpu_ms")),
-    *(
-        Target(f"online: {what}", relation, bound, figure, ("online", *keys))
-        for what, relation, bound, *keys in (
-            ("share of what retrains gain in AUC on a log that drifts", "≥", 0.75, "drift", "share"),
-            ("its processor time over that of a retrain after each fifth part", "≤", 0.05, "drift", "cpu_share"),
-            ("its processor time over that of a retrain after each part", "≤", 0.05, "drift", "cpu_share_as_fresh"),
-            ("seconds from a closed part of 100,000 rows to served, p95", "≤", 5, "lag", "p95"),
-            ("the same time at a vocabulary of 5 M over 10⁵", "≤", 1.3, "lag", "growth"),
-        )
-    ),
-    Target(
-        "growth, tables: time at V = 10⁸ over 10⁵",
-        "≤",
-        1.5,
-        growth,
-        ("vocabularies", "name", "V 100,000,000", "V 100,000", "seconds"),
-    ),
-    Target(
-        "growth, batch: time a row at 65,536 over 16,000",
-        "≤",
-        1.1,
-        growth,
-        ("batches", "batch", 65_536, 16_000, "microseconds_per_row"),
-    ),
+def below(results: Results, *keys: str) -> float:
+    return -above(results, *keys)
+
+
+TARGETS = tuple(
+    Target(what, target, find, tuple(keys))
+    for what, target, find, *keys in (
+        ("preparation: rows/s, 5 M rows, both readings", "≥ 250,000", prepare_rate),
+        ("preparation: × the model zoo's way", "≥ 12", prepare_ratio, "prepare", "zoo"),
+        ("preparation: × polars, eager, all rows in memory", "≥ 1", prepare_ratio, "prepare", "polars eager"),
+        (
+            "preparation, 20 M rows under 4 GiB: × polars streaming (∞: it did not finish)",
+            "≥ 1.5",
+            prepare_ratio,
+            *LARGE,
+        ),
+        ("preparation, 20 M rows, every value with an id: MiB of all processes", "≤ 1,024", peak_of_all_values),
+        ("lookup, 416k rows: times faster than stock", "≥ 2", figure, *KERNELS, "lookup faster than stock"),
+        ("lookup: time over that of copying its bytes", "≤ 1.5", figure, *KERNELS, "lookup time of copy"),
+        ("LazyAdam with L2: times faster than stock", "≥ 6", figure, *KERNELS, "lazy_adam faster than stock"),
+        ("LazyAdam: time over that of copying its bytes", "≤ 2.5", figure, *KERNELS, "lazy_adam time of copy"),
+        ("FTRL: times faster than stock", "≥ 4", figure, *KERNELS, "ftrl faster than stock"),
+        ("step float32, as users find it: × stock", "≥ 1.6", step_ratio, AS_FOUND, "float32", "stock"),
+        ("step float32, as users find it: × PyTorch", "≥ 1.4", step_ratio, AS_FOUND, "float32", "pytorch"),
+        (f"step bf16, as users find it: × stock ({STOCK})", "≥ 1.9", step_ratio, AS_FOUND, "bfloat16", "stock"),
+        ("step bf16, as users find it: × PyTorch autocast", "≥ 1.6", step_ratio, AS_FOUND, "bfloat16", "pytorch"),
+        ("step float32, best form: × stock", "≥ 1.15", step_ratio, BEST_FORM, "float32", "stock"),
+        ("step float32, best form: × PyTorch", "≥ 1.05", step_ratio, BEST_FORM, "float32", "pytorch"),
+        (f"step bf16, best form: × stock ({STOCK})", "≥ 1.4", step_ratio, BEST_FORM, "bfloat16", "stock"),
+        ("step bf16, best form: × PyTorch autocast", "≥ 1.2", step_ratio, BEST_FORM, "bfloat16", "pytorch"),
+        ("step bf16: share of what the matmuls alone allow", "≥ 0.7", step_ratio, BEST_FORM, "bfloat16", MATMULS),
+        ("Criteo's ids, float32, best form: × PyTorch", "≥ 2", log_ratio, LOG_BEST_FORM, "float32"),
+        ("Criteo's ids, float32, best form, batch 5,000: × PyTorch", "≥ 1.6", log_ratio, LOG_SMALLER_BATCH, "float32"),
+        ("Criteo's ids, bf16, best form: × PyTorch autocast", "≥ 1.5", log_ratio, LOG_BEST_FORM, "bfloat16"),
+        ("Criteo's ids, float32, as users find it: × PyTorch", "≥ 3", log_ratio, LOG_AS_FOUND, "float32"),
+        ("Criteo's ids, bf16, as users find it: × PyTorch autocast", "≥ 2.5", log_ratio, LOG_AS_FOUND, "bfloat16"),
+        ("Criteo's ids, float32: share of what the direct matmuls alone take", "≤ 0.65", share_of_matmuls),
+        (f"bf16 against float32: {PAIRED}", "≤ 0.0005", paired, BF16, "bfloat16_auc"),
+        (
+            f"distinct rows against direct, float32: {PAIRED}",
+            "≤ 0.0005",
+            paired,
+            "distinct - direct",
+            "first_layer_auc",
+        ),
+        (f"distinct rows, bf16 against float32: {PAIRED}", "≤ 0.0005", paired, BF16_DISTINCT, "first_layer_auc"),
+        (f"rows in bf16 against float32, 400k: {PAIRED}", "≤ 0.0003", paired, BF16, "bf16_rows", "auc", "400k"),
+        (f"rows in bf16 against float32, 5m: {PAIRED}", "≤ 0.0003", paired, BF16, "bf16_rows", "auc", "5m"),
+        (f"rows in bf16 against float32, real: {PAIRED}", "≤ 0.0003", paired, BF16, "bf16_rows", "auc", "real"),
+        ("rows in bf16 over float32: bytes of a touched row, D 80", "≤ 0.52", figure, *ROWS, "D 80", "bytes"),
+        ("rows in bf16 over float32: … D 8", "≤ 0.56", figure, *ROWS, "D 8", "bytes"),
+        ("rows in bf16 over float32: lookup and update, D 80", "≤ 1", figure, *ROWS, "D 80", "seconds"),
+        ("rows in bf16 over float32: checkpoint, bytes", "≤ 0.55", figure, "bf16_rows", "checkpoints", "bytes"),
+        ("rows in bf16 over float32: checkpoint, time to save", "≤ 0.55", figure, "bf16_rows", "checkpoints", "save"),
+        ("rows in bf16 over float32: checkpoint, time to load", "≤ 0.55", figure, "bf16_rows", "checkpoints", "load"),
+        ("checkpoint: save rate over that of dd conv=fsync", "≥ 0.7", figure, *CHECKPOINT, "save over dd"),
+        ("checkpoint: load rate over that of dd iflag=direct", "≥ 0.7", figure, *CHECKPOINT, "load over dd"),
+        ("step beside a background save over alone", "≤ 1.3", figure, *CHECKPOINT, "step beside a save over alone"),
+        (f"real rows, auto: AUC above {REGRESSION}", "≥ 0.0025", auc_above, REGRESSION),
+        (f"… lower end of its interval, above {REGRESSION}", "> 0", auc_above, REGRESSION, True),
+        (f"real rows, auto: AUC above {SPARSE}", "≥ 0.0025", auc_above, SPARSE),
+        (f"… lower end of its interval, above {SPARSE}", "> 0", auc_above, SPARSE, True),
+        (f"real rows, auto: AUC above {WHOLE}", "≥ 0.0025", auc_above, WHOLE),
+        (f"… lower end of its interval, above {WHOLE}", "> 0", auc_above, WHOLE, True),
+        (f"real rows, auto: AUC above {TREES}", "≥ 0", auc_above, TREES),
+        ("six real tables, auto: AUC above its own baseline, on the worst table", "≥ -0.001", table_least, "baseline"),
+        (
+            "six real tables, auto: AUC above LightGBM with its defaults, on the worst",
+            "≥ -0.01",
+            table_least,
+            "LightGBM",
+        ),
+        ("real rows, auto: AUC below the better of many_rows and few_rows", "≤ 0.0005", auto_below, "seeds", "real"),
+        ("500,000 synthetic rows, auto: AUC below the better of both", "≤ 0.0005", auto_below, "seeds", "500k"),
+        ("5 M synthetic rows, auto: AUC below many_rows", "≤ 0.0005", auto_below, "auto_5m", "5m", ("many_rows",)),
+        ("5 M synthetic rows, seen often, auto: AUC below the best possible", "≤ 0.008", below, *AUTO_5M, BEST, "auc"),
+        ("5 M synthetic rows: AUC above logistic regression's", "> 0", above, *MANY_ROWS, REGRESSION, "auc", "all"),
+        ("5 M synthetic rows, seen often: AUC below the best possible", "≤ 0.01", below, *MANY_ROWS, BEST, "auc"),
+        (
+            "5 M synthetic rows, seen often: log loss above the best possible",
+            "≤ 0.01",
+            above,
+            *MANY_ROWS,
+            BEST,
+            "log_loss",
+        ),
+        ("predict over 1 / (1/tower + 1/encoding), of one core", "≥ 0.7", figure, "scoring", "over_parts"),
+        ("predict as a command on all cores: × PyTorch + pandas", "≥ 4", figure, "scoring", "all_cores", "ratio"),
+        ("one raw row scored in process: ms of its thread, median", "≤ 0.3", figure, "scoring", "one_row_cpu_ms"),
+        ("online: share of what retrains gain in AUC on a log that drifts", "≥ 0.75", figure, *DRIFT, "share"),
+        (
+            "online: its processor time over that of a retrain after each fifth part",
+            "≤ 0.05",
+            figure,
+            *DRIFT,
+            "cpu_share",
+        ),
+        (
+            "online: its processor time over that of a retrain after each part",
+            "≤ 0.05",
+            figure,
+            *DRIFT,
+            "cpu_share_as_fresh",
+        ),
+        ("online: seconds from a closed part of 100,000 rows to served, p95", "≤ 5", figure, "online", "lag", "p95"),
+        ("online: the same time at a vocabulary of 5 M over 10⁵", "≤ 1.3", figure, "online", "lag", "growth"),
+        ("growth, tables: time at V = 10⁸ over 10⁵", "≤ 1.5", growth, *VOCABULARIES),
+        ("growth, batch: time a row at 65,536 over 16,000", "≤ 1.1", growth, *BATCHES),
+    )
 )
 
 

@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,8 @@ from typing import TypeVar
 
 import numpy as np
 import psutil
+
+from app.run.folder import processor_name
 
 Result = TypeVar("Result")
 
@@ -116,14 +118,11 @@ def children_seconds() -> float:
 
 def _pss_mib_of_children() -> float:
     """Return the Pss of all processes below this one: shared pages count once."""
-    kib = 0
+    pss = 0
     for child in psutil.Process().children(recursive=True):
-        try:
-            lines = Path(f"/proc/{child.pid}/smaps_rollup").read_text().splitlines()
-        except OSError:  # it has ended
-            continue
-        kib += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-    return kib / 1024
+        with suppress(psutil.Error):  # it has ended
+            pss += child.memory_full_info().pss
+    return pss / 2**20
 
 
 def peak_memory_mib(pid: int | str = "self") -> float:
@@ -135,18 +134,11 @@ def peak_memory_mib(pid: int | str = "self") -> float:
 def machine() -> dict[str, str | int]:
     """Return the machine and the commit, on which all figures depend."""
     return {
-        "processor": _processor(),
+        "processor": processor_name(),
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "commit": _commit(),
     }
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 def _commit() -> str:

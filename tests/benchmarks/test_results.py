@@ -26,10 +26,10 @@ def step_results(form, precision, **over_native):
 
 
 @pytest.mark.parametrize(
-    ("sign", "measured", "reached"), [("≥", 2.0, "yes"), ("≥", 1.99, "**no**"), ("≤", 2.01, "**no**")]
+    ("target", "measured", "reached"), [("≥ 2", 2.0, "yes"), ("≥ 2", 1.99, "**no**"), ("≤ 2", 2.01, "**no**")]
 )
-def test_a_target_is_reached_at_its_bound(sign, measured, reached):
-    assert Target("x", sign, 2, lambda _: measured).row({})[3] == reached
+def test_a_target_is_reached_at_its_bound(target, measured, reached):
+    assert Target("x", target, lambda _: measured).row({})[3] == reached
 
 
 def test_what_was_not_measured_is_named_as_such():
