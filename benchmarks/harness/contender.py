@@ -7,16 +7,18 @@ its prefetch threads would continue, on the cores of the contender whose turn it
 
 from __future__ import annotations
 
-import json
+import importlib
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
 from types import TracebackType
+from typing import Any
+from unittest.mock import patch
 
 from benchmarks.harness.timing import peak_memory_mib
-from common.packages import PROJECT
 
 # malloc hands blocks above 32 MiB back to the system by default, so that every step would get fresh pages, each
 # of which the kernel has to clear. With these it keeps them.
@@ -26,19 +28,20 @@ Parts = dict[str, float]  # seconds of each part of some steps, by name
 
 
 class Contender:
-    """A child process that runs `serve`. Use it as a context manager, so that it ends with the benchmark."""
+    """A process of a module's `contender(*arguments)`, which returns a function that takes `count` steps.
 
-    def __init__(self, name: str, module: str, arguments: list[str], environment: Mapping[str, str]) -> None:
+    That returns the seconds of the steps' parts, as far as they can be told apart. Use it as a context manager, so that
+    it ends with the benchmark.
+    """
+
+    def __init__(self, name: str, module: str, arguments: tuple[Any, ...], environment: Mapping[str, str]) -> None:
         self.name = name
         self.parts: list[Parts] = []  # of each turn
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
-            cwd=PROJECT,
-            env={**os.environ, **environment},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._connection, theirs = multiprocessing.Pipe()
+        self._process = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs, module, arguments))
+        with patch.dict(os.environ, environment):
+            self._process.start()
+        theirs.close()
 
     def __enter__(self) -> Contender:
         return self
@@ -47,43 +50,37 @@ class Contender:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._process.kill()  # works on a stopped process too, and there is nothing to be saved
-        self._process.wait()
+        self._process.join()
 
     def wait_until_ready(self) -> None:
         """Wait until the model is built, and let the process rest. Raises RuntimeError if it ended instead."""
-        self._read_reply()
-        self._process.send_signal(signal.SIGSTOP)
+        self._receive()
 
     def take_steps(self, count: int) -> None:
         """Take `count` steps, and let the process rest again."""
-        assert self._process.stdin is not None
-        self._process.send_signal(signal.SIGCONT)
-        self._process.stdin.write(f"{count}\n")
-        self._process.stdin.flush()
-        self.parts.append(self._read_reply())
-        self._process.send_signal(signal.SIGSTOP)
+        os.kill(self._process.pid or 0, signal.SIGCONT)
+        self._connection.send(count)
+        self.parts.append(self._receive())
 
     @property
     def peak_memory_mib(self) -> float:
-        return peak_memory_mib(self._process.pid)
+        return peak_memory_mib(self._process.pid or "self")
 
-    def _read_reply(self) -> Parts:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            status = self._process.wait()
-            raise RuntimeError(f"the contender {self.name} ended with status {status}; its message is above")
-        reply: Parts = json.loads(line)
-        return reply
+    def _receive(self) -> Parts:
+        try:
+            parts: Parts = self._connection.recv()
+        except EOFError:
+            self._process.join()
+            status = self._process.exitcode
+            raise RuntimeError(f"{self.name} ended with status {status}; its message is above") from None
+        os.kill(self._process.pid or 0, signal.SIGSTOP)
+        return parts
 
 
-def serve(take_steps: Callable[[int], Parts]) -> None:
-    """The contender's side: say that it is ready, then take as many steps as each line of stdin says.
-
-    `take_steps(count)` returns the seconds of the steps' parts, as far as they can be told apart.
-    """
-    replies = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries that print must not answer for us
-    print("{}", file=replies, flush=True)
-    for line in sys.stdin:
-        print(json.dumps(take_steps(int(line))), file=replies, flush=True)
+def _serve(commands: Connection, module: str, arguments: tuple[Any, ...]) -> None:
+    """Report that the contender is ready, then take as many steps as each command says."""
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is none of the benchmark's output
+    take_steps = importlib.import_module(module).contender(*arguments)
+    commands.send({})
+    while True:
+        commands.send(take_steps(commands.recv()))

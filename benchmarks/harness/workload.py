@@ -5,12 +5,10 @@ Letters: B batch, C categorical fields, N numeric fields, V vocabulary size.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -40,14 +38,6 @@ class Workload:
     threads: int = len(os.sched_getaffinity(0))
     ids: Literal["power law", "log"] = "power law"
     first_layer: FirstLayer = "direct"
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @staticmethod
-    def from_json(text: str) -> Workload:
-        read = Workload(**json.loads(text))
-        return replace(read, hidden_widths=tuple(read.hidden_widths))
 
 
 def make_batches(workload: Workload) -> list[Batch]:
@@ -116,7 +106,7 @@ def steps_on_prefetched_batches(
 def steps_on_batches(
     step: Step, take: Callable[[Batch, Any], object], batches: Iterable[Batch]
 ) -> Callable[[int], Parts]:
-    """Return a function that takes `count` steps, for `contender.serve`.
+    """Return a function that takes `count` steps, for a contender.
 
     As in `app.training.loop`, a thread prepares the batches ahead, beside the steps. It ends with the process.
     """
@@ -140,12 +130,3 @@ def field_names(num_numeric: int) -> tuple[str, ...]:
 def tower_widths(workload: Workload) -> tuple[int, ...]:
     num_looked_up = NUM_FIELDS + (0 if workload.fold_numeric else NUM_NUMERIC)
     return (num_looked_up * workload.embedding_dim, *workload.hidden_widths, 1)
-
-
-def contender_arguments(description: str | None, kinds: tuple[str, ...]) -> tuple[str, Workload]:
-    """The command line of a contender's process: which of `kinds`, and the workload as JSON."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=kinds)
-    parser.add_argument("workload", type=Workload.from_json, help="fields of Workload as JSON; {} for the defaults")
-    options = parser.parse_args()
-    return options.kind, options.workload

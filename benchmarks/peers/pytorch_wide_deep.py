@@ -1,7 +1,5 @@
 """The same Wide&Deep step in PyTorch: same model, losses, batches and ids.
 
-    python -m benchmarks.peers.pytorch_wide_deep KIND WORKLOAD     (see benchmarks.training.train_step)
-
 Written to be as fast as PyTorch's own parts allow, without kernels of our own:
 
 - NumPy makes unique ids ahead, beside the step before. torch.unique takes six times as long.
@@ -15,8 +13,8 @@ Written to be as fast as PyTorch's own parts allow, without kernels of our own:
 torch.compile of the tower was tried and is left out. In turns with the rest it made no visible difference (lower
 quartiles of a bfloat16 step, on a busy machine: 835 ms with it, 848 ms without).
 
-KIND is pytorch, or matmuls_pytorch, which multiplies the tower's matrices alone, in the step's precision and in memory
-allocated before. MindSpore multiplies bfloat16 on a CPU only with AMX; PyTorch does with AVX512_BF16 too.
+The contender matmuls_pytorch multiplies the tower's matrices alone, in the step's precision and in memory allocated
+before. MindSpore multiplies bfloat16 on a CPU only with AMX; PyTorch does with AVX512_BF16 too.
 
 PyTorch has no FTRL. Adagrad stands for it: without l1 and l2, FTRL takes Adagrad's steps. There is no
 finite check.
@@ -39,11 +37,10 @@ from torch.nn import functional
 from app.batches import Batch
 from app.config.config import LossOptions, ModelOptions
 from app.config.optimizer_settings import AdamOptions, FtrlOptions
-from benchmarks.harness.contender import Parts, serve
+from benchmarks.harness.contender import Parts
 from benchmarks.harness.workload import (
     NUM_NUMERIC,
     Workload,
-    contender_arguments,
     steps_on_prefetched_batches,
     tower_widths,
 )
@@ -261,15 +258,15 @@ def matmul_steps(workload: Workload) -> Callable[[int], Parts]:
     return take_steps
 
 
-def main() -> None:
-    kind, workload = contender_arguments(__doc__, ("pytorch", "matmuls_pytorch"))
-    torch.set_num_threads(workload.threads)
+def use_threads(count: int) -> None:
+    torch.set_num_threads(count)
     torch.sparse.check_sparse_tensor_invariants.disable()  # its default too, but then it warns
+
+
+def contender(kind: str, workload: Workload) -> Callable[[int], Parts]:
+    """Return a function that takes steps of pytorch, or the products of matmuls_pytorch."""
+    use_threads(workload.threads)
     if kind == "matmuls_pytorch":
-        return serve(matmul_steps(workload))
+        return matmul_steps(workload)
     step = PyTorchStep(workload)
-    serve(steps_on_prefetched_batches(step, step, workload))
-
-
-if __name__ == "__main__":
-    main()
+    return steps_on_prefetched_batches(step, step, workload)

@@ -38,7 +38,7 @@ from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
 from app.training.step import precision
 from benchmarks.harness.commands import run_command
-from benchmarks.harness.contender import KEEP_PAGES, Contender, Parts, serve
+from benchmarks.harness.contender import KEEP_PAGES, Contender, Parts
 from benchmarks.harness.timing import machine, seconds_of
 from benchmarks.harness.workload import Workload, steps_on_batches
 from benchmarks.training.kernels import MemoryCopy
@@ -56,11 +56,11 @@ PRODUCT_SIZE = 2048  # rows and columns of the product that gives the speed of F
 class DefaultGroup(Group):
     """The contenders on the rows of a prepared folder."""
 
-    arguments: tuple[str, ...]
+    arguments: tuple[Path, int]  # of `contender`, after the name
 
     def start(self, name: str) -> Contender:
         environment = {"OMP_NUM_THREADS": str(Workload.threads), "GLOG_v": "3", **KEEP_PAGES}
-        return Contender(name, MODULE, ["--contender", name, *self.arguments], environment)
+        return Contender(name, MODULE, (name, *self.arguments), environment)
 
 
 def recipe(schema: Schema, batch_size: int) -> Config:
@@ -83,10 +83,9 @@ def pytorch_step(name: str, workload: Workload, schema: Schema, config: Config) 
     """Return the step of one of `PEERS`, and the schedules of its rates."""
     import torch
 
-    from benchmarks.peers.pytorch_wide_deep import PeerSettings, PyTorchStep
+    from benchmarks.peers.pytorch_wide_deep import PeerSettings, PyTorchStep, use_threads
 
-    torch.set_num_threads(workload.threads)
-    torch.sparse.check_sparse_tensor_invariants.disable()  # its default too, but then it warns
+    use_threads(workload.threads)
     form, optimizer = name.split("_")
     rates = config.deep_optimizer.learning_rate, config.loss.l2_coef, config.wide_optimizer.learning_rate
     peer_settings = PeerSettings(*rates, whole_table=optimizer == "adam", fused=None if form == "found" else True)
@@ -97,8 +96,17 @@ def pytorch_step(name: str, workload: Workload, schema: Schema, config: Config) 
     return step, [torch.optim.lr_scheduler.CosineAnnealingLR(each, 10_000) for each in step.optimizers]
 
 
-def take_steps(name: str, workload: Workload, folder: Path, schema: Schema, config: Config) -> Callable[[int], Parts]:
-    """Return a function that takes steps of one contender, for `serve`. native is the step of `make train`."""
+def workload_of(folder: Path, batch_size: int) -> tuple[Schema, Config, Workload]:
+    """Return what a prepared folder has, the settings for its rows, and the workload that they are."""
+    schema = read_schema(folder)
+    config = recipe(schema, batch_size)
+    sizes = config.model.embedding_dim, config.model.hidden_widths
+    return schema, config, Workload(config.train.batch_size, "float32", True, schema.vocabulary_size, *sizes)
+
+
+def contender(name: str, folder: Path, batch_size: int) -> Callable[[int], Parts]:
+    """Return a function that takes steps of one contender. native is the step of `make train`."""
+    schema, config, workload = workload_of(folder, batch_size)
     step: Any
     schedules: list[Any] = []
     if name.startswith("native"):
@@ -141,23 +149,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60, help="of a contender's turn (60)")
     parser.add_argument("--folder", type=Path, help="prepared rows; default: a synthetic log's, removed at the end")
     parser.add_argument("--contenders", nargs="+", choices=(*NATIVE, *PEERS), help="with native; default: all")
-    parser.add_argument("--contender", choices=(*NATIVE, *PEERS), help=argparse.SUPPRESS)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
         folder = options.folder or Path(work) / "prepared"
         if not options.folder:
             run_command("data_prep", "synthesize", "log.txt", "--rows", str(options.rows), folder=Path(work))
             run_command("data_prep", "prepare", "log.txt", "prepared", "--config", str(CONFIG), folder=Path(work))
-        schema = read_schema(folder)
-        config = recipe(schema, options.batch)
-        sizes = config.model.embedding_dim, config.model.hidden_widths
-        workload = Workload(config.train.batch_size, "float32", True, schema.vocabulary_size, *sizes)
-        if options.contender:
-            return serve(take_steps(options.contender, workload, folder, schema, config))
+        schema, config, workload = workload_of(folder, options.batch)
         every = (*NATIVE, *(PEERS if importlib.util.find_spec("torch") else ()))
         names = tuple(name for name in every if name in ("native", *(options.contenders or every)))
         form = f"default recipe, V {schema.vocabulary_size:,}"
-        group = DefaultGroup(form, workload, names, ("--folder", str(folder), "--batch", str(options.batch)))
+        group = DefaultGroup(form, workload, names, (folder, options.batch))
         load, result = os.getloadavg()[0], measure(group, options.rounds, options.steps)
         result["bound"] = least = bound(next(batches(folder, schema, config)), workload)
     share = sum(least.values()) / result["steps"]["native"]["median"]

@@ -1,9 +1,4 @@
-"""A contender on MindSpore: the project's own training step, with its tables and tower or with MindSpore's.
-
-    python -m benchmarks.training.mindspore_contender {native,stock} WORKLOAD
-
-WORKLOAD is JSON, with fields of `benchmarks.harness.workload.Workload`.
-"""
+"""A contender on MindSpore: the project's own training step, with its tables and tower or with MindSpore's."""
 
 from __future__ import annotations
 
@@ -18,11 +13,10 @@ from app.config import device
 from app.config.config import Config, ModelOptions, TrainOptions
 from app.config.run_settings import Backend, DeviceOptions, TablesOptions
 from app.tables.native.tables import NativeTables
-from benchmarks.harness.contender import Parts, serve
+from benchmarks.harness.contender import Parts
 from benchmarks.harness.workload import (
     NUM_NUMERIC,
     Workload,
-    contender_arguments,
     field_names,
     make_batches,
     steps_on_prefetched_batches,
@@ -31,8 +25,6 @@ from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericF
 
 if TYPE_CHECKING:
     from app.training import assemble  # imports MindSpore: after the environment is prepared
-
-BACKENDS: dict[str, Backend] = {"native": "native", "stock": "stock"}
 
 
 def make_config(workload: Workload, backend: Backend) -> Config:
@@ -81,27 +73,18 @@ def assemble_parts(workload: Workload, backend: Backend) -> assemble.TrainingSta
     return assemble.assemble(make_config(workload, backend), make_schema(workload), backend)
 
 
-def training_steps(workload: Workload, backend: Backend) -> Callable[[int], Parts]:
-    """Return a function that takes the steps of `make train`. Every row is touched before, as in the peers' tables."""
-    step = assemble_parts(workload, backend).step
-    if isinstance(step.tables, NativeTables):
-        step.tables.touch(np.unique([batch.ids for batch in make_batches(workload)]).astype(np.int64))
-    return steps_on_prefetched_batches(step, step, workload)
-
-
 def leave_out_native_layers() -> None:
     """Use MindSpore's own operators in the tower too, for stock, without a warning that the library is missing."""
     os.environ["DENSE_LAYER_LIBRARY"] = "none"
     logging.getLogger("app.config.device").setLevel(logging.ERROR)
 
 
-def main() -> None:
-    kind, workload = contender_arguments(__doc__, tuple(BACKENDS))
+def contender(kind: Backend, workload: Workload) -> Callable[[int], Parts]:
+    """Return a function that takes the steps of `make train`. Every row is touched before, as in the peers' tables."""
     prepare_device(workload)
     if kind == "stock":
         leave_out_native_layers()
-    serve(training_steps(workload, BACKENDS[kind]))
-
-
-if __name__ == "__main__":
-    main()
+    step = assemble_parts(workload, kind).step
+    if isinstance(step.tables, NativeTables):
+        step.tables.touch(np.unique([batch.ids for batch in make_batches(workload)]).astype(np.int64))
+    return steps_on_prefetched_batches(step, step, workload)

@@ -83,7 +83,7 @@ class Group:
         environment = {"OMP_NUM_THREADS": str(workload.threads), "GLOG_v": "3"}
         if self.workload.fold_numeric:
             environment |= KEEP_PAGES
-        return Contender(name, MODULES[name], [kind, workload.to_json()], environment)
+        return Contender(name, MODULES[name], (kind, workload), environment)
 
 
 def make_groups(batch_size: int, precisions: tuple[Precision, ...], pytorch: tuple[str, ...]) -> list[Group]:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,21 +9,21 @@ import pytest
 from benchmarks.harness.contender import Contender
 
 MODULE = """
-import sys
-from benchmarks.harness.contender import serve
-def take_steps(count):
-    print("a library prints this")
-    if count == 0:
-        raise SystemExit(3)
-    return {"part": float(count)}
-serve(take_steps)
+def contender(part):
+    def take_steps(count):
+        print("a library prints this")
+        if count == 0:
+            raise SystemExit(3)
+        return {part: float(count)}
+    return take_steps
 """
 
 
 @pytest.fixture
-def contender(tmp_path):
+def contender(tmp_path, monkeypatch):
     (tmp_path / "taker.py").write_text(MODULE)
-    with Contender("taker", "taker", [], {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}) as started:
+    monkeypatch.syspath_prepend(tmp_path)
+    with Contender("taker", "taker", ("part",), {}) as started:
         started.wait_until_ready()
         yield started
 
@@ -52,4 +51,4 @@ def test_one_that_ends_is_an_error_with_its_status(contender):
 
 def test_it_ends_with_the_benchmark_although_it_is_stopped(contender):
     contender.__exit__(None, None, None)
-    assert contender._process.returncode == -signal.SIGKILL
+    assert contender._process.exitcode == -signal.SIGKILL
