@@ -40,7 +40,6 @@ import numpy as np
 
 from benchmarks.harness.commands import stop_tree
 from benchmarks.harness.timing import SAMPLE_SECONDS, Taken, in_turns, machine, metered
-from benchmarks.preparation.prepare_agreement import check_agreement
 from common.packages import PROJECT
 from data_prep.options.prepare_options import parse_bytes
 from data_prep.sources.synthetic import synthesize
@@ -178,6 +177,8 @@ def agree(folder: Path) -> int | None:
     forms = [name for name in contenders(0, 0) if name.startswith("polars")]
     if not forms:
         return None
+    from benchmarks.peers.prepare_polars import check_agreement
+
     log = synthesize(folder / "small.txt", AGREEMENT_ROWS, seed=2).log_path
     small = contenders(AGREEMENT_ROWS, AGREEMENT_ROWS)
     run(small["data_prep"], log, folder / "ours")
