@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from data_prep.prepared.truth import area_under_curve
+
 LEVEL = 0.95
 
 
@@ -35,28 +37,15 @@ class Difference:
     rows_interval: tuple[float, float]
     clusters_interval: tuple[float, float]
 
-
-class RankedScores:
-    """A model's scores [n] of a group, sorted once, so that replicates only sum."""
-
-    def __init__(self, scores: np.ndarray, labels: np.ndarray) -> None:
-        self.order = np.argsort(scores, kind="stable")
-        ranked = scores[self.order]
-        self.starts = np.flatnonzero(np.r_[True, ranked[1:] != ranked[:-1]])  # of ties
-        self.positive = labels[self.order].astype(np.float64)
-
-    def auc(self, weights: np.ndarray) -> float:
-        """P(a click scores above a non-click) + ½ P(they tie), rows [n] weighing `weights` [n]."""
-        weights = weights[self.order]
-        positives = np.add.reduceat(weights * self.positive, self.starts)
-        negatives = np.add.reduceat(weights * (1 - self.positive), self.starts)
-        below = np.cumsum(negatives) - negatives
-        pairs = positives.sum() * negatives.sum()
-        return float(positives @ (below + 0.5 * negatives) / pairs) if pairs else float("nan")
+    def __str__(self) -> str:
+        rows, groups = (f"{low:+.4f} … {high:+.4f}" for low, high in (self.rows_interval, self.clusters_interval))
+        return f"{self.mean:+.4f}   rows drawn anew {rows}; groups as well {groups}"
 
 
-def mean_auc(models: list[RankedScores], weights: np.ndarray) -> float:
-    return float(np.mean([model.auc(weights) for model in models]))
+def mean_auc(models: np.ndarray, labels: np.ndarray, times: np.ndarray) -> float:
+    """Return the mean AUC of scores [S, n], each row being there `times` [n] times."""
+    repeated = np.repeat(labels, times)
+    return float(np.mean([area_under_curve(np.repeat(scores, times), repeated) for scores in models]))
 
 
 def differences(groups: list[Group], ours: str, peers: tuple[str, ...], replicates: int, seed: int) -> list[Difference]:
@@ -64,13 +53,12 @@ def differences(groups: list[Group], ours: str, peers: tuple[str, ...], replicat
     rng = np.random.default_rng(seed)
     auc_differences = np.empty((len(groups), replicates + 1, len(peers)))  # replicate 0 is the rows as they are
     for place, group in enumerate(groups):
-        ranked = {
-            name: [RankedScores(scores, group.labels) for scores in group.scores[name]] for name in (ours, *peers)
-        }
         for replicate in range(replicates + 1):
-            weights = np.ones(len(group.labels)) if replicate == 0 else rng.poisson(1.0, len(group.labels))
-            auc = mean_auc(ranked[ours], weights)
-            auc_differences[place, replicate] = [auc - mean_auc(ranked[peer], weights) for peer in peers]
+            size = len(group.labels)
+            times = np.ones(size, np.int64) if replicate == 0 else rng.poisson(1.0, size)
+            auc = mean_auc(group.scores[ours], group.labels, times)
+            peer_aucs = np.array([mean_auc(group.scores[peer], group.labels, times) for peer in peers])
+            auc_differences[place, replicate] = auc - peer_aucs
     drawn = rng.integers(len(groups), size=(replicates, len(groups)))
     return [_difference(auc_differences[:, :, peer], drawn) for peer in range(len(peers))]
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -26,14 +25,13 @@ from common.packages import require
 
 require("lightgbm", "torch")
 
-from benchmarks.accuracy.paired_auc import Difference, Group, differences
+from benchmarks.accuracy.paired_auc import Group, differences
 from benchmarks.accuracy.real_rows_contenders import (
     CONFIG,
     PREPARE,
     Choice,
     Contender,
     application,
-    auc,
     choose,
     labels_of,
     pytorch,
@@ -41,10 +39,11 @@ from benchmarks.accuracy.real_rows_contenders import (
     trees,
 )
 from benchmarks.accuracy.rolling_cuts import CUTS, Cut, make_cuts
-from benchmarks.harness.commands import work_folder
+from benchmarks.harness.commands import folder_of, work_folder
 from benchmarks.harness.timing import machine
 from benchmarks.peers.lightgbm_trees import TreeSettings
 from benchmarks.peers.pytorch_wide_deep import PeerSettings
+from data_prep.prepared.truth import area_under_curve
 
 OURS = "this project"
 REPLICATES = 500
@@ -101,43 +100,31 @@ def _all_scores(contender: Contender, cut: Cut, choice: Choice, seeds: int, memo
 
 
 def _line(cut: Cut, contender: Contender, choice: Choice, scores: np.ndarray, labels: np.ndarray) -> str:
-    aucs = [auc(of_seed, labels) for of_seed in scores]
+    aucs = [area_under_curve(of_seed, labels) for of_seed in scores]
     chosen = "auto.yaml"
     if choice.tried:
-        chosen = (
-            f"{choice.setting}, {choice.epochs} epochs (valid {choice.tried[choice.setting][choice.epochs - 1]:.4f})"
-        )
+        valid = choice.tried[choice.setting][choice.epochs - 1]
+        chosen = f"{choice.setting}, {choice.epochs} epochs (valid {valid:.4f})"
     return f"cut {cut.k}  {contender.name:37} {chosen}: test {np.mean(aucs):.4f}  [{min(aucs):.4f} … {max(aucs):.4f}]"
 
 
-def verdict(peer: str, found: Difference) -> str:
-    rows, clusters = (f"{low:+.4f} … {high:+.4f}" for low, high in (found.rows_interval, found.clusters_interval))
-    cuts = " ".join(f"{value:+.4f}" for value in found.of_groups)
-    return f"above {peer}: {found.mean:+.4f}   rows drawn anew {rows}; cuts as well {clusters}   by cut {cuts}"
-
-
-def parse_arguments() -> argparse.Namespace:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--cuts", type=int, nargs="+", choices=range(2, 10), default=list(CUTS))
     parser.add_argument("--work", type=Path, help="prepared folders and what was tried; default: a new one, removed")
     options = parser.parse_args()
-    if "CRITEO_ROWS" not in os.environ:
-        parser.error("CRITEO_ROWS names no folder with real Criteo rows (train.txt)")
-    return options
-
-
-def main() -> None:
-    options = parse_arguments()
+    log = folder_of("CRITEO_ROWS") / "train.txt"
     with work_folder(options.work) as work, work_folder(work / "tried") as memory:
         contenders = make_contenders(work)
-        cuts = make_cuts(Path(os.environ["CRITEO_ROWS"]) / "train.txt", work, tuple(options.cuts))
+        cuts = make_cuts(log, work, tuple(options.cuts))
         groups = compare(cuts, contenders, options.seeds, memory)
         tried = {c.name: {cut.k: dataclasses.asdict(choose(c, cut, memory)) for cut in cuts} for c in contenders}
     peers = tuple(contender.name for contender in contenders[1:])
     difference_to = dict(zip(peers, differences(groups, OURS, peers, REPLICATES, seed=1), strict=True))
     for peer, difference in difference_to.items():
-        print(verdict(peer, difference))
+        by_cut = " ".join(f"{value:+.4f}" for value in difference.of_groups)
+        print(f"above {peer}: {difference}   by cut {by_cut}")
     arguments: dict[str, Any] = {"recipe": CONFIG.stem, "seeds": options.seeds, "cuts": options.cuts}
     above = {peer: dataclasses.asdict(difference) for peer, difference in difference_to.items()}
     print(json.dumps({"machine": machine(), "arguments": arguments, "above": above, "chosen": tried}))

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from app.batches import Batch
-from benchmarks.accuracy.paired_auc import RankedScores
 from benchmarks.accuracy.rolling_cuts import Cut
 from benchmarks.harness.commands import remembered
 from benchmarks.harness.prepared_rows import READ_ROWS, read_rows
@@ -29,6 +28,7 @@ from common.packages import PROJECT
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import read_schema
+from data_prep.prepared.truth import area_under_curve
 
 CONFIG = PROJECT / "configs" / "auto.yaml"
 PREPARE = PrepareOptions(min_count=2)  # of 2, 5, 10 and 20 the regression's best as well
@@ -52,7 +52,9 @@ class Contender:
         """AUC on the valid tenth after each epoch."""
         folder = cut.choosing(PREPARE)
         labels = labels_of(folder, "valid")
-        return [auc(scores, labels) for scores in self.scores(folder, "valid", setting, self.most_epochs, 1)]
+        return [
+            area_under_curve(scores, labels) for scores in self.scores(folder, "valid", setting, self.most_epochs, 1)
+        ]
 
     def test_scores(self, cut: Cut, setting: str, epochs: int, seed: int) -> np.ndarray:
         """A score for each row of the test tenth [rows]."""
@@ -146,9 +148,8 @@ def choose(contender: Contender, cut: Cut, memory: Path) -> Choice:
     for setting in contender.settings:
         path = memory / f"{contender.name}, cut {cut.k}, {setting}.json"
         tried[setting] = remembered(path, partial(contender.valid_aucs, cut, setting))
-    setting, epoch = max(
-        ((s, e) for s in tried for e in range(len(tried[s]))), key=lambda place: tried[place[0]][place[1]]
-    )
+    every = ((auc, setting, epoch) for setting, aucs in tried.items() for epoch, auc in enumerate(aucs))
+    _, setting, epoch = max(every, key=lambda each: each[0])
     return Choice(setting, epoch + 1, tried)
 
 
@@ -156,7 +157,3 @@ def labels_of(folder: Path, split: str) -> np.ndarray:
     """[rows] bool, in the order of the prepared folder."""
     labels: np.ndarray = read_rows(folder, read_schema(folder), split).labels > 0
     return labels
-
-
-def auc(scores: np.ndarray, labels: np.ndarray) -> float:
-    return RankedScores(scores, labels).auc(np.ones(len(labels)))

@@ -18,7 +18,6 @@ import csv
 import hashlib
 import json
 import logging
-import os
 import shutil
 import statistics
 import time
@@ -35,7 +34,8 @@ from app.cli import baseline
 from app.cli.notebook import describe, evaluate, prepare, train
 from app.config import device
 from app.config.run_settings import DeviceOptions
-from benchmarks.harness.commands import remembered, work_folder
+from app.evaluation.metrics import Metrics
+from benchmarks.harness.commands import folder_of, remembered, work_folder
 from benchmarks.harness.prepared_rows import read_rows
 from benchmarks.harness.timing import machine
 from common import yaml_settings
@@ -97,16 +97,8 @@ def prepare_fold(header: str, lines: list[str], data: Any, fold: int, folder: Pa
             name = f"part-{part}.csv"
             (log / name).write_text(header + "".join(lines[row] for row in rows), encoding="utf-8")
         place = 2 * (fold % FOLDS)
-        tested = [place, place + 1]
-        prepare(
-            str(log),
-            output,
-            CONFIG,
-            data,
-            split="files",
-            test_files=tuple(f"part-{part}.csv" for part in tested),
-            valid_files=(f"part-{(place + 2) % PARTS}.csv",),
-        )
+        first, second, third = (f"part-{(place + each) % PARTS}.csv" for each in range(3))
+        prepare(str(log), output, CONFIG, data, split="files", test_files=(first, second), valid_files=(third,))
         shutil.rmtree(log)
     return output
 
@@ -150,12 +142,7 @@ def measure(prepared: Path, changes: list[str], host: DeviceOptions, work: Path,
         metrics, seconds = baseline.evaluate(fitted, prepared, schema, "test"), time.perf_counter() - begin
         of_trees = trees(prepared, schema)
         return {
-            "baseline": {
-                "auc": metrics.auc,
-                "log_loss": metrics.log_loss,
-                "seconds": seconds,
-                "c": fitted.inverse_penalty,
-            },
+            "baseline": {**figures_of(metrics, seconds), "c": fitted.inverse_penalty},
             "LightGBM": {"auc": float(roc_auc_score(labels, of_trees)), "log_loss": float(log_loss(labels, of_trees))},
         }
 
@@ -168,8 +155,12 @@ def measure(prepared: Path, changes: list[str], host: DeviceOptions, work: Path,
     trained = train(CONFIG, prepared, run, None, None, **sections)
     seconds = time.perf_counter() - begin
     metrics = evaluate(trained).metrics
-    of_ours = {"auc": metrics.auc, "log_loss": metrics.log_loss, "seconds": seconds, "epoch": trained.metrics["epoch"]}
+    of_ours = {**figures_of(metrics, seconds), "epoch": trained.metrics["epoch"]}
     return {OURS: of_ours, **remembered(peers, of_peers)}
+
+
+def figures_of(metrics: Metrics, seconds: float) -> dict[str, float]:
+    return {"auc": metrics.auc, "log_loss": metrics.log_loss, "seconds": seconds}
 
 
 def interval(values: list[float]) -> tuple[float, float]:
@@ -187,13 +178,6 @@ def line(name: str, folds: list[dict[str, Any]]) -> str:
     above = [interval([fold[OURS]["auc"] - fold[peer]["auc"] for fold in folds]) for peer in PEERS]
     pairs = "   ".join(f"− {peer} {of[0]:+.4f} ± {of[1]:.4f}" for peer, of in zip(PEERS, above, strict=True))
     return f"{name:16} {shown}   {OURS} {pairs}   train {mean(OURS, 'seconds'):.1f} s"
-
-
-def log_folder() -> Path:
-    """Return the folder of the tables. Raises SystemExit if it is not named."""
-    if "REAL_LOGS" not in os.environ:
-        raise SystemExit("error: REAL_LOGS names no folder with the real tables")
-    return Path(os.environ["REAL_LOGS"]).resolve()
 
 
 def compare(name: str, folder: Path, table: Table, options: argparse.Namespace, work: Path) -> list[dict[str, Any]]:
@@ -220,7 +204,7 @@ def compare(name: str, folder: Path, table: Table, options: argparse.Namespace, 
     return folds
 
 
-def parse_arguments() -> argparse.Namespace:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", nargs="*", choices=tuple(TABLES), default=tuple(TABLES))
     parser.add_argument("--log", nargs="*", default=[], metavar="FILE[=LABEL]", help="other tables")
@@ -228,14 +212,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--set", nargs="*", default=[], metavar="section.key=value", help="changes to auto.yaml")
     parser.add_argument("--threads", type=int, default=0, help="of a run; 0: all cores")
     parser.add_argument("--work", type=Path, help="prepared folders and figures; default: a new one, removed")
-    return parser.parse_args()
-
-
-def main() -> None:
-    options = parse_arguments()
+    options = parser.parse_args()
     logging.getLogger().setLevel(logging.WARNING)
     with work_folder(options.work) as work:
-        tables = {name: (log_folder(), TABLES[name]) for name in options.tables}
+        tables = {name: (folder_of("REAL_LOGS"), TABLES[name]) for name in options.tables}
         for named in options.log:
             file, _, label = named.partition("=")
             tables[Path(file).stem] = (Path(file).parent, Table(Path(file).name, label or None))

@@ -27,7 +27,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
-from benchmarks.harness.commands import remembered, run_command, work_folder
+from benchmarks.harness.commands import folder_of, remembered, run_command, work_folder
 from benchmarks.harness.prepared_rows import read_rows
 from benchmarks.harness.score_rows import train_and_score
 from benchmarks.harness.timing import machine
@@ -109,9 +109,7 @@ def read_test(folder: Path, schema: Schema) -> Test:
 def make_data(name: str, work: Path) -> Data:
     """The log of that name, synthesized where it is not there yet."""
     if name == REAL:
-        if "CRITEO_ROWS" not in os.environ:
-            raise SystemExit("error: CRITEO_ROWS names no folder with real Criteo rows (train.txt)")
-        return Data(name, Path(os.environ["CRITEO_ROWS"]).resolve() / "train.txt", ("prepare.split=chronological",))
+        return Data(name, folder_of("CRITEO_ROWS") / "train.txt", ("prepare.split=chronological",))
     log = work / f"synthetic-{name}.txt"
     if not log.is_file():
         rows = str(SYNTHETIC_ROWS[name])
@@ -213,7 +211,7 @@ def spread(name: str, runs: list[Figures]) -> str:
     return f"{name:40} " + "   ".join(parts)
 
 
-def parse_arguments() -> argparse.Namespace:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = (*SYNTHETIC_ROWS, REAL)
     affordable = ["500k", "5m", *([REAL] if "CRITEO_ROWS" in os.environ else [])]
@@ -225,14 +223,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=0, help="of a run; 0: what the config says")
     parser.add_argument("--set", nargs="*", default=[], metavar="section.key=value", help="changes to every recipe")
     parser.add_argument("--no-regression", action="store_true", help="it takes long on 5 M rows")
-    parser.add_argument(
-        "--work", type=Path, help="logs, prepared folders and what was run; default: a new one, removed"
-    )
-    return parser.parse_args()
-
-
-def main() -> None:
-    options = parse_arguments()
+    parser.add_argument("--work", type=Path, help="logs, prepared folders and figures; default: a new one, removed")
+    options = parser.parse_args()
     with work_folder(options.work) as work:
         results = [
             measure(data, recipe, options, work)

@@ -20,16 +20,14 @@ import argparse
 import itertools
 import json
 import os
-import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.harness.commands import PROJECT
+from benchmarks.harness.commands import PROJECT, work_folder
 from benchmarks.harness.timing import machine
 from benchmarks.online.gain import NAMES, Stream, drifting, real_rows
 from benchmarks.online.lag import compare, make_run
@@ -62,9 +60,8 @@ def drift(folder: Path, sizes: Sizes, seed: int) -> dict[str, Any]:
     print(f"== a log that drifts, seed {seed}: AUC of each part, which no model has seen")
     print(f"{'':20} {' '.join(f'{name:>9}' for name in NAMES)}")
     for line in [*result["parts"], {"part": f"mean from part {every + 1} on", **result["means"]}]:
-        print(
-            f"{line['part']:20} {' '.join(f'{line[name]:9.4f}' if name in line else f'{chr(45):>9}' for name in NAMES)}"
-        )
+        aucs = (f"{line[name]:9.4f}" if name in line else f"{'-':>9}" for name in NAMES)
+        print(f"{line['part']:20} {' '.join(aucs)}")
     print(
         f"of what a retrain after every {every} parts gains over the frozen model, online gains {result['share']:.1%}"
     )
@@ -93,15 +90,12 @@ def real(folder: Path, sizes: Sizes, seed: int) -> dict[str, Any]:
     run = folder / "real-run"
     run.mkdir(exist_ok=True)
     result = real_rows(Stream(files, len(files) // 2, None, run))
-    found, means = result["difference"], result["means"]
-    rows_interval, clusters = (
-        f"{low:+.4f} … {high:+.4f}" for low, high in (found["rows_interval"], found["clusters_interval"])
-    )
+    means = result["means"]
     print(
         f"== real rows, {result['parts']} parts of {sizes.real_rows:,}: online {means['online']:.4f}, "
         f"frozen {means['frozen']:.4f}"
     )
-    print(f"online - frozen {found['mean']:+.4f}   rows drawn anew {rows_interval}; parts as well {clusters}")
+    print(f"online - frozen {result['shown']}")
     return result
 
 
@@ -145,11 +139,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small sizes")
     options = parser.parse_args()
     result: dict[str, Any] = {"machine": machine(), "arguments": {"seed": options.seed}}
-    with ExitStack() as stack:
-        folder = options.work or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        folder = folder.resolve()
-        for each in ("", "run"):
-            (folder / each).mkdir(parents=True, exist_ok=True)
+    with work_folder(options.work) as folder:
+        (folder / "run").mkdir(exist_ok=True)
         for name in options.questions:
             if name == "real" and "CRITEO_ROWS" not in os.environ:
                 print("== real rows: left out, as CRITEO_ROWS names no folder with train.txt")

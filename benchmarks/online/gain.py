@@ -5,6 +5,7 @@ Every model is scored as its bundle, on a part that it has not seen. Letters: n 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from app.scoring.predictor import Predictor
-from benchmarks.accuracy.paired_auc import Difference, Group, RankedScores, differences
+from benchmarks.accuracy.paired_auc import Group, differences
 from benchmarks.harness.commands import PROJECT, remembered, run_command
 from benchmarks.harness.timing import children_seconds
 from data_prep.prepared.truth import area_under_curve, read_truth, truth_path
@@ -148,15 +149,7 @@ def real_rows(stream: Stream) -> dict[str, Any]:
     ]
     (difference,) = differences(groups, "online", ("frozen",), REPLICATES, seed=1)
     aucs = {
-        name: float(
-            np.mean(
-                [RankedScores(group.scores[name][0], group.labels).auc(np.ones(len(group.labels))) for group in groups]
-            )
-        )
+        name: float(np.mean([area_under_curve(group.scores[name][0], group.labels) for group in groups]))
         for name in ("online", "frozen")
     }
-    return {"means": aucs, "difference": _plain(difference), "parts": len(groups)}
-
-
-def _plain(difference: Difference) -> dict[str, Any]:
-    return {name: getattr(difference, name) for name in ("mean", "of_groups", "rows_interval", "clusters_interval")}
+    return {"means": aucs, "difference": dataclasses.asdict(difference), "parts": len(groups), "shown": str(difference)}
