@@ -24,15 +24,16 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-import yaml
 
 from app.checkpoint.manifest import MANIFEST
 from app.checkpoint.retention import step_folders
+from app.run.folder import run_config
 from app.run.logs import METRICS
 from app.run.record import read_lines
 from benchmarks.accuracy.recipes import Test, read_test
@@ -127,13 +128,9 @@ def synthesize(of: Rehearsal) -> dict[str, Any]:
     return {"disk_bytes": disk_bytes(of.folder / "log"), "rows": rows, "rows of the next day": rows // DAY_SHARE}
 
 
-def prepare(min_count: int) -> Callable[[Rehearsal], dict[str, Any]]:
-    """Return the stage that prepares the log with a `min_count`."""
-
-    def stage(of: Rehearsal) -> dict[str, Any]:
-        return _prepare(of, of.log, f"prepared-{min_count}", f"prepare.min_count={min_count}", "--config", AUTO)
-
-    return stage
+def prepare(of: Rehearsal, min_count: int) -> dict[str, Any]:
+    """Prepare the log with a `min_count`."""
+    return _prepare(of, of.log, f"prepared-{min_count}", f"prepare.min_count={min_count}", "--config", AUTO)
 
 
 def _prepare(of: Rehearsal, log: Path, output: str, *more: str | Path) -> dict[str, Any]:
@@ -186,15 +183,14 @@ def newest_checkpoint(run: Path) -> int:
 def total_steps(run: Path) -> float:
     """Return the steps of a run of auto.yaml, infinity before it has begun."""
     with suppress(OSError):
-        config = yaml.safe_load((run / "config.yaml").read_text("utf-8"))
-        return float(config["wide_optimizer"]["schedule"]["decay_steps"])
+        return float(getattr(run_config(run).wide_optimizer.schedule, "decay_steps", "inf"))
     return float("inf")
 
 
-def evaluate(of: Rehearsal) -> dict[str, Any]:
+def evaluate(of: Rehearsal, run: str = "auto") -> dict[str, Any]:
     """Evaluate the best checkpoint on test."""
-    of.run("app", "evaluate", "--run", "auto")
-    (path,) = (of.folder / "auto/evaluations").glob("test-*.json")
+    of.run("app", "evaluate", "--run", run)
+    (path,) = (of.folder / run / "evaluations").glob("test-*.json")
     return {"AUC on test": json.loads(path.read_text("utf-8"))["metrics"]["auc"]}
 
 
@@ -241,20 +237,14 @@ def write_lines(log: Path, numbers: np.ndarray, path: Path) -> None:
 
 def read_scores(path: Path) -> np.ndarray:
     """Return the scores [n] of a file that `predict` wrote."""
-    scores: np.ndarray = pq.read_table(path, columns=["score"])["score"].to_numpy()
-    return scores
+    return np.asarray(pq.read_table(path, columns=["score"])["score"])
 
 
-def serve(of: Rehearsal) -> dict[str, Any]:
-    """Serve the bundle: it answers with the scores that predict wrote."""
-    return compare_served(of, "bundles/1", of.folder / "test.txt", of.folder / "scores.parquet")
-
-
-def compare_served(of: Rehearsal, bundle: str, log: Path, scores: Path) -> dict[str, Any]:
-    """Ask a service for the scores of a log's first rows. Raises SystemExit if one differs from those of `scores`."""
-    port, expected, first, begun = free_port(), read_scores(scores), 0, time.perf_counter()
+def serve(of: Rehearsal, bundle: str, log: str, scores: str) -> dict[str, Any]:
+    """Ask a service for the scores of a log's first rows. Raises SystemExit if one differs from what predict wrote."""
+    port, expected, first, begun = free_port(), read_scores(of.folder / scores), 0, time.perf_counter()
     words = ("app.cli.serve", bundle, "--port", str(port))
-    with running(*words, folder=of.folder, log=of.output) as process, log.open("rb") as lines:
+    with running(*words, folder=of.folder, log=of.output) as process, (of.folder / log).open("rb") as lines:
         wait_until(lambda: is_ready(port), process, of.output)
         ready = time.perf_counter() - begun
         for rows in REQUESTS:
@@ -284,7 +274,7 @@ def next_day(of: Rehearsal) -> dict[str, Any]:
         "AUC on its valid rows, before and after": _valid(of.folder / "day")["AUC on valid, by evaluation"],
         "best possible on its test rows": {} if test.truth is None else {"all": test.judge(test.truth)["all"]},
         "bytes of the delta": disk_bytes(of.folder / "bundles/2"),
-        **compare_served(of, "bundles", of.folder / "day.txt", of.folder / "day.parquet"),
+        **serve(of, "bundles", "day.txt", "day.parquet"),
     }
 
 
@@ -293,25 +283,21 @@ def criteo(of: Rehearsal) -> dict[str, Any]:
     run, steps = of.folder / "criteo", of.options.criteo_steps
     more = ("--name", "criteo", "train.epochs=1", f"train.steps={steps}", "device.precision=auto")
     of.run("app", "train", "--config", CRITEO, "--dataset", "prepared-10", *more)
-    of.run("app", "evaluate", "--run", "criteo")
-    (path,) = (run / "evaluations").glob("test-*.json")
-    precision = yaml.safe_load((run / "config.yaml").read_text("utf-8"))["device"]["precision"]
-    auc = json.loads(path.read_text("utf-8"))["metrics"]["auc"]
-    of_run = {"steps": newest_step(run), "precision": precision, "AUC on test": auc}
+    of_run = {"steps": newest_step(run), "precision": run_config(run).device.precision, **evaluate(of, "criteo")}
     return {"disk_bytes": disk_bytes(run), **of_run, **_valid(run)}
 
 
 STAGES: dict[str, Callable[[Rehearsal], dict[str, Any]]] = {
     "synthesize": synthesize,
-    "prepare_2": prepare(2),
+    "prepare_2": partial(prepare, min_count=2),
     "train": train,
     "evaluate": evaluate,
     "export": export,
     "predict": predict,
-    "serve": serve,
+    "serve": partial(serve, bundle="bundles/1", log="test.txt", scores="scores.parquet"),
     "next_day": next_day,
     "regression": regression,
-    "prepare_10": prepare(10),
+    "prepare_10": partial(prepare, min_count=10),
     "criteo": criteo,
 }
 

@@ -16,6 +16,7 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,14 @@ from benchmarks.accuracy.real_rows_contenders import (
     Contender,
     application,
     choose,
+    fit_pytorch,
     labels_of,
-    pytorch,
     regression,
-    trees,
 )
 from benchmarks.accuracy.rolling_cuts import CUTS, Cut, make_cuts
 from benchmarks.harness.commands import folder_of, work_folder
 from benchmarks.harness.timing import machine
+from benchmarks.peers import lightgbm_trees
 from benchmarks.peers.lightgbm_trees import TreeSettings
 from benchmarks.peers.pytorch_wide_deep import PeerSettings
 from data_prep.prepared.truth import area_under_curve
@@ -71,9 +72,9 @@ def make_contenders(work: Path) -> list[Contender]:
     return [
         application(OURS, work),
         regression(),
-        trees("LightGBM, ordered target statistics", TREES_GRID),
-        pytorch("PyTorch, SparseAdam and Adagrad", LAZY_GRID),
-        pytorch("PyTorch, Adam and L2 on whole tables", WHOLE_GRID),
+        Contender("LightGBM, ordered target statistics", TREES_GRID, partial(lightgbm_trees.train, threads=1)),
+        Contender("PyTorch, SparseAdam and Adagrad", LAZY_GRID, fit_pytorch),
+        Contender("PyTorch, Adam and L2 on whole tables", WHOLE_GRID, fit_pytorch),
     ]
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,8 +22,7 @@ from benchmarks.harness.commands import remembered
 from benchmarks.harness.prepared_rows import READ_ROWS, read_rows
 from benchmarks.harness.score_rows import train_and_score
 from benchmarks.harness.workload import Workload
-from benchmarks.peers import lightgbm_trees, logistic_regression
-from benchmarks.peers.lightgbm_trees import TreeSettings
+from benchmarks.peers import logistic_regression
 from benchmarks.peers.pytorch_wide_deep import PeerSettings, PyTorchStep
 from common.packages import PROJECT
 from data_prep.options.prepare_options import PrepareOptions
@@ -37,14 +37,14 @@ BATCH_SIZE = 1000
 
 @dataclass(frozen=True)
 class Contender:
-    """A kind of model, of whose `settings` one is chosen if there are any.
+    """A kind of model, of whose settings in `grid`, by name, one is chosen if there are any.
 
-    `scores(folder, split, setting, epochs, seed)` trains one and returns its scores [epochs, rows] after each epoch.
+    `fit(folder, split, settings, epochs, seed)` trains one and returns its scores [epochs, rows] after each epoch.
     """
 
     name: str
-    settings: tuple[str, ...]
-    scores: Callable[[Path, str, str, int, int], np.ndarray]
+    grid: Mapping[str, Any]
+    fit: Callable[[Path, str, Any, int, int], np.ndarray]
     most_epochs: int = 10
     is_seeded: bool = True
 
@@ -52,35 +52,35 @@ class Contender:
         """AUC on the valid tenth after each epoch."""
         folder = cut.choosing(PREPARE)
         labels = labels_of(folder, "valid")
-        return [
-            area_under_curve(scores, labels) for scores in self.scores(folder, "valid", setting, self.most_epochs, 1)
-        ]
+        scores = self.fit(folder, "valid", self.grid[setting], self.most_epochs, 1)
+        return [area_under_curve(of_epoch, labels) for of_epoch in scores]
 
     def test_scores(self, cut: Cut, setting: str, epochs: int, seed: int) -> np.ndarray:
         """A score for each row of the test tenth [rows]."""
-        scores: np.ndarray = self.scores(cut.testing(PREPARE), "test", setting, epochs, seed)[-1]
+        scores: np.ndarray = self.fit(cut.testing(PREPARE), "test", self.grid.get(setting), epochs, seed)[-1]
         return scores
 
 
 def regression() -> Contender:
     """Return logistic regression, which has no seed."""
-    penalties = {f"C {c:g}": c for c in (0.03, 0.05, 0.07, 0.1)}
 
-    def scores(folder: Path, split: str, setting: str, _: int, __: int) -> np.ndarray:
-        return logistic_regression.predict(folder, split, penalties[setting])[None]
+    def fit(folder: Path, split: str, penalty: float, _: int, __: int) -> np.ndarray:
+        return logistic_regression.predict(folder, split, penalty)[None]
 
-    return Contender("logistic regression", tuple(penalties), scores, most_epochs=1, is_seeded=False)
+    return Contender("logistic regression", {f"C {c:g}": c for c in (0.03, 0.05, 0.07, 0.1)}, fit, 1, is_seeded=False)
 
 
-def pytorch(name: str, grid: Mapping[str, PeerSettings]) -> Contender:
-    """Return Wide&Deep in PyTorch, of the same size."""
+def application(name: str, work: Path) -> Contender:
+    """This project as its users run it: `python -m app train` with `auto.yaml`, then its newest checkpoint's scores.
 
-    def scores(folder: Path, split: str, setting: str, epochs: int, seed: int) -> np.ndarray:
-        size = read_schema(folder).vocabulary_size
-        workload = Workload(BATCH_SIZE, vocabulary_size=size, embedding_dim=8, hidden_widths=(64, 32), threads=1)
-        return train_pytorch(folder, split, workload, grid[setting], epochs, seed)
+    Settings and epochs follow from the number of rows.
+    """
 
-    return Contender(name, tuple(grid), scores)
+    def fit(folder: Path, split: str, _: None, __: int, seed: int) -> np.ndarray:
+        assert split == "test"
+        return train_and_score(CONFIG, folder, (f"train.seed={seed}",), work)[0][None]
+
+    return Contender(name, {}, fit)
 
 
 def _batches(rows: Examples, places: np.ndarray, batch_size: int) -> Iterator[Batch]:
@@ -90,13 +90,14 @@ def _batches(rows: Examples, places: np.ndarray, batch_size: int) -> Iterator[Ba
         yield Batch(rows.ids[of_batch], rows.numeric[of_batch], rows.labels[of_batch])
 
 
-def train_pytorch(
-    folder: Path, split: str, workload: Workload, settings: PeerSettings, epochs: int, seed: int
-) -> np.ndarray:
-    """Return the logits [epochs, rows] of `split` after each epoch. `workload` has sizes, batch size and threads."""
+def fit_pytorch(folder: Path, split: str, settings: PeerSettings, epochs: int, seed: int) -> np.ndarray:
+    """Train Wide&Deep of the same size in PyTorch. Return the logits [epochs, rows] of `split` after each epoch."""
     torch.manual_seed(seed)
-    torch.set_num_threads(workload.threads)
+    torch.set_num_threads(1)
     schema = read_schema(folder)
+    workload = Workload(
+        BATCH_SIZE, vocabulary_size=schema.vocabulary_size, embedding_dim=8, hidden_widths=(64, 32), threads=1
+    )
     rows, judged = read_rows(folder, schema, "train"), read_rows(folder, schema, split)
     step = PyTorchStep(workload, schema.num_categorical, schema.num_numeric, settings)
     order = np.random.default_rng(seed)
@@ -107,28 +108,6 @@ def train_pytorch(
         in_turn = _batches(judged, np.arange(len(judged.labels)), READ_ROWS)
         logits.append(np.concatenate([step.score(step.prepare(batch)) for batch in in_turn]))
     return np.array(logits)
-
-
-def trees(name: str, grid: Mapping[str, TreeSettings]) -> Contender:
-    """Return LightGBM on the integers and ordered target statistics. An epoch is some rounds of boosting."""
-
-    def scores(folder: Path, split: str, setting: str, epochs: int, seed: int) -> np.ndarray:
-        return lightgbm_trees.train(folder, split, grid[setting], epochs, seed, threads=1)
-
-    return Contender(name, tuple(grid), scores)
-
-
-def application(name: str, work: Path) -> Contender:
-    """This project as its users run it: `python -m app train` with `auto.yaml`, then its newest checkpoint's scores.
-
-    Settings and epochs follow from the number of rows.
-    """
-
-    def scores(folder: Path, split: str, _: str, __: int, seed: int) -> np.ndarray:
-        assert split == "test"
-        return train_and_score(CONFIG, folder, (f"train.seed={seed}",), work)[0][None]
-
-    return Contender(name, (), scores)
 
 
 @dataclass(frozen=True)
@@ -142,10 +121,10 @@ class Choice:
 
 def choose(contender: Contender, cut: Cut, memory: Path) -> Choice:
     """Choose setting and epochs by the AUC on the valid tenth. They are "" and 0 if there is nothing to choose."""
-    if not contender.settings:
+    if not contender.grid:
         return Choice("", 0, {})
     tried = {}
-    for setting in contender.settings:
+    for setting in contender.grid:
         path = memory / f"{contender.name}, cut {cut.k}, {setting}.json"
         tried[setting] = remembered(path, partial(contender.valid_aucs, cut, setting))
     every = ((auc, setting, epoch) for setting, aucs in tried.items() for epoch, auc in enumerate(aucs))

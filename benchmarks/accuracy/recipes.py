@@ -3,7 +3,7 @@
     python -m benchmarks.accuracy.recipes [--data 500k 5m real] [--recipes criteo bars_x4_001 auto] [--epochs 3]
                                  [--seeds 1] [--set section.key=value …] [--threads N] [--work FOLDER]
 
-Each run is `python -m data_prep prepare` and `python -m app train` with that config, in --precision, for --epochs
+Each run is `python -m data_prep prepare` and `python -m app train` with that config, in bfloat16, for --epochs
 epochs at most. The model with the best AUC on `valid` is evaluated on `test`. "seen often" are the test rows whose
 values all occurred in 20 training rows or more. Each recipe is compared with logistic regression on the same prepared
 rows. On a synthetic log it is also compared with the true probabilities, which no model can beat by more than chance.
@@ -162,7 +162,7 @@ def measure(data: Data, recipe: str, options: argparse.Namespace, work: Path) ->
     own_epochs = epochs_of(recipe, prepared)
     epochs = min(options.epochs, own_epochs)
     shorter = (f"train.epochs={epochs}",) if epochs < own_epochs else ()
-    changes = (*shorter, f"device.precision={options.precision}", *options.set)
+    changes = (*shorter, "device.precision=bfloat16", *options.set)
     changes += (f"device.threads={options.threads}",) if options.threads else ()
     runs = []
     for seed in range(1, options.seeds + 1):
@@ -219,7 +219,6 @@ def main() -> None:
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=list(RECIPES))
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--threads", type=int, default=0, help="of a run; 0: what the config says")
     parser.add_argument("--set", nargs="*", default=[], metavar="section.key=value", help="changes to every recipe")
     parser.add_argument("--no-regression", action="store_true", help="it takes long on 5 M rows")

@@ -45,16 +45,12 @@ class Cut:
             part = output.with_name(f"{output.name}.txt")
             with self.log.open("rb") as log, part.open("wb") as lines:
                 lines.writelines(itertools.islice(log, end))
-            fractions = (train_end / end, (valid_end - train_end) / end, (end - valid_end) / end)
-            prepare(part, output, _chronological(options, *fractions))
+            train, valid = train_end / end, (valid_end - train_end) / end
+            test = (end - valid_end) / end
+            shares = replace(options, train_fraction=train, valid_fraction=valid, test_fraction=test)
+            prepare(part, output, replace(shares, split="chronological", workers=1))
             part.unlink()
         return output
-
-
-def _chronological(options: PrepareOptions, train: float, valid: float, test: float) -> PrepareOptions:
-    return replace(
-        options, split="chronological", train_fraction=train, valid_fraction=valid, test_fraction=test, workers=1
-    )
 
 
 def make_cuts(log: Path, folder: Path, ks: tuple[int, ...] = CUTS) -> list[Cut]:

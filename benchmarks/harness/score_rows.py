@@ -1,8 +1,9 @@
-"""The logit that a run's model gives each row of a split, beside `python -m app evaluate`'s metrics of the same rows.
+"""The logit that a run's model gives each test row, beside `python -m app evaluate`'s metrics of the same rows.
 
-python -m benchmarks.harness.score_rows RUN OUTPUT.npy [--split test]
+python -m benchmarks.harness.score_rows RUN OUTPUT.npy
 
-OUTPUT.npy holds float32 [rows] in the order of the prepared folder (row_numbers-SPLIT.npy says which lines those are).
+OUTPUT.npy holds float32 [rows] of the split `test`, in the order of the prepared folder (row_numbers-test.npy says
+which lines those are).
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from app.trained.trained_model import open_trained
 from benchmarks.harness.commands import run_command, validations
 
 
-def score_rows(run: Path, split: str) -> tuple[np.ndarray, Metrics]:
-    """Logits [rows] and metrics of a split, by the run's best checkpoint, else its newest."""
+def score_rows(run: Path) -> tuple[np.ndarray, Metrics]:
+    """Logits [rows] and metrics of the test rows, by the run's best checkpoint, else its newest."""
     trained = open_trained(best_of_run(run))
     device.prepare_environment(trained.config.device)
     device.select_device(trained.config.device)
@@ -41,7 +42,7 @@ def score_rows(run: Path, split: str) -> tuple[np.ndarray, Metrics]:
         return logits[-1]
 
     noting = Scorer(scorer.prepare, score)
-    metrics = measure(noting, trained.folder, trained.schema, split, trained.batch_size).metrics
+    metrics = measure(noting, trained.folder, trained.schema, "test", trained.batch_size).metrics
     return np.concatenate(logits), metrics
 
 
@@ -64,9 +65,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("output", type=Path)
-    parser.add_argument("--split", default="test")
     options = parser.parse_args()
-    logits, metrics = score_rows(options.run, options.split)
+    logits, metrics = score_rows(options.run)
     np.save(options.output, logits)
     print(json.dumps(dataclasses.asdict(metrics)))
 

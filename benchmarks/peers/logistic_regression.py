@@ -21,11 +21,12 @@ def predict(folder: Path, split: str, inverse_penalty: float) -> np.ndarray:
     return fitted.logits(read_features(folder, schema, split)[0])
 
 
-def probabilities_of(folder: Path, split: str) -> np.ndarray:
-    """Fit to all of `train`, with the penalty chosen on `valid`. Return the probabilities [rows] of a split."""
+def probabilities_of(folder: Path, split: str, max_rows: int | None = None) -> np.ndarray:
+    """Fit to `train`, all of it or so many rows, with the penalty chosen on `valid`. Return a split's probabilities."""
     schema = read_schema(folder)
-    fitted = fit(folder, schema, max_rows=schema.splits["train"].rows)
-    return sigmoid(fitted.logits(read_features(folder, schema, split)[0]))
+    fitted = fit(folder, schema, max_rows or schema.splits["train"].rows)
+    blocks = read_blocks(folder, schema, split)
+    return sigmoid(np.concatenate([fitted.logits(one_hot(rows, schema)) for rows in blocks]))
 
 
 def main() -> None:
@@ -34,10 +35,7 @@ def main() -> None:
     parser.add_argument("output", type=Path, help="an .npy file")
     parser.add_argument("--max-rows", type=int, default=MAX_ROWS, help="training rows to fit to")
     options = parser.parse_args()
-    schema = read_schema(options.folder)
-    fitted = fit(options.folder, schema, options.max_rows)
-    blocks = read_blocks(options.folder, schema, "test")
-    np.save(options.output, sigmoid(np.concatenate([fitted.logits(one_hot(rows, schema)) for rows in blocks])))
+    np.save(options.output, probabilities_of(options.folder, "test", options.max_rows))
 
 
 if __name__ == "__main__":

@@ -16,13 +16,12 @@ that takes more is stopped: it did not finish.
 Before anything is measured, rows of a small log get the same ids and numbers from data_prep and polars.
 
 The zoo's loop keeps all its rows' values in dictionaries and takes so long that it gets fewer rows. Its rate hardly
-depends on their number. polars needs `pip install polars`. Without it only the others run.
+depends on their number.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import itertools
 import json
 import math
@@ -35,12 +34,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from benchmarks.harness.commands import stop_tree
 from benchmarks.harness.timing import SAMPLE_SECONDS, Taken, in_turns, machine, metered
-from common.packages import PROJECT
+from common.packages import PROJECT, require
 from data_prep.options.prepare_options import parse_bytes
 from data_prep.sources.synthetic import synthesize
 
@@ -67,24 +67,16 @@ class Run(Taken):
 def contenders(
     rows: int, zoo_rows: int, memory_limit: str | None = None, min_count: int = MIN_COUNT
 ) -> dict[str, Contender]:
-    """Return all contenders that can run here, with a memory limit only those that are made for one."""
-    peers = ("-m", "benchmarks.peers.prepare_polars", "{log}", "{output}", "--min-count", str(min_count), "--form")
-    chosen = {
-        "data_prep": Contender(
-            rows,
-            ("-m", "data_prep", "prepare", "{log}", "{output}", f"prepare.min_count={min_count}")
-            + ((f"prepare.memory_limit={memory_limit}",) if memory_limit else ()),
-        ),
-        "zoo": Contender(
-            zoo_rows, ("-m", "benchmarks.peers.prepare_zoo", "{log}", "{output}", "--min-count", str(min_count))
-        ),
-    }
-    if importlib.util.find_spec("polars") is not None:
-        chosen["polars eager"] = Contender(rows, (*peers, "eager"))
-        chosen["polars streaming"] = Contender(rows, (*peers, "streaming"))
+    """Return all contenders, with a memory limit only those that are made for one."""
+    least = ("{log}", "{output}", "--min-count", str(min_count))
+    limit = (f"prepare.memory_limit={memory_limit}",) if memory_limit else ()
+    ours = ("-m", "data_prep", "prepare", "{log}", "{output}", f"prepare.min_count={min_count}", *limit)
+    polars = ("-m", "benchmarks.peers.prepare_polars", *least, "--form")
+    bounded = {"data_prep": Contender(rows, ours), "polars streaming": Contender(rows, (*polars, "streaming"))}
     if memory_limit:
-        return {name: contender for name, contender in chosen.items() if name in ("data_prep", "polars streaming")}
-    return chosen
+        return bounded
+    zoo = Contender(zoo_rows, ("-m", "benchmarks.peers.prepare_zoo", *least))
+    return {**bounded, "zoo": zoo, "polars eager": Contender(rows, (*polars, "eager"))}
 
 
 def run(contender: Contender, log: Path, output: Path, limit_mib: float = math.inf) -> Run:
@@ -127,14 +119,12 @@ def measure(
     return in_turns({name: partial(turn, name) for name in chosen}, rounds)
 
 
-def summarize(
-    chosen: Mapping[str, Contender], runs: Mapping[str, list[Run]]
-) -> dict[str, dict[str, float | bool | None]]:
+def summarize(chosen: Mapping[str, Contender], runs: Mapping[str, list[Run]]) -> dict[str, dict[str, Any]]:
     """Medians of each contender, and its rate and CPU time a row as ratios to data_prep's.
 
     Of one that did not finish the memory alone says something: its rates are None.
     """
-    summary: dict[str, dict[str, float | bool | None]] = {}
+    summary: dict[str, dict[str, Any]] = {}
     for name, of_name in runs.items():
         medians = {key: float(np.median([asdict(run)[key] for run in of_name])) for key in MEASURES}
         rows, finished = chosen[name].rows, all(run.finished for run in of_name)
@@ -147,18 +137,16 @@ def summarize(
         }
     ours = summary["data_prep"]
     for values in summary.values():
-        values["data_prep_is_faster"] = _ratio(ours["rows_per_second"], values["rows_per_second"])
-        values["data_prep_needs_less_cpu"] = _ratio(
-            values["cpu_microseconds_per_row"], ours["cpu_microseconds_per_row"]
-        )
+        values["data_prep_is_faster"] = _ratio(ours, values, "rows_per_second")
+        values["data_prep_needs_less_cpu"] = _ratio(values, ours, "cpu_microseconds_per_row")
     return summary
 
 
-def _ratio(above: float | None, below: float | None) -> float | None:
-    return above / below if above and below else None
+def _ratio(above: Mapping[str, Any], below: Mapping[str, Any], key: str) -> float | None:
+    return above[key] / below[key] if above[key] and below[key] else None
 
 
-def show(summary: Mapping[str, Mapping[str, float | bool | None]]) -> None:
+def show(summary: Mapping[str, Mapping[str, Any]]) -> None:
     print(f"\n{'median':18} {'rows':>10} {'rows/s':>10} {'CPU µs/row':>11} {'peak MiB':>9} {'data_prep is':>13}")
     for name, values in summary.items():
         start = f"{name:18} {values['rows']:10,.0f}"
@@ -169,26 +157,24 @@ def show(summary: Mapping[str, Mapping[str, float | bool | None]]) -> None:
             print(f"{start} {'did not finish':>22} {values['peak_mib']:9,.0f}")
 
 
-def agree(folder: Path) -> int | None:
-    """Compare the rows of data_prep and polars, of a small log. Return their number, or None without polars.
+def agree(folder: Path) -> int:
+    """Compare the rows of data_prep and polars, of a small log. Return their number.
 
     Raises ValueError if they differ, and CalledProcessError if one fails.
     """
-    forms = [name for name in contenders(0, 0) if name.startswith("polars")]
-    if not forms:
-        return None
-    from benchmarks.peers.prepare_polars import check_agreement
+    from benchmarks.peers.prepare_polars import check_agreement  # polars: after main has looked for it
 
     log = synthesize(folder / "small.txt", AGREEMENT_ROWS, seed=2).log_path
     small = contenders(AGREEMENT_ROWS, AGREEMENT_ROWS)
     run(small["data_prep"], log, folder / "ours")
-    for form in forms:
+    for form in ("polars eager", "polars streaming"):
         run(small[form], log, folder / form)
         check_agreement(folder / "ours", folder / form)
     return AGREEMENT_ROWS
 
 
 def main() -> None:
+    require("polars")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--log", type=Path, help="a log of the raw form; default: a synthetic one is made")
     parser.add_argument("--rows", type=int, default=5_000_000)
@@ -210,11 +196,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=command.folder) as name:
         folder = Path(name)
         agreed = agree(folder)
-        print(
-            f"data_prep and polars give {agreed:,} rows the same ids and numbers"
-            if agreed
-            else "polars is not installed"
-        )
+        print(f"data_prep and polars give {agreed:,} rows the same ids and numbers")
         log = command.log or synthesize(folder / "log.txt", command.rows, seed=1).log_path
         logs = {
             rows: log if rows == command.rows and not command.log else first_rows(log, rows, folder / f"{rows}.txt")

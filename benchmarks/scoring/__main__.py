@@ -1,22 +1,18 @@
 """Compare a bundle, from raw lines to scores, with its parts alone and with PyTorch and pandas as users write it.
 
-    python -m benchmarks.scoring [--rows 200000] [--torch PYTHON]
+    python -m benchmarks.scoring [--rows 200000]
 
 Rates of one core are by the time that the processor spent: `predict` with one process, onnxruntime with one thread.
 Then `predict` and the peer run as commands on all cores, from start to end, in turn, by the clock. One row is measured
-by its thread's time and by the clock. The weights are random: what is scored does not matter here. `--torch` is a
-Python with PyTorch and pandas, for the case that this one has none.
+by its thread's time and by the clock. The weights are random: what is scored does not matter here.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,10 +26,10 @@ from app.scoring.bundle_tables import lookup
 from app.scoring.predictor import Predictor
 from app.tables.interface import TableState
 from app.trained.write_bundle import ExportedModel, finish, write_model
-from benchmarks.harness.commands import work_folder
+from benchmarks.harness.commands import run_command, work_folder
 from benchmarks.harness.timing import in_turns, machine, peak_memory_mib, seconds_of, side_by_side
 from common import yaml_settings
-from common.packages import PROJECT
+from common.packages import require
 from data_prep.encoding.encoder import Chunk
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
@@ -47,17 +43,17 @@ ANCHORS = """Anchors: Intel's Wide&Deep FP32 on 28 cores 302k-577k records/s (20
 43k/s on 56 cores. The bundle opens in 1 s or less."""
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser()
+def main() -> None:
+    require("torch", "pandas")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--torch", default=os.environ.get("TORCH_PYTHON", sys.executable), metavar="PYTHON")
     parser.add_argument("--folder", type=Path, help="keeps log and bundle for the next time")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     with work_folder(options.folder) as folder:
         make_bundle(folder, options.rows)
         figures = measure(folder, options.rounds)
-        figures["all_cores"] = contest(folder, options.torch, options.rounds) if has_peer(options.torch) else None
+        figures["all_cores"] = contest(folder, options.rounds)
     report(figures)
     print(json.dumps({"benchmark": "scoring", "machine": machine(), **figures}))
 
@@ -112,8 +108,10 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
     predictor = Predictor.open(folder / "bundle")
     open_seconds = time.perf_counter() - start
     lines = (folder / "log.txt").read_bytes().splitlines(keepends=True)
-    chunks = [Chunk(i, len(part), b"".join(part)) for i, part in parts_of(lines)]
-    contenders = {**parts_alone(predictor, chunks), "predict": lambda: predict_once(folder)}
+    starts = range(0, len(lines), CHUNK_ROWS)
+    chunks = [Chunk(i, len(part := lines[i : i + CHUNK_ROWS]), b"".join(part)) for i in starts]
+    words = folder / "bundle", [str(folder / LOG)], str(folder / "scores.csv")
+    contenders = parts_alone(predictor, chunks) | {"predict": partial(predict, *words, overwrite=True)}
     timings = side_by_side(contenders, rounds, 1, time.process_time)
     rates = {name: len(lines) / timing.median for name, timing in timings.items()}
     bound = 1 / (1 / rates["tower"] + 1 / rates["encoding"])
@@ -125,10 +123,6 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
         "open_seconds": open_seconds,
         "peak_rss_mib": peak_memory_mib(),
     }
-
-
-def parts_of(lines: list[bytes]) -> list[tuple[int, list[bytes]]]:
-    return [(start, lines[start : start + CHUNK_ROWS]) for start in range(0, len(lines), CHUNK_ROWS)]
 
 
 def parts_alone(predictor: Predictor, chunks: list[Chunk]) -> dict[str, Callable[[], object]]:
@@ -148,16 +142,7 @@ def parts_alone(predictor: Predictor, chunks: list[Chunk]) -> dict[str, Callable
         for _ in range(0, total, 1024):
             tower(deep, summed, numeric)
 
-    return {
-        "encoding": lambda: [encoder.encode(chunk) for chunk in chunks],
-        "lookup": look_up,
-        "tower": run_tower,
-    }
-
-
-def predict_once(folder: Path) -> None:
-    """The command's work in one process, to a CSV file."""
-    predict(folder / "bundle", [str(folder / LOG)], str(folder / "scores.csv"), overwrite=True)
+    return {"encoding": lambda: [encoder.encode(chunk) for chunk in chunks], "lookup": look_up, "tower": run_tower}
 
 
 def one_row(predictor: Predictor, lines: list[bytes], clock: Callable[[], float], count: int = 1000) -> float:
@@ -166,36 +151,29 @@ def one_row(predictor: Predictor, lines: list[bytes], clock: Callable[[], float]
     return float(np.median(seconds) * 1e3)
 
 
-def contest(folder: Path, python: str, rounds: int) -> dict[str, float]:
+def contest(folder: Path, rounds: int) -> dict[str, float]:
     """Seconds of both as commands on all cores, from start to end, in turn: the medians of `rounds`."""
     scores, log = str(folder / "scores.csv"), str(folder / LOG)
-    ours = ["-m", "app.cli.predict", str(folder / "bundle"), log, scores, "--overwrite"]
-    run_ours = partial(subprocess.run, [sys.executable, *ours], cwd=PROJECT, capture_output=True, check=True)
-    peer = [python, "-m", "benchmarks.scoring.pytorch_pandas", log, str(folder / "prepared" / "vocabulary.parquet")]
-    run_peer = partial(subprocess.run, peer, cwd=PROJECT, capture_output=True, check=True)
-    turns = in_turns({"ours": partial(seconds_of, run_ours), "peer": partial(seconds_of, run_peer)}, rounds)
+    ours = "app.cli.predict", str(folder / "bundle"), log, scores, "--overwrite"
+    peer = "benchmarks.scoring.pytorch_pandas", log, str(folder / "prepared" / "vocabulary.parquet")
+
+    def seconds(command: tuple[str, ...]) -> float:
+        return seconds_of(lambda: run_command(*command, folder=folder))
+
+    turns = in_turns({"ours": partial(seconds, ours), "peer": partial(seconds, peer)}, rounds)
     of_ours, of_peer, ratio = map(np.median, (turns["ours"], turns["peer"], np.divide(turns["peer"], turns["ours"])))
     return {"predict_seconds": float(of_ours), "peer_seconds": float(of_peer), "ratio": float(ratio)}
-
-
-def has_peer(python: str) -> bool:
-    """Return whether a Python has what the peer needs. If not, print what it lacks."""
-    done = subprocess.run([python, "-c", "import pandas, torch"], capture_output=True, text=True, check=False)
-    if done.returncode:
-        print(f"no peer in {python}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
-    return not done.returncode
 
 
 def report(found: dict[str, Any]) -> None:
     for name, rate in found["rows_per_second"].items():
         print(f"{name:10} {rate:10,.0f} rows/s of one core")
     print(f"predict over its parts alone (tower and encoding): {found['over_parts']:.2f}")
-    if found["all_cores"]:
-        both = found["all_cores"]
-        print(
-            f"as commands on all cores: predict {both['predict_seconds']:.1f} s, PyTorch + pandas "
-            f"{both['peer_seconds']:.1f} s; {both['ratio']:.2f} times as fast"
-        )
+    both = found["all_cores"]
+    print(
+        f"as commands on all cores: predict {both['predict_seconds']:.1f} s, PyTorch + pandas "
+        f"{both['peer_seconds']:.1f} s; {both['ratio']:.2f} times as fast"
+    )
     print(
         f"one row {found['one_row_cpu_ms']:.3f} ms of its thread, {found['one_row_ms']:.3f} ms by the clock; "
         f"open {found['open_seconds']:.3f} s"

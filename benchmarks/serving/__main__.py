@@ -29,6 +29,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import uvloop
+from tritonclient.http import InferenceServerClient, InferInput
 
 from app.checkpoint.write import ModelState
 from app.config.config import Config
@@ -190,17 +191,16 @@ class Sender:
             connection.transport.close()
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser()
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=5_000_000, help="of the tables")
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--swaps", type=int, default=100)
     parser.add_argument("--workers", type=int, default=1, help="of the service")
     parser.add_argument("--question", action="append", choices=QUESTIONS, help="one of several; all if not given")
-    parser.add_argument("--serve", action="append", default=[], metavar="OPTION", help="of the service, in the storm")
     parser.add_argument("--folder", type=Path, help="keeps the bundles for the next time")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     with work_folder(options.folder or os.environ.get("SERVING_FOLDER")) as folder:
         make_wide_bundle(folder, options.rows)
         make_variants(folder)
@@ -223,26 +223,26 @@ def make_wide_bundle(folder: Path, num_ids: int) -> None:
         for numbers, row in zip(generator.geometric(0.05, (count, 13)).tolist(), values.tolist(), strict=True):
             log.write("\t".join([str(numbers[0] % 2), *map(str, numbers), *(f"{value:08x}" for value in row)]) + "\n")
     prepare(folder / "log.txt", folder / "prepared", PrepareOptions(min_count=1))
-    schema, config = read_schema(folder / "prepared"), yaml_settings.override(Config(), SETTINGS)
-    write_bundle(folder / "bundle", folder / "prepared", config, random_state(schema, config))
+    config, state = random_model(folder)
+    write_bundle(folder / "bundle", folder / "prepared", config, state)
+
+
+def random_model(folder: Path) -> tuple[Config, ModelState]:
+    config = yaml_settings.override(Config(), SETTINGS)
+    return config, random_state(read_schema(folder / "prepared"), config)
 
 
 def make_variants(folder: Path) -> None:
     """Write another whole bundle of the same shape, and a delta of it with 100,000 changed rows."""
     if (folder / "delta").exists():
         return
-    schema, config = read_schema(folder / "prepared"), yaml_settings.override(Config(), SETTINGS)
-    state = random_state(schema, config)
+    config, state = random_model(folder)
     state.dense["wide.bias"][:] += 1
     write_bundle(folder / "other", folder / "prepared", config, state)
-    tables = {}
-    for name, table in state.tables.items():
+    for table in state.tables.values():
         assert isinstance(table, TableState)  # random_state makes no other
-        rows = table.arrays["rows"].copy()
-        rows[:DELTA_ROWS] += 1
-        tables[name] = TableState(table.row_ids, {"rows": rows})
-    parent = Predictor.open(folder / "other")
-    write_bundle(folder / "delta", folder / "prepared", config, ModelState(state.dense, tables), parent)
+        table.arrays["rows"][:DELTA_ROWS] += 1
+    write_bundle(folder / "delta", folder / "prepared", config, state, Predictor.open(folder / "other"))
 
 
 @contextmanager
@@ -319,19 +319,14 @@ def processor_seconds(process: psutil.Process) -> float:
 
 
 def binary_request(table: pa.Table) -> tuple[bytes, int]:
-    inputs, data = [], b""
-    for name in table.schema.names:
-        values = table[name].to_pylist()
-        if pa.types.is_string(table.schema.field(name).type):
-            texts = [(value or "").encode() for value in values]
-            kind, part = "BYTES", b"".join(len(text).to_bytes(4, "little") + text for text in texts)
-        else:
-            kind, part = "FP64", np.array([np.nan if v is None else v for v in values]).tobytes()
-        parameters = {"binary_data_size": len(part)}
-        inputs.append({"name": name, "shape": [len(values)], "datatype": kind, "parameters": parameters})
-        data += part
-    head = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
-    return head + data, len(head)
+    """Return the body of a request with binary tensors, as Triton's client sends it, and the bytes of its header."""
+    inputs = []
+    for name, column in table.to_pandas().items():
+        is_text = column.dtype.kind not in "iuf"
+        values = column.fillna("").to_numpy(object) if is_text else column.to_numpy(np.float64)
+        inputs.append(InferInput(name, [len(values)], "BYTES" if is_text else "FP64").set_data_from_numpy(values))
+    body, length = InferenceServerClient.generate_request_body(inputs)
+    return bytes(body), int(length)
 
 
 async def overload(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -391,7 +386,7 @@ async def storm(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         raise FileNotFoundError("wrk is needed for the storm; install it, or leave this question out")
     script, found = folder / "storm.lua", {}
     script.write_text(WRK_SCRIPT % one_row_bodies(folder)[0].decode())
-    with served(folder, *service(folder / "bundle", *options.serve)) as (port, process):
+    with served(folder, *service(folder / "bundle")) as (port, process):
         for name, num_loops in (("quiet", 0), ("beside_loops", 2)):
             loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(num_loops)]
             try:

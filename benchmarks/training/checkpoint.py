@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import tempfile
 import time
@@ -165,14 +164,11 @@ def main() -> None:
     parser.add_argument("--size", type=float, default=2.0, help="of the tables in GB (2)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch", type=int, default=16_000)
-    parser.add_argument("--folder", type=Path, help="on the disk to measure (a new one here)")
+    parser.add_argument("--folder", default=Path.cwd(), help="on the disk to measure (this one)")
     options = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="checkpoint-benchmark-", dir=options.folder or Path.cwd()))
     load = os.getloadavg()[0]
-    try:
-        result = measure(options.size, options.rounds, folder, Workload(batch_size=options.batch))
-    finally:
-        shutil.rmtree(folder)
+    with tempfile.TemporaryDirectory(prefix="checkpoint-benchmark-", dir=options.folder) as folder:
+        result = measure(options.size, options.rounds, Path(folder), Workload(batch_size=options.batch))
     arguments = {"size": options.size, "rounds": options.rounds, "batch": options.batch}
     print(json.dumps({"machine": machine(), "arguments": arguments, "load_before": load, **result}))
 

@@ -20,7 +20,6 @@ tower's FLOPs at the speed of one large matrix product, and the tables' bytes at
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import itertools
 import json
 import os
@@ -44,6 +43,7 @@ from benchmarks.harness.workload import Workload, steps_on_batches
 from benchmarks.training.kernels import MemoryCopy
 from benchmarks.training.train_step import Group, measure
 from common import settings
+from common.packages import require
 from data_prep.prepared.schema import Schema, read_schema
 
 NATIVE = ("native", "native_auto")
@@ -142,22 +142,20 @@ def bound(batch: Batch, workload: Workload) -> Parts:
 
 
 def main() -> None:
+    require("torch")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=400_000)
     parser.add_argument("--batch", type=int, default=0, help="default: that of the recipe")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=60, help="of a contender's turn (60)")
-    parser.add_argument("--folder", type=Path, help="prepared rows; default: a synthetic log's, removed at the end")
-    parser.add_argument("--contenders", nargs="+", choices=(*NATIVE, *PEERS), help="with native; default: all")
+    parser.add_argument("--contenders", nargs="+", choices=(*NATIVE, *PEERS), default=(*NATIVE, *PEERS))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
-        folder = options.folder or Path(work) / "prepared"
-        if not options.folder:
-            run_command("data_prep", "synthesize", "log.txt", "--rows", str(options.rows), folder=Path(work))
-            run_command("data_prep", "prepare", "log.txt", "prepared", "--config", str(CONFIG), folder=Path(work))
+        folder = Path(work) / "prepared"
+        run_command("data_prep", "synthesize", "log.txt", "--rows", str(options.rows), folder=Path(work))
+        run_command("data_prep", "prepare", "log.txt", "prepared", "--config", str(CONFIG), folder=Path(work))
         schema, config, workload = workload_of(folder, options.batch)
-        every = (*NATIVE, *(PEERS if importlib.util.find_spec("torch") else ()))
-        names = tuple(name for name in every if name in ("native", *(options.contenders or every)))
+        names = tuple(name for name in (*NATIVE, *PEERS) if name in ("native", *options.contenders))
         form = f"default recipe, V {schema.vocabulary_size:,}"
         group = DefaultGroup(form, workload, names, (folder, options.batch))
         load, result = os.getloadavg()[0], measure(group, options.rounds, options.steps)

@@ -37,6 +37,8 @@ from common.pages import huge_pages
 
 NUM_FIELDS = 26
 FLOAT_BYTES = 4
+EMBEDDING_DIM, VOCABULARY_SIZE = 80, 200_000
+THREADS = len(os.sched_getaffinity(0))
 RATES: TableRates = {WIDE: lambda step: 5e-2, DEEP: lambda step: 3.5e-4}
 Contenders = dict[str, Callable[[], object]]
 
@@ -55,12 +57,9 @@ def power_law_ids(rng: np.random.Generator, vocabulary_size: int, batch: int) ->
     return by_frequency[(rng.random((batch, NUM_FIELDS)) ** 3 * vocabulary_size).astype(np.int64)]
 
 
-def random_gradients(
-    rng: np.random.Generator, batch: int, embedding_dim: int, num_fields: int = NUM_FIELDS
-) -> RowGradients:
+def random_gradients(rng: np.random.Generator, batch: int, embedding_dim: int) -> RowGradients:
     """Gradients as large as the mean over a batch makes them."""
-    num_floats = batch * num_fields * embedding_dim
-    deep = huge_pages(num_floats * FLOAT_BYTES).view(np.float32).reshape(batch, -1)
+    deep = huge_pages(batch * NUM_FIELDS * embedding_dim * FLOAT_BYTES).view(np.float32).reshape(batch, -1)
     rng.standard_normal(dtype=np.float32, out=deep)
     deep /= batch
     return RowGradients(deep, rng.standard_normal(batch, np.float32) / np.float32(batch))
@@ -101,13 +100,13 @@ def native_contenders(tables: NativeTables, ids: np.ndarray, gradients: RowGradi
     }
 
 
-def copy_contenders(num_unique: int, num_positions: int, embedding_dim: int, num_threads: int) -> Contenders:
+def copy_contenders(num_unique: int, num_positions: int) -> Contenders:
     """The copies that lookup and LazyAdam are measured against, and that of every position's row in and out."""
-    row_bytes = embedding_dim * FLOAT_BYTES
+    row_bytes = EMBEDDING_DIM * FLOAT_BYTES
     return {
-        "lookup copy": MemoryCopy((num_unique + num_positions) * row_bytes, num_threads),
-        "lookup copy of all positions": MemoryCopy(2 * num_positions * row_bytes, num_threads),
-        "lazy_adam copy": MemoryCopy((num_positions + 6 * num_unique) * row_bytes, num_threads),
+        "lookup copy": MemoryCopy((num_unique + num_positions) * row_bytes, THREADS),
+        "lookup copy of all positions": MemoryCopy(2 * num_positions * row_bytes, THREADS),
+        "lazy_adam copy": MemoryCopy((num_positions + 6 * num_unique) * row_bytes, THREADS),
     }
 
 
@@ -115,31 +114,33 @@ def stock_contenders(spec: TablesSpec, ids: np.ndarray, gradients: RowGradients)
     """Return MindSpore's operators on all its threads. `asnumpy` waits for the result."""
     import mindspore as ms
 
+    from app.training.step.stock_tables import TableParameters
     from benchmarks.training.stock_operators import StockFtrl, StockLazyAdam, StockLookup
 
     ms.set_context(mode=ms.GRAPH_MODE, device_target="CPU")
     flat_ids = ms.Tensor(ids.reshape(-1))
     deep = ms.Tensor(gradients.deep.reshape(-1, spec.embedding_dim))
     wide = ms.Tensor(np.repeat(gradients.wide, NUM_FIELDS)[:, None])
-    lookup, lazy_adam, ftrl = StockLookup(spec), StockLazyAdam(spec), StockFtrl(spec)
+    tables, rate = TableParameters(spec), ms.Tensor(RATES[DEEP](1), ms.float32)
+    lookup, lazy_adam, ftrl = StockLookup(tables), StockLazyAdam(tables), StockFtrl(tables)
     return {
         "lookup stock": lambda: lookup(flat_ids).asnumpy(),
-        "lazy_adam stock": lambda: lazy_adam(deep, flat_ids)[0].asnumpy(),
+        "lazy_adam stock": lambda: lazy_adam(deep, flat_ids, rate)[0].asnumpy(),
         "ftrl stock": lambda: ftrl(wide, flat_ids)[0].asnumpy(),
     }
 
 
-def measure_kernels(batch: int, embedding_dim: int, vocabulary_size: int, threads: int, rounds: int) -> dict[str, Any]:
+def measure_kernels(batch: int, rounds: int) -> dict[str, Any]:
     """All kernels beside stock and copy: seconds and ratios."""
     rng = np.random.default_rng(0)
-    spec = make_spec(vocabulary_size, embedding_dim)
-    tables = NativeTables(spec, RATES, threads)
-    ids, gradients = power_law_ids(rng, vocabulary_size, batch), random_gradients(rng, batch, embedding_dim)
+    spec = make_spec(VOCABULARY_SIZE, EMBEDDING_DIM)
+    tables = NativeTables(spec, RATES, THREADS)
+    ids, gradients = power_law_ids(rng, VOCABULARY_SIZE, batch), random_gradients(rng, batch, EMBEDDING_DIM)
     num_unique = tables.unique(ids).values.size
-    print(f"{ids.size:,} ids, {num_unique:,} of them distinct; {threads} threads, {tables.instruction_set}")
+    print(f"{ids.size:,} ids, {num_unique:,} of them distinct; {THREADS} threads, {tables.instruction_set}")
     contenders = {
         **native_contenders(tables, ids, gradients),
-        **copy_contenders(num_unique, ids.size, embedding_dim, threads),
+        **copy_contenders(num_unique, ids.size),
         **stock_contenders(spec, ids, gradients),
     }
     timings = side_by_side(dict(sorted(contenders.items())), rounds)
@@ -167,19 +168,17 @@ def ratios(timings: dict[str, Timing]) -> dict[str, float]:
     return by_name
 
 
-def measure_vocabularies(
-    batch: int, embedding_dim: int, num_touched: int, threads: int, rounds: int
-) -> list[dict[str, Any]]:
+def measure_vocabularies(batch: int, num_touched: int, rounds: int) -> list[dict[str, Any]]:
     """Lookup + update from V = 10⁵ to 10⁸, every batch with the same number of unique ids.
 
     They are drawn uniformly from the touched rows, which lie anywhere in the vocabulary.
     """
     num_unique, num_batches = 60_000, 4
-    rng, gradients = np.random.default_rng(0), random_gradients(np.random.default_rng(0), batch, embedding_dim)
+    rng, gradients = np.random.default_rng(0), random_gradients(np.random.default_rng(0), batch, EMBEDDING_DIM)
     contenders: Contenders = {}
     touched: dict[str, int] = {}
     for vocabulary_size in (10**5, 10**6, 10**7, 10**8):
-        tables = NativeTables(make_spec(vocabulary_size, embedding_dim), RATES, threads)
+        tables = NativeTables(make_spec(vocabulary_size, EMBEDDING_DIM), RATES, THREADS)
         pool = rng.choice(vocabulary_size, min(vocabulary_size, num_touched), replace=False)
         tables.touch(pool)
         batches = [ids_with_unique(rng, pool, batch, num_unique) for _ in range(num_batches)]
@@ -214,16 +213,16 @@ def step_through(tables: NativeTables, batches: list[np.ndarray], gradients: Row
     return step
 
 
-def measure_batches(embedding_dim: int, vocabulary_size: int, threads: int, rounds: int) -> list[dict[str, Any]]:
+def measure_batches(rounds: int) -> list[dict[str, Any]]:
     """Lookup + update of all touched rows at growing batch sizes: time a batch row."""
     rng = np.random.default_rng(0)
-    spec, contenders = make_spec(vocabulary_size, embedding_dim), {}
+    spec, contenders = make_spec(VOCABULARY_SIZE, EMBEDDING_DIM), {}
     batch_sizes = (256, 16_000, 65_536)
     for batch in batch_sizes:
-        tables = NativeTables(spec, RATES, threads)
-        tables.touch(np.arange(vocabulary_size))
-        batches = [power_law_ids(rng, vocabulary_size, batch) for _ in range(2)]
-        contenders[f"B {batch:,}"] = step_through(tables, batches, random_gradients(rng, batch, embedding_dim))
+        tables = NativeTables(spec, RATES, THREADS)
+        tables.touch(np.arange(VOCABULARY_SIZE))
+        batches = [power_law_ids(rng, VOCABULARY_SIZE, batch) for _ in range(2)]
+        contenders[f"B {batch:,}"] = step_through(tables, batches, random_gradients(rng, batch, EMBEDDING_DIM))
     timings = side_by_side(contenders, rounds)
     results = []
     for batch, (name, timing) in zip(batch_sizes, timings.items(), strict=True):
@@ -232,27 +231,19 @@ def measure_batches(embedding_dim: int, vocabulary_size: int, threads: int, roun
     return results
 
 
-def parse_arguments() -> argparse.Namespace:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--growth", action="store_true", help="lookup + update as vocabulary and batch grow")
     parser.add_argument("--batch", type=int, default=16_000)
-    parser.add_argument("--embedding-dim", type=int, default=80)
-    parser.add_argument("--vocabulary-size", type=int, default=200_000)
-    parser.add_argument("--touched", type=int, default=1_500_000, help="of --growth, in rows: 972 bytes each at D 80")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--touched", type=int, default=1_500_000, help="of --growth, in rows: 972 bytes each")
     parser.add_argument("--rounds", type=int, default=21)
-    return parser.parse_args()
-
-
-def main() -> None:
-    options = parse_arguments()
-    batch, width, threads, rounds = options.batch, options.embedding_dim, options.threads, options.rounds
+    options = parser.parse_args()
     result: dict[str, Any] = {"machine": machine(), "arguments": vars(options)}
     if options.growth:
-        result["vocabularies"] = measure_vocabularies(batch, width, options.touched, threads, rounds)
-        result["batches"] = measure_batches(width, options.vocabulary_size, threads, rounds)
+        result["vocabularies"] = measure_vocabularies(options.batch, options.touched, options.rounds)
+        result["batches"] = measure_batches(options.rounds)
     else:
-        result["kernels"] = measure_kernels(batch, width, options.vocabulary_size, threads, rounds)
+        result["kernels"] = measure_kernels(options.batch, options.rounds)
     print(json.dumps(result))
 
 

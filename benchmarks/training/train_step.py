@@ -23,7 +23,6 @@ beats. A contender takes `--steps` steps a turn, in a process of its own. Those 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 from collections.abc import Callable
@@ -40,6 +39,7 @@ from app.config.run_settings import Precision
 from benchmarks.harness.contender import KEEP_PAGES, Contender
 from benchmarks.harness.timing import Timing, machine, side_by_side
 from benchmarks.harness.workload import Workload, distinct_share
+from common.packages import require
 
 FORMS = AS_FOUND, BEST_FORM, SMALL_BATCH, LOG_AS_FOUND, LOG_BEST_FORM, LOG_SMALLER_BATCH = (
     "as users find it",
@@ -86,20 +86,20 @@ class Group:
         return Contender(name, MODULES[name], (kind, workload), environment)
 
 
-def make_groups(batch_size: int, precisions: tuple[Precision, ...], pytorch: tuple[str, ...]) -> list[Group]:
-    """Return all groups, in the order of the report. `pytorch` has the forms of its step to measure."""
-    steps, matmuls = ("native", "stock", *pytorch), ("matmuls_pytorch",) if pytorch else ()
+def make_groups(batch_size: int, precisions: tuple[Precision, ...]) -> list[Group]:
+    """Return all groups, in the order of the report."""
+    steps, on_log, matmuls = ("native", "stock", "pytorch"), (*WAYS, "pytorch"), "matmuls_pytorch"
     groups = []
     for precision in precisions:
         best = Workload(batch_size=batch_size, precision=precision)
         log = replace(best, ids="log")
         groups += [
             Group(AS_FOUND, replace(best, fold_numeric=False), steps),
-            Group(BEST_FORM, best, (*steps, *matmuls)),
-            Group(SMALL_BATCH, replace(best, batch_size=256), (*steps, *matmuls)),
-            Group(LOG_AS_FOUND, replace(log, fold_numeric=False), (*WAYS, *pytorch)),
-            Group(LOG_BEST_FORM, log, (*WAYS, *pytorch, *matmuls)),
-            Group(LOG_SMALLER_BATCH, replace(log, batch_size=batch_size * 5 // 16), (*WAYS, *pytorch)),
+            Group(BEST_FORM, best, (*steps, matmuls)),
+            Group(SMALL_BATCH, replace(best, batch_size=256), (*steps, matmuls)),
+            Group(LOG_AS_FOUND, replace(log, fold_numeric=False), on_log),
+            Group(LOG_BEST_FORM, log, (*on_log, matmuls)),
+            Group(LOG_SMALLER_BATCH, replace(log, batch_size=batch_size * 5 // 16), on_log),
         ]
     return sorted(groups, key=lambda group: FORMS.index(group.form))
 
@@ -142,7 +142,8 @@ def one_line(name: str, result: dict[str, Any]) -> str:
     )
 
 
-def parse_arguments() -> argparse.Namespace:
+def main() -> None:
+    require("torch")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--steps", type=int, default=2, help="of a contender's turn (2)")
@@ -153,20 +154,11 @@ def parse_arguments() -> argparse.Namespace:
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.steps, options.batch = 3, 1, 1_000
-    return options
-
-
-def main() -> None:
-    options = parse_arguments()
     precisions = tuple(options.precisions)
     if "bfloat16" in precisions and not cpu_flags() & BFLOAT16_FLAGS:
         print("warning: this processor has no bfloat16 products; float32 alone is measured")
         precisions = ("float32",)
-    with_pytorch = importlib.util.find_spec("torch") is not None
-    if not with_pytorch:
-        print("warning: PyTorch is not installed, so it is left out; `make bench` installs it")
-    pytorch = ("pytorch",) if with_pytorch else ()
-    groups = make_groups(options.batch, precisions, pytorch)
+    groups = make_groups(options.batch, precisions)
     chosen = [group for group in groups if group.form in options.forms]
     load = os.getloadavg()[0]
     results = [measure(group, options.rounds, options.steps) for group in chosen]
