@@ -181,6 +181,7 @@ class Source:
             except OSError as error:
                 if pause is None or isinstance(error, PermissionError):
                     why = error.strerror or str(error)
+                    why += "; let this user read it" * isinstance(error, PermissionError)
                     self.hold(file, f"it cannot be read: {why}; it is tried again every {READ_AGAIN_SECONDS:g} s")
                     self._read_again[file.name] = time.monotonic() + READ_AGAIN_SECONDS
                     return None

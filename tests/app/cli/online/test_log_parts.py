@@ -314,7 +314,7 @@ def test_a_part_that_is_removed_or_cannot_be_read_ends_nothing(tmp_path, monkeyp
     assert slept == [*log_parts.READ_PAUSES, *log_parts.READ_PAUSES[:2]]
     again = "; it is tried again every 60 s"
     reasons = {
-        "part-2": f"it cannot be read: Permission denied{again}",
+        "part-2": f"it cannot be read: Permission denied; let this user read it{again}",
         "part-3": f"it cannot be read: {io_error.strerror}{again}",
     }
     assert source.held == reasons
