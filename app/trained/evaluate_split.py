@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -23,6 +24,7 @@ from app.run.logs import EVAL_LOG
 from app.run.report import leave_report
 from app.trained.trained_model import Trained
 from app.training.stop_signals import StopRequest
+from common.files import message_of
 
 log = logging.getLogger("app")
 
@@ -97,14 +99,24 @@ def calibrate_on_valid(trained: Trained, scorer: Scorer) -> Calibration:
 
 
 def save_evaluation(evaluation: Evaluation, run: Path) -> None:
-    """Write an evaluation into the run folder, if that is the one of its checkpoint, and draw its report anew."""
+    """Write an evaluation into the run folder, if that is the one of its checkpoint, and draw its report anew.
+
+    A run of another user, in which nothing may be written, is a warning: what was measured is there.
+    """
     if run.resolve() not in evaluation.checkpoint.resolve().parents:
         return
     split, step, epoch, measured = evaluation.split, evaluation.step, evaluation.epoch, evaluation.measured
     content = content_of(split, step, epoch, measured, evaluation.intervals, evaluation.best)
     content |= {"slices": [as_json(asdict(part)) for part in evaluation.slices]} if evaluation.slices else {}
     content |= {"calibrated": str(evaluation.calibration)} if evaluation.calibration else {}
-    write_evaluation(run, content)
-    with (run / EVAL_LOG).open("a", encoding="utf-8") as eval_log:
-        eval_log.write(one_line(split, epoch, step, evaluation.metrics) + "\n")
-    leave_report(run)
+    try:
+        write_evaluation(run, content)
+        with (run / EVAL_LOG).open("a", encoding="utf-8") as eval_log:
+            eval_log.write(one_line(split, epoch, step, evaluation.metrics) + "\n")
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        why = message_of(error)
+        log.warning("warning: %s does not keep this evaluation: %s; to keep it, let this user write there", run, why)
+    else:
+        leave_report(run)

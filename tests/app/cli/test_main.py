@@ -19,6 +19,7 @@ from app.__main__ import _parser, main
 from app.batches import Batch
 from app.checkpoint.manifest import MANIFEST, read_manifest
 from app.checkpoint.retention import whole_checkpoints
+from app.evaluation import results
 from app.trained import evaluate_split
 from app.training import loop, saving
 from app.training.loop import Trainer
@@ -214,6 +215,19 @@ def test_ctrl_c_ends_an_evaluation_with_a_line_and_writes_nothing(command, train
     status, log = command("evaluate")
     assert (status, log.count("stopped: SIGINT was received")) == (130, 1)
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC])
+def test_the_run_of_another_user_is_evaluated(command, capsys, trained, monkeypatch, number):
+    def refuse(path, text):
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(results, "write_whole", refuse)
+    status, log = command("evaluate")
+    assert "AUC" in capsys.readouterr().out
+    is_of_another = number != errno.ENOSPC
+    assert (status, "does not keep this evaluation" in log) == ((0, True) if is_of_another else (2, False)), log
+    assert (os.strerror(number) in log) and (not is_of_another or "let this user write there" in log)
 
 
 def test_the_report_in_a_run_shows_later_evaluations(command, capsys, trained, tmp_path):
