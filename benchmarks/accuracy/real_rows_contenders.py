@@ -23,7 +23,7 @@ from benchmarks.harness.prepared_rows import READ_ROWS, read_rows
 from benchmarks.harness.score_rows import train_and_score
 from benchmarks.harness.workload import Workload
 from benchmarks.peers import logistic_regression
-from benchmarks.peers.pytorch_wide_deep import PeerSettings, PyTorchStep
+from benchmarks.peers.pytorch_wide_deep import PeerSettings, PyTorchStep, use_threads
 from common.packages import PROJECT
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.examples import Examples
@@ -93,7 +93,7 @@ def _batches(rows: Examples, places: np.ndarray, batch_size: int) -> Iterator[Ba
 def fit_pytorch(folder: Path, split: str, settings: PeerSettings, epochs: int, seed: int) -> np.ndarray:
     """Train Wide&Deep of the same size in PyTorch. Return the logits [epochs, rows] of `split` after each epoch."""
     torch.manual_seed(seed)
-    torch.set_num_threads(1)
+    use_threads(1)
     schema = read_schema(folder)
     workload = Workload(
         BATCH_SIZE, vocabulary_size=schema.vocabulary_size, embedding_dim=8, hidden_widths=(64, 32), threads=1

@@ -61,18 +61,18 @@ def test_the_name_of_the_run_s_folder(command, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["wide"]
 
 
-def test_a_folder_in_which_another_process_trains(command, tmp_path):
-    with lock_folder(tmp_path / "device_0"):
-        status, log = command("train")
-    assert status == 2
-    assert "another process trains in" in log
-
-
-def test_a_checkpoint_folder_to_which_another_process_saves(command, tmp_path):
-    with lock_folder(tmp_path / "kept"):
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        ("device_0", "another process trains in"),
+        ("kept", "another process (a training, or a checkpoint command) saves to"),
+    ],
+)
+def test_a_folder_that_another_process_uses(command, tmp_path, folder, message):
+    with lock_folder(tmp_path / folder):
         status, log = command("train", "checkpoint.dir=kept")
     assert status == 2
-    assert "another process (a training, or a checkpoint command) saves to" in log
+    assert message in log
 
 
 @pytest.mark.parametrize(
@@ -101,12 +101,6 @@ def test_a_source_whose_prepared_folder_was_removed(command, checkpoint_of, tmp_
     assert "no prepared data in moved" in log
     assert "give its new path with train.init_dataset=DIR" in log
     assert not (tmp_path / "device_0").exists()
-
-
-def test_a_training_on_no_prepared_folder(command, tmp_path):
-    status, log = command("train", dataset=tmp_path / "nowhere")
-    assert status == 2
-    assert "no prepared data in" in log
 
 
 def test_a_finished_run(command, checkpoint_of, tmp_path, tiny_config, tiny_schema):
@@ -186,9 +180,10 @@ def test_a_bundle_that_is_not_there_is_named_as_such(command, words, message):
     assert status == 2 and message in log, log
 
 
-def test_a_command_that_is_advised_can_be_pasted(command, tmp_path):
+def test_a_training_on_no_prepared_folder_advises_a_command_that_can_be_pasted(command, tmp_path):
     status, log = command("train", dataset=tmp_path / "mit Leer zeichen")
     assert status == 2
+    assert "no prepared data in" in log
     assert f"run: make preprocess INPUT=LOG OUTPUT='{tmp_path / 'mit Leer zeichen'}'" in log
 
 

@@ -246,13 +246,15 @@ def test_the_report_in_a_run_shows_later_evaluations(command, capsys, trained, t
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("somewhere/run",), "no run in somewhere/run: it has no config.yaml"),
-        (("somewhere/run", "--output", "both.html"), "no run in somewhere/run: it has no config.yaml"),
-        ((".", "--output", "nowhere/report.html"), "--output nowhere/report.html: there is no folder nowhere; make it"),
+        ("report somewhere/run", "no run in somewhere/run: it has no config.yaml"),
+        ("report somewhere/run --output both.html", "no run in somewhere/run: it has no config.yaml"),
+        ("report . --output nowhere/report.html", "--output nowhere/report.html: there is no folder nowhere; make it"),
+        ("evaluate", "no run in device_0: it has no config.yaml; train first"),
+        ("evaluate --checkpoint nowhere", "nowhere is no whole checkpoint: it has no manifest.json"),
     ],
 )
-def test_a_report_that_cannot_be_made_is_an_error(command, words, message):
-    status, log = command("report", *words)
+def test_a_run_that_is_not_there_is_an_error(command, words, message):
+    status, log = command(*words.split())
     assert status == 2
     assert message in log
 
@@ -262,19 +264,6 @@ def test_evaluate_changes_no_setting_of_the_model(command, trained):
     status, log = command("evaluate", "train.seed=2")
     assert status == 2
     assert "argument 'train.seed=2': only eval.* can be changed here" in log
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ((), "no run in device_0: it has no config.yaml; train first"),
-        (("--checkpoint", "nowhere"), "nowhere is no whole checkpoint: it has no manifest.json"),
-    ],
-)
-def test_evaluate_without_a_model(command, words, message):
-    status, log = command("evaluate", *words)
-    assert status == 2
-    assert message in log
 
 
 def test_an_unknown_command_is_a_usage_error(capsys):
