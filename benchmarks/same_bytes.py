@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import re
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from safetensors.numpy import load_file
 
 from benchmarks.harness.commands import checked_out, work_folder
@@ -50,20 +50,17 @@ class Version:
 
 def write_avazu(path: Path, rows: int) -> None:
     """Write a log of Avazu's form: a header, no numeric field, hex values beside short strings."""
-    draw = random.Random(1)  # noqa: S311
-    hex_fields = ["site_id", "site_domain", "site_category", "app_id", "app_domain", "app_category"]
-    hex_fields += ["device_id", "device_ip", "device_model"]
-    numbers = [f"C{number}" for number in range(14, 22)]
-    lines = [
-        ",".join(["id", "click", "hour", "C1", "banner_pos", *hex_fields, "device_type", "device_conn_type", *numbers])
-    ]
-    for row in range(rows):
-        values = [f"{int(draw.paretovariate(0.8)) % 3000 * 2654435761 % 2**32:08x}" for _ in hex_fields]
-        small = [draw.choice(["0", "1", "", "35", "é/ü"]) for _ in ["device_type", "device_conn_type", *numbers]]
-        hour = f"1410{21 + row * 10 // rows}{row % 24:02d}"
-        label = str(int(draw.random() < 0.2))
-        lines.append(",".join([str(10**19 + row), label, hour, "1005", draw.choice("012"), *values, *small]))
-    path.write_text("\n".join(lines) + "\n")
+    rng, row = np.random.default_rng(1), np.arange(rows)
+    site, app = ("site_id", "site_domain", "site_category"), ("app_id", "app_domain", "app_category")
+    columns = {"id": 10**19 + row.astype(np.uint64), "click": (rng.random(rows) < 0.2).astype(int)}
+    columns |= {"hour": 14102100 + 100 * (row * 10 // rows) + row % 24, "C1": np.full(rows, 1005)}
+    columns |= {"banner_pos": rng.integers(3, size=rows)}
+    for name in (*site, *app, "device_id", "device_ip", "device_model"):
+        values = rng.pareto(0.8, rows).astype(np.int64) % 3000 * 2654435761 % 2**32
+        columns[name] = np.array([f"{value:08x}" for value in values])
+    for name in ("device_type", "device_conn_type", *(f"C{number}" for number in range(14, 22))):
+        columns[name] = rng.choice(["0", "1", "", "35", "é/ü"], rows)
+    pd.DataFrame(columns).to_csv(path, index=False)
 
 
 # ---------------------------------------------------------------------- what is compared

@@ -14,7 +14,6 @@ import signal
 import sys
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any
 from unittest.mock import patch
 
@@ -30,8 +29,8 @@ Parts = dict[str, float]  # seconds of each part of some steps, by name
 class Contender:
     """A process of a module's `contender(*arguments)`, which returns a function that takes `count` steps.
 
-    That returns the seconds of the steps' parts, as far as they can be told apart. Use it as a context manager, so that
-    it ends with the benchmark.
+    That returns the seconds of the steps' parts, as far as they can be told apart. Use it by `contextlib.closing`, so
+    that it ends with the benchmark.
     """
 
     def __init__(self, name: str, module: str, arguments: tuple[Any, ...], environment: Mapping[str, str]) -> None:
@@ -43,12 +42,7 @@ class Contender:
             self._process.start()
         theirs.close()
 
-    def __enter__(self) -> Contender:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._process.kill()  # works on a stopped process too, and there is nothing to be saved
         self._process.join()
 

@@ -1,7 +1,6 @@
 """Compare time and memory of the data preparation with the MindSpore model zoo's way and polars.
 
     python -m benchmarks.preparation.prepare                      5 M synthetic rows, of which zoo gets 200,000
-    python -m benchmarks.preparation.prepare --log train.txt      the first --rows of this log
     python -m benchmarks.preparation.prepare --rows 20000000 --memory-limit 4GiB
                                                       in bounded memory: data_prep and polars' streaming form alone
     python -m benchmarks.preparation.prepare --rows 20000000 --memory-limit 1GiB --min-count 1 --only data_prep
@@ -22,7 +21,6 @@ depends on their number.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import math
 import shutil
@@ -94,12 +92,6 @@ def run(contender: Contender, log: Path, output: Path, limit_mib: float = math.i
     if process.returncode and not running:
         raise subprocess.CalledProcessError(process.returncode, words)
     return Run(**asdict(taken), finished=not running)
-
-
-def first_rows(log: Path, rows: int, path: Path) -> Path:
-    with log.open("rb") as source, path.open("wb") as target:
-        target.writelines(itertools.islice(source, rows))
-    return path
 
 
 def measure(
@@ -176,7 +168,6 @@ def agree(folder: Path) -> int:
 def main() -> None:
     require("polars")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--log", type=Path, help="a log of the raw form; default: a synthetic one is made")
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--zoo-rows", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=3)
@@ -197,11 +188,8 @@ def main() -> None:
         folder = Path(name)
         agreed = agree(folder)
         print(f"data_prep and polars give {agreed:,} rows the same ids and numbers")
-        log = command.log or synthesize(folder / "log.txt", command.rows, seed=1).log_path
-        logs = {
-            rows: log if rows == command.rows and not command.log else first_rows(log, rows, folder / f"{rows}.txt")
-            for rows in {contender.rows for contender in chosen.values()}
-        }
+        sizes = {contender.rows for contender in chosen.values()}
+        logs = {rows: synthesize(folder / f"{rows}.txt", rows, seed=1).log_path for rows in sizes}
         summary = summarize(chosen, measure(chosen, logs, folder, command.rounds, limit_mib))
     show(summary)
     result = {

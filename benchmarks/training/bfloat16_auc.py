@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,18 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.commands import remembered, run_command, work_folder
+from benchmarks.accuracy.recipes import ALL, Data, prepare, train
+from benchmarks.harness.commands import folder_of, remembered, run_command, work_folder
 from benchmarks.harness.timing import machine
-from common.packages import PROJECT
-
-
-def auc(folder: Path, config: Path, settings: tuple[str, ...]) -> float:
-    """Train and evaluate on the test rows."""
-    settings += ("train.resume=never",)
-    run_command("app", "train", "--config", str(config), "--dataset", "prepared", *settings, folder=folder)
-    run_command("app", "evaluate", folder=folder)
-    line = (folder / "device_0" / "eval.log").read_text(encoding="utf-8").splitlines()[-1]
-    return float(line.partition("auc is ")[2].partition(",")[0])
 
 
 @dataclass(frozen=True)
@@ -46,19 +36,19 @@ class Comparison:
 
     def measure(self, folder: Path, seeds: int) -> dict[str, Any]:
         """Print the AUC of each seed's runs as they come, and the mean differences, and return both."""
-        config = PROJECT / "configs" / f"{self.config}.yaml"
         folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / "prepared").is_dir():
-            raw = "rows.txt" if self.rows else str(Path(os.environ["CRITEO_ROWS"]) / "train.txt")
-            if self.rows:
-                run_command("data_prep", "synthesize", raw, "--rows", str(self.rows), folder=folder)
-            run_command("data_prep", "prepare", raw, "prepared", "--config", str(config), folder=folder)
+        log = folder / "rows.txt" if self.rows else folder_of("CRITEO_ROWS") / "train.txt"
+        if not log.is_file():
+            run_command("data_prep", "synthesize", str(log), "--rows", str(self.rows), folder=folder)
+        prepared = prepare(Data("prepared", log), self.config, folder)
         results: list[dict[str, float]] = []
         for seed in range(1, seeds + 1):
             results.append({})
             for name, changes in self.runs.items():
-                make = partial(auc, folder, config, (*self.settings, f"train.seed={seed}", *changes))
-                results[-1][name] = remembered(folder / f"{name} {seed}.json", make)
+                settings = (*self.settings, f"train.seed={seed}", *changes)
+                known = folder / f"{name} {seed}.json"
+                run = remembered(known, partial(train, prepared, self.config, settings, folder))
+                results[-1][name] = run["test"][ALL]["auc"]
             print(f"seed {seed}: " + ", ".join(f"{n} {value:.6f}" for n, value in results[-1].items()), flush=True)
         means = {}
         for name, other in self.pairs:

@@ -26,7 +26,7 @@ import argparse
 import json
 import os
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -108,7 +108,7 @@ def measure(group: Group, rounds: int, steps: int) -> dict[str, Any]:
     """Seconds a step of each contender of a group, with quartiles, parts, ratios to native and peak memory."""
     print(f"\n== {group.title}", flush=True)
     with ExitStack() as running:
-        contenders = [running.enter_context(group.start(name)) for name in group.contenders]
+        contenders = [running.enter_context(closing(group.start(name))) for name in group.contenders]
         for contender in contenders:
             contender.wait_until_ready()
         turns: dict[str, Callable[[], object]] = {c.name: partial(c.take_steps, steps) for c in contenders}

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ def contender(part):
 def contender(tmp_path, monkeypatch):
     (tmp_path / "taker.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
-    with Contender("taker", "taker", ("part",), {}) as started:
+    with closing(Contender("taker", "taker", ("part",), {})) as started:
         started.wait_until_ready()
         yield started
 
@@ -50,5 +51,5 @@ def test_one_that_ends_is_an_error_with_its_status(contender):
 
 
 def test_it_ends_with_the_benchmark_although_it_is_stopped(contender):
-    contender.__exit__(None, None, None)
+    contender.close()
     assert contender._process.exitcode == -signal.SIGKILL
