@@ -7,7 +7,7 @@ Letters: n training rows, m rows of the other split, F fields, C integers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import lightgbm
@@ -21,12 +21,12 @@ ROUNDS_PER_EPOCH = 60  # of boosting; after each of these "epochs" the scores ar
 
 @dataclass(frozen=True)
 class TreeSettings:
-    """Settings to choose on valid rows. At `prior_rows` rows a value's own click rate weighs as much as the mean."""
+    """LightGBM's settings, and the rows at which a value's own click rate weighs as much as the mean."""
 
     num_leaves: int
     prior_rows: float
     learning_rate: float = 0.05
-    min_rows_of_leaf: int = 100
+    min_data_in_leaf: int = 100
     feature_fraction: float = 0.5
 
 
@@ -35,17 +35,9 @@ def train(folder: Path, split: str, settings: TreeSettings, epochs: int, seed: i
     schema = read_schema(folder)
     rows, judged = read_rows(folder, schema, "train"), read_rows(folder, schema, split)
     of_rows, of_judged = _statistics(rows.ids, rows.labels, judged.ids, settings.prior_rows)
-    parameters = {
-        "objective": "binary",
-        "num_leaves": settings.num_leaves,
-        "learning_rate": settings.learning_rate,
-        "min_data_in_leaf": settings.min_rows_of_leaf,
-        "feature_fraction": settings.feature_fraction,
-        "num_threads": threads,
-        "seed": seed,
-        "deterministic": True,
-        "verbosity": -1,
-    }
+    parameters = asdict(settings) | {"objective": "binary", "num_threads": threads, "seed": seed}
+    parameters |= {"deterministic": True, "verbosity": -1}
+    del parameters["prior_rows"]
     data = lightgbm.Dataset(np.hstack([rows.numeric, of_rows]), rows.labels)
     booster = lightgbm.train(parameters, data, epochs * ROUNDS_PER_EPOCH)
     features = np.hstack([judged.numeric, of_judged])

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from app.checkpoint.manifest import Manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import PARTIAL
 from app.config.config import Config
@@ -37,28 +38,7 @@ def online_config(source: Checkpoint, words: Sequence[str] = ()) -> tuple[Config
             "the run has model.fold_numeric=false, whose numeric fields are rows of MindSpore's own tables; train one "
             "with model.fold_numeric=true to go on online"
         )
-    lines = []
-    rates = learning_rates(trained)
-    rates.load_state(manifest.schedules)
-    at_end = rates.at(max(manifest.step, 1))
-    optimizers: dict[str, Any] = {}
-    for group, options in trained.optimizers.items():
-        rate = max(at_end[group], RATE_FLOOR * options.learning_rate)
-        why = (
-            "as the run ended"
-            if rate == at_end[group]
-            else f"{RATE_FLOOR:g} of its first: it ended at {at_end[group]:g}"
-        )
-        lines.append(f"{group} learning rate {rate:g}, constant ({why})")
-        optimizers[f"{group}_optimizer"] = replace(options, learning_rate=rate, schedule=ConstantSchedule())
-    deep = optimizers["deep_optimizer"]
-    if isinstance(deep, AdamOptions):
-        kept = {name: getattr(deep, name) for name in ("learning_rate", "schedule", "beta1", "beta2", "epsilon")}
-        optimizers["deep_optimizer"] = LazyAdamOptions(**kept)
-        lines.append(
-            "the deep table's adam goes on as lazy_adam with its moments: a step changes the rows of its batch alone, "
-            "and L2 pulls those"
-        )
+    optimizers, lines = _constant_optimizers(trained, manifest)
     has_means = trained.train.ema_decay > 0
     if has_means:
         lines.append(
@@ -87,6 +67,33 @@ def online_config(source: Checkpoint, words: Sequence[str] = ()) -> tuple[Config
         parallel=ParallelOptions(),
     )
     return override(config, words), lines
+
+
+def _constant_optimizers(trained: Config, manifest: Manifest) -> tuple[dict[str, Any], list[str]]:
+    """Return the optimizers with the rates that a run ended with, by section, and lines that say why."""
+    lines = []
+    rates = learning_rates(trained)
+    rates.load_state(manifest.schedules)
+    at_end = rates.at(max(manifest.step, 1))
+    optimizers: dict[str, Any] = {}
+    for group, options in trained.optimizers.items():
+        rate = max(at_end[group], RATE_FLOOR * options.learning_rate)
+        why = (
+            "as the run ended"
+            if rate == at_end[group]
+            else f"{RATE_FLOOR:g} of its first: it ended at {at_end[group]:g}"
+        )
+        lines.append(f"{group} learning rate {rate:g}, constant ({why})")
+        optimizers[f"{group}_optimizer"] = replace(options, learning_rate=rate, schedule=ConstantSchedule())
+    deep = optimizers["deep_optimizer"]
+    if isinstance(deep, AdamOptions):
+        kept = {name: getattr(deep, name) for name in ("learning_rate", "schedule", "beta1", "beta2", "epsilon")}
+        optimizers["deep_optimizer"] = LazyAdamOptions(**kept)
+        lines.append(
+            "the deep table's adam goes on as lazy_adam with its moments: a step changes the rows of its batch alone, "
+            "and L2 pulls those"
+        )
+    return optimizers, lines
 
 
 def is_begun(work: Path) -> bool:
