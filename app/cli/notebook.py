@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import open_named
 from app.cli import sweep as sweep_command
+from app.cli.baseline import clicks_follow_crosses
 from app.config import device
 from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
@@ -136,16 +137,19 @@ def train(
     The same call resumes. Raises ValueError and OSError for wrong input, FloatingPointError if a step is not finite,
     OSError if the last state cannot be saved.
     """
-    path = Path(run).absolute()
+    path, lines = Path(run).absolute(), list[str]()
     wanted = resolve_by_rows(
         lambda base: _config(config, sections, base),
         lambda: read_schema(Path(dataset)),
         lambda wanted: source_settings(wanted, path),
+        lambda schema: clicks_follow_crosses(Path(dataset), schema, lines),
     )
     with log_shown(*LOGGERS):
         device.check_environment(wanted.device)
         launch = plan_launch(wanted, Path(dataset), path)
-        launch = replace(launch, on_step=_for_run(on_step), on_evaluation=_for_run(on_evaluation))
+        launch = replace(
+            launch, choices=(*lines, *launch.choices), on_step=_for_run(on_step), on_evaluation=_for_run(on_evaluation)
+        )
         try:
             launch.check_folder()
         except RunIsFinishedError as finished:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from app.batches import verify_files
+from app.cli.baseline import clicks_follow_crosses
 from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
 from app.distributed.mpirun import CHOSEN_PRECISION, check_rank_table, launch
@@ -49,14 +51,17 @@ def run(arguments: argparse.Namespace) -> int:
     """Train, and return the exit status."""
     check_name(arguments.name)
     path = Path.cwd() / arguments.name
+    lines: list[str] = []
     config = resolve_by_rows(
         lambda base: yaml_settings.resolve(Config, arguments.config, arguments.settings, base),
         lambda: read_schema(arguments.dataset),
         lambda config: source_settings(config, path),
+        lambda schema: clicks_follow_crosses(arguments.dataset, schema, lines),
     )
     num_processes = arguments.ranks + arguments.servers
     # Everything that can fail for a wrong setting comes before the run folder is opened, which may rename an older run.
     plan = plan_launch(config, arguments.dataset, path, arguments.ranks, arguments.servers)
+    plan = replace(plan, choices=(*lines, *plan.choices))
     if arguments.rank_table != "-":
         check_rank_table(Path(arguments.rank_table), arguments.ranks)
     if not started_by_mpi() and not arguments.dry_run:

@@ -16,7 +16,11 @@ def test_wide_and_deep_learns_a_cross_with_a_list_as_well_as_logistic_regression
     for pool in ("mean", "sum"):
         assert auc[pool]["wide&deep"] >= auc[pool]["regression"] > auc["without"]["regression"] + 0.04
     assert auc["mean"]["wide&deep"] > auc["without"]["wide&deep"] + 0.06  # 0.635 and 0.557
-    assert auc["mean"]["auto"] > auc["without"]["auto"] + 0.06
+    for pool in (
+        "mean",
+        "sum",
+    ):  # 0.003 below it for the mean, unless the wide part is told that clicks follow the cross
+        assert auc[pool]["auto"] > auc[pool]["regression"] - 0.001
 
 
 def test_the_cross_with_a_list_is_suggested(tmp_path):

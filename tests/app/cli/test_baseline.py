@@ -5,6 +5,7 @@ import json
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
 from sklearn.linear_model import LogisticRegression
@@ -12,6 +13,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from app.__main__ import main
 from app.cli import baseline
+from app.cli.notebook import describe, prepare
 from app.evaluation.score_bins import sigmoid
 from data_prep.prepared.examples import Examples, concatenate
 from data_prep.prepared.features import NUMERIC_SCALE, one_hot
@@ -144,3 +146,132 @@ def test_one_class_is_refused(tiny_dataset, tiny_schema, monkeypatch):
     monkeypatch.setattr(baseline, "read_features", lambda *_: (None, np.zeros(10), None))
     with pytest.raises(ValueError, match=r"the 10 training rows of .* have one class only"):
         baseline.fit(tiny_dataset, tiny_schema)
+
+
+@pytest.fixture
+def crossed(tiny_schema, monkeypatch):
+    """Return a function that gives the schema of two fields and their cross. Its rows are read from then on.
+
+    Clicks follow the fields, and the cross as far as `effect` says. Half of the rows are those of `train`.
+    """
+
+    def make(effect, weighted=False, num_rows=12_000):
+        rng = np.random.default_rng(4)
+        first, fields = tiny_schema.num_numeric, []
+        for name, size, of in (("A", 30, ()), ("B", 20, ()), ("A*B", 600, ("A", "B"))):
+            fields.append(CategoricalField(name, (first, first), ((first, first + size),), cross=of))
+            first += size
+        splits = {
+            name: dataclasses.replace(tiny_schema.splits[name], rows=num_rows // 2) for name in ("train", "valid")
+        }
+        schema = dataclasses.replace(tiny_schema, categorical=tuple(fields), vocabulary_size=first, splits=splits)
+        a, b = rng.integers(30, size=num_rows), rng.integers(20, size=num_rows)
+        columns = 2 * schema.num_numeric + np.stack([a, 30 + b, 50 + 20 * a + b], axis=1)  # after those of numbers
+        shape = (num_rows, schema.num_numeric + first)
+        starts = np.arange(0, columns.size + 1, 3)
+        features = sparse.csr_matrix((np.ones(columns.size, np.float32), columns.reshape(-1), starts), shape)
+        logits = rng.normal(size=30)[a] + rng.normal(size=20)[b] + effect * rng.normal(size=600)[20 * a + b]
+        labels = (rng.random(num_rows) < sigmoid(logits)).astype(np.float32)
+        weights = rng.integers(1, 5, num_rows).astype(np.float32) if weighted else None
+
+        def read_features(folder, schema, split, max_rows=None):
+            rows = slice(num_rows // 2) if split == "train" else slice(num_rows // 2, None)
+            return features[rows], labels[rows], None if weights is None else weights[rows]
+
+        monkeypatch.setattr(baseline, "read_features", read_features)
+        monkeypatch.setattr(baseline, "check_files", lambda *_: None)
+        return schema
+
+    return make
+
+
+def best_of_scikit_learn(num_columns, split_of):
+    """Return logits of valid rows by the fit with the best of the penalties that are tried, and its mean loss."""
+    (features, labels, weights), (valid, valid_labels, of_valid) = split_of("train"), split_of("valid")
+    tried = []
+    for c in 10.0 ** np.arange(-2, 1, 0.5):
+        model = LogisticRegression(C=c, max_iter=500, tol=1e-4).fit(features[:, :num_columns], labels, weights)
+        logits = model.decision_function(valid[:, :num_columns])
+        tried.append((log_loss(valid_labels, sigmoid(logits), sample_weight=of_valid), logits))
+    return min(tried, key=lambda one: one[0])
+
+
+@pytest.mark.parametrize(
+    ("effect", "weighted", "is_large"), [(0.0, False, False), (0.2, True, False), (1.0, False, True), (1.0, True, True)]
+)
+def test_the_gain_of_crosses_is_large_where_clicks_follow_them(crossed, effect, weighted, is_large):
+    schema = crossed(effect, weighted)
+    gain = baseline.crosses_gain("", schema)
+    assert gain.is_large is is_large
+    assert str(gain).endswith("in more epochs (train.auto)") is is_large and f" by {gain.auc:+.4f}, " in str(gain)
+
+    def split_of(name):
+        return baseline.read_features("", schema, name)
+
+    _, labels, weights = split_of("valid")
+    num_columns = split_of("valid")[0].shape[1]
+    (loss, logits), (plain_loss, plain) = (best_of_scikit_learn(n, split_of) for n in (num_columns, num_columns - 600))
+    aucs = [roc_auc_score(labels, values, sample_weight=weights) for values in (logits, plain)]
+    assert gain.auc == pytest.approx(aucs[0] - aucs[1], abs=3e-3)  # the solver's tolerance
+    assert gain.log_loss == pytest.approx(plain_loss - loss, abs=1e-3)
+    assert 0 < gain.error < 0.01
+
+
+def test_a_gain_within_its_error_is_not_large():
+    assert baseline.CrossesGain(0.02, 0.02, 0.009).is_large
+    assert not baseline.CrossesGain(0.02, 0.02, 0.011).is_large  # of a few valid rows
+    assert not baseline.CrossesGain(0.009, 0.02, 0.001).is_large
+
+
+@pytest.mark.parametrize("without", ["crosses", "valid rows", "two classes", "a small vocabulary", "few rows"])
+def test_no_gain_is_measured_without(without, crossed, monkeypatch):
+    schema = crossed(1.0)
+    assert baseline.crosses_gain("", schema) is not None
+    if without == "crosses":
+        schema = dataclasses.replace(schema, categorical=schema.categorical[:2])
+    elif without == "valid rows":
+        empty = dataclasses.replace(schema.splits["valid"], rows=0)
+        schema = dataclasses.replace(schema, splits={**schema.splits, "valid": empty})
+    elif without == "two classes":
+        read = baseline.read_features
+        monkeypatch.setattr(baseline, "read_features", lambda *of: (read(*of)[0], np.zeros(6000, np.float32), None))
+    elif without == "a small vocabulary":
+        monkeypatch.setattr(baseline, "MAX_CROSSED_IDS", schema.vocabulary_size - 1)
+    else:
+        monkeypatch.setattr(baseline, "MAX_CROSSED_ROWS", 5_999)
+    assert baseline.crosses_gain("", schema) is None
+
+
+def test_ranks_take_the_gain_of_the_process_that_started_them(crossed, tmp_path, monkeypatch):
+    schema, lines = crossed(1.0), []
+    monkeypatch.setenv(baseline.GAIN_OF_CROSSES, "")
+    found = json.dumps({"auc": 0.05, "log_loss": 0.02, "error": 0.003})
+    monkeypatch.setattr(baseline, "_gain_in_a_process", lambda folder: found)
+    assert baseline.clicks_follow_crosses(tmp_path, schema, lines) and "+0.0500" in lines[0]
+    monkeypatch.setattr(baseline, "started_by_mpi", lambda: True)
+    monkeypatch.setattr(baseline, "_gain_in_a_process", None)
+    assert baseline.clicks_follow_crosses(tmp_path, schema, lines) and lines[0] == lines[1]
+    monkeypatch.delenv(baseline.GAIN_OF_CROSSES)  # by an mpirun of the user's own
+    assert not baseline.clicks_follow_crosses(tmp_path, schema, lines) and len(lines) == 2
+
+
+def test_the_gain_is_that_of_the_command_and_nothing_is_read_without_crosses(
+    tiny_dataset, tiny_schema, capsys, monkeypatch
+):
+    assert main(["baseline", str(tiny_dataset), "--crosses", "--json"]) == 0
+    assert capsys.readouterr().out == "null\n"
+    monkeypatch.setattr(baseline, "_gain_in_a_process", None)
+    monkeypatch.setenv(baseline.GAIN_OF_CROSSES, "of an earlier training")
+    assert not baseline.clicks_follow_crosses(tiny_dataset, tiny_schema, lines := []) and not lines
+
+
+def test_a_process_of_its_own_finds_the_gain_in_a_prepared_folder(tmp_path):
+    rng = np.random.default_rng(2)
+    a, b = rng.integers(12, size=6000), rng.integers(9, size=6000)
+    clicks = rng.random(6000) < sigmoid(2 * rng.normal(size=(12, 9))[a, b])
+    frame = pd.DataFrame({"click": clicks.astype(int), "A": [f"a{i}" for i in a], "B": [f"b{i}" for i in b]})
+    schema = prepare(frame, tmp_path / "crossed", None, describe(frame), crosses=[["A", "B"]], workers=1)
+    assert baseline.clicks_follow_crosses(tmp_path / "crossed", schema, lines := []) and "in more epochs" in lines[0]
+    (tmp_path / "crossed" / "schema.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"the crosses of .* could not be tried \(train\.auto\): .*schema\.json"):
+        baseline.clicks_follow_crosses(tmp_path / "crossed", schema, [])

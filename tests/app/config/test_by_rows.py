@@ -107,6 +107,51 @@ def test_crosses_are_seen_by_both_parts_with_more_l2_and_change_nothing_else(res
     assert chosen == without
 
 
+@pytest.mark.parametrize("num_rows", [600, 30_000, 94_000, 400_000, 4_000_000])
+def test_a_wide_part_whose_clicks_follow_crosses_learns_faster_in_more_epochs(resolved, num_rows):
+    schema = resolved.schema(num_rows)
+    others, follow = settings_by_rows(schema), settings_by_rows(schema, follow_crosses=True)
+    wide, fast = others.pop("wide_optimizer"), follow.pop("wide_optimizer")
+    if num_rows == 4_000_000:  # of so many rows each value has enough
+        assert (fast, follow) == (wide, others)
+        return
+    assert fast["learning_rate"] > wide["learning_rate"] and fast["l2"] < wide["l2"]
+    assert follow["train"]["epochs"] > others["train"]["epochs"]
+    if num_rows <= 94_000:
+        assert (fast["learning_rate"], follow["train"]["epochs"]) == (0.3, 20)
+        assert fast["l2"] == pytest.approx(wide["l2"] / 10, rel=0.01)
+    assert fast["l1"] == wide["l1"]
+    steps = {"decay_steps": follow["train"]["epochs"] * math.ceil(num_rows / follow["train"]["batch_size"])}
+    for group in ("deep_optimizer", "tower_optimizer"):
+        assert follow.pop(group) == others.pop(group) | {"schedule": fast["schedule"]}
+    assert fast["schedule"] == wide["schedule"] | steps
+    del follow["train"]["epochs"], others["train"]["epochs"]
+    assert follow == others
+
+
+def test_crosses_are_asked_for_in_a_new_training_that_has_some(resolved, project, tiny_schema):
+    asked = []
+
+    def resolve(has_cross, *words, source=None):
+        cross = CategoricalField("C1*C2", (0, 1), ((1, 9),), cross=("C1", "C2"))
+        fields = (*tiny_schema.categorical, cross) if has_cross else tiny_schema.categorical
+        schema = dataclasses.replace(tiny_schema, categorical=fields, splits={"train": Split(50_000, 0, ())})
+        path = project / "configs" / "auto.yaml"
+        return resolve_by_rows(
+            lambda base: yaml_settings.resolve(Config, path, words, base),
+            lambda: schema,
+            lambda _: source,
+            lambda schema: asked.append(schema) or True,
+        )
+
+    assert resolve(False).train.epochs == resolve(True, source=resolve(False)).train.epochs + 11 == 12
+    assert resolve(True, "train.auto=false").train == Config().train and not asked
+    config = resolve(True, "wide_optimizer.l2=0.5")
+    assert (config.train.epochs, config.wide_optimizer.learning_rate, config.wide_optimizer.l2) == (20, 0.3, 0.5)
+    assert config.tower_optimizer.schedule.decay_steps == 20 * math.ceil(50_000 / config.train.batch_size)
+    assert len(asked) == 1
+
+
 def test_what_is_set_counts_and_the_rest_follows_it(resolved):
     config = resolved(94_000, "train.epochs=2", "train.batch_size=4000", "deep_optimizer.learning_rate=0.5")
     assert (config.train.epochs, config.train.batch_size, config.deep_optimizer.learning_rate) == (2, 4000, 0.5)
