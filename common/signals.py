@@ -67,19 +67,6 @@ def stop_by_signals() -> Iterator[None]:
         _received.clear()
 
 
-@contextmanager
-def stop_at_once() -> Iterator[None]:
-    """In the block, let the first signal raise Stopped, for work that has no safe points. A second one kills."""
-
-    def stop(number: int, _: FrameType | None) -> None:
-        for each in SIGNALS:
-            signal.signal(each, signal.SIG_DFL)
-        raise Stopped(number)
-
-    with handled(stop, SIGNALS):
-        yield
-
-
 def die_quietly() -> None:
     """Let Ctrl-C end this process at once, until it is handled: Python's own way shows where an import was."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and is not ignored, as behind nohup

@@ -126,12 +126,6 @@ class RowEncoder:
         """Return an encoder with other tables of values that were added to the vocabulary."""
         return RowEncoder(self._numeric, self._lookup, self._dtype, self._options, additions, self.expired)
 
-    def ids_for_booleans(self) -> NDArray[np.int64]:
-        """Return the ids of texts for true and false, by which `log_format` knows them."""
-        texts = Strings.of([text.encode() for text in BOOLEAN_TEXTS])
-        ids = [self.own_ids(texts, column.place) for column in self._options.vocabularies if column.is_text]
-        return np.concatenate([NO_IDS, *(found[found != NO_ID] for found in ids)])
-
     def without(self, expired: NDArray[np.int64]) -> RowEncoder:
         """Return an encoder for which the values of these ids [n], too, are out of vocabulary."""
         expired = np.unique(np.concatenate([self.expired, expired]), return_counts=True)[0]  # sorts, which is fast
@@ -238,11 +232,6 @@ def _format_of(log_format: LogFormat, names: tuple[str, ...]) -> LogFormat:
     """Return the format of a file with these columns, which may lack weights and ids."""
     lacking = [name for name in log_format.columns_of_kind("weight", "id") if name not in names]
     return dataclasses.replace(log_format, columns=log_format.columns | dict.fromkeys(lacking, "ignored"))
-
-
-def description_of(lookup: LookupTables) -> dict[str, Any]:
-    """Return what `open_lookup` needs to know of search tables, as plain values."""
-    return {"tables": [dataclasses.asdict(layout) for layout in lookup.layouts]}
 
 
 def expired_of(chain: Sequence[tuple[Path, dict[str, Any]]]) -> NDArray[np.int64]:

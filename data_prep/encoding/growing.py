@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.files import make_folder, sync_folder
-from data_prep.encoding.encoder import RowEncoder
+from data_prep.encoding.encoder import BOOLEAN_TEXTS, RowEncoder
 from data_prep.encoding.fit import new_values
 from data_prep.encoding.lookup_file import LOOKUP_FILE, LookupTables
 from data_prep.encoding.prepared_vocabulary import open_encoder, open_vocabulary
@@ -32,6 +32,7 @@ from data_prep.encoding.vocabulary import (
 from data_prep.encoding.vocabulary_file import VocabularyWriter
 from data_prep.kernels.crosses import presence
 from data_prep.kernels.parsed import ParsedRows
+from data_prep.kernels.strings import Strings
 from data_prep.options.columns import CategoricalColumn
 from data_prep.prepared.data_files import data_file, write_schema
 from data_prep.prepared.examples import Examples
@@ -212,9 +213,12 @@ class GrowingVocabulary:
         of a field with at most `SMALL_FIELD` values, such as a weekday, which is away for a week and costs nothing.
         """
         can = np.arange(self.schema.vocabulary_size) >= self.encoder.first_own_id
+        texts = Strings.of([text.encode() for text in BOOLEAN_TEXTS])
         for column in self._options.vocabularies:
             can[self.encoder.missing_id(column.is_text, column.place)] = False
-        can[self.encoder.ids_for_booleans()] = False
+            if column.is_text:
+                of_texts = self.encoder.own_ids(texts, column.place)
+                can[of_texts[of_texts != NO_ID]] = False
         can[self.expired] = False
         for field in self.schema.categorical:
             of_field = [can[first:end] for first, end in field.id_ranges]

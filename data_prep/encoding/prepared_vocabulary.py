@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,8 +13,8 @@ from numpy.typing import NDArray
 
 from common import settings
 from data_prep.encoding.base import BaseVocabulary, read_base_vocabulary
-from data_prep.encoding.encoder import EXPIRED_FILE, NUM_EXPIRED, RowEncoder, description_of, expired_of, tables_of
-from data_prep.encoding.lookup_file import LOOKUP_FILE
+from data_prep.encoding.encoder import EXPIRED_FILE, NUM_EXPIRED, RowEncoder, expired_of, tables_of
+from data_prep.encoding.lookup_file import LOOKUP_FILE, LookupTables
 from data_prep.encoding.vocabulary import (
     FieldVocabulary,
     added_values,
@@ -75,7 +76,7 @@ def write_lookup(
     lookup = write_lookup_tables(fields(), folder / LOOKUP_FILE)
     if known and _digits(of_known) != values:
         raise ValueError(another)
-    return description_of(lookup) | {"values": _digits(of_all)}
+    return _description_of(lookup) | {"values": _digits(of_all)}
 
 
 def write_additions(base: BaseVocabulary, folder: Path, known: RowEncoder, num_ids: int, values: str) -> dict[str, Any]:
@@ -100,14 +101,14 @@ def write_additions(base: BaseVocabulary, folder: Path, known: RowEncoder, num_i
             f"{num_added:,} values were added to the vocabulary of {base.folder} after {num_ids:,} ids, expected "
             f"{base.schema.vocabulary_size - num_ids:,}; export a whole bundle"
         )
-    return description_of(lookup) | {"values": _digits(of_all)}
+    return _description_of(lookup) | {"values": _digits(of_all)}
 
 
 def merge_lookups(chain: Sequence[tuple[Path, dict[str, Any]]], folder: Path) -> dict[str, Any]:
     """Write the tables of a vocabulary and its additions as one. `chain` has folders and descriptions, oldest first."""
     merged = merge_lookup_tables([tables_of(*link) for link in chain], folder / LOOKUP_FILE, expired_of(chain))
     kept = {key: value for key, value in chain[-1][1].items() if key != NUM_EXPIRED}
-    return {**kept, **description_of(merged)}
+    return {**kept, **_description_of(merged)}
 
 
 def write_lookup_expired(folder: Path, expired: NDArray[np.int64]) -> dict[str, Any]:
@@ -120,3 +121,8 @@ def write_lookup_expired(folder: Path, expired: NDArray[np.int64]) -> dict[str, 
 
 def _digits(checksum: int) -> str:
     return f"{checksum % 2**64:016x}"
+
+
+def _description_of(lookup: LookupTables) -> dict[str, Any]:
+    """Return what `open_lookup` needs to know of search tables, as plain values."""
+    return {"tables": [dataclasses.asdict(layout) for layout in lookup.layouts]}

@@ -82,18 +82,6 @@ def _cross_lists(
     return Lists(joined, num_values.prod(axis=0), lengths.prod(axis=0) > max_length)
 
 
-def cut_rows(
-    rows: ParsedRows, columns: Sequence[CategoricalColumn], presence: Sequence[NDArray[np.bool_]]
-) -> dict[str, NDArray[np.bool_]]:
-    """Return by name which rows [n] have more values than are kept. `presence` is that of the columns [C, n]."""
-    cut = {name: lists.cut for name, lists in rows.lists.items()}
-    for column, present in zip(columns, presence, strict=True):
-        if column.cross and column.is_list:
-            lengths = [rows.lists[part].lengths for part in column.cross if part in rows.lists]
-            cut[column.name] = present & (np.prod(lengths, axis=0) > column.max_length)
-    return cut
-
-
 def number_texts(values: NDArray[np.uint32], kind: str) -> Strings:
     """Return each value [n] of a column of numbers as vocabulary.parquet has it."""
     if kind == "hex32":

@@ -6,6 +6,7 @@ Workers import this file, so it imports neither pyarrow nor tqdm: they cost each
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,10 +17,11 @@ from numpy.typing import NDArray
 from data_prep.execution import memory_limit
 from data_prep.execution.prepared_folder import REJECTS_FILE, WorkDir
 from data_prep.kernels.counting import count_float_bins
-from data_prep.kernels.crosses import cut_rows, presence
+from data_prep.kernels.crosses import presence
 from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.native_counting import choose_counting
 from data_prep.kernels.parsed import Chunk, ParsedChunk, ParsedRows
+from data_prep.options.columns import CategoricalColumn
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.split import TRAIN, SplitRule, assign_rows, splitmix64
 from data_prep.statistics.profile import ChunkSpans
@@ -83,7 +85,9 @@ class ChunkCounter:
             num_training_rows=int(training.sum()),
             numeric=[],
             missing=[int(np.count_nonzero(training > each)) for each in present],
-            cut={name: int(np.count_nonzero(cut & training)) for name, cut in cut_rows(rows, columns, present).items()},
+            cut={
+                name: int(np.count_nonzero(cut & training)) for name, cut in _cut_rows(rows, columns, present).items()
+            },
             values=[],
             texts=[],
             bins=[
@@ -105,3 +109,15 @@ class ChunkCounter:
             cells, present = rows.columns[name]
             numbers[place] = np.where(present, cells, np.nan)[training]
         return RowSample.of(splitmix64(self.options.seed, rows.row_numbers[training]), numbers)
+
+
+def _cut_rows(
+    rows: ParsedRows, columns: Sequence[CategoricalColumn], presence: Sequence[NDArray[np.bool_]]
+) -> dict[str, NDArray[np.bool_]]:
+    """Return by name which rows [n] have more values than are kept. `presence` is that of the columns [C, n]."""
+    cut = {name: lists.cut for name, lists in rows.lists.items()}
+    for column, present in zip(columns, presence, strict=True):
+        if column.cross and column.is_list:
+            lengths = [rows.lists[part].lengths for part in column.cross if part in rows.lists]
+            cut[column.name] = present & (np.prod(lengths, axis=0) > column.max_length)
+    return cut
