@@ -17,7 +17,10 @@ from typing import TypeVar
 import numpy as np
 import psutil
 
+from app.model import layer_library
 from app.run.folder import processor_name
+from app.tables.native import library as host_tables
+from data_prep.kernels import native
 
 Result = TypeVar("Result")
 
@@ -132,7 +135,12 @@ def peak_memory_mib(pid: int | str = "self") -> float:
 
 
 def machine() -> dict[str, str | int]:
-    """Return the machine and the commit, on which all figures depend."""
+    """Return the machine and the commit, on which all figures depend.
+
+    Raises OSError if a native part is not built, or older than its source: what stands in for it is slower.
+    """
+    for library in (native.LIBRARY, host_tables.LIBRARY, layer_library.LIBRARY):
+        library.load()
     return {
         "processor": processor_name(),
         "cores": len(os.sched_getaffinity(0)),
