@@ -11,7 +11,7 @@ from app.training.step.stock_tables import TableParameters
 
 
 class StockOperator(nn.Cell):
-    """One operator on tables."""
+    """An operator on tables, as it is timed."""
 
     def __init__(self, tables: TableParameters) -> None:
         super().__init__()

@@ -301,7 +301,7 @@ def bad_cell(chunk: Chunk, row: int, log_format: LogFormat) -> str:
 
 
 def _other_unit(cell: str, kind: Kind, log_format: LogFormat, name: str) -> str:
-    """Return that a bad time is a likely one in another unit, and what to do; else ""."""
+    """Return that a bad time is a likely one in another unit, and what to do, or "" if it is not."""
     form = log_format.time_form(name)
     if kind != "timestamp" or "%" in form or not re.fullmatch("[0-9]{9,13}", cell):
         return ""
