@@ -134,9 +134,11 @@ function addLegend(plot, drawn, width) {
 }
 
 function setRanges(plot, drawing, renderers) {
-  for (const [name, { low, high }] of [["x_range", drawing.x], ["y_range", drawing.y]]) {
+  const first = (drawing.lines ?? []).flatMap(({ y }) => y).find((value) => value !== null) ?? 0;
+  for (const [name, { low, high, log }] of [["x_range", drawing.x], ["y_range", drawing.y]]) {
     const ends = { ...(low !== null && { start: low }), ...(high !== null && { end: high }) };
-    plot[name] = new Bokeh.DataRange1d({ renderers, range_padding: 0.06, ...ends });
+    const span = name === "y_range" && !log ? Math.abs(first) / 10 || 2 : 2; // of a single value: Bokeh has 2
+    plot[name] = new Bokeh.DataRange1d({ renderers, range_padding: 0.06, default_span: span, ...ends });
   }
 }
 
