@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from app.scoring.bundle_folder import GOLDEN, TOLERANCE, ChainEntry, reexport_advice
 from app.scoring.bundle_tables import BundleTables, BundleTablesSpec, lookup
 from app.scoring.onnx_tower import MANY, TOWER, Tower
-from app.tables.fields import TableField, columns_of, pool, position_weights, sum_over_positions
+from app.tables.fields import TableField, columns_of, pool, position_weights, sum_in_order, sum_over_positions
 from data_prep.encoding.encoder import Chunk, Examples, ParsedRows, open_lookup
 from data_prep.encoding.from_table import RawTable, table_to_chunk
 from data_prep.encoding.from_values import rejected
@@ -113,19 +113,13 @@ class BundleModel:
         """Return deep rows [B, inputs · D] and the sum of wide rows [B] of `ids`, each part's over its own fields."""
         if self._is_plain:
             deep, wide = lookup(self.tables, ids)
-            return deep, _sum_over_fields(wide)
+            return deep, sum_in_order(wide)
         deep, wide = lookup(self.tables, np.maximum(ids, 0))
         weights, rows = position_weights(ids, self.fields), deep.reshape(*ids.shape, -1)
         pooled = pool(rows[:, self._of_deep], weights[:, self._of_deep], self._deep_fields)
         if not self._of_deep:
             pooled = np.zeros((len(ids), 1, rows.shape[2]), np.float32)  # as in training
         return pooled.reshape(len(ids), -1), sum_over_positions(wide[:, self._of_wide], weights[:, self._of_wide])
-
-
-def _sum_over_fields(wide: np.ndarray) -> np.ndarray:
-    """[B, C] -> [B], field by field, as training adds them (`sum` adds pairwise)."""
-    total: np.ndarray = np.add.accumulate(wide, axis=1)[:, -1]
-    return total
 
 
 def golden_rows(model: BundleModel) -> pa.Table:

@@ -69,8 +69,12 @@ def sum_over_positions(wide: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
     A position of weight 0 adds nothing, whatever `wide` is there.
     """
-    if not wide.shape[1]:
-        return np.zeros(len(wide), np.float32)
-    terms = np.where(weights > 0, weights * wide, np.float32(0))
-    total: np.ndarray = np.add.accumulate(terms, axis=1)[:, -1]  # `sum` adds pairwise
+    return sum_in_order(np.where(weights > 0, weights * wide, np.float32(0)))
+
+
+def sum_in_order(terms: np.ndarray) -> np.ndarray:
+    """[B, P] -> [B], one position after the other, as training adds them (`sum` adds pairwise)."""
+    if not terms.shape[1]:
+        return np.zeros(len(terms), np.float32)
+    total: np.ndarray = np.add.accumulate(terms, axis=1)[:, -1]
     return total
