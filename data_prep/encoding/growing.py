@@ -81,9 +81,10 @@ class GrowingVocabulary:
 
     def __init__(self, folder: Path, count_bytes: int = 0) -> None:
         """Count the occurrences of values without ids over all parts in so many bytes. 0 counts in each part alone."""
-        self.folder, self._earlier = folder, ValueSketch(count_bytes) if count_bytes else None
-        self.num_pending = 0  # values of the last part that have no id yet, if they are counted over all parts
+        self.folder = folder
         self.schema, self._options, _ = open_vocabulary(folder)
+        self._earlier = ValueSketch(count_bytes, self._options.kernels) if count_bytes else None
+        self.num_pending = 0  # values of the last part that have no id yet, if they are counted over all parts
         self.encoder: RowEncoder = open_encoder(folder, with_labels=True)
         self.expired = read_expired(folder, self.schema)  # ids without a value
 

@@ -1,4 +1,6 @@
-"""Count values, strings and numbers by size: the kernels in NumPy, which define those in native_counting.py."""
+"""Count values, strings and numbers by size, whole or in a sketch: the kernels in NumPy, which define those in
+native_counting.py.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from common.hashing import GOLDEN, mix64
 from data_prep.kernels.strings import Strings
 
 # A value and its count are packed into 64 bits, value above count: sorting plain numbers is several times faster than
@@ -72,6 +75,34 @@ def bin_bounds(number: int, bins: Bins = INTEGER_BINS) -> tuple[float, float]:
 def _lower_end(size: int, bins: Bins) -> float:
     exponent, eighths = divmod(size - 1, 8)
     return (1 + eighths / 8) * 2.0 ** (exponent + bins.smallest)
+
+
+def sketch_counts(halves: NDArray[np.uint32], keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return the counts of keys [n] in a count-min sketch [H, rows, W], the sum of those in each of its H parts."""
+    cells = _sketch_cells(keys, halves.shape[1:])
+    return np.sum([_least(half, cells) for half in halves], axis=0, dtype=np.int64)
+
+
+def add_to_sketch(half: NDArray[np.uint32], keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> None:
+    """Add the counts of different keys [n] to a part of a sketch [rows, W], with conservative update."""
+    cells = _sketch_cells(keys, half.shape)
+    # Each sum is of the cells as they were, and a cell takes the largest: the same in any order.
+    sums = np.minimum(_least(half, cells) + counts, np.iinfo(np.uint32).max).astype(np.uint32)
+    for row, of_row in zip(half, cells, strict=True):
+        np.maximum.at(row, of_row, sums)
+
+
+def _sketch_cells(keys: NDArray[np.uint64], shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """Return the cells [rows, n] of keys [n]."""
+    rows, width = shape
+    steps = (np.arange(rows, dtype=np.uint64) * GOLDEN)[:, None]
+    upper = mix64(keys + steps) >> np.uint64(32)
+    return (upper * np.uint64(width) >> np.uint64(32)).astype(np.int64)
+
+
+def _least(half: NDArray[np.uint32], cells: NDArray[np.int64]) -> NDArray[np.int64]:
+    counts = [row.take(of_row) for row, of_row in zip(half, cells, strict=True)]  # take_along_axis takes 2.6 × the time
+    return np.min(counts, axis=0).astype(np.int64)
 
 
 @dataclass(frozen=True)

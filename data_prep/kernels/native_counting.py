@@ -72,6 +72,32 @@ def count_strings(texts: Strings, key_mask: int = _ALL_BITS) -> CountedStrings:
     return add_up(keys[distinct], counts[distinct], texts.take(firsts[distinct]))
 
 
+def sketch_counts(halves: NDArray[np.uint32], keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Native `counting.sketch_counts`."""
+    counts = np.empty(len(keys), np.int64)
+    load().log_kernels_sketch_counts(
+        address(halves, np.uint32, *halves.shape),
+        *halves.shape,
+        address(keys, np.uint64, len(keys)),
+        len(keys),
+        output_address(counts),
+    )
+    return counts
+
+
+def add_to_sketch(half: NDArray[np.uint32], keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> None:
+    """Native `counting.add_to_sketch`."""
+    scratch = np.empty(len(keys), np.uint32)
+    load().log_kernels_sketch_add(
+        output_address(half),
+        *half.shape,
+        address(keys, np.uint64, len(keys)),
+        address(counts, np.int64, len(keys)),
+        len(keys),
+        output_address(scratch),
+    )
+
+
 @functools.cache
 def _secret() -> NDArray[np.uint64]:
     """Random numbers of this process, so that no log can be written whose strings all have the same slot of a table."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.hashing import GOLDEN, mix64
+from data_prep.kernels.native_counting import choose_counting
 from data_prep.kernels.strings import Strings
 
 DEPTH = 4  # rows of cells, each with a hash of its own
@@ -29,10 +30,11 @@ class ValueSketch:
     that has more than W itself.
     """
 
-    def __init__(self, num_bytes: int) -> None:
+    def __init__(self, num_bytes: int, kernels: str = "auto") -> None:
         """Use at most so many bytes. Raises ValueError for fewer than `LEAST_BYTES`."""
         if num_bytes < LEAST_BYTES:
             raise ValueError(f"a sketch of counts takes {LEAST_BYTES} bytes at least, found {num_bytes}")
+        self._kernels = choose_counting(kernels)
         self._halves = np.zeros((_HALVES, DEPTH, num_bytes // (_HALVES * DEPTH * 4)), np.uint32)
         self._num_counted = np.zeros(_HALVES, np.int64)
         self._noted: list[tuple[NDArray[np.uint64], NDArray[np.int64]]] = []  # keys and counts
@@ -68,10 +70,9 @@ class ValueSketch:
         """Note `counts` [n] of different values of the column at `place` for `add`. Return them plus those before."""
         keys = values.keys() if isinstance(values, Strings) else values.astype(np.uint64)
         keys = mix64(keys + np.array([place + 1], np.uint64) * GOLDEN)
-        cells = self._cells(keys)
         self._noted.append((keys, counts))
         self._num_noted += len(counts)
-        return counts + sum(_counts(half, cells) for half in self._halves)
+        return counts + self._kernels.sketch_counts(self._halves, keys)
 
     @property
     def num_noted(self) -> int:
@@ -95,20 +96,5 @@ class ValueSketch:
             self._halves[0], self._num_counted[0] = 0, 0
         self._num_counted[0] += total
         for keys, counts in self._noted:
-            cells = self._cells(keys)
-            # Each sum is of the cells as they were, and a cell takes the largest: the same in any order.
-            sums = np.minimum(_counts(self._halves[0], cells) + counts, np.iinfo(np.uint32).max).astype(np.uint32)
-            for row, of_row in zip(self._halves[0], cells, strict=True):
-                np.maximum.at(row, of_row, sums)
+            self._kernels.add_to_sketch(self._halves[0], keys, counts)
         self._added, self._noted, self._num_noted = self._noted, [], 0
-
-    def _cells(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return the cells [DEPTH, n] of values with different keys [n]."""
-        steps = (np.arange(DEPTH, dtype=np.uint64) * GOLDEN)[:, None]
-        upper = mix64(keys + steps) >> np.uint64(32)
-        return (upper * np.uint64(self._halves.shape[2]) >> np.uint64(32)).astype(np.int64)
-
-
-def _counts(half: NDArray[np.uint32], cells: NDArray[np.int64]) -> NDArray[np.int64]:
-    counts = [row.take(of_row) for row, of_row in zip(half, cells, strict=True)]  # take_along_axis takes 2.6 × the time
-    return np.min(counts, axis=0).astype(np.int64)

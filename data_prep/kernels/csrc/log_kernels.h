@@ -180,6 +180,15 @@ LOG_KERNELS_API void log_kernels_find_strings(const LogKernelsStrings* texts, co
                                             const int64_t* known_ids, int64_t missing_id, int64_t first_oov_id,
                                             int64_t num_oov_ids, int64_t* ids);
 
+// counting.sketch_counts: writes the counts [num_keys] of keys in the halves [num_halves, depth, width] of a sketch;
+// `depth` is at most 16.
+LOG_KERNELS_API void log_kernels_sketch_counts(const uint32_t* halves, int64_t num_halves, int64_t depth,
+                                               int64_t width, const uint64_t* keys, int64_t num_keys, int64_t* counts);
+
+// counting.add_to_sketch: adds counts [num_keys] of keys to a half [depth, width]. `sums` has room for num_keys.
+LOG_KERNELS_API void log_kernels_sketch_add(uint32_t* half, int64_t depth, int64_t width, const uint64_t* keys,
+                                            const int64_t* counts, int64_t num_keys, uint32_t* sums);
+
 #if defined(__cplusplus)
 }
 #endif

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from data_prep.encoding.vocabulary import FieldVocabulary, make_lookup, write_lookup_tables
 from data_prep.kernels import native, native_counting, numpy_kernels
-from data_prep.kernels.counting import count_bins, count_strings, count_values
+from data_prep.kernels.counting import add_to_sketch, count_bins, count_strings, count_values, sketch_counts
 from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.numpy_kernels import encode_values, find_strings
 from data_prep.kernels.parsed import MISSING
@@ -120,6 +120,27 @@ def test_integers_are_binned_alike(rows):
     integers, present, chosen = (np.array(column) for column in zip(*rows, (0, False, False), strict=True))
     columns = integers.astype(np.int64), present, chosen
     assert np.array_equal(native_counting.count_bins(*columns), count_bins(*columns))
+
+
+uint64s, counts_of_keys = st.integers(0, 2**64 - 1), st.integers(0, 6) | st.integers(2**32 - 9, 2**40)
+
+
+@settings(max_examples=100)
+@given(
+    st.integers(1, 40),  # keys share cells, all of them in one column
+    st.integers(1, 5),
+    st.lists(st.tuples(st.dictionaries(uint64s, counts_of_keys, max_size=50), st.integers(0, 1)), max_size=4),
+    st.lists(uint64s, max_size=40),
+)
+def test_a_sketch_counts_alike(width, rows, parts, others):
+    ours, theirs = np.zeros((2, 2, rows, width), np.uint32)
+    for part, half in parts:
+        keys, counts = np.array([*part], np.uint64), np.array([*part.values()], np.int64)
+        native_counting.add_to_sketch(ours[half], keys, counts)
+        add_to_sketch(theirs[half], keys, counts)
+        np.testing.assert_array_equal(ours, theirs)
+        keys = np.concatenate([keys, np.array(others, np.uint64)])
+        np.testing.assert_array_equal(native_counting.sketch_counts(ours, keys), sketch_counts(theirs, keys))
 
 
 # The last two differ in length alone for the table of the native kernel.
