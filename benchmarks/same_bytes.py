@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,10 +21,9 @@ import numpy as np
 import pandas as pd
 from safetensors.numpy import load_file
 
-from benchmarks.harness.commands import checked_out, work_folder
+from benchmarks.harness.commands import checked_out, run_command, work_folder
 
 CONFIG, AVAZU = "configs/tiny.yaml", "configs/data/avazu.yaml"
-TIMEOUT = 900
 ZOO_ROWS = 16000  # the fewest of which some go into files of whole samples, not all into the rest
 
 
@@ -39,13 +37,7 @@ class Version:
 
     def must(self, *words: str) -> None:
         """Run `python -P -m WORDS` in the folder. Raises SystemExit if it does not end with status 0."""
-        environment = {**os.environ, "PYTHONPATH": str(self.tree), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-P", "-m", *words]
-        done = subprocess.run(
-            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
-        )
-        if done.returncode:
-            raise SystemExit(f"{self.commit}: {' '.join(words)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+        run_command(*words, folder=self.folder, tree=self.tree, OMP_NUM_THREADS="1")
 
 
 def write_avazu(path: Path, rows: int) -> None:

@@ -27,17 +27,21 @@ OUTPUT_END = 2000  # characters of a failed command's output
 TIMEOUT_SECONDS = 300.0
 
 
-def run_command(*arguments: str, folder: Path) -> str:
-    """Run `python -m …` in `folder` and return what it printed. Raises SystemExit with its errors if it fails."""
+def run_command(*arguments: str, folder: Path, tree: Path = PROJECT, **environment: str) -> str:
+    """Run `python -m …` of a working tree in `folder` and return what it printed.
+
+    Raises SystemExit with its errors if it fails.
+    """
     done = subprocess.run(
         [sys.executable, "-P", "-m", *arguments],
         cwd=folder,
         capture_output=True,
         text=True,
-        env=os.environ | ENVIRONMENT,
+        env=os.environ | {"PYTHONPATH": str(tree), **environment},
     )
     if done.returncode:
-        raise SystemExit(f"python -m {' '.join(arguments)} ended with {done.returncode}:\n{done.stderr[-OUTPUT_END:]}")
+        command = f"python -m {' '.join(arguments)} in {folder}"
+        raise SystemExit(f"{command} ended with {done.returncode}:\n{done.stderr[-OUTPUT_END:]}")
     return done.stdout
 
 

@@ -6,7 +6,7 @@ Every model is scored as its bundle, on a part that it has not seen. Letters: n 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 from app.scoring.predictor import Predictor
 from benchmarks.accuracy.paired_auc import Group, differences
 from benchmarks.harness.commands import PROJECT, remembered, run_command
-from benchmarks.harness.timing import children_seconds
+from benchmarks.harness.timing import children_seconds, seconds_of
 from data_prep.prepared.truth import area_under_curve, read_truth, truth_path
 
 AUTO = PROJECT / "configs/auto.yaml"
@@ -41,7 +41,9 @@ class Stream:
     def train(self, num_parts: int) -> tuple[Path, float]:
         """Train auto.yaml on all rows before part `num_parts`. Return its run and the seconds of processor time."""
         name = f"after-{num_parts}"
-        seconds = remembered(self.folder / f"{name}.json", lambda: cpu_seconds(lambda: self._train(name, num_parts)))
+        seconds = remembered(
+            self.folder / f"{name}.json", lambda: seconds_of(lambda: self._train(name, num_parts), children_seconds)
+        )
         return self.folder / name, seconds
 
     def _train(self, name: str, num_parts: int) -> None:
@@ -63,7 +65,7 @@ class Stream:
         words = ["parts", "--from", run.name, "--work", name, "--serve", bundles_name, "--once", "--keep", "0", *more]
         seconds = remembered(
             self.folder / f"{name}.json",
-            lambda: cpu_seconds(lambda: run_command("app", "online", *words, folder=self.folder)),
+            lambda: seconds_of(lambda: run_command("app", "online", *words, folder=self.folder), children_seconds),
         )
         bundles = sorted((self.folder / bundles_name).glob("step-*"))
         if len(bundles) != len(self.parts) + 1:
@@ -78,13 +80,6 @@ def prepare_and_train(folder: Path, log: str, prepared: str, run: str, data: Pat
     run_command("data_prep", "prepare", *words, folder=folder)
     words = ["--config", str(AUTO), "--dataset", prepared, "--name", run, *settings]
     run_command("app", "train", *words, folder=folder)
-
-
-def cpu_seconds(run: Callable[[], object]) -> float:
-    """Return the processor time of the processes that a function starts and waits for."""
-    before = children_seconds()
-    run()
-    return children_seconds() - before
 
 
 def link_files(files: Sequence[Path], folder: Path) -> None:
