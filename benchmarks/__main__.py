@@ -38,6 +38,7 @@ class Benchmark:
 
 KERNELS, STEP, RECIPES = "benchmarks.training.kernels", "benchmarks.training.train_step", "benchmarks.accuracy.recipes"
 PRECISIONS, PREPARATION = "benchmarks.training.bfloat16_auc", "benchmarks.preparation.prepare"
+CHECKPOINT = "benchmarks.training.checkpoint"
 FORMS = "--forms 'as users find it' 'best form' 'small batch'"
 FORMS_ON_LOG = "--forms 'log as users find it' 'log best form' 'log smaller batch'"
 SERVING = {
@@ -65,12 +66,19 @@ BENCHMARKS = {
     "first_layer_auc": Benchmark(
         "Distinct rows against direct: AUC",
         PRECISIONS,
-        "--first-layer --rows 400000",
-        "--first-layer --rows 50000 --seeds 1",
+        "--of first_layer --rows 400000",
+        "--of first_layer --rows 50000 --seeds 1",
     ),
-    "bf16_rows": Benchmark(
-        "Tables in bfloat16", "benchmarks.training.bf16_rows", "", "--only tables checkpoints --rounds 2"
-    ),
+    "table_dtypes": Benchmark("Tables in bfloat16", KERNELS, "--dtypes", "--dtypes --rounds 2"),
+    "checkpoint_dtypes": Benchmark("Checkpoints in bfloat16", CHECKPOINT, "--dtypes", "--dtypes --rounds 1"),
+    **{
+        f"rows_{log}": Benchmark(f"Tables in bfloat16: AUC, {log}", PRECISIONS, f"--of rows_{log}", quick, needs)
+        for log, quick, needs in (
+            ("400k", "--of rows_400k --rows 50000 --seeds 1", ""),
+            ("5m", "--of rows_5m --rows 50000 --seeds 1", ""),
+            ("real", None, "CRITEO_ROWS"),
+        )
+    },
     "prepare": Benchmark("Preparation", PREPARATION, "", "--quick"),
     "prepare_large": Benchmark(
         "Preparation of 20 million rows under 4 GiB", PREPARATION, "--rows 20000000 --memory-limit 4GiB --rounds 1"
@@ -80,7 +88,7 @@ BENCHMARKS = {
         PREPARATION,
         "--rows 20000000 --memory-limit 1GiB --min-count 1 --only data_prep --rounds 1",
     ),
-    "checkpoint": Benchmark("Checkpoints", "benchmarks.training.checkpoint", "", "--size 0.1 --rounds 1 --batch 500"),
+    "checkpoint": Benchmark("Checkpoints", CHECKPOINT, "", "--size 0.1 --rounds 1 --batch 500"),
     "recipes": Benchmark("Recipes", RECIPES, "", "--data 20k --recipes auto few_rows --epochs 1"),
     "seeds": Benchmark(
         "Seeds",

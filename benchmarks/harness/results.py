@@ -19,14 +19,15 @@ from typing import Any
 from benchmarks.training.train_step import AS_FOUND, BEST_FORM, LOG_AS_FOUND, LOG_BEST_FORM, LOG_SMALLER_BATCH
 
 MATMULS, TREES, REGRESSION = "matmuls_pytorch", "LightGBM, ordered target statistics", "logistic regression"
-SPARSE, WHOLE = "PyTorch, SparseAdam and Adagrad", "PyTorch, Adam and L2 on whole tables"
+PEERS = REGRESSION, "PyTorch, SparseAdam and Adagrad", "PyTorch, Adam and L2 on whole tables"
 STOCK = "its products bf16 where oneDNN's math mode works"
 NUM_CUTS = 5
 BEST, OFTEN, MANY_ROWS = "best possible", "seen often", ("recipes", "many_rows")
 PAIRED, BF16, BF16_DISTINCT = "mean paired difference of AUC", "bfloat16 - float32", "distinct bfloat16 - distinct"
 # Keys of the results.
 KERNELS, CHECKPOINT, DRIFT = ("kernels", "kernels", "ratios"), ("checkpoint", "ratios"), ("online", "drift")
-LARGE, AUTO_5M, ROWS = ("prepare_large", "polars streaming"), ("auto_5m", "auto"), ("bf16_rows", "tables")
+CHECKPOINT_DTYPES = "checkpoint_dtypes", "dtypes"
+LARGE, AUTO_5M, ROWS = ("prepare_large", "polars streaming"), ("auto_5m", "auto"), ("table_dtypes", "tables")
 VOCABULARIES = "vocabularies", "name", "V 100,000,000", "V 100,000", "seconds"
 BATCHES = "batches", "batch", 65_536, 16_000, "microseconds_per_row"
 LIBRARIES = ("mindspore", "numpy", "torch", "polars", "pyarrow")
@@ -53,7 +54,7 @@ class Target:
             return self.what, self.target, "not measured", ""
         reached = {"≥": measured >= bound, "≤": measured <= bound, ">": measured > bound}[sign]
         digits = 0 if bound >= 1000 else 2 if bound >= 0.1 else 6
-        shown = "∞" if math.isinf(measured) else f"{measured:,.{digits}f}"
+        shown = "∞ (it did not finish)" if math.isinf(measured) else f"{measured:,.{digits}f}"
         return self.what, self.target, shown, "yes" if reached else "**no**"
 
 
@@ -168,112 +169,75 @@ def below(results: Results, *keys: str) -> float:
     return -above(results, *keys)
 
 
-TARGETS = tuple(
-    Target(what, target, find, tuple(keys))
-    for what, target, find, *keys in (
-        ("preparation: rows/s, 5 M rows, both readings", "≥ 250,000", prepare_rate),
-        ("preparation: × the model zoo's way", "≥ 12", prepare_ratio, "prepare", "zoo"),
-        ("preparation: × polars, eager, all rows in memory", "≥ 1", prepare_ratio, "prepare", "polars eager"),
-        (
-            "preparation, 20 M rows under 4 GiB: × polars streaming (∞: it did not finish)",
-            "≥ 1.5",
-            prepare_ratio,
-            *LARGE,
-        ),
-        ("preparation, 20 M rows, every value with an id: MiB of all processes", "≤ 1,024", peak_of_all_values),
-        ("lookup, 416k rows: times faster than stock", "≥ 2", figure, *KERNELS, "lookup faster than stock"),
-        ("lookup: time over that of copying its bytes", "≤ 1.5", figure, *KERNELS, "lookup time of copy"),
-        ("LazyAdam with L2: times faster than stock", "≥ 6", figure, *KERNELS, "lazy_adam faster than stock"),
-        ("LazyAdam: time over that of copying its bytes", "≤ 2.5", figure, *KERNELS, "lazy_adam time of copy"),
-        ("FTRL: times faster than stock", "≥ 4", figure, *KERNELS, "ftrl faster than stock"),
-        ("step float32, as users find it: × stock", "≥ 1.6", step_ratio, AS_FOUND, "float32", "stock"),
-        ("step float32, as users find it: × PyTorch", "≥ 1.4", step_ratio, AS_FOUND, "float32", "pytorch"),
-        (f"step bf16, as users find it: × stock ({STOCK})", "≥ 1.9", step_ratio, AS_FOUND, "bfloat16", "stock"),
-        ("step bf16, as users find it: × PyTorch autocast", "≥ 1.6", step_ratio, AS_FOUND, "bfloat16", "pytorch"),
-        ("step float32, best form: × stock", "≥ 1.15", step_ratio, BEST_FORM, "float32", "stock"),
-        ("step float32, best form: × PyTorch", "≥ 1.05", step_ratio, BEST_FORM, "float32", "pytorch"),
-        (f"step bf16, best form: × stock ({STOCK})", "≥ 1.4", step_ratio, BEST_FORM, "bfloat16", "stock"),
-        ("step bf16, best form: × PyTorch autocast", "≥ 1.2", step_ratio, BEST_FORM, "bfloat16", "pytorch"),
-        ("step bf16: share of what the matmuls alone allow", "≥ 0.7", step_ratio, BEST_FORM, "bfloat16", MATMULS),
-        ("Criteo's ids, float32, best form: × PyTorch", "≥ 2", log_ratio, LOG_BEST_FORM, "float32"),
-        ("Criteo's ids, float32, best form, batch 5,000: × PyTorch", "≥ 1.6", log_ratio, LOG_SMALLER_BATCH, "float32"),
-        ("Criteo's ids, bf16, best form: × PyTorch autocast", "≥ 1.5", log_ratio, LOG_BEST_FORM, "bfloat16"),
-        ("Criteo's ids, float32, as users find it: × PyTorch", "≥ 3", log_ratio, LOG_AS_FOUND, "float32"),
-        ("Criteo's ids, bf16, as users find it: × PyTorch autocast", "≥ 2.5", log_ratio, LOG_AS_FOUND, "bfloat16"),
-        ("Criteo's ids, float32: share of what the direct matmuls alone take", "≤ 0.65", share_of_matmuls),
-        (f"bf16 against float32: {PAIRED}", "≤ 0.0005", paired, BF16, "bfloat16_auc"),
-        (
-            f"distinct rows against direct, float32: {PAIRED}",
-            "≤ 0.0005",
-            paired,
-            "distinct - direct",
-            "first_layer_auc",
-        ),
-        (f"distinct rows, bf16 against float32: {PAIRED}", "≤ 0.0005", paired, BF16_DISTINCT, "first_layer_auc"),
-        (f"rows in bf16 against float32, 400k: {PAIRED}", "≤ 0.0003", paired, BF16, "bf16_rows", "auc", "400k"),
-        (f"rows in bf16 against float32, 5m: {PAIRED}", "≤ 0.0003", paired, BF16, "bf16_rows", "auc", "5m"),
-        (f"rows in bf16 against float32, real: {PAIRED}", "≤ 0.0003", paired, BF16, "bf16_rows", "auc", "real"),
-        ("rows in bf16 over float32: bytes of a touched row, D 80", "≤ 0.52", figure, *ROWS, "D 80", "bytes"),
-        ("rows in bf16 over float32: … D 8", "≤ 0.56", figure, *ROWS, "D 8", "bytes"),
-        ("rows in bf16 over float32: lookup and update, D 80", "≤ 1", figure, *ROWS, "D 80", "seconds"),
-        ("rows in bf16 over float32: checkpoint, bytes", "≤ 0.55", figure, "bf16_rows", "checkpoints", "bytes"),
-        ("rows in bf16 over float32: checkpoint, time to save", "≤ 0.55", figure, "bf16_rows", "checkpoints", "save"),
-        ("rows in bf16 over float32: checkpoint, time to load", "≤ 0.55", figure, "bf16_rows", "checkpoints", "load"),
-        ("checkpoint: save rate over that of dd conv=fsync", "≥ 0.7", figure, *CHECKPOINT, "save over dd"),
-        ("checkpoint: load rate over that of dd iflag=direct", "≥ 0.7", figure, *CHECKPOINT, "load over dd"),
-        ("step beside a background save over alone", "≤ 1.3", figure, *CHECKPOINT, "step beside a save over alone"),
-        (f"real rows, auto: AUC above {REGRESSION}", "≥ 0.0025", auc_above, REGRESSION),
-        (f"… lower end of its interval, above {REGRESSION}", "> 0", auc_above, REGRESSION, True),
-        (f"real rows, auto: AUC above {SPARSE}", "≥ 0.0025", auc_above, SPARSE),
-        (f"… lower end of its interval, above {SPARSE}", "> 0", auc_above, SPARSE, True),
-        (f"real rows, auto: AUC above {WHOLE}", "≥ 0.0025", auc_above, WHOLE),
-        (f"… lower end of its interval, above {WHOLE}", "> 0", auc_above, WHOLE, True),
-        (f"real rows, auto: AUC above {TREES}", "≥ 0", auc_above, TREES),
-        ("six real tables, auto: AUC above its own baseline, on the worst table", "≥ -0.001", table_least, "baseline"),
-        (
-            "six real tables, auto: AUC above LightGBM with its defaults, on the worst",
-            "≥ -0.01",
-            table_least,
-            "LightGBM",
-        ),
-        ("real rows, auto: AUC below the better of many_rows and few_rows", "≤ 0.0005", auto_below, "seeds", "real"),
-        ("500,000 synthetic rows, auto: AUC below the better of both", "≤ 0.0005", auto_below, "seeds", "500k"),
-        ("5 M synthetic rows, auto: AUC below many_rows", "≤ 0.0005", auto_below, "auto_5m", "5m", ("many_rows",)),
-        ("5 M synthetic rows, seen often, auto: AUC below the best possible", "≤ 0.008", below, *AUTO_5M, BEST, "auc"),
-        ("5 M synthetic rows: AUC above logistic regression's", "> 0", above, *MANY_ROWS, REGRESSION, "auc", "all"),
-        ("5 M synthetic rows, seen often: AUC below the best possible", "≤ 0.01", below, *MANY_ROWS, BEST, "auc"),
-        (
-            "5 M synthetic rows, seen often: log loss above the best possible",
-            "≤ 0.01",
-            above,
-            *MANY_ROWS,
-            BEST,
-            "log_loss",
-        ),
-        ("predict over 1 / (1/tower + 1/encoding), of one core", "≥ 0.7", figure, "scoring", "over_parts"),
-        ("predict as a command on all cores: × PyTorch + pandas", "≥ 4", figure, "scoring", "all_cores", "ratio"),
-        ("one raw row scored in process: ms of its thread, median", "≤ 0.3", figure, "scoring", "one_row_cpu_ms"),
-        ("online: share of what retrains gain in AUC on a log that drifts", "≥ 0.75", figure, *DRIFT, "share"),
-        (
-            "online: its processor time over that of a retrain after each fifth part",
-            "≤ 0.05",
-            figure,
-            *DRIFT,
-            "cpu_share",
-        ),
-        (
-            "online: its processor time over that of a retrain after each part",
-            "≤ 0.05",
-            figure,
-            *DRIFT,
-            "cpu_share_as_fresh",
-        ),
-        ("online: seconds from a closed part of 100,000 rows to served, p95", "≤ 5", figure, "online", "lag", "p95"),
-        ("online: the same time at a vocabulary of 5 M over 10⁵", "≤ 1.3", figure, "online", "lag", "growth"),
-        ("growth, tables: time at V = 10⁸ over 10⁵", "≤ 1.5", growth, *VOCABULARIES),
-        ("growth, batch: time a row at 65,536 over 16,000", "≤ 1.1", growth, *BATCHES),
-    )
+# What a target is, its bound, the function that finds the figure, and that function's keys.
+ROWS_OF_TARGETS: tuple[tuple[Any, ...], ...] = (
+    ("preparation: rows/s, 5 M rows, both readings", "≥ 250,000", prepare_rate),
+    ("preparation: × the model zoo's way", "≥ 12", prepare_ratio, "prepare", "zoo"),
+    ("preparation: × polars, eager, all rows in memory", "≥ 1", prepare_ratio, "prepare", "polars eager"),
+    ("preparation, 20 M rows under 4 GiB: × polars streaming", "≥ 1.5", prepare_ratio, *LARGE),
+    ("preparation, 20 M rows, every value with an id: MiB of all processes", "≤ 1,024", peak_of_all_values),
+    ("lookup, 416k rows: times faster than stock", "≥ 2", figure, *KERNELS, "lookup faster than stock"),
+    ("lookup: time over that of copying its bytes", "≤ 1.5", figure, *KERNELS, "lookup time of copy"),
+    ("LazyAdam with L2: times faster than stock", "≥ 6", figure, *KERNELS, "lazy_adam faster than stock"),
+    ("LazyAdam: time over that of copying its bytes", "≤ 2.5", figure, *KERNELS, "lazy_adam time of copy"),
+    ("FTRL: times faster than stock", "≥ 4", figure, *KERNELS, "ftrl faster than stock"),
+    ("step float32, as users find it: × stock", "≥ 1.6", step_ratio, AS_FOUND, "float32", "stock"),
+    ("step float32, as users find it: × PyTorch", "≥ 1.4", step_ratio, AS_FOUND, "float32", "pytorch"),
+    (f"step bf16, as users find it: × stock ({STOCK})", "≥ 1.9", step_ratio, AS_FOUND, "bfloat16", "stock"),
+    ("step bf16, as users find it: × PyTorch autocast", "≥ 1.6", step_ratio, AS_FOUND, "bfloat16", "pytorch"),
+    ("step float32, best form: × stock", "≥ 1.15", step_ratio, BEST_FORM, "float32", "stock"),
+    ("step float32, best form: × PyTorch", "≥ 1.05", step_ratio, BEST_FORM, "float32", "pytorch"),
+    (f"step bf16, best form: × stock ({STOCK})", "≥ 1.4", step_ratio, BEST_FORM, "bfloat16", "stock"),
+    ("step bf16, best form: × PyTorch autocast", "≥ 1.2", step_ratio, BEST_FORM, "bfloat16", "pytorch"),
+    ("step bf16: share of what the matmuls alone allow", "≥ 0.7", step_ratio, BEST_FORM, "bfloat16", MATMULS),
+    ("Criteo's ids, float32, best form: × PyTorch", "≥ 2", log_ratio, LOG_BEST_FORM, "float32"),
+    ("Criteo's ids, float32, best form, batch 5,000: × PyTorch", "≥ 1.6", log_ratio, LOG_SMALLER_BATCH, "float32"),
+    ("Criteo's ids, bf16, best form: × PyTorch autocast", "≥ 1.5", log_ratio, LOG_BEST_FORM, "bfloat16"),
+    ("Criteo's ids, float32, as users find it: × PyTorch", "≥ 3", log_ratio, LOG_AS_FOUND, "float32"),
+    ("Criteo's ids, bf16, as users find it: × PyTorch autocast", "≥ 2.5", log_ratio, LOG_AS_FOUND, "bfloat16"),
+    ("Criteo's ids, float32: share of what the direct matmuls alone take", "≤ 0.65", share_of_matmuls),
+    (f"bf16 against float32: {PAIRED}", "≤ 0.0005", paired, BF16, "bfloat16_auc"),
+    (f"distinct rows against direct: {PAIRED}", "≤ 0.0005", paired, "distinct - direct", "first_layer_auc"),
+    (f"distinct rows, bf16 against float32: {PAIRED}", "≤ 0.0005", paired, BF16_DISTINCT, "first_layer_auc"),
+    (f"rows in bf16 against float32, 400k: {PAIRED}", "≤ 0.0003", paired, BF16, "rows_400k"),
+    (f"rows in bf16 against float32, 5m: {PAIRED}", "≤ 0.0003", paired, BF16, "rows_5m"),
+    (f"rows in bf16 against float32, real: {PAIRED}", "≤ 0.0003", paired, BF16, "rows_real"),
+    ("rows in bf16 over float32: bytes of a touched row, D 80", "≤ 0.52", figure, *ROWS, "D 80", "bytes"),
+    ("rows in bf16 over float32: … D 8", "≤ 0.56", figure, *ROWS, "D 8", "bytes"),
+    ("rows in bf16 over float32: lookup and update, D 80", "≤ 1", figure, *ROWS, "D 80", "seconds"),
+    ("rows in bf16 over float32: checkpoint, bytes", "≤ 0.55", figure, *CHECKPOINT_DTYPES, "bytes"),
+    ("rows in bf16 over float32: checkpoint, time to save", "≤ 0.55", figure, *CHECKPOINT_DTYPES, "save"),
+    ("rows in bf16 over float32: checkpoint, time to load", "≤ 0.55", figure, *CHECKPOINT_DTYPES, "load"),
+    ("checkpoint: save rate over that of dd conv=fsync", "≥ 0.7", figure, *CHECKPOINT, "save over dd"),
+    ("checkpoint: load rate over that of dd iflag=direct", "≥ 0.7", figure, *CHECKPOINT, "load over dd"),
+    ("step beside a background save over alone", "≤ 1.3", figure, *CHECKPOINT, "step beside a save over alone"),
+    *((f"real rows, auto: AUC above {peer}", "≥ 0.0025", auc_above, peer) for peer in PEERS),
+    *(
+        (f"real rows, auto, lower end of the interval: AUC above {peer}", "> 0", auc_above, peer, True)
+        for peer in PEERS
+    ),
+    (f"real rows, auto: AUC above {TREES}", "≥ 0", auc_above, TREES),
+    ("six real tables, auto: AUC above its own baseline, on the worst table", "≥ -0.001", table_least, "baseline"),
+    ("six real tables, auto: AUC above LightGBM's, on the worst table", "≥ -0.01", table_least, "LightGBM"),
+    ("real rows, auto: AUC below the better of many_rows and few_rows", "≤ 0.0005", auto_below, "seeds", "real"),
+    ("500,000 synthetic rows, auto: AUC below the better of both", "≤ 0.0005", auto_below, "seeds", "500k"),
+    ("5 M synthetic rows, auto: AUC below many_rows", "≤ 0.0005", auto_below, "auto_5m", "5m", ("many_rows",)),
+    ("5 M synthetic rows, seen often, auto: AUC below the best possible", "≤ 0.008", below, *AUTO_5M, BEST, "auc"),
+    ("5 M synthetic rows: AUC above logistic regression's", "> 0", above, *MANY_ROWS, REGRESSION, "auc", "all"),
+    ("5 M synthetic rows, seen often: AUC below the best possible", "≤ 0.01", below, *MANY_ROWS, BEST, "auc"),
+    ("5 M synthetic rows, seen often: log loss above the best", "≤ 0.01", above, *MANY_ROWS, BEST, "log_loss"),
+    ("predict over 1 / (1/tower + 1/encoding), of one core", "≥ 0.7", figure, "scoring", "over_parts"),
+    ("predict as a command on all cores: × PyTorch + pandas", "≥ 4", figure, "scoring", "all_cores", "ratio"),
+    ("one raw row scored in process: ms of its thread, median", "≤ 0.3", figure, "scoring", "one_row_cpu_ms"),
+    ("online: share of what retrains gain in AUC on a log that drifts", "≥ 0.75", figure, *DRIFT, "share"),
+    ("online: processor time over a retrain's after each fifth part", "≤ 0.05", figure, *DRIFT, "cpu_share"),
+    ("online: processor time over a retrain's after each part", "≤ 0.05", figure, *DRIFT, "cpu_share_as_fresh"),
+    ("online: seconds from a closed part of 100,000 rows to served, p95", "≤ 5", figure, "online", "lag", "p95"),
+    ("online: the same time at a vocabulary of 5 M over 10⁵", "≤ 1.3", figure, "online", "lag", "growth"),
+    ("growth, tables: time at V = 10⁸ over 10⁵", "≤ 1.5", growth, *VOCABULARIES),
+    ("growth, batch: time a row at 65,536 over 16,000", "≤ 1.1", growth, *BATCHES),
 )
+TARGETS = tuple(Target(what, target, find, tuple(keys)) for what, target, find, *keys in ROWS_OF_TARGETS)
 
 
 def summary(results: Results) -> str:

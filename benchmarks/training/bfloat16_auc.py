@@ -1,10 +1,14 @@
-"""Do bfloat16 and distinct rows cost accuracy? AUC of runs from the same seeds, on the same synthetic rows.
+"""Do bfloat16 and distinct rows cost accuracy? AUC of runs from the same seeds, on the same rows.
 
-    python -m benchmarks.training.bfloat16_auc                [--rows 1000000] [--seeds 5] [--work FOLDER]
-    python -m benchmarks.training.bfloat16_auc --first-layer
+    python -m benchmarks.training.bfloat16_auc      [--of precision] [--rows 1000000] [--seeds 5] [--work FOLDER]
 
-The runs of a seed differ in `device.precision` alone: configs/demo.yaml, one epoch, AUC on the test rows. With
---first-layer they differ in `model.first_layer` as well, and have the widths of configs/criteo.yaml at batch 4,000.
+The runs of a seed see one epoch of synthetic rows, unless said otherwise. AUC is that on the test rows. They differ in:
+
+    precision                   `device.precision`, with configs/demo.yaml
+    first_layer                 `model.first_layer` as well, with the widths of configs/criteo.yaml at batch 4,000
+    rows_400k, rows_5m          `tables.dtype`, with criteo.yaml in batches of 4,000, and with many_rows.yaml
+    rows_real                   `tables.dtype`, with the epochs of few_rows.yaml on CRITEO_ROWS/train.txt
+
 What was run in --work is not run again.
 """
 
@@ -59,37 +63,45 @@ class Comparison:
         return {"runs": results, "mean_differences": means}
 
 
-PRECISIONS = Comparison(
-    "demo",
-    1_000_000,
-    (),
-    {precision: (f"device.precision={precision}",) for precision in ("float32", "bfloat16")},
-    (("bfloat16", "float32"),),
-)
-FIRST_LAYER = Comparison(
-    "criteo",
-    1_000_000,
-    ("train.epochs=1", "train.batch_size=4000"),
-    {
-        "direct": ("device.precision=float32", "model.first_layer=direct"),
-        "distinct": ("device.precision=float32", "model.first_layer=distinct"),
-        "distinct bfloat16": ("device.precision=bfloat16", "model.first_layer=distinct"),
-    },
-    (("distinct", "direct"), ("distinct bfloat16", "distinct")),
-)
+DTYPES: Mapping[str, tuple[str, ...]] = {dtype: (f"tables.dtype={dtype}",) for dtype in ("float32", "bfloat16")}
+PAIRS = (("bfloat16", "float32"),)
+COMPARISONS = {
+    "precision": Comparison(
+        "demo",
+        1_000_000,
+        (),
+        {precision: (f"device.precision={precision}",) for precision in ("float32", "bfloat16")},
+        PAIRS,
+    ),
+    "first_layer": Comparison(
+        "criteo",
+        1_000_000,
+        ("train.epochs=1", "train.batch_size=4000"),
+        {
+            "direct": ("device.precision=float32", "model.first_layer=direct"),
+            "distinct": ("device.precision=float32", "model.first_layer=distinct"),
+            "distinct bfloat16": ("device.precision=bfloat16", "model.first_layer=distinct"),
+        },
+        (("distinct", "direct"), ("distinct bfloat16", "distinct")),
+    ),
+    "rows_400k": Comparison("criteo", 400_000, ("train.epochs=1", "train.batch_size=4000"), DTYPES, PAIRS),
+    "rows_5m": Comparison("many_rows", 5_000_000, ("train.epochs=1", "eval.every_steps=0"), DTYPES, PAIRS),
+    "rows_real": Comparison("few_rows", 0, (), DTYPES, PAIRS),
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=PRECISIONS.rows)
+    parser.add_argument("--of", choices=tuple(COMPARISONS), default="precision")
+    parser.add_argument("--rows", type=int, help="to be synthesized; default: as many as the comparison says")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--first-layer", action="store_true")
     parser.add_argument("--work", type=Path, help="log, prepared rows and figures; default: a new one, removed")
     options = parser.parse_args()
-    comparison = replace(FIRST_LAYER if options.first_layer else PRECISIONS, rows=options.rows)
+    comparison = COMPARISONS[options.of]
+    comparison = replace(comparison, rows=options.rows or comparison.rows)
     with work_folder(options.work) as work:
-        result = comparison.measure(work, options.seeds)
-    print(json.dumps({"rows": options.rows, **result, "machine": machine()}))
+        result = comparison.measure(work / options.of, options.seeds)
+    print(json.dumps({"rows": comparison.rows, **result, "machine": machine()}))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
     python -m benchmarks.training.checkpoint                     2 GB of tables, a quarter of an hour
     python -m benchmarks.training.checkpoint --size 0.2 --rounds 2
+    python -m benchmarks.training.checkpoint --dtypes            300 MB of rows in float32, beside bfloat16: a minute
 
 In each round, in turn: `dd` writes (bs=16M conv=fsync), a checkpoint is written with nothing beside it, `dd` reads
 (bs=16M iflag=direct), the checkpoint is loaded into empty tables. Nothing of it comes from the page cache: checkpoints
@@ -29,14 +30,18 @@ import numpy as np
 from app.checkpoint.manifest import Manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import ModelState, write_checkpoint
+from app.config.run_settings import TableDtype
+from app.tables.native.tables import NativeTables
 from app.training.saving import BACKGROUND_SHARE, Throttle
-from benchmarks.harness.timing import Timing, in_turns, machine, seconds_of
+from benchmarks.harness.timing import Timing, in_turns, machine, seconds_of, side_by_side
 from benchmarks.harness.workload import Workload, steps_on_prefetched_batches
+from benchmarks.training.kernels import RATES, Contenders, make_spec, medians, over_float32
 from benchmarks.training.mindspore_contender import assemble_parts, prepare_device
 
 GIGABYTE = 10**9
 ROW_BYTES = 4 * 3 * 81  # D 80: row and two moments, deep and wide
 VOCABULARY_OVER_ROWS = 1.1
+DTYPES_ROWS = 300_000  # of --dtypes
 DD_BLOCK = 16 << 20
 
 
@@ -140,6 +145,39 @@ def measure_steps(parts: Any, folder: Path, take_steps: Callable[[int], object],
     }
 
 
+def measure_dtypes(folder: Path, rounds: int) -> dict[str, float]:
+    """Bytes of a checkpoint, and seconds to save and to load it: bfloat16's over float32's."""
+    contenders: Contenders = {}
+    sizes: dict[str, int] = {}
+    dtypes: tuple[TableDtype, ...] = ("float32", "bfloat16")
+    for dtype in dtypes:
+        tables = NativeTables(replace(make_spec(DTYPES_ROWS * 11 // 10, 80), dtype=dtype), RATES)
+        touch_rows(tables, DTYPES_ROWS)
+        path = folder / dtype / "step-00000001"
+
+        def save(tables: NativeTables = tables, path: Path = path) -> None:
+            snapshot = tables.snapshot(changed_only=False)
+            write_checkpoint(path.parent, ModelState({}, snapshot.tables), make_manifest())
+            snapshot.release(saved=True)
+            drop_from_cache([*path.iterdir()])
+
+        def load(tables: NativeTables = tables, path: Path = path) -> None:
+            with tables.loading(1) as write:
+                Checkpoint.open(path).read_once(tables.spec, write)
+
+        contenders |= {f"save {dtype}": save, f"load {dtype}": load}
+        save()
+        sizes[dtype] = sum(file.stat().st_size for file in path.iterdir())
+    timings = side_by_side(contenders, rounds, warm_up=1)
+    for name, timing in timings.items():
+        print(f"checkpoint, {name} {timing}, {sizes[name.split()[1]] / 1e6:.0f} MB", flush=True)
+    seconds = medians(timings)
+    ratios = {way: over_float32({d: seconds[f"{way} {d}"] for d in dtypes}) for way in ("save", "load")}
+    ratios["bytes"] = over_float32(sizes)
+    print("checkpoint: " + ", ".join(f"{name} {ratio:.3f}" for name, ratio in ratios.items()) + " of float32's")
+    return ratios
+
+
 def make_manifest() -> Manifest:
     """Return the manifest of a checkpoint that is only written and read."""
     return Manifest(1, 1, 1, {}, "", {}, {})
@@ -162,13 +200,17 @@ def drop_from_cache(paths: list[Path]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=float, default=2.0, help="of the tables in GB (2)")
+    parser.add_argument("--dtypes", action="store_true", help="rows in bfloat16 beside float32, and nothing else")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch", type=int, default=16_000)
     parser.add_argument("--folder", default=Path.cwd(), help="on the disk to measure (this one)")
     options = parser.parse_args()
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="checkpoint-benchmark-", dir=options.folder) as folder:
-        result = measure(options.size, options.rounds, Path(folder), Workload(batch_size=options.batch))
+        if options.dtypes:
+            result: dict[str, Any] = {"dtypes": measure_dtypes(Path(folder), options.rounds)}
+        else:
+            result = measure(options.size, options.rounds, Path(folder), Workload(batch_size=options.batch))
     arguments = {"size": options.size, "rounds": options.rounds, "batch": options.batch}
     print(json.dumps({"machine": machine(), "arguments": arguments, "load_before": load, **result}))
 

@@ -2,6 +2,7 @@
 
     python -m benchmarks.training.kernels             lookup, LazyAdam, FTRL, unique at batch 16,000, D 80, V 200,000
     python -m benchmarks.training.kernels --growth    lookup + update as vocabulary and batch grow
+    python -m benchmarks.training.kernels --dtypes    lookup + update of rows in bfloat16 beside float32
 
 Ids follow a power law, density x^(-2/3) over x · V: a third of a batch's ids are distinct, one is 1.7 % of all.
 
@@ -22,8 +23,9 @@ import argparse
 import itertools
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -231,9 +233,35 @@ def measure_batches(rounds: int) -> list[dict[str, Any]]:
     return results
 
 
+def measure_dtypes(batch: int, rounds: int) -> dict[str, Any]:
+    """Bytes of a touched row, and seconds of lookup + update, by width: bfloat16's over float32's."""
+    result = {}
+    for dim in (80, 8):
+        rng = np.random.default_rng(0)
+        batches = [power_law_ids(rng, VOCABULARY_SIZE, batch) for _ in range(4)]
+        gradients = random_gradients(rng, batch, dim)
+        float32 = make_spec(VOCABULARY_SIZE, dim)
+        specs = {"float32": float32, "bfloat16": replace(float32, dtype="bfloat16")}
+        tables = {dtype: NativeTables(spec, RATES) for dtype, spec in specs.items()}
+        for each in tables.values():
+            each.touch(rng.permutation(VOCABULARY_SIZE))
+        timings = side_by_side({d: step_through(each, batches, gradients) for d, each in tables.items()}, rounds)
+        for dtype, timing in timings.items():
+            print(f"D {dim}, {dtype}: {specs[dtype].row_bytes()} bytes a row, lookup and update {timing}", flush=True)
+        size, time = over_float32({d: spec.row_bytes() for d, spec in specs.items()}), over_float32(medians(timings))
+        result[f"D {dim}"] = {"bytes": size, "seconds": time, "of_step": medians(timings)}
+        print(f"D {dim}: bytes {size:.3f}, time {time:.3f} of float32's")
+    return result
+
+
+def over_float32(by_dtype: Mapping[str, float]) -> float:
+    return by_dtype["bfloat16"] / by_dtype["float32"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--growth", action="store_true", help="lookup + update as vocabulary and batch grow")
+    parser.add_argument("--dtypes", action="store_true", help="lookup + update in bfloat16 beside float32")
     parser.add_argument("--batch", type=int, default=16_000)
     parser.add_argument("--touched", type=int, default=1_500_000, help="of --growth, in rows: 972 bytes each")
     parser.add_argument("--rounds", type=int, default=21)
@@ -242,6 +270,8 @@ def main() -> None:
     if options.growth:
         result["vocabularies"] = measure_vocabularies(options.batch, options.touched, options.rounds)
         result["batches"] = measure_batches(options.rounds)
+    elif options.dtypes:
+        result["tables"] = measure_dtypes(options.batch, options.rounds)
     else:
         result["kernels"] = measure_kernels(options.batch, options.rounds)
     print(json.dumps(result))
