@@ -52,13 +52,18 @@ class Stopped(BaseException):
 
 
 @contextmanager
-def stop_by_signals() -> Iterator[None]:
-    """In the block, note the first signal for `check_stop`. A second one kills the process."""
+def stop_by_signals(at_once: bool = False) -> Iterator[None]:
+    """In the block, note the first signal for `check_stop`. A second one kills the process.
+
+    With `at_once` the first one raises Stopped where it comes, for work that has no safe points.
+    """
 
     def note(number: int, _: FrameType | None) -> None:
         _received.append(number)
         for each in SIGNALS:
             signal.signal(each, signal.SIG_DFL)
+        if at_once:
+            check_stop()
 
     try:
         with handled(note, SIGNALS):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.signals import SIGNALS, Stopped, die_quietly, handled, stop_by_signals
+from common.signals import Stopped, die_quietly, stop_by_signals
 
 if __name__ == "__main__":  # the imports take a moment
     die_quietly()
@@ -11,12 +11,9 @@ import argparse
 import dataclasses
 import io
 import re
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import TypeAlias
 
 from common.packages import explain_missing, require
@@ -64,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     log_to_console()
     try:
-        with stop_by_signals() if command.run is _prepare else _stop_at_once():
+        with stop_by_signals(at_once=command.run is not _prepare):
             command.run(command, settings)
             sys.stdout.flush()
         return 0
@@ -81,19 +78,6 @@ def main(arguments: list[str] | None = None) -> int:
     except Stopped as stop:
         print(f"stopped by {stop.name}{command.after_stop}", file=sys.stderr)
         return stop.exit_status
-
-
-@contextmanager
-def _stop_at_once() -> Iterator[None]:
-    """In the block, let the first signal raise Stopped, for work that has no safe points. A second one kills."""
-
-    def stop(number: int, _: FrameType | None) -> None:
-        for each in SIGNALS:
-            signal.signal(each, signal.SIG_DFL)
-        raise Stopped(number)
-
-    with handled(stop, SIGNALS):
-        yield
 
 
 def _parser() -> argparse.ArgumentParser:
