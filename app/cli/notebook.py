@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import open_named
 from app.cli import sweep as sweep_command
-from app.cli.baseline import clicks_follow_crosses
+from app.cli.train import settle
 from app.config import device
-from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
 from app.config.run_settings import DeviceOptions
 from app.evaluation.measure import Evaluation, data_frame
@@ -43,13 +42,12 @@ from app.trained.export_bundle import export
 from app.trained.trained_model import open_trained
 from app.training.start import NOT_WRITTEN, plan_launch, report_finished
 from app.training.stop_signals import Stopped
-from app.training.warm_start.source import source_settings
 from common import settings, yaml_settings
 from common.console import AboveBars
 from data_prep.encoding.from_table import arrow_table
 from data_prep.options.options_file import PREPARE_SECTION, read_data
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.prepared.schema import Schema, read_schema
+from data_prep.prepared.schema import Schema
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -137,19 +135,12 @@ def train(
     The same call resumes. Raises ValueError and OSError for wrong input, FloatingPointError if a step is not finite,
     OSError if the last state cannot be saved.
     """
-    path, lines = Path(run).absolute(), list[str]()
-    wanted = resolve_by_rows(
-        lambda base: _config(config, sections, base),
-        lambda: read_schema(Path(dataset)),
-        lambda wanted: source_settings(wanted, path),
-        lambda schema: clicks_follow_crosses(Path(dataset), schema, lines),
-    )
+    path = Path(run).absolute()
+    wanted, lines = settle(lambda base: _config(config, sections, base), Path(dataset), path)
     with log_shown(*LOGGERS):
         device.check_environment(wanted.device)
-        launch = plan_launch(wanted, Path(dataset), path)
-        launch = replace(
-            launch, choices=(*lines, *launch.choices), on_step=_for_run(on_step), on_evaluation=_for_run(on_evaluation)
-        )
+        launch = plan_launch(wanted, Path(dataset), path, choices=lines)
+        launch = replace(launch, on_step=_for_run(on_step), on_evaluation=_for_run(on_evaluation))
         try:
             launch.check_folder()
         except RunIsFinishedError as finished:

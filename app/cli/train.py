@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,17 +51,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Train, and return the exit status."""
     check_name(arguments.name)
     path = Path.cwd() / arguments.name
-    lines: list[str] = []
-    config = resolve_by_rows(
-        lambda base: yaml_settings.resolve(Config, arguments.config, arguments.settings, base),
-        lambda: read_schema(arguments.dataset),
-        lambda config: source_settings(config, path),
-        lambda schema: clicks_follow_crosses(arguments.dataset, schema, lines),
+    config, lines = settle(
+        lambda base: yaml_settings.resolve(Config, arguments.config, arguments.settings, base), arguments.dataset, path
     )
     num_processes = arguments.ranks + arguments.servers
     # Everything that can fail for a wrong setting comes before the run folder is opened, which may rename an older run.
-    plan = plan_launch(config, arguments.dataset, path, arguments.ranks, arguments.servers)
-    plan = replace(plan, choices=(*lines, *plan.choices))
+    plan = plan_launch(config, arguments.dataset, path, arguments.ranks, arguments.servers, lines)
     if arguments.rank_table != "-":
         check_rank_table(Path(arguments.rank_table), arguments.ranks)
     if not started_by_mpi() and not arguments.dry_run:
@@ -87,6 +82,18 @@ def run(arguments: argparse.Namespace) -> int:
         _print_placement(plan.config, plan.schema, target, plan.backend, arguments.ranks)
         return 0
     return plan.train(target, group)
+
+
+def settle(resolve: Callable[[Config], Config], dataset: Path, path: Path) -> tuple[Config, list[str]]:
+    """Return `resolve_by_rows` for a prepared folder and the run's folder `path`, and lines for the log."""
+    lines: list[str] = []
+    config = resolve_by_rows(
+        resolve,
+        lambda: read_schema(dataset),
+        lambda config: source_settings(config, path),
+        lambda schema: clicks_follow_crosses(dataset, schema, lines),
+    )
+    return config, lines
 
 
 def _print_placement(config: Config, schema: Schema, target: str, backend: str, num_ranks: int) -> None:

@@ -6,7 +6,7 @@ The command `train` and the notebook's function come this way.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -144,10 +144,13 @@ class Launch:
             log.warning("warning: %s", few_steps)
 
 
-def plan_launch(config: Config, dataset: Path, path: Path, num_ranks: int = 1, num_servers: int = 0) -> Launch:
+def plan_launch(
+    config: Config, dataset: Path, path: Path, num_ranks: int = 1, num_servers: int = 0, choices: Sequence[str] = ()
+) -> Launch:
     """Check settings and data, and set the environment of MindSpore. Nothing is imported or written yet.
 
-    `path` is the run's folder, on several ranks that of the first. Raises ValueError or FileNotFoundError.
+    `path` is the run's folder, on several ranks that of the first. `choices` are lines for the log on what was
+    chosen before. Raises ValueError or FileNotFoundError.
     """
     schema = read_schema(dataset)
     check_files(dataset, schema)
@@ -163,7 +166,7 @@ def plan_launch(config: Config, dataset: Path, path: Path, num_ranks: int = 1, n
     validate(config, schema, num_ranks, num_servers, backend)
     way, line = first_layer.choose(asked.model.first_layer, config, schema, dataset, backend, num_processes)
     config = replace(config, model=replace(config.model, first_layer=way))
-    return Launch(path, asked, config, dataset, schema, backend, (precision_line, line))
+    return Launch(path, asked, config, dataset, schema, backend, (*choices, precision_line, line))
 
 
 def report_finished(finished: RunIsFinishedError) -> int:
