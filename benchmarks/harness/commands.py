@@ -54,13 +54,15 @@ def start(*words: str | Path, folder: Path, log: Path) -> subprocess.Popen[bytes
 
 @contextmanager
 def running(*words: str | Path, folder: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run what `start` does until the end of the block, which ends it by SIGTERM."""
+    """Run what `start` does until the end of the block, which ends it by SIGTERM, and wait for all that it started."""
     process = start(*words, folder=folder, log=log)
     try:
         yield process
     finally:
+        below = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
         process.terminate()
         process.wait(TIMEOUT_SECONDS)
+        psutil.wait_procs(below, TIMEOUT_SECONDS)  # a service may be folding a bundle
 
 
 def wait_until(found: Callable[[], object], process: subprocess.Popen[bytes], log: Path) -> None:
