@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.results import read_results, replace_section, section, summary
+from benchmarks.harness.timing import machine
 from common.packages import PROJECT
 
 SUMMARY = PROJECT / "docs" / "results.md"
@@ -159,6 +160,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=tuple(BENCHMARKS), default=tuple(BENCHMARKS))
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
+    machine()  # raises before anything is measured
     for name in options.only:
         benchmark = BENCHMARKS[name]
         arguments = benchmark.quick if options.quick else benchmark.arguments

@@ -119,18 +119,12 @@ class House:
 
 def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
     """Return the groups of nodes that reach one another."""
-
-    def reached(start: str) -> set[str]:
-        nodes: set[str] = set()
-        waiting = [start]
-        while waiting:
-            for node in graph.get(waiting.pop(), set()) - nodes:
-                nodes.add(node)
-                waiting.append(node)
-        return nodes
-
-    all_reached = {node: reached(node) for node in graph}
-    groups = {frozenset(o for o in there if node in all_reached.get(o, set())) for node, there in all_reached.items()}
+    reached = {node: set(targets) for node, targets in graph.items()}
+    for middle in graph:
+        for there in reached.values():
+            if middle in there:
+                there |= reached[middle]
+    groups = {frozenset(o for o in there if node in reached.get(o, set())) for node, there in reached.items()}
     return [sorted(group) for group in groups if len(group) > 1]
 
 
@@ -225,11 +219,8 @@ def print_ways(root: Path) -> None:
         run_app(["export", "device_0", "bundle"])
         sys.setprofile(None)
         code = _weight(Path("bundle", "code").rglob("*.py"))
-    print(
-        json.dumps(
-            {name: text for trace in traces for name, text in trace.figures().items()} | {"code of a bundle": code}
-        )
-    )
+    ways = {name: text for trace in traces for name, text in trace.figures().items()}
+    print(json.dumps(ways | {"code of a bundle": code}))
 
 
 def traced(root: Path) -> dict[str, str]:

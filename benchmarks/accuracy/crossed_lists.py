@@ -10,7 +10,6 @@ auto as it is. They are compared with logistic regression on the same rows.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ import yaml
 
 from benchmarks.accuracy.recipes import ALL, Data, prepare, regression, train
 from benchmarks.harness.commands import work_folder
-from benchmarks.harness.timing import machine
+from benchmarks.harness.timing import print_result
 
 RECIPE = "few_rows"
 SETTINGS = ("wide_optimizer.learning_rate=0.3", "wide_optimizer.l2=0.003", "train.epochs=20")
@@ -74,7 +73,7 @@ def main() -> None:
     options = parser.parse_args()
     with work_folder(options.work) as work:
         results = [measure(options.rows, seed, work) for seed in range(1, options.seeds + 1)]
-    print(json.dumps({"machine": machine(), "rows": options.rows, "results": results}))
+    print_result(options, results=results)
 
 
 if __name__ == "__main__":

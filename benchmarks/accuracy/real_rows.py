@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +34,7 @@ from benchmarks.accuracy.rolling_cuts import CUTS, Cut, make_cuts
 from benchmarks.harness.commands import folder_of, remembered, work_folder
 from benchmarks.harness.prepared_rows import READ_ROWS, read_rows
 from benchmarks.harness.score_rows import train_and_score
-from benchmarks.harness.timing import machine
+from benchmarks.harness.timing import print_result
 from benchmarks.harness.workload import Workload
 from benchmarks.peers import lightgbm_trees, logistic_regression
 from benchmarks.peers.lightgbm_trees import TreeSettings
@@ -91,8 +90,7 @@ class Contender:
 
     def test_scores(self, cut: Cut, setting: str, epochs: int, seed: int) -> np.ndarray:
         """A score for each row of the test tenth [rows]."""
-        scores: np.ndarray = self.fit(cut.testing(PREPARE), "test", self.grid.get(setting), epochs, seed)[-1]
-        return scores
+        return np.asarray(self.fit(cut.testing(PREPARE), "test", self.grid.get(setting), epochs, seed)[-1])
 
 
 def regression() -> Contender:
@@ -168,8 +166,7 @@ def choose(contender: Contender, cut: Cut, memory: Path) -> Choice:
 
 def labels_of(folder: Path, split: str) -> np.ndarray:
     """[rows] bool, in the order of the prepared folder."""
-    labels: np.ndarray = read_rows(folder, read_schema(folder), split).labels > 0
-    return labels
+    return np.asarray(read_rows(folder, read_schema(folder), split).labels > 0)
 
 
 def make_contenders(work: Path) -> list[Contender]:
@@ -231,9 +228,8 @@ def main() -> None:
     for peer, difference in difference_to.items():
         by_cut = " ".join(f"{value:+.4f}" for value in difference.of_groups)
         print(f"above {peer}: {difference}   by cut {by_cut}")
-    arguments: dict[str, Any] = {"recipe": CONFIG.stem, "seeds": options.seeds, "cuts": options.cuts}
     above = {peer: dataclasses.asdict(difference) for peer, difference in difference_to.items()}
-    print(json.dumps({"machine": machine(), "arguments": arguments, "above": above, "chosen": tried}))
+    print_result(options, above=above, chosen=tried)
 
 
 if __name__ == "__main__":

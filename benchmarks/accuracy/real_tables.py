@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import csv
 import hashlib
-import json
 import logging
 import shutil
 import statistics
@@ -37,7 +36,7 @@ from app.config.run_settings import DeviceOptions
 from app.evaluation.metrics import Metrics
 from benchmarks.harness.commands import folder_of, remembered, work_folder
 from benchmarks.harness.prepared_rows import read_rows
-from benchmarks.harness.timing import machine
+from benchmarks.harness.timing import print_result
 from common import yaml_settings
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import Schema, read_schema
@@ -220,8 +219,7 @@ def main() -> None:
             file, _, label = named.partition("=")
             tables[Path(file).stem] = (Path(file).parent, Table(Path(file).name, label or None))
         results = {name: compare(name, *of, options, work) for name, of in tables.items()}
-    arguments = {name: value for name, value in vars(options).items() if name != "work"}
-    print(json.dumps({"machine": machine(), "arguments": arguments, "tables": results}))
+    print_result(options, tables=results)
 
 
 if __name__ == "__main__":

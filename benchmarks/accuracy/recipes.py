@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import os
-import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +28,7 @@ from app.config.config import Config
 from benchmarks.harness.commands import folder_of, remembered, run_command, work_folder
 from benchmarks.harness.prepared_rows import read_rows
 from benchmarks.harness.score_rows import train_and_score
-from benchmarks.harness.timing import machine
+from benchmarks.harness.timing import print_result
 from benchmarks.peers import logistic_regression
 from common import yaml_settings
 from common.packages import PROJECT
@@ -83,8 +81,7 @@ def seen_often(ids: np.ndarray, counts: np.ndarray, least: int = 20) -> np.ndarr
 
     On rows with rare values even the best model of the training rows stays below the log's truth. Here it need not.
     """
-    often: np.ndarray = (counts[ids] >= least).all(axis=1)
-    return often
+    return np.asarray((counts[ids] >= least).all(axis=1))
 
 
 def _figures(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -207,7 +204,7 @@ def spread(name: str, runs: list[Figures]) -> str:
     for test_set in TEST_SETS:
         for metric in ("auc", "log_loss"):
             values = [run[test_set][metric] for run in runs]
-            parts.append(f"{test_set} {metric} {statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f}")
+            parts.append(f"{test_set} {metric} {np.mean(values):.4f} ± {np.std(values, ddof=1):.4f}")
     return f"{name:40} " + "   ".join(parts)
 
 
@@ -230,8 +227,7 @@ def main() -> None:
             for data in (make_data(name, work) for name in options.data)
             for recipe in options.recipes
         ]
-    arguments = {name: value for name, value in vars(options).items() if name != "work"}
-    print(json.dumps({"machine": machine(), "arguments": arguments, "results": results}))
+    print_result(options, results=results)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ which lines those are).
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -62,12 +62,9 @@ def train_and_score(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("output", type=Path)
-    options = parser.parse_args()
-    logits, metrics = score_rows(options.run)
-    np.save(options.output, logits)
+    run, output = sys.argv[1:]
+    logits, metrics = score_rows(Path(run))
+    np.save(output, logits)
     print(json.dumps(dataclasses.asdict(metrics)))
 
 

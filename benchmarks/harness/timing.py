@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import platform
 import subprocess
@@ -12,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import psutil
@@ -147,6 +149,12 @@ def machine() -> dict[str, str | int]:
         "python": platform.python_version(),
         "commit": _commit(),
     }
+
+
+def print_result(options: argparse.Namespace, **figures: Any) -> None:
+    """Print the last line of a benchmark: the machine, its arguments but for folders, and its figures, as JSON."""
+    arguments = {name: value for name, value in vars(options).items() if not isinstance(value, Path)}
+    print(json.dumps({"machine": machine(), "arguments": arguments, **figures}))
 
 
 def _commit() -> str:

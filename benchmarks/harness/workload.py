@@ -123,10 +123,6 @@ def steps_on_batches(
     return take_steps
 
 
-def field_names(num_numeric: int) -> tuple[str, ...]:
-    return tuple(f"I{i + 1}" for i in range(num_numeric)) + tuple(f"C{i + 1}" for i in range(NUM_FIELDS))
-
-
 def tower_widths(workload: Workload) -> tuple[int, ...]:
     num_looked_up = NUM_FIELDS + (0 if workload.fold_numeric else NUM_NUMERIC)
     return (num_looked_up * workload.embedding_dim, *workload.hidden_widths, 1)

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness.commands import PROJECT, work_folder
-from benchmarks.harness.timing import machine
+from benchmarks.harness.timing import print_result
 from benchmarks.online.gain import NAMES, Stream, drifting, real_rows
 from benchmarks.online.lag import compare, make_run
 from data_prep.sources.drift import Drift
@@ -138,7 +137,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="folder that is kept (a new one, removed)")
     parser.add_argument("--quick", action="store_true", help="small sizes")
     options = parser.parse_args()
-    result: dict[str, Any] = {"machine": machine(), "arguments": {"seed": options.seed}}
+    result: dict[str, Any] = {}
     with work_folder(options.work) as folder:
         (folder / "run").mkdir(exist_ok=True)
         for name in options.questions:
@@ -146,7 +145,7 @@ def main() -> None:
                 print("== real rows: left out, as CRITEO_ROWS names no folder with train.txt")
                 continue
             result[name] = QUESTIONS[name](folder, QUICK if options.quick else Sizes(), options.seed)
-    print(json.dumps(result))
+    print_result(options, **result)
 
 
 if __name__ == "__main__":

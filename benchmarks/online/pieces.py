@@ -5,12 +5,12 @@ python -m benchmarks.online.pieces SOURCE RUN WORK [OPTION …]     train on the
 
 from __future__ import annotations
 
-import functools
 import json
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from data_prep.encoding.encoder import RowEncoder
 from data_prep.encoding.growing import GrowingVocabulary
 from data_prep.statistics.sketch import ValueSketch
 
+WHOLE = "rest"  # what is left of a part
 PIECES: dict[str, list[tuple[Any, str]]] = {
     "find, checksum": [(Source, "next_part")],
     "read, parse": [(online_trainer, "read_part")],
@@ -41,7 +42,7 @@ PIECES: dict[str, list[tuple[Any, str]]] = {
     "checkpoint": [(OnlineTrainer, "_save_and_publish")],
     "bundle": [(Publisher, "publish")],
     "page, status": [(OnlineTrainer, "_write_status"), (Progress, "show")],
-    "rest": [(OnlineTrainer, "_take_part")],
+    WHOLE: [(OnlineTrainer, "_take_part")],
 }
 
 
@@ -58,23 +59,19 @@ class Clock:
         self._seconds[self._stack[-1]] += now - self._since
         self._since = now
 
-    def timed(self, piece: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function whose time is that of a piece."""
-
-        @functools.wraps(function)
-        def run(*arguments: Any, **keywords: Any) -> Any:
+    @contextmanager
+    def piece(self, name: str) -> Iterator[None]:
+        """Time the block as a piece. The last one of a part is WHOLE."""
+        self._switch()
+        self._stack.append(name)
+        try:
+            yield
+        finally:
             self._switch()
-            self._stack.append(piece)
-            try:
-                return function(*arguments, **keywords)
-            finally:
-                self._switch()
-                self._stack.pop()
-                if function.__name__ == "_write_status":
-                    self.parts.append(dict(self._seconds))
-                    self._seconds.clear()
-
-        return run
+            self._stack.pop()
+            if name == WHOLE:
+                self.parts.append(dict(self._seconds))
+                self._seconds.clear()
 
 
 def main() -> None:
@@ -82,13 +79,12 @@ def main() -> None:
     clock = Clock()
     for piece, functions in PIECES.items():
         for owner, name in functions:
-            setattr(owner, name, clock.timed(piece, getattr(owner, name)))
+            setattr(owner, name, clock.piece(piece)(getattr(owner, name)))
     folders = ["--work", f"{work}/online", "--serve", f"{work}/bundles"]
     status = app(["online", source, *sys.argv[4:], "--from", run, *folders, "--once"])
     if status:
         raise SystemExit(status)
-    parts = clock.parts[1:-1]
-    print(json.dumps({piece: float(np.median([part.get(piece, 0) for part in parts])) for piece in PIECES}))
+    print(json.dumps({piece: float(np.median([part.get(piece, 0) for part in clock.parts[1:]])) for piece in PIECES}))
 
 
 if __name__ == "__main__":

@@ -10,9 +10,6 @@ Written to be as fast as PyTorch's own parts allow, without kernels of our own:
 - Unfolded numeric fields weigh their rows inside `embedding_bag`, without a pass of their own.
 - SparseAdam trains the deep table, fused Adam the tower. Autocast is around the tower only.
 
-torch.compile of the tower was tried and is left out. In turns with the rest it made no visible difference (lower
-quartiles of a bfloat16 step, on a busy machine: 835 ms with it, 848 ms without).
-
 The contender matmuls_pytorch multiplies the tower's matrices alone, in the step's precision and in memory allocated
 before. MindSpore multiplies bfloat16 on a CPU only with AMX; PyTorch does with AVX512_BF16 too.
 
@@ -38,12 +35,7 @@ from app.batches import Batch
 from app.config.config import LossOptions, ModelOptions
 from app.config.optimizer_settings import AdamOptions, FtrlOptions
 from benchmarks.harness.contender import Parts
-from benchmarks.harness.workload import (
-    NUM_NUMERIC,
-    Workload,
-    steps_on_prefetched_batches,
-    tower_widths,
-)
+from benchmarks.harness.workload import NUM_NUMERIC, Workload, steps_on_prefetched_batches, tower_widths
 from benchmarks.training.kernels import NUM_FIELDS
 
 

@@ -21,7 +21,6 @@ depends on their number.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import shutil
 import subprocess
@@ -37,7 +36,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness.commands import stop_tree
-from benchmarks.harness.timing import SAMPLE_SECONDS, Taken, in_turns, machine, metered
+from benchmarks.harness.timing import SAMPLE_SECONDS, Taken, in_turns, metered, print_result
 from common.packages import PROJECT, require
 from data_prep.options.prepare_options import parse_bytes
 from data_prep.sources.synthetic import synthesize
@@ -192,15 +191,7 @@ def main() -> None:
         logs = {rows: synthesize(folder / f"{rows}.txt", rows, seed=1).log_path for rows in sizes}
         summary = summarize(chosen, measure(chosen, logs, folder, command.rounds, limit_mib))
     show(summary)
-    result = {
-        "benchmark": "prepare",
-        "min_count": command.min_count,
-        "rounds": command.rounds,
-        "memory_limit": command.memory_limit,
-        "agreed_rows": agreed,
-        "contenders": summary,
-    }
-    print(json.dumps(result | {"machine": machine()}))
+    print_result(command, agreed_rows=agreed, contenders=summary)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ by its thread's time and by the clock. The weights are random: what is scored do
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from functools import partial
@@ -27,7 +26,7 @@ from app.scoring.predictor import Predictor
 from app.tables.interface import TableState
 from app.trained.write_bundle import ExportedModel, finish, write_model
 from benchmarks.harness.commands import run_command, work_folder
-from benchmarks.harness.timing import in_turns, machine, peak_memory_mib, seconds_of, side_by_side
+from benchmarks.harness.timing import in_turns, peak_memory_mib, print_result, seconds_of, side_by_side
 from common import yaml_settings
 from common.packages import require
 from data_prep.encoding.encoder import Chunk
@@ -55,7 +54,7 @@ def main() -> None:
         figures = measure(folder, options.rounds)
         figures["all_cores"] = contest(folder, options.rounds)
     report(figures)
-    print(json.dumps({"benchmark": "scoring", "machine": machine(), **figures}))
+    print_result(options, **figures)
 
 
 def make_bundle(folder: Path, num_rows: int) -> None:

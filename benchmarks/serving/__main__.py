@@ -475,13 +475,7 @@ async def generation(port: int) -> int:
     return int((await asyncio.to_thread(ask, port, "/v2/health/live")).headers["x-model-generation"])
 
 
-QUESTIONS = {
-    "fastapi": against_fastapi,
-    "large": large_requests,
-    "overload": overload,
-    "storm": storm,
-    "swaps": swaps,
-}
+QUESTIONS = {"fastapi": against_fastapi, "large": large_requests, "overload": overload, "storm": storm, "swaps": swaps}
 
 if __name__ == "__main__":
     main()

@@ -15,7 +15,6 @@ What was run in --work is not run again.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from typing import Any
 
 from benchmarks.accuracy.recipes import ALL, Data, prepare, train
 from benchmarks.harness.commands import folder_of, remembered, run_command, work_folder
-from benchmarks.harness.timing import machine
+from benchmarks.harness.timing import print_result
 
 
 @dataclass(frozen=True)
@@ -63,16 +62,13 @@ class Comparison:
         return {"runs": results, "mean_differences": means}
 
 
-DTYPES: Mapping[str, tuple[str, ...]] = {dtype: (f"tables.dtype={dtype}",) for dtype in ("float32", "bfloat16")}
 PAIRS = (("bfloat16", "float32"),)
+PRECISIONS, DTYPES = (
+    {value: (f"{setting}={value}",) for value in ("float32", "bfloat16")}
+    for setting in ("device.precision", "tables.dtype")
+)
 COMPARISONS = {
-    "precision": Comparison(
-        "demo",
-        1_000_000,
-        (),
-        {precision: (f"device.precision={precision}",) for precision in ("float32", "bfloat16")},
-        PAIRS,
-    ),
+    "precision": Comparison("demo", 1_000_000, (), PRECISIONS, PAIRS),
     "first_layer": Comparison(
         "criteo",
         1_000_000,
@@ -101,7 +97,7 @@ def main() -> None:
     comparison = replace(comparison, rows=options.rows or comparison.rows)
     with work_folder(options.work) as work:
         result = comparison.measure(work / options.of, options.seeds)
-    print(json.dumps({"rows": comparison.rows, **result, "machine": machine()}))
+    print_result(options, rows=comparison.rows, **result)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ turns with nothing beside them and while a checkpoint is written in the backgrou
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import tempfile
@@ -33,7 +32,7 @@ from app.checkpoint.write import ModelState, write_checkpoint
 from app.config.run_settings import TableDtype
 from app.tables.native.tables import NativeTables
 from app.training.saving import BACKGROUND_SHARE, Throttle
-from benchmarks.harness.timing import Timing, in_turns, machine, seconds_of, side_by_side
+from benchmarks.harness.timing import Timing, in_turns, print_result, seconds_of, side_by_side
 from benchmarks.harness.workload import Workload, steps_on_prefetched_batches
 from benchmarks.training.kernels import RATES, Contenders, make_spec, medians, over_float32
 from benchmarks.training.mindspore_contender import assemble_parts, prepare_device
@@ -211,8 +210,7 @@ def main() -> None:
             result: dict[str, Any] = {"dtypes": measure_dtypes(Path(folder), options.rounds)}
         else:
             result = measure(options.size, options.rounds, Path(folder), Workload(batch_size=options.batch))
-    arguments = {"size": options.size, "rounds": options.rounds, "batch": options.batch}
-    print(json.dumps({"machine": machine(), "arguments": arguments, "load_before": load, **result}))
+    print_result(options, load_before=load, **result)
 
 
 if __name__ == "__main__":

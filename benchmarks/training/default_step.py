@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -38,7 +37,7 @@ from app.config.config import Config
 from app.training.step import precision
 from benchmarks.harness.commands import run_command
 from benchmarks.harness.contender import KEEP_PAGES, Contender, Parts
-from benchmarks.harness.timing import machine, seconds_of
+from benchmarks.harness.timing import print_result, seconds_of
 from benchmarks.harness.workload import Workload, steps_on_batches
 from benchmarks.training.kernels import MemoryCopy
 from benchmarks.training.train_step import Group, measure
@@ -162,7 +161,7 @@ def main() -> None:
         result["bound"] = least = bound(next(batches(folder, schema, config)), workload)
     share = sum(least.values()) / result["steps"]["native"]["median"]
     print(f"bound: {', '.join(f'{part} {1e3 * each:.2f}' for part, each in least.items())} ms, {share:.0%} of native")
-    print(json.dumps({"machine": machine(), "load_before": load, "rounds": options.rounds, **result}))
+    print_result(options, load_before=load, **result)
 
 
 if __name__ == "__main__":

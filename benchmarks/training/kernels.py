@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +33,7 @@ from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
 from app.tables.fields import TableField
 from app.tables.interface import DEEP, WIDE, RowGradients, TableRates, TablesSpec
 from app.tables.native.tables import NativeTables
-from benchmarks.harness.timing import Timing, machine, side_by_side
+from benchmarks.harness.timing import Timing, print_result, side_by_side
 from common.pages import huge_pages
 
 NUM_FIELDS = 26
@@ -266,15 +265,13 @@ def main() -> None:
     parser.add_argument("--touched", type=int, default=1_500_000, help="of --growth, in rows: 972 bytes each")
     parser.add_argument("--rounds", type=int, default=21)
     options = parser.parse_args()
-    result: dict[str, Any] = {"machine": machine(), "arguments": vars(options)}
     if options.growth:
-        result["vocabularies"] = measure_vocabularies(options.batch, options.touched, options.rounds)
-        result["batches"] = measure_batches(options.rounds)
+        vocabularies = measure_vocabularies(options.batch, options.touched, options.rounds)
+        print_result(options, vocabularies=vocabularies, batches=measure_batches(options.rounds))
     elif options.dtypes:
-        result["tables"] = measure_dtypes(options.batch, options.rounds)
+        print_result(options, tables=measure_dtypes(options.batch, options.rounds))
     else:
-        result["kernels"] = measure_kernels(options.batch, options.rounds)
-    print(json.dumps(result))
+        print_result(options, kernels=measure_kernels(options.batch, options.rounds))
 
 
 if __name__ == "__main__":

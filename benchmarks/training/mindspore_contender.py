@@ -14,13 +14,8 @@ from app.config.config import Config, ModelOptions, TrainOptions
 from app.config.run_settings import Backend, DeviceOptions, TablesOptions
 from app.tables.native.tables import NativeTables
 from benchmarks.harness.contender import Parts
-from benchmarks.harness.workload import (
-    NUM_NUMERIC,
-    Workload,
-    field_names,
-    make_batches,
-    steps_on_prefetched_batches,
-)
+from benchmarks.harness.workload import NUM_NUMERIC, Workload, make_batches, steps_on_prefetched_batches
+from benchmarks.training.kernels import NUM_FIELDS
 from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
 
 if TYPE_CHECKING:
@@ -44,11 +39,11 @@ def make_config(workload: Workload, backend: Backend) -> Config:
 
 def make_schema(workload: Workload) -> Schema:
     """The schema of a prepared folder that has the workload's fields, and no rows."""
-    names = field_names(NUM_NUMERIC)
+    numeric, categorical = ([f"{kind}{i + 1}" for i in range(n)] for kind, n in (("I", NUM_NUMERIC), ("C", NUM_FIELDS)))
     return Schema(
         format_version=FORMAT_VERSION,
-        numeric=tuple(NumericField(name, name, "log1p", {}) for name in names[:NUM_NUMERIC]),
-        categorical=tuple(CategoricalField(name, (0, 0), ()) for name in names[NUM_NUMERIC:]),
+        numeric=tuple(NumericField(name, name, "log1p", {}) for name in numeric),
+        categorical=tuple(CategoricalField(name, (0, 0), ()) for name in categorical),
         vocabulary_size=workload.vocabulary_size,
         ids_dtype="int32",
         block_rows=1000,

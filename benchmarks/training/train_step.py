@@ -23,7 +23,6 @@ beats. A contender takes `--steps` steps a turn, in a process of its own. Those 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -37,7 +36,7 @@ from app.config.config import FirstLayer
 from app.config.device import BFLOAT16_FLAGS, cpu_flags
 from app.config.run_settings import Precision
 from benchmarks.harness.contender import KEEP_PAGES, Contender
-from benchmarks.harness.timing import Timing, machine, side_by_side
+from benchmarks.harness.timing import Timing, print_result, side_by_side
 from benchmarks.harness.workload import Workload, distinct_share
 from common.packages import require
 
@@ -53,13 +52,6 @@ WARM_UP_TURNS = 2
 MINDSPORE, PYTORCH = "benchmarks.training.mindspore_contender", "benchmarks.peers.pytorch_wide_deep"
 # By contender: how native multiplies its first layer.
 WAYS: dict[str, FirstLayer] = {"native": "direct", "native_distinct": "distinct"}
-MODULES = {
-    "native": MINDSPORE,
-    "native_distinct": MINDSPORE,
-    "stock": MINDSPORE,
-    "pytorch": PYTORCH,
-    "matmuls_pytorch": PYTORCH,
-}
 
 
 @dataclass(frozen=True)
@@ -83,7 +75,7 @@ class Group:
         environment = {"OMP_NUM_THREADS": str(workload.threads), "GLOG_v": "3"}
         if self.workload.fold_numeric:
             environment |= KEEP_PAGES
-        return Contender(name, MODULES[name], (kind, workload), environment)
+        return Contender(name, PYTORCH if name.endswith("pytorch") else MINDSPORE, (kind, workload), environment)
 
 
 def make_groups(batch_size: int, precisions: tuple[Precision, ...]) -> list[Group]:
@@ -162,7 +154,7 @@ def main() -> None:
     chosen = [group for group in groups if group.form in options.forms]
     load = os.getloadavg()[0]
     results = [measure(group, options.rounds, options.steps) for group in chosen]
-    print(json.dumps({"machine": machine(), "arguments": vars(options), "load_before": load, "groups": results}))
+    print_result(options, load_before=load, groups=results)
 
 
 if __name__ == "__main__":

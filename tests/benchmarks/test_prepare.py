@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.harness.results import prepare_rate, prepare_ratio
+from benchmarks.harness.results import figure, prepare_ratio
 from benchmarks.preparation.prepare import Contender, Run, run, summarize
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
@@ -69,7 +69,8 @@ def test_ratios_of_who_did_not_finish(tmp_path):
         "polars streaming": [Run(9.0, 9.0, 5000.0, finished=False)],
     }
     results = {"prepare": {"contenders": summarize(chosen, runs)}}
-    assert prepare_rate(results) == pytest.approx(1000 / 3)
+    rate = figure(results, "prepare", "contenders", "data_prep", "rows_per_second")
+    assert rate == pytest.approx(1000 / 3)
     assert prepare_ratio(results, "prepare", "zoo") == pytest.approx(100 / 3)
     assert prepare_ratio(results, "prepare", "polars streaming") == float("inf")
     with pytest.raises(KeyError):

@@ -39,3 +39,8 @@ def test_counts_are_those_of_the_training_rows(tmp_path):
 def test_one_rare_value_makes_a_row_rare():
     counts = np.array([0, 19, 20, 500])
     assert seen_often(np.array([[2, 3], [3, 1], [0, 3]]), counts, least=20).tolist() == [True, False, False]
+
+
+def test_a_test_set_without_rows_leaves_the_others_their_spread():
+    figures = {"all": {"auc": 0.75, "log_loss": 0.5}, "seen often": dict.fromkeys(("auc", "log_loss"), float("nan"))}
+    assert "all auc 0.7500 ± 0.0000" in recipes.spread("two seeds", [figures, figures])
