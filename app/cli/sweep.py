@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from signal import SIGTERM
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import xxhash
@@ -38,7 +38,7 @@ from app.run.record import read_run
 from app.run.report import REPORT_FILE, RUN, write_sweep_report
 from app.training.stop_signals import Stopped, StopRequest
 from common import settings, yaml_settings
-from common.files import write_whole
+from common.files import FolderInUse, lock_folder, write_whole
 from common.memory import num_cores
 from common.packages import PROJECT
 from data_prep.prepared.schema import read_schema
@@ -147,27 +147,27 @@ def sweep(values: Any, options: SweepOptions, output: Path, where: str) -> tuple
     trials = [Trial(words, output / folder_name(words) / "device_0") for words in points]
     config_path = Path(options.config) if options.config else None
     configs = [yaml_settings.resolve(Config, config_path, trial.words) for trial in trials]
-    _begin(output, yaml_settings.resolve(Config, config_path), Path(options.dataset))
+    lock = _begin(output, yaml_settings.resolve(Config, config_path), Path(options.dataset))
     rungs = options.rungs or (max(config.train.epochs for config in configs),)
     metric, remaining = configs[0].eval.metric, trials
 
     def ranked(some: list[Trial], epochs: int) -> list[Trial]:
         return sorted(some, key=lambda trial: trial.score(metric, epochs), reverse=True)
 
-    with StopRequest(0, ending="stopping the runs, which save") as stop:
+    with lock, StopRequest(0, ending="stopping the runs, which save") as stop:
         for epochs in rungs:
             _train_all([trial for trial in remaining if not trial.has_trained(epochs)], epochs, options, stop)
             remaining = ranked(remaining, epochs)
             best = " ".join(remaining[0].words)
             log.info("the best of %d run(s) up to epoch %d: %s", len(remaining), epochs, best)
             remaining = remaining[: math.ceil(options.keep * len(remaining))]
-    results = [trial.result(metric, rungs[-1]) for trial in ranked(trials, rungs[-1])]
-    lines = io.StringIO()
-    writer = csv.DictWriter(lines, list(results[0]))
-    writer.writeheader()
-    writer.writerows(results)
-    write_whole(output / RESULTS, lines.getvalue())
-    write_sweep_report(results, values, metric, output / REPORT_FILE)
+        results = [trial.result(metric, rungs[-1]) for trial in ranked(trials, rungs[-1])]
+        lines = io.StringIO()
+        writer = csv.DictWriter(lines, list(results[0]))
+        writer.writeheader()
+        writer.writerows(results)
+        write_whole(output / RESULTS, lines.getvalue())
+        write_sweep_report(results, values, metric, output / REPORT_FILE)
     return metric, results
 
 
@@ -217,14 +217,21 @@ def _in_name(value: Any) -> str:
     return text
 
 
-def _begin(output: Path, config: Config, dataset: Path) -> None:
-    """Make the folder, or check that the one there is of the same settings and data."""
+def _begin(output: Path, config: Config, dataset: Path) -> IO[str]:
+    """Make the folder, or check that the one there is of the same settings and data. Lock it until the result closes.
+
+    Raises ValueError for another sweep's folder, and while one runs there: each would end the other's runs.
+    """
     basis = {"config": settings.as_dict(config), "data": data_identity(read_schema(dataset))}
     text, path = json.dumps(basis, indent=1) + "\n", output / BASIS
     if path.is_file() and path.read_text(encoding="utf-8") != text:
         raise ValueError(f"{output} holds a sweep over other settings or data; give another --output")
-    output.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = lock_folder(output)
+    except FolderInUse:
+        raise FolderInUse(f"another sweep runs in {output}; wait for its end, or give another --output") from None
     write_whole(path, text)
+    return lock
 
 
 def _train_all(trials: list[Trial], epochs: int, options: SweepOptions, stop: StopRequest) -> None:

@@ -19,6 +19,7 @@ from app.__main__ import main
 from app.cli import sweep
 from app.cli.sweep import SweepOptions, Trial, find_points
 from app.run.decision import read_state
+from common.files import lock_folder
 
 VALUES = {"model.hidden_widths": [[8], [16, 8]], "train.seed": [1, 2, 3]}
 
@@ -77,6 +78,14 @@ def test_another_sweep_s_folder_is_refused(sweep_file, monkeypatch, caplog, tmp_
     (tmp_path / "s.yaml").write_text(other)
     assert main(["sweep", "s.yaml"]) == 2
     assert "holds a sweep over other settings or data; give another --output" in caplog.text
+
+
+def test_a_second_sweep_in_the_folder_is_refused_before_it_ends_the_first_one_s_runs(sweep_file, tmp_path, caplog):
+    path = sweep_file("settings: {train.seed: [1]}")
+    with lock_folder(tmp_path / "s"):
+        assert main(["sweep", path]) == 2
+    assert f"another sweep runs in {tmp_path / 's'}; wait for its end, or give another --output" in caplog.text
+    assert [file.name for file in (tmp_path / "s").iterdir()] == ["run.lock"]
 
 
 def test_losers_stop_at_each_rung_and_a_restart_decides_alike(sweep_file, monkeypatch, tmp_path, capsys):
