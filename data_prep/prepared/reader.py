@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 from data_prep.prepared.data_files import block_checksum, damaged_files
 from data_prep.prepared.examples import KEY_PREFIX, Examples
 from data_prep.prepared.expired import numbering_of_rows
-from data_prep.prepared.schema import ADVICE, Schema
+from data_prep.prepared.schema import ADVICE, Schema, read_schema
 
 _COLUMNS = {"blocks": ["ids", "numeric", "label"], "zoo": ["feat_ids", "feat_vals", "label"]}
 
@@ -53,6 +54,12 @@ def _damaged(folder: Path, schema: Schema, split: str, reason: str) -> str:
 
     The `reason` is told only if all files are as they were written: then the fault is not theirs.
     """
+    with suppress(OSError, ValueError):
+        if read_schema(folder).splits.get(split) != schema.splits[split]:
+            return (
+                f"{folder} was prepared anew while split {split!r} was read: schema.json names other rows now; run the "
+                "same command again for these, or prepare the former log again, with its settings, for the former ones"
+            )
     damaged = list(damaged_files(folder, schema, split))
     found = "; ".join(damaged) or f"{reason}, though its files have the checksums of schema.json"
     return (

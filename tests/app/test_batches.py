@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from app.batches import (
 )
 from data_prep.options.options_file import read_options
 from data_prep.pipeline.prepare import prepare
+from data_prep.prepared.data_files import data_file, write_schema
 from data_prep.prepared.reader import read_blocks, read_files
 from data_prep.prepared.schema import SCHEMA_FILE, VOCABULARY_FILE, read_schema
 from tests.conftest import TINY_CONFIG
@@ -254,6 +256,18 @@ def test_a_file_that_cannot_be_read_is_reported_with_advice(tiny_dataset, tiny_s
     with pytest.raises(ValueError, match="is damaged") as caught:
         verify_files(folder, tiny_schema)
     assert all(f"{path} is damaged" in str(caught.value) for path in (index, other))
+
+
+def test_a_folder_that_is_prepared_anew_beside_a_reader_is_not_called_damaged(tiny_dataset, tiny_schema, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(tiny_dataset, folder)
+    train = tiny_schema.splits["train"]
+    file = folder / train.files[0].name
+    file.write_bytes(bytes(file.stat().st_size))
+    files = (data_file(folder, file.name, train.files[0].rows), *train.files[1:])
+    write_schema(replace(tiny_schema, splits={**tiny_schema.splits, "train": replace(train, files=files)}), folder)
+    with pytest.raises(ValueError, match=r"copy was prepared anew while split 'train' was read: .* run the same"):
+        epoch_rows(folder, tiny_schema)
 
 
 def test_a_row_s_share_of_the_mean_is_its_weight_over_those_of_the_whole_batch():
