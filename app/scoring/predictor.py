@@ -39,9 +39,18 @@ class Predictor(BundleModel):
         ValueError if it is damaged or of another version, or if a bundle that it needs is not there.
         """
         chain = read_chain(Path(path))
-        for link in chain:
-            check_files(*link, every_byte=link[1].parent is not None)
-        return cls(chain, num_threads)
+        try:
+            for link in chain:
+                check_files(*link, every_byte=link[1].parent is not None)
+            opened = cls(chain, num_threads)
+        except (OSError, ValueError):
+            if read_chain(Path(path)) == chain:
+                raise
+        else:
+            if read_chain(Path(path)) == chain:
+                return opened
+        # It was exported anew (--overwrite) meanwhile: what was read may be of both.
+        return cls.open(path, num_threads)
 
     def with_delta(self, path: str | Path) -> Predictor:
         """Return a predictor with the delta at `path`, which shares what is mapped here. This one stays as it is.

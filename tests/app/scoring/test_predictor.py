@@ -3,6 +3,7 @@
 import ast
 import math
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from app.scoring import bundle_model, bundle_tables
+from app.scoring import predictor as predictor_module
 from app.scoring.bundle_tables import lookup
 from app.scoring.predictor import Predictor
 from app.tables.initial import initial_rows
@@ -317,6 +320,32 @@ def test_an_explanation_has_the_wide_weight_of_numbers(predictor, tiny_state, li
         own = sum(part for field, part in zip(predictor.schema.numeric, parts, strict=True) if field.source == name)
         assert effects[name] == pytest.approx(own, abs=1e-6)
     assert any(effects[name] for name in predictor.log_format.numeric_fields)
+
+
+@pytest.mark.parametrize("moment", ["read_entries", "check_files", "read_schema"])
+def test_a_bundle_that_is_exported_anew_while_it_is_opened_is_one_of_the_two(
+    tiny_bundle, tiny_dataset, tiny_config, make_bundle, make_state, lines, copied, monkeypatch, moment
+):
+    """Same shapes and sizes, other weights: exchanged before a file is checked, or after one was checked or opened."""
+    config = tiny_config()
+    state = make_state(read_schema(tiny_dataset), config)
+    state.dense["wide.bias"] += 1
+    state.tables["deep"].arrays["rows"] += 1
+    anew = make_bundle(tiny_dataset, config, state)
+    owner = {"read_entries": bundle_tables, "check_files": predictor_module, "read_schema": bundle_model}[moment]
+    plain, is_late = getattr(owner, moment), moment == "read_entries"
+
+    def exchange(*arguments, **named):
+        found = plain(*arguments, **named) if is_late else None
+        if anew.exists():
+            shutil.rmtree(copied)
+            anew.rename(copied)
+        return found if is_late else plain(*arguments, **named)
+
+    monkeypatch.setattr(owner, moment, exchange)
+    opened = Predictor.open(copied)
+    assert opened.manifest.id == Predictor.open(copied).manifest.id != Predictor.open(tiny_bundle).manifest.id
+    np.testing.assert_array_equal(opened.score(lines), Predictor.open(copied).score(lines))
 
 
 def test_rows_that_no_step_touched_follow_a_whole_table_adam(make_bundle, make_state, tiny_dataset, tiny_config, lines):
