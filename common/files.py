@@ -46,7 +46,7 @@ def lock_folder(folder: Path, mode: int = 0o777) -> IO[str]:
             if tries:
                 time.sleep(PROBE_SECONDS)
                 continue
-            raise FolderInUse(f"another process works in {folder}") from None
+            raise FolderInUse(f"another process works in {folder}; wait for its end, or give another name") from None
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
                 return lock

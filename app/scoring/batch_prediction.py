@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from app.evaluation.metrics import MEASURED, MetricStream, confidence_intervals
 from app.scoring.predictor import Predictor, probabilities
-from common.files import LOCK_FILE, lock_folder, sync_folder, write_whole
+from common.files import LOCK_FILE, lock_folder, room_for, sync_folder, write_whole
 from common.signals import check_stop
 from data_prep.encoding.encoder import Chunk
 from data_prep.encoding.from_log import LogToScore, ending_of
@@ -115,7 +115,7 @@ def predict(
         if name in (LINE, FILE, SCORE, REASON) or name in keep[:place]:
             raise ValueError(f"--keep {name}: the output has a column of that name already")
     from_stdin = list(inputs) == [STDIN]
-    with _work_folder(output, can_resume=not from_stdin) as folder:
+    with _work_folder(output, can_resume=not from_stdin) as folder, room_for(Path(output)):
         log = LogToScore.of([_spool(folder)] if from_stdin else inputs, predictor.log_format, keep)
         identity = {
             "bundle": predictor.manifest.id,
@@ -128,6 +128,7 @@ def predict(
         with _Writer(folder / RESULT, output, keep, len(log.files) > 1, log.has_labels) as writer:
             log.run(score, writer.add, "score", folder / WORK, executor, num_workers, chunk_bytes)
         if output != STDIN:
+            sync_folder(folder / RESULT)  # the file: or a power cut may leave the name with nothing in it
             (folder / RESULT).replace(output)
             sync_folder(Path(output).parent)
     return writer.summary()

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -257,6 +258,23 @@ def test_a_stopped_prediction_resumes_to_the_same_bytes(tiny_bundle, log, tmp_pa
     num_chunks = -(-log.stat().st_size // 20_000)
     assert 0 < len(scored) <= num_chunks - 5
     assert not (tmp_path / "scores.csv.partial").exists()
+
+
+@pytest.mark.parametrize("limit", [300, 4_000])
+def test_a_quota_names_the_output_and_the_way_out_and_is_resumed(tiny_bundle, log, tmp_path, limit):
+    """Too little for a chunk's scores, or for the output alone."""
+    output, whole = tmp_path / "scores.parquet", tmp_path / "whole.parquet"
+    predict(tiny_bundle, [str(log)], str(whole), chunk_bytes=20_000)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        with pytest.raises(OSError, match=r"cannot write .*scores\.parquet: File too large; raise the limit"):
+            predict(tiny_bundle, [str(log)], str(output), chunk_bytes=20_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not output.exists()
+    predict(tiny_bundle, [str(log)], str(output), chunk_bytes=20_000)
+    assert output.read_bytes() == whole.read_bytes()
 
 
 def test_a_stopped_prediction_of_standard_input_leaves_nothing(tiny_bundle, log, tmp_path, monkeypatch, caplog):
