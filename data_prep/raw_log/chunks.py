@@ -193,10 +193,12 @@ def _skip_header(location: str, stream: io.BufferedIOBase, log_format: LogFormat
     if line and not is_good:
         missing = [f"{name} (there twice)" * (name in found) or name for name in expected if found.count(name) != 1]
         unknown = [name for name in found if name not in expected and log_format.others == "refused"]
+        advice = "; with others: ignored in that file columns are taken by name, in any order" * (not missing)
+        advice += "; each file of the log needs the line of names" * (len(missing) == len(expected))
         raise ValueError(
             f"{location}: its first line names other columns than prepare.data.columns (--data FILE): "
             f"{_listed('not found', missing)}{_listed('not expected', unknown)}found {', '.join(found)[:500]}; "
-            f"expected {', '.join(expected)}, between {log_format.separator!r}"
+            f"expected {', '.join(expected)}, between {log_format.separator!r}{advice}"
         )
     return len(line), b""
 

@@ -162,9 +162,14 @@ def test_a_header_and_bad_lines(tmp_path, log_path, options):
     assert schema.source["lines"] == 1202
     assert vocabulary_of(tmp_path / "out") == vocabulary_of(tmp_path / "good")
 
-    (tmp_path / "part-1.csv").write_text("\n".join([lines[0].replace("hour", "Hour"), *lines[600:1200]]))
-    with pytest.raises(ValueError, match=r"part-1.csv: its first line names .*not found: hour; not expected: Hour;"):
-        prepare(sorted(tmp_path.glob("part-*.csv")), tmp_path / "new", options)
+    for first_line, message in (
+        (lines[0].replace("hour", "Hour"), "not found: hour; not expected: Hour;"),
+        (",".join(reversed(lines[0].split(","))), "with others: ignored in that file columns are taken by name"),
+        (lines[600], "each file of the log needs the line of names"),
+    ):
+        (tmp_path / "part-1.csv").write_text("\n".join([first_line, *lines[600:1200]]))
+        with pytest.raises(ValueError, match=rf"part-1.csv: its first line names .*{message}"):
+            prepare(sorted(tmp_path.glob("part-*.csv")), tmp_path / "new", options)
 
 
 def test_a_log_of_another_form_says_which(tmp_path, log_path, options, small_options):
