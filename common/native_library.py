@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,7 +117,9 @@ class NativeLibrary:
             built = path.stat().st_mtime
             sources = (source for ending in ("*.h", "*.cc") for source in csrc.rglob(ending))
             if newer := next((source for source in sources if source.stat().st_mtime > built), None):
-                raise OSError(f"{path} was built before {newer} changed; run `make native` to build it again")
+                is_ahead = newer.stat().st_mtime > time.time()  # then what is built now is older, too
+                advice = "set this machine's clock right, which is behind, or touch all sources; then " * is_ahead
+                raise OSError(f"{path} was built before {newer} changed; {advice}run `make native` to build it again")
         added = self._while_loading.keys() - os.environ.keys()
         os.environ.update((name, self._while_loading[name]) for name in added)
         try:

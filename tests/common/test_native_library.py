@@ -107,15 +107,19 @@ def test_a_library_that_is_older_than_its_sources_is_not_loaded(tmp_path):
     for path in (source, built):
         path.parent.mkdir(parents=True)
         path.write_bytes(b"")
-    os.utime(source, (built.stat().st_mtime + 1,) * 2)
+    os.utime(built, (10, 10))
+    os.utime(source, (11, 11))
     library = NativeLibrary("nothing", str(tmp_path / "nothing.py"), [], "nothing is", "do without")
     with pytest.raises(OSError, match=r"was built before .*one\.cc changed; run `make native`"):
         library.load()
     assert not library.is_available()
-    os.utime(source, (built.stat().st_mtime - 1,) * 2)
+    os.utime(source, (2**33, 2**33))  # of a clock that was ahead: make native alone would not help
+    with pytest.raises(OSError, match=r"one\.cc changed; set .* clock right, .* or touch all sources; then run"):
+        library.load()
+    os.utime(source, (9, 9))
     with pytest.raises(OSError, match="cannot be loaded"):  # it is empty, and was looked at
         library.load()
     header = source.rename(source.with_suffix(".h"))  # as in a bundle, whose files may have any times
-    os.utime(header, (built.stat().st_mtime + 1,) * 2)
+    os.utime(header, (11, 11))
     with pytest.raises(OSError, match="cannot be loaded"):
         library.load()
