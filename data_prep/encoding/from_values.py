@@ -256,8 +256,10 @@ def _time_text(value: date | np.datetime64, form: str) -> str:
 
     from data_prep.raw_log.parquet import times_as_text
 
+    has_zone = getattr(value, "tzinfo", None) is not None
     value = getattr(value, "to_datetime64", lambda: value)()  # of pandas, whose nanoseconds a datetime has not
     times = pa.array(np.array([value]) if isinstance(value, np.datetime64) else [value])
+    times = times.cast(pa.timestamp(times.type.unit, "UTC")) if has_zone else times
     return str(times_as_text(times, form)[0].as_py())
 
 

@@ -8,6 +8,7 @@ with the list's separator between them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -194,12 +195,21 @@ def is_moment(of_type: pa.DataType) -> bool:
     return pa.types.is_timestamp(of_type) or pa.types.is_date(of_type)
 
 
+_ZONE = re.compile("%[HMSfp]([+-])([0-9]{2}):?([0-9]{2})$")  # of a form
+
+
 def times_as_text(times: pa.Array, form: str) -> pa.Array:
-    """Return timestamps or dates as they are written in a form, those of numbers as numbers."""
+    """Return timestamps or dates as they are written in a form, those of numbers as numbers.
+
+    Those of a time zone are written by the clock of the form's, as +02:00 in %H:%M+02:00, else by UTC.
+    """
     if form in (SECONDS, MILLISECONDS):
         return _since_1970(times, per_second=1000 if form == MILLISECONDS else 1)
+    ahead = 0
+    if pa.types.is_timestamp(times.type) and times.type.tz and (zone := _ZONE.search(form)):
+        ahead = int(f"{zone[1]}1") * (60 * int(zone[2]) + int(zone[3])) * 60_000
     milliseconds = _since_1970(times, per_second=1000).to_pylist()
-    return pa.array([None if time is None else time_text(time, form) for time in milliseconds], pa.string())
+    return pa.array([None if time is None else time_text(time + ahead, form) for time in milliseconds], pa.string())
 
 
 def _since_1970(times: pa.Array, per_second: int) -> pa.Array:

@@ -4,6 +4,7 @@ import dataclasses
 from decimal import Decimal
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -14,6 +15,7 @@ from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.parsed import Chunk
 from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import LogFormat
+from data_prep.raw_log.parquet import times_as_text
 from tests.data_prep.kernels.test_parse import cells_of
 
 CELLS = [
@@ -84,6 +86,24 @@ def test_values_as_pandas_gives_them_are_cells():
     form = LogFormat({"label": "label", "seen": "timestamp", "tags": "list"}, separator=",")
     rows = [{"seen": 1.7e9, "tags": np.array(["a", "b"], object)}, {"seen": float("nan"), "tags": np.array([], object)}]
     assert mappings_to_chunk(rows, form).lines == b"0,1700000000,a|b\n0,,\n"
+
+
+@pytest.mark.parametrize(
+    ("zone", "expected"), [("+02:00", "16:00"), ("-0330", "10:30"), (" UTC", "14:00"), ("", "14:00")]
+)
+def test_times_of_a_zone_are_written_by_the_clock_of_the_form_s(zone, expected):
+    """As pandas and others write them to text: another hour would be another category."""
+    log_format = LogFormat(
+        {"label": "label", "seen": "timestamp"}, ",", timestamps={"seen": f"%Y-%m-%d %H:%M:%S{zone}"}, label="optional"
+    )
+    cell = f"2024-07-01 {expected}:00{zone}"
+    moment = pd.Timestamp("2024-07-01 14:00", tz="UTC")
+    for value in (moment, moment.tz_convert("Asia/Tokyo"), moment.tz_convert("Europe/Paris").to_pydatetime()):
+        assert mappings_to_chunk([{"seen": value}], log_format).lines == f"0,{cell}\n".encode()
+        (found,) = times_as_text(pa.array([value]), log_format.time_form("seen"))
+        assert found.as_py() == cell
+    plain = pa.array([pd.Timestamp("2024-07-01 14:00")])  # no zone: by the clock of the log
+    assert times_as_text(plain, log_format.time_form("seen"))[0].as_py() == f"2024-07-01 14:00:00{zone}"
 
 
 @pytest.mark.parametrize("name", ["C", "tags"])
