@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -69,6 +70,7 @@ REST = 20  # between two looks into the folder, times the last one, which takes 
 # Of a part's logits, for its intervals: with 8 times as many the ends move no more than by other draws, and take 0.5 s
 # of the processor in place of 0.1.
 INTERVAL_BINS = 2000
+MOST_AHEAD = 0.1  # share of --expire-after by which the time of a part's file may be ahead of the clock
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,7 @@ class OnlineTrainer(Trainer):
         part = replace(part, missing=missing, unknown=unknown)
         bounds, is_released = self.options.bounds, self.source.is_released(file.name, checksum)
         reason = why_suspicious(part, self.ledger, self._click_rate, bounds, self.vocabulary.columns)
+        reason = reason or self._why_ahead(file)
         if reason and not is_released:
             self.source.hold(file, reason, checksum)
             return
@@ -187,6 +190,16 @@ class OnlineTrainer(Trainer):
         published = bundle.name if bundle else "not published"
         log.info("%s; %s after %.1f s", _described(self._last), published, time.perf_counter() - start)
         self._write_status(is_idle=False)
+
+    def _why_ahead(self, file: LogFile) -> str | None:
+        """Return why values would expire by a clock that is ahead of this machine's, None if they would not."""
+        ahead, after = file.state.modified_ns / 1e9 - time.time(), self.options.expiry.after
+        if not after or self.options.expiry.ages_in != IN_SECONDS or ahead <= MOST_AHEAD * after:
+            return None
+        return (
+            f"the time of its file is {ahead:,.0f} s ahead of this machine's clock, and by it values that it does not "
+            f"have would lose their ids (--expire-after); set it right: touch {shlex.quote(file.location)}"
+        )
 
     def _note(self, values: dict[str, Any]) -> None:
         """Write a line of metrics.jsonl on the last part."""
@@ -309,7 +322,7 @@ class OnlineTrainer(Trainer):
         bundle = self.publisher.publish(newest)
         if self.progress.awaits_publishing(self.position.step):
             closed = list(self.ledger.trained.values())[-1]["state"]["modified_ns"] / 1e9
-            self._note({"lag_seconds": round(time.time() - closed, 3)})
+            self._note({"lag_seconds": max(0.0, round(time.time() - closed, 3))})  # a clock may have been set back
         try:
             remove_old_bundles(self.options.serve, self.options.keep)
         except (OSError, ValueError) as error:  # they are in nobody's way

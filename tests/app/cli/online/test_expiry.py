@@ -1,8 +1,10 @@
 """Values that lose their ids: an online run, killed anywhere or not, has the ids and rows of a small model of it."""
 
 import itertools
+import os
 import random
 import shutil
+import time
 from collections import Counter
 
 import numpy as np
@@ -313,6 +315,23 @@ def test_killed_wherever_ids_go_it_ends_with_the_same_bits(make_online, never_ki
     assert_same_end(folder, never_killed)
     for name in ("online/prepared", f"online/prepared-{GIVEN_ANEW[5:]}"):
         assert read_schema(folder.path / name) == read_schema(never_killed.path / name)
+
+
+def test_a_part_of_a_clock_that_is_ahead_is_held_aside_before_all_other_values_expire(make_online, parts, caplog):
+    folder, expire = make_online("ahead"), ("--expire-after", "1d")
+    for part in parts[:2]:
+        folder.deliver(part)
+    in_a_month = time.time() + 30 * 86400
+    os.utime(folder.source / parts[1].name, (in_a_month, in_a_month))
+    assert folder.run(*expire) == 5
+    assert "ahead of this machine's clock, and by it values that it does not have would lose" in caplog.text
+    os.utime(folder.source / parts[1].name)
+    assert folder.run(*expire) == 0
+    assert [line["expired_values"] for line in metrics_of(folder) if "expired_values" in line] == [0, 0]
+    folder.deliver(parts[2])
+    os.utime(folder.source / parts[2].name, (in_a_month, in_a_month))
+    assert folder.run("--expire-after", "1000d") == 0  # far less than a tenth of that
+    assert '"lag_seconds": 0.0' in (folder.path / "online/metrics.jsonl").read_text().splitlines()[-1]
 
 
 def test_ages_stay_in_their_unit_and_a_run_can_begin_to_expire(make_online, parts, caplog):
