@@ -25,10 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.batches import check_files
-from app.distributed.mpirun import GAIN_OF_CROSSES
+from app.config.config import Config
+from app.distributed.mpirun import CHOICE_OF_CROSSES
 from app.distributed.process_group import started_by_mpi
 from app.evaluation.measure import best_on, check_split
 from app.evaluation.metrics import METRICS, Metrics, MetricStream, defined
+from app.run.decision import is_run_of
 from app.run.record import read_runs
 from common.console import progress_bar
 from common.memory import num_cores
@@ -201,19 +203,36 @@ class CrossesGain:
         )
 
 
-def clicks_follow_crosses(folder: Path, schema: Schema, lines: list[str]) -> bool:
+def clicks_follow_crosses(
+    folder: Path, run: Path, schema: Schema, by_answer: Callable[[bool], Config], lines: list[str], dry: bool = False
+) -> bool:
     """Return whether the gain of crosses is large. Add a line for the log to `lines`.
 
-    Ranks take the gain from the process that started them, since processors may round apart.
+    A run in `run` with the settings `by_answer(answer)` keeps its answer. Ranks take that of the process that started
+    them, since processors may round apart. With `dry` nothing is fitted, and the line says so.
     """
     if not started_by_mpi():
-        os.environ[GAIN_OF_CROSSES] = _gain_in_a_process(folder) if _is_measured(schema) else "null"
-    found = json.loads(os.environ.get(GAIN_OF_CROSSES, "null"))
+        os.environ[CHOICE_OF_CROSSES] = json.dumps(_try_crosses(folder, run, schema, by_answer, dry))
+    answer, line = json.loads(os.environ.get(CHOICE_OF_CROSSES, '[false, ""]'))
+    lines.append(line)
+    return bool(answer)
+
+
+def _try_crosses(
+    folder: Path, run: Path, schema: Schema, by_answer: Callable[[bool], Config], dry: bool
+) -> tuple[bool, str]:
+    if not _is_measured(schema):
+        return False, ""
+    for answer in (False, True):
+        if is_run_of(run, by_answer(answer), schema):
+            return answer, ""
+    if dry:
+        return False, "a training fits regressions with and without the crosses first, which may change settings"
+    found = json.loads(_gain_in_a_process(folder))
     if found is None:
-        return False
+        return False, ""
     gain = CrossesGain(**found)
-    lines.append(str(gain))
-    return gain.is_large
+    return gain.is_large, str(gain)
 
 
 def _gain_in_a_process(folder: Path) -> str:

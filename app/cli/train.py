@@ -52,7 +52,10 @@ def run(arguments: argparse.Namespace) -> int:
     check_name(arguments.name)
     path = Path.cwd() / arguments.name
     config, lines = settle(
-        lambda base: yaml_settings.resolve(Config, arguments.config, arguments.settings, base), arguments.dataset, path
+        lambda base: yaml_settings.resolve(Config, arguments.config, arguments.settings, base),
+        arguments.dataset,
+        path,
+        arguments.dry_run,
     )
     num_processes = arguments.ranks + arguments.servers
     # Everything that can fail for a wrong setting comes before the run folder is opened, which may rename an older run.
@@ -79,19 +82,26 @@ def run(arguments: argparse.Namespace) -> int:
         verify_files(arguments.dataset, plan.schema)
     target = plan.select_device()
     if arguments.dry_run:
+        for line in filter(None, lines):
+            print(line)
         _print_placement(plan.config, plan.schema, target, plan.backend, arguments.ranks)
         return 0
     return plan.train(target, group)
 
 
-def settle(resolve: Callable[[Config], Config], dataset: Path, path: Path) -> tuple[Config, list[str]]:
-    """Return `resolve_by_rows` for a prepared folder and the run's folder `path`, and lines for the log."""
+def settle(
+    resolve: Callable[[Config], Config], dataset: Path, path: Path, dry: bool = False
+) -> tuple[Config, list[str]]:
+    """Return `resolve_by_rows` for a prepared folder and the run's folder `path`, and lines for the log.
+
+    With `dry` nothing is fitted that settings depend on, and a line says so.
+    """
     lines: list[str] = []
     config = resolve_by_rows(
         resolve,
         lambda: read_schema(dataset),
         lambda config: source_settings(config, path),
-        lambda schema: clicks_follow_crosses(dataset, schema, lines),
+        lambda schema, by_answer: clicks_follow_crosses(dataset, path, schema, by_answer, lines, dry),
     )
     return config, lines
 

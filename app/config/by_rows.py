@@ -50,31 +50,33 @@ def resolve_by_rows(
     resolve: Callable[[Config], Config],
     read: Callable[[], Schema],
     read_source: Callable[[Config], Config | None] = lambda _: None,
-    follow_crosses: Callable[[Schema], bool] = lambda _: False,
+    follow_crosses: Callable[[Schema, Callable[[bool], Config]], bool] = lambda *_: False,
 ) -> Config:
     """Return `resolve(defaults)`. With `train.auto` the defaults are those for the prepared folder that `read` reads.
 
     `resolve` applies what a file and the command line set, so that counts before the rules. Epochs and batch size that
     are set so change what the rules give for the rest. `read_source` returns the settings of the model that a run
     starts from, if any. Without one `follow_crosses` tells whether clicks follow the table's crosses, if it has some.
-    Raises as the four do.
+    The settings by either answer are given to it. Raises as the four do.
     """
     config = resolve(Config())
     if not config.train.auto:
         return config
     schema, source = read(), read_source(config)
+
+    def by_answer(crosses_count: bool) -> Config:
+        def by_rows(epochs: int = 0, batch_size: int = 0, steps: int = 0, init_optimizer: bool = False) -> Config:
+            chosen = settings_by_rows(schema, epochs, batch_size, steps, crosses_count)
+            if source is not None:
+                chosen = _from_model(chosen, source, schema, config.train.init_take, init_optimizer)
+            return resolve(settings.merge(Config(), chosen, where="train.auto"))
+
+        first = by_rows()
+        init_optimizer = source is not None and _have_same_optimizers(source, first)
+        return by_rows(first.train.epochs, first.train.batch_size, first.train.steps, init_optimizer)
+
     has_crosses = any(field.cross for field in schema.categorical)
-    crosses_count = has_crosses and source is None and follow_crosses(schema)
-
-    def by_rows(epochs: int = 0, batch_size: int = 0, steps: int = 0, init_optimizer: bool = False) -> Config:
-        chosen = settings_by_rows(schema, epochs, batch_size, steps, crosses_count)
-        if source is not None:
-            chosen = _from_model(chosen, source, schema, config.train.init_take, init_optimizer)
-        return resolve(settings.merge(Config(), chosen, where="train.auto"))
-
-    first = by_rows()
-    init_optimizer = source is not None and _have_same_optimizers(source, first)
-    return by_rows(first.train.epochs, first.train.batch_size, first.train.steps, init_optimizer)
+    return by_answer(has_crosses and source is None and follow_crosses(schema, by_answer))
 
 
 def settings_by_rows(

@@ -29,8 +29,8 @@ from common.signals import handled
 FORWARDED = {signal.SIGINT: signal.SIGUSR1, signal.SIGTERM: signal.SIGUSR2}
 
 CHOSEN_PRECISION = "WIDE_DEEP_PRECISION"  # environment variable: what device.precision=auto chose for all ranks
-GAIN_OF_CROSSES = "WIDE_DEEP_GAIN_OF_CROSSES"  # environment variable: what train.auto found for all ranks
-EXPORTED = ("PATH", "LD_LIBRARY_PATH", "OMP_WAIT_POLICY", CHOSEN_PRECISION, GAIN_OF_CROSSES)  # to other hosts
+CHOICE_OF_CROSSES = "WIDE_DEEP_CROSSES"  # environment variable: what train.auto found for all ranks
+EXPORTED = ("PATH", "LD_LIBRARY_PATH", "OMP_WAIT_POLICY", CHOSEN_PRECISION, CHOICE_OF_CROSSES)  # to other hosts
 
 
 PR_SET_PDEATHSIG = 1

@@ -170,6 +170,13 @@ def settings_of_run(path: Path, config: Config, schema: Schema) -> Config:
     return config if difference(state["identity"], identity(resumed, schema)) else resumed
 
 
+def is_run_of(path: Path, config: Config, schema: Schema) -> bool:
+    """Return whether a launch with `config` resumes the run in `path`, or finds it finished."""
+    state = {} if config.train.resume == "never" else _known_state(path, checkpoint_folder(path, config))[0]
+    resumed = settings_of_run(path, config, schema)
+    return bool(state) and difference(state["identity"], identity(resumed, schema)) is None
+
+
 def asked_otherwise(asked: Config, config: Config) -> dict[str, Any]:
     """Return the values asked for, by path, of those settings that have another value in the run."""
     values = settings.flatten(settings.as_dict(config))

@@ -14,7 +14,10 @@ from sklearn.metrics import log_loss, roc_auc_score
 from app.__main__ import main
 from app.cli import baseline
 from app.cli.notebook import describe, prepare
+from app.config.config import Config, TrainOptions
 from app.evaluation.score_bins import sigmoid
+from app.run.claim import open_run
+from common import settings
 from data_prep.prepared.examples import Examples, concatenate
 from data_prep.prepared.features import NUMERIC_SCALE, one_hot
 from data_prep.prepared.reader import read_blocks
@@ -242,27 +245,70 @@ def test_no_gain_is_measured_without(without, crossed, monkeypatch):
     assert baseline.crosses_gain("", schema) is None
 
 
-def test_ranks_take_the_gain_of_the_process_that_started_them(crossed, tmp_path, monkeypatch):
+LARGE = json.dumps({"auc": 0.05, "log_loss": 0.02, "error": 0.003})
+
+
+def settings_for(follow):
+    return Config(train=TrainOptions(epochs=20 if follow else 12, batch_size=100 + follow))
+
+
+def test_ranks_take_the_answer_of_the_process_that_started_them(crossed, tmp_path, monkeypatch):
     schema, lines = crossed(1.0), []
-    monkeypatch.setenv(baseline.GAIN_OF_CROSSES, "")
-    found = json.dumps({"auc": 0.05, "log_loss": 0.02, "error": 0.003})
-    monkeypatch.setattr(baseline, "_gain_in_a_process", lambda folder: found)
-    assert baseline.clicks_follow_crosses(tmp_path, schema, lines) and "+0.0500" in lines[0]
+    monkeypatch.setenv(baseline.CHOICE_OF_CROSSES, "")
+    monkeypatch.setattr(baseline, "_gain_in_a_process", lambda folder: LARGE)
+    table = (tmp_path, tmp_path / "device_0", schema, settings_for)
+    assert baseline.clicks_follow_crosses(*table, lines) and "+0.0500" in lines[0]
     monkeypatch.setattr(baseline, "started_by_mpi", lambda: True)
     monkeypatch.setattr(baseline, "_gain_in_a_process", None)
-    assert baseline.clicks_follow_crosses(tmp_path, schema, lines) and lines[0] == lines[1]
-    monkeypatch.delenv(baseline.GAIN_OF_CROSSES)  # by an mpirun of the user's own
-    assert not baseline.clicks_follow_crosses(tmp_path, schema, lines) and len(lines) == 2
+    assert baseline.clicks_follow_crosses(*table, lines) and lines[0] == lines[1]
+    monkeypatch.delenv(baseline.CHOICE_OF_CROSSES)  # by an mpirun of the user's own
+    assert not baseline.clicks_follow_crosses(*table, lines) and lines[2] == ""
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_a_run_that_is_resumed_keeps_its_answer_and_a_dry_run_fits_nothing(follow, crossed, tmp_path, monkeypatch):
+    schema, fits = crossed(1.0), []
+
+    def fit(folder):
+        fits.append(folder)
+        return LARGE if follow else LARGE.replace("0.05", "0.001")
+
+    monkeypatch.setenv(baseline.CHOICE_OF_CROSSES, "")
+    monkeypatch.setattr(baseline, "_gain_in_a_process", fit)
+
+    def answer(dry=False, by_answer=settings_for):
+        return baseline.clicks_follow_crosses(tmp_path, tmp_path / "device_0", schema, by_answer, lines, dry)
+
+    lines = []
+    assert answer(dry=True) is False and not fits and "fits regressions" in lines.pop()
+    assert answer() is follow and len(fits) == 1 and "crosses change the AUC" in lines.pop()
+    config = settings_for(follow)
+    run, claim = open_run(tmp_path, config, schema)
+    claim.close()
+    assert run.plan.kind == "new"
+    assert answer() is answer(dry=True) is follow and len(fits) == 1 and lines == ["", ""]
+
+    def never(follow):
+        return settings.merge(settings_for(follow), {"train": {"resume": "never"}}, where="test")
+
+    def others(follow):
+        return settings.merge(settings_for(follow), {"loss": {"l2_coef": 0.5}}, where="test")
+
+    for by_answer in (never, others):  # a new run
+        fits.clear()
+        assert answer(by_answer=by_answer) is follow and fits
 
 
 def test_the_gain_is_that_of_the_command_and_nothing_is_read_without_crosses(
-    tiny_dataset, tiny_schema, capsys, monkeypatch
+    tiny_dataset, tiny_schema, tmp_path, capsys, monkeypatch
 ):
     assert main(["baseline", str(tiny_dataset), "--crosses", "--json"]) == 0
     assert capsys.readouterr().out == "null\n"
     monkeypatch.setattr(baseline, "_gain_in_a_process", None)
-    monkeypatch.setenv(baseline.GAIN_OF_CROSSES, "of an earlier training")
-    assert not baseline.clicks_follow_crosses(tiny_dataset, tiny_schema, lines := []) and not lines
+    monkeypatch.setenv(baseline.CHOICE_OF_CROSSES, "of an earlier training")
+    lines = []
+    assert not baseline.clicks_follow_crosses(tiny_dataset, tmp_path / "run", tiny_schema, settings_for, lines)
+    assert lines == [""]
 
 
 def test_a_process_of_its_own_finds_the_gain_in_a_prepared_folder(tmp_path):
@@ -271,7 +317,8 @@ def test_a_process_of_its_own_finds_the_gain_in_a_prepared_folder(tmp_path):
     clicks = rng.random(6000) < sigmoid(2 * rng.normal(size=(12, 9))[a, b])
     frame = pd.DataFrame({"click": clicks.astype(int), "A": [f"a{i}" for i in a], "B": [f"b{i}" for i in b]})
     schema = prepare(frame, tmp_path / "crossed", None, describe(frame), crosses=[["A", "B"]], workers=1)
-    assert baseline.clicks_follow_crosses(tmp_path / "crossed", schema, lines := []) and "in more epochs" in lines[0]
+    table, lines = (tmp_path / "crossed", tmp_path / "device_0", schema, settings_for), []
+    assert baseline.clicks_follow_crosses(*table, lines) and "in more epochs" in lines[0]
     (tmp_path / "crossed" / "schema.json").write_text("{}")
     with pytest.raises(ValueError, match=r"the crosses of .* could not be tried \(train\.auto\): .*schema\.json"):
-        baseline.clicks_follow_crosses(tmp_path / "crossed", schema, [])
+        baseline.clicks_follow_crosses(*table, [])

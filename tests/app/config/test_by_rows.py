@@ -141,7 +141,7 @@ def test_crosses_are_asked_for_in_a_new_training_that_has_some(resolved, project
             lambda base: yaml_settings.resolve(Config, path, words, base),
             lambda: schema,
             lambda _: source,
-            lambda schema: asked.append(schema) or True,
+            lambda schema, by_answer: asked.append([by_answer(follow) for follow in (False, True)]) or True,
         )
 
     assert resolve(False).train.epochs == resolve(True, source=resolve(False)).train.epochs + 11 == 12
@@ -149,7 +149,8 @@ def test_crosses_are_asked_for_in_a_new_training_that_has_some(resolved, project
     config = resolve(True, "wide_optimizer.l2=0.5")
     assert (config.train.epochs, config.wide_optimizer.learning_rate, config.wide_optimizer.l2) == (20, 0.3, 0.5)
     assert config.tower_optimizer.schedule.decay_steps == 20 * math.ceil(50_000 / config.train.batch_size)
-    assert len(asked) == 1
+    ((one, other),) = asked
+    assert other == config and (one.train.epochs, one.wide_optimizer.l2) == (12, 0.5)
 
 
 def test_what_is_set_counts_and_the_rest_follows_it(resolved):
