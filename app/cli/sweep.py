@@ -147,7 +147,7 @@ def sweep(values: Any, options: SweepOptions, output: Path, where: str) -> tuple
     trials = [Trial(words, output / folder_name(words) / "device_0") for words in points]
     config_path = Path(options.config) if options.config else None
     configs = [yaml_settings.resolve(Config, config_path, trial.words) for trial in trials]
-    lock = _begin(output, yaml_settings.resolve(Config, config_path), Path(options.dataset))
+    lock = _begin(output, yaml_settings.resolve(Config, config_path), Path(options.dataset), where)
     rungs = options.rungs or (max(config.train.epochs for config in configs),)
     metric, remaining = configs[0].eval.metric, trials
 
@@ -217,12 +217,17 @@ def _in_name(value: Any) -> str:
     return text
 
 
-def _begin(output: Path, config: Config, dataset: Path) -> IO[str]:
+def _begin(output: Path, config: Config, dataset: Path, where: str) -> IO[str]:
     """Make the folder, or check that the one there is of the same settings and data. Lock it until the result closes.
 
     Raises ValueError for another sweep's folder, and while one runs there: each would end the other's runs.
     """
-    basis = {"config": settings.as_dict(config), "data": data_identity(read_schema(dataset))}
+    try:
+        schema = read_schema(dataset)
+    except FileNotFoundError as error:
+        start = "" if dataset.is_absolute() else f", which starts from the working folder, {Path.cwd()}"
+        raise FileNotFoundError(f"{where}: dataset: {dataset}{start}: {error}") from error
+    basis = {"config": settings.as_dict(config), "data": data_identity(schema)}
     text, path = json.dumps(basis, indent=1) + "\n", output / BASIS
     if path.is_file() and path.read_text(encoding="utf-8") != text:
         raise ValueError(f"{output} holds a sweep over other settings or data; give another --output")

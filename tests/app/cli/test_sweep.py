@@ -69,6 +69,16 @@ def test_wrong_files_start_nothing(sweep_file, tmp_path, caplog, more, message):
     assert [path.name for path in tmp_path.iterdir()] == ["s.yaml"]
 
 
+def test_a_missing_dataset_is_named_with_the_working_folder(sweep_file, tiny_dataset, tmp_path, caplog):
+    sweep_file("settings: {train.seed: [1]}")
+    text = (tmp_path / "s.yaml").read_text().replace(str(tiny_dataset), "nowhere")
+    (tmp_path / "s.yaml").write_text(text)
+    assert main(["sweep", "s.yaml"]) == 2
+    where = f"s.yaml: dataset: nowhere, which starts from the working folder, {tmp_path}: "
+    assert where + "no prepared data in nowhere: the folder does not exist; run: make preprocess" in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == ["s.yaml"]
+
+
 def test_another_sweep_s_folder_is_refused(sweep_file, monkeypatch, caplog, tmp_path):
     monkeypatch.setattr(sweep, "_train_all", lambda *_: None)
     monkeypatch.setattr(sweep, "write_sweep_report", lambda *_: None)
