@@ -1,7 +1,8 @@
 """Measure the worth of a cross with a list: clicks that follow a user's taste for one of a row's genres.
 
-    python -m benchmarks.accuracy.crossed_lists [--rows 40000] [--seeds 1] [--work FOLDER]
+    python -m benchmarks.accuracy.crossed_lists [--rows 40000] [--taste 1.5] [--most 4] [--seeds 1] [--work FOLDER]
 
+`--taste 0` is a log whose clicks do not follow the cross, with `--most 1` each row has one item in place of genres.
 Each log is prepared without crosses, and with [[user, genres]] as a mean and as a sum over a row's pairs. The recipe
 few_rows is trained on each, with a wide part that lets the weights of pairs grow, which some tens of rows have, and
 auto as it is. They are compared with logistic regression on the same rows.
@@ -15,26 +16,26 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from benchmarks.accuracy.recipes import ALL, Data, prepare, regression, train
+from benchmarks.accuracy.recipes import ALL, Data, Figures, prepare, regression, train
 from benchmarks.harness.commands import work_folder
 from benchmarks.harness.timing import print_result
 
 RECIPE = "few_rows"
 SETTINGS = ("wide_optimizer.learning_rate=0.3", "wide_optimizer.l2=0.003", "train.epochs=20")
-USERS, GENRES, MOST_GENRES = 300, 20, 4
+USERS, GENRES, MOST_GENRES, TASTE = 300, 20, 4, 1.5
 PREPARED = {"without": (), "mean": ("prepare.crosses=[[user,genres]]",), "sum": ("prepare.crosses=[[user,genres]]",)}
 
 
-def write_log(folder: Path, rows: int, seed: int) -> Path:
-    """Write rows of a user and one to four genres. A click follows the user's taste for one of the genres."""
+def write_log(folder: Path, rows: int, seed: int, taste: float = TASTE, most: int = MOST_GENRES) -> Path:
+    """Write rows of a user and one to `most` genres. A click follows the user's taste for one of the genres."""
     generator = np.random.default_rng(seed)
-    taste, of_user = generator.normal(0, 1.5, (USERS, GENRES)), generator.normal(0, 0.2, (USERS, 1))
-    logits = of_user + generator.normal(0, 0.2, GENRES) + taste - 1
+    tastes, of_user = generator.normal(0, taste, (USERS, GENRES)), generator.normal(0, 0.2, (USERS, 1))
+    logits = of_user + generator.normal(0, 0.2, GENRES) + tastes - 1
     path = folder / f"log-{seed}.csv"
     with path.open("w", encoding="utf-8") as log:
         for _ in range(rows):
             user = generator.integers(USERS)
-            genres = generator.choice(GENRES, generator.integers(1, MOST_GENRES + 1), replace=False)
+            genres = generator.choice(GENRES, generator.integers(1, most + 1), replace=False)
             click = generator.random() < 1 / (1 + np.exp(-logits[user, generator.choice(genres)]))
             log.write(f"{click:d},u{user},{'|'.join(f'g{genre}' for genre in genres)}\n")
     return path
@@ -48,31 +49,33 @@ def describe(folder: Path, pool: str) -> Path:
     return path
 
 
-def measure(rows: int, seed: int, work: Path) -> dict[str, dict[str, float]]:
-    """Return the test rows' AUC of the models for each preparation of a log."""
-    log, found = write_log(work, rows, seed), {}
+def measure(rows: int, seed: int, work: Path, taste: float = TASTE, most: int = MOST_GENRES) -> dict[str, Figures]:
+    """Return AUC and log loss on test rows of each model, for each preparation of a log."""
+    log, found = write_log(work, rows, seed, taste, most), {}
     for name, crosses in PREPARED.items():
         pool = "sum" if name == "sum" else "mean"
-        data = Data(f"{name}-{seed}", log, ("--data", str(describe(work, pool)), *crosses))
+        data = Data(f"{name}-{rows}-{taste}-{most}-{seed}", log, ("--data", str(describe(work, pool)), *crosses))
         prepared = prepare(data, RECIPE, work)
         model = train(prepared, RECIPE, (*SETTINGS, f"train.seed={seed}"), work)
         of_auto = train(prepared, "auto", (f"train.seed={seed}",), work)
         tested = {"wide&deep": model["test"], "auto": of_auto["test"], "regression": regression(prepared)}
-        found[name] = {of: figures[ALL]["auc"] for of, figures in tested.items()}
-        print(
-            f"seed {seed}, cross {name:8}" + "".join(f"  {of} {auc:.4f}" for of, auc in found[name].items()), flush=True
-        )
+        found[name] = {of: figures[ALL] for of, figures in tested.items()}
+        texts = (f"  {of} {figures['auc']:.4f} ({figures['log_loss']:.4f})" for of, figures in found[name].items())
+        print(f"seed {seed}, cross {name:8}" + "".join(texts), flush=True)
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=40_000)
+    parser.add_argument("--taste", type=float, default=TASTE, help="standard deviation of what a click follows")
+    parser.add_argument("--most", type=int, default=MOST_GENRES, help="genres of a row")
     parser.add_argument("--seeds", type=int, default=1, help="of the log and of the model")
     parser.add_argument("--work", type=Path, help="logs and prepared folders; default: a new one, removed")
     options = parser.parse_args()
     with work_folder(options.work) as work:
-        results = [measure(options.rows, seed, work) for seed in range(1, options.seeds + 1)]
+        of_log = work, options.taste, options.most
+        results = [measure(options.rows, seed, *of_log) for seed in range(1, options.seeds + 1)]
     print_result(options, results=results)
 
 
