@@ -16,11 +16,6 @@ def lines(make_log):
     return make_log(NUM_ROWS).encode().splitlines(keepends=True)
 
 
-def with_line(lines, line, place=100):
-    """The log with one more line."""
-    return b"".join([*lines[:place], line, *lines[place:]])
-
-
 def write(folder, content, name="train.txt"):
     (folder / name).write_bytes(gzip.compress(content, 1) if name.endswith(".gz") else content)
     return folder / name
@@ -49,16 +44,6 @@ def test_bad_lines_are_rejected_and_counted(tmp_path, lines, small_options, name
         assert reject.startswith(b"%d\t%s\t%s" % (number, reason.encode(), line[:3].rstrip()))
 
 
-def test_mixed_line_ends_lose_nothing(tmp_path, lines, small_options):
-    mixed = [line if number % 3 else line[:-1] + b"\r\n" for number, line in enumerate(lines)]
-    schemas = [
-        prepare(write(tmp_path, b"".join(text), f"{name}.txt"), tmp_path / name, small_options)
-        for name, text in {"unix": lines, "mixed": mixed}.items()
-    ]
-    assert schemas[0].splits == schemas[1].splits
-    assert schemas[1].rejected_rows == 0
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -80,12 +65,6 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path, lines, small_opti
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match=r"file/out.partial.*give an output elsewhere"):
         prepare(log, tmp_path / "file" / "out", small_options)
-
-
-def test_a_bad_row_of_a_stratified_split_is_rejected_too(tmp_path, lines, small_options):
-    options = dataclasses.replace(small_options, split="stratified")
-    schema = prepare(write(tmp_path, with_line(lines, b"bad\n")), tmp_path / "out", options)
-    assert (schema.rejected_rows, sum(split.rows for split in schema.splits.values())) == (1, NUM_ROWS)
 
 
 @pytest.mark.parametrize("label", [b"0", b"1"])

@@ -1,9 +1,9 @@
+"""What `prepare` writes, refuses and replaces. `kernels/test_third_voice.py` compares rows with a plain reader's."""
+
 import dataclasses
 import gzip
 import itertools
-import math
 import re
-from collections import Counter
 
 import numpy as np
 import pyarrow as pa
@@ -11,8 +11,6 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import xxhash
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from data_prep.encoding.vocabulary_file import VocabularyWriter
 from data_prep.kernels.numpy_kernels import bucket
@@ -23,7 +21,7 @@ from data_prep.pipeline.prepare import prepare
 from data_prep.pipeline.split import RowsToSplit, make_split
 from data_prep.prepared.data_files import row_numbers_file
 from data_prep.prepared.reader import read_files
-from data_prep.prepared.schema import SPLITS, read_schema
+from data_prep.prepared.schema import read_schema
 from tests.prepared_folders import contents
 
 
@@ -33,66 +31,6 @@ def read_split(folder, split):
     blocks = list(read_files(folder, [file.name for file in schema.splits[split].files]))
     assert [len(block.labels) for block in blocks] == schema.block_sizes(split)
     return [np.concatenate([getattr(block, name) for block in blocks]) for name in ("ids", "numeric", "labels")]
-
-
-def oracle_ids(lines, training, min_count):
-    """{(field, text): id} by the rule of docs/internals/DESIGN.md, in plain Python; 26 numeric columns stand before."""
-    ids, next_id = {}, 26 + 26
-    for field in range(26):
-        counts = Counter(lines[row][14 + field] for row in training)
-        for value in sorted(counts | {"": counts[""]}, key=lambda value: (-counts[value], value)):
-            if counts[value] >= min_count or value == "":
-                ids[field, value] = next_id
-                next_id += 1
-    return ids, next_id
-
-
-def oracle_row(cells, ids):
-    """Return the row as it must be written."""
-    numbers = [int(cell) if cell else 0 for cell in cells[1:14]]
-    numeric = [math.copysign(math.log1p(abs(number)), number) for number in numbers]
-    indicators = [float(cell == "") for cell in cells[1:14]]
-    return [ids.get((field, cell), 26 + field) for field, cell in enumerate(cells[14:])], numeric + indicators
-
-
-def test_every_row_is_that_of_a_plain_python_oracle(prepared, log_path, small_options):
-    lines = [line.split("\t") for line in log_path.read_text().splitlines()]
-    split = make_split(small_options, lambda: len(lines), None).assign(RowsToSplit(np.arange(len(lines))))
-    ids, vocabulary_size = oracle_ids(lines, np.flatnonzero(split == 0), small_options.min_count)
-    schema = read_schema(prepared)
-    assert schema.vocabulary_size == vocabulary_size
-
-    for place, name in enumerate(SPLITS):
-        written_ids, numeric, labels = read_split(prepared, name)
-        expected = [lines[row] for row in np.flatnonzero(split == place)]
-        expected_ids, expected_numeric = map(
-            np.array, zip(*(oracle_row(cells, ids) for cells in expected), strict=True)
-        )
-        order, expected_order = np.arange(len(labels)), np.arange(len(expected))
-        if name == "train":  # another order: compare as sets of rows
-            order = np.lexsort(np.column_stack([written_ids, labels]).T)
-            expected_order = np.lexsort(np.column_stack([expected_ids, [int(c[0]) for c in expected]]).T)
-        else:
-            assert np.array_equal(np.load(prepared / row_numbers_file(name)), np.flatnonzero(split == place))
-        assert np.array_equal(written_ids[order], expected_ids[expected_order])
-        assert labels[order].tolist() == [int(expected[row][0]) for row in expected_order]
-        # One rounding to float32; the oracle's log1p may differ in the last bit of a float64.
-        np.testing.assert_allclose(numeric[order], expected_numeric[expected_order], rtol=1e-7)
-        assert schema.splits[name].rows == len(expected)
-        assert schema.splits[name].clicks == labels.sum()
-
-
-def test_the_folder_has_the_same_bytes_for_any_chunk_size_workers_and_kernels(
-    tmp_path, prepared, log_path, small_options
-):
-    prepare(log_path, tmp_path / "chunks", small_options, chunk_bytes=10_007)
-    two = dataclasses.replace(small_options, workers=2)
-    prepare(log_path, tmp_path / "workers", two, chunk_bytes=50_000)
-    one_way = dataclasses.replace(small_options, kernels="numpy")
-    prepare(log_path, tmp_path / "numpy", one_way, chunk_bytes=20_000)
-    assert contents(tmp_path / "chunks") == contents(prepared)
-    assert contents(tmp_path / "workers") == contents(prepared)
-    assert contents(tmp_path / "numpy") == contents(prepared)
 
 
 def test_another_seed_splits_and_orders_otherwise(tmp_path, prepared, log_path, small_options):
@@ -110,14 +48,6 @@ def test_the_training_rows_are_not_in_the_logs_order(prepared, log_path, small_o
     # Each window of 500 keeps its rows.
     for first in range(0, len(in_order), 500):
         assert numeric[first : first + 500, 14].sum() == in_order[first : first + 500].sum()
-
-
-def test_gzip_gives_the_same_rows(tmp_path, prepared, log_path, small_options):
-    (tmp_path / "train.txt.gz").write_bytes(gzip.compress(log_path.read_bytes()))
-    prepare(tmp_path, tmp_path / "out", small_options)
-    there, here = contents(tmp_path / "out"), contents(prepared)
-    assert there.pop("schema.json") != here.pop("schema.json")  # it names the log
-    assert there == here
 
 
 def test_parts_give_the_rows_of_the_whole_and_name_bad_lines(tmp_path, prepared, log_path, small_options):
@@ -140,49 +70,6 @@ def test_parts_give_the_rows_of_the_whole_and_name_bad_lines(tmp_path, prepared,
     there, here = contents(tmp_path / "again"), contents(prepared)
     assert there.pop("schema.json") != here.pop("schema.json")  # it names the files
     assert there == here
-
-
-def test_chronological_split_and_other_transforms(tmp_path, log_path):
-    options = PrepareOptions(split="chronological", numeric_transform="max", missing_indicator=False, workers=1)
-    schema = prepare(log_path, tmp_path / "out", options)
-    assert [schema.splits[name].rows for name in SPLITS] == [2400, 300, 300]
-    lines = [line.split("\t") for line in log_path.read_text().splitlines()]
-    largest = max(int(cells[1]) for cells in lines[:2400] if cells[1])
-    assert schema.numeric[0].parameters == {"max": largest}
-    assert schema.num_numeric == 13
-    _, numeric, _ = read_split(tmp_path / "out", "test")
-    np.testing.assert_allclose(numeric[:, 0], [int(cells[1] or 0) / largest for cells in lines[2700:]], rtol=1e-7)
-
-
-bad_lines = st.sampled_from([b"", b"x", b"\0", b"\xff\xfe", b"\r", b"2\t1", b"1\t" * 39, b"0\t" * 40]) | st.binary(
-    max_size=50
-).map(lambda line: line.replace(b"\n", b" "))
-
-
-@settings(max_examples=8)
-@given(
-    st.lists(st.sampled_from([b"good", b"good\r"]) | bad_lines, max_size=60),
-    st.booleans(),
-    st.sampled_from([100, 5000]),
-)
-def test_kept_and_rejected_lines_are_all_lines(tmp_path_factory, make_log, kinds, ends_in_newline, chunk_bytes):
-    folder = tmp_path_factory.mktemp("dirty")
-    good = make_log(len(kinds) + 30).encode().splitlines()
-    kinds += [b"good"] * 30  # so that no split is without rows but by chance
-    lines = [good[i] + kind[4:] if kind.startswith(b"good") else kind for i, kind in enumerate(kinds)]
-    (folder / "train.txt").write_bytes(b"\n".join(lines) + b"\n" * ends_in_newline)
-    options = PrepareOptions(max_reject_fraction=1, block_rows=7, workers=1)
-    schema = prepare(folder, folder / "out", options, chunk_bytes=chunk_bytes)
-
-    num_good = sum(kind.startswith(b"good") for kind in kinds)
-    kept = sum(len(read_split(folder / "out", name)[2]) for name in SPLITS if schema.splits[name].rows)
-    rejects = (folder / "out" / "rejects.tsv").read_bytes().split(b"\n")[:-1]
-    assert kept == sum(split.rows for split in schema.splits.values()) == num_good
-    assert len(rejects) == schema.rejected_rows == len(lines) - num_good
-    assert schema.source["lines"] == len(lines)
-    for reject in rejects:
-        number, _, line = reject.split(b"\t", 2)
-        assert lines[int(number) - 1] == line
 
 
 ALL_TEST = {"train_fraction": 0, "valid_fraction": 0, "test_fraction": 1}
@@ -290,51 +177,8 @@ def test_the_schema_says_where_a_synthetic_logs_truth_is(tmp_path, make_log, sma
     assert source["truth"] == str(tmp_path / "log.txt.truth.parquet")
 
 
-def test_integer_buckets_are_categorical_fields_after_the_others(tmp_path, prepared, log_path, small_options):
-    options = dataclasses.replace(small_options, integer_buckets=True, missing_indicator=False)
-    schema = prepare(log_path, tmp_path / "out", options)
-    assert [field.name for field in schema.categorical[25:28]] == ["C26", "I1_bucket", "I2_bucket"]
-    vocabulary = pq.read_table(tmp_path / "out" / "vocabulary.parquet").to_pandas()
-    values = dict(zip(vocabulary["id"], vocabulary["value"], strict=True))
-
-    ids, numeric, _ = read_split(tmp_path / "out", "test")
-    lines = [log_path.read_text().splitlines()[row] for row in np.load(tmp_path / "out" / row_numbers_file("test"))]
-    assert ids.shape == (len(lines), 39)
-    assert numeric.shape == (len(lines), 13)
-    num_known = 0
-    for row, line in zip(ids, lines, strict=True):
-        for place, cell in enumerate(line.split("\t")[1:14]):
-            if (written := values.get(row[26 + place])) is not None:
-                large = cell != "" and int(cell) > 2
-                assert written == (str(math.floor(math.log(int(cell)) ** 2)) if large else cell)
-                num_known += 1
-    assert num_known > 0.9 * 13 * len(lines)
-    # 13 numeric columns fewer and 13 categorical ones more: the values' ids are the same.
-    without = read_split(prepared, "test")[0]
-    assert np.array_equal(ids[:, :26], np.where(without < 26 + 26, without - 13, without))
-
-
 def vocabulary_of(folder):
     return pq.read_table(folder / "vocabulary.parquet").to_pandas()
-
-
-def test_a_vocabulary_by_field(tmp_path, prepared, log_path, small_options):
-    options = dataclasses.replace(small_options, field_min_count={"C1": 20}, field_max_size={"C2": 4}, oov_buckets=3)
-    schema = prepare(log_path, tmp_path / "out", options)
-    ours, all_values = vocabulary_of(tmp_path / "out"), vocabulary_of(prepared)
-
-    def values(frame, field):
-        return frame[frame["field"] == field]["value"].tolist()
-
-    c1 = all_values[(all_values["field"] == "C1") & ((all_values["count"] >= 20) | (all_values["value"] == ""))]
-    assert values(ours, "C1") == c1["value"].tolist()
-    assert [value for value in values(ours, "C2") if value] == [value for value in values(all_values, "C2") if value][
-        :4
-    ]
-    assert "" in values(ours, "C2")
-    assert values(ours, "C3") == values(all_values, "C3")
-    assert [field.oov_ids for field in schema.categorical[:2]] == [(26, 29), (29, 32)]
-    assert schema.categorical[0].id_ranges[0][0] == 26 + 3 * 26
 
 
 def test_hashed_values_need_one_reading(tmp_path, prepared, log_path, small_options, monkeypatch):
@@ -359,18 +203,6 @@ def test_hashed_values_need_one_reading(tmp_path, prepared, log_path, small_opti
     split = make_split(options, lambda: 0, None).assign(RowsToSplit(np.arange(1, 3_001)))
     missing = [sum(lines[row][14 + field] == "" for row in np.flatnonzero(split == 0)) for field in range(26)]
     assert vocabulary_of(tmp_path / "out")["count"].tolist() == missing
-
-
-def test_a_stratified_split_keeps_the_share_of_clicks(tmp_path, log_path, small_options):
-    folders = {1: tmp_path / "one", 2: tmp_path / "two"}
-    for workers, folder in folders.items():
-        options = dataclasses.replace(small_options, split="stratified", workers=workers)
-        schema = prepare(log_path, folder, options, chunk_bytes=100_000 * workers)
-    assert contents(folders[1]) == contents(folders[2])
-    clicks = sum(line.startswith("1") for line in log_path.read_text().splitlines())
-    for fraction, split in zip((0.8, 0.1, 0.1), schema.splits.values(), strict=True):
-        assert abs(split.clicks - fraction * clicks) <= 1
-        assert abs(split.rows - fraction * 3_000) <= 2
 
 
 def test_whole_files_are_a_split(tmp_path, log_path, small_options):

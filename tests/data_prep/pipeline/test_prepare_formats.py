@@ -1,9 +1,8 @@
-"""Logs of other columns, prepared: ids by a plain Python oracle, the same bytes for any way of working."""
+"""Logs of other columns, prepared. `kernels/test_third_voice.py` compares their rows with a plain reader's."""
 
 import dataclasses
 import subprocess
 import sys
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -12,11 +11,9 @@ from data_prep.options.log_format import LogFormat
 from data_prep.options.options_file import read_options
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
-from data_prep.pipeline.split import RowsToSplit, make_split
-from data_prep.prepared.data_files import row_numbers_file
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import read_schema
-from tests.prepared_folders import contents, vocabulary_of
+from tests.prepared_folders import vocabulary_of
 
 NUM_ROWS = 2_000
 FIELDS = 22
@@ -37,83 +34,17 @@ def log_path(tmp_path_factory, make_avazu):
 
 
 @pytest.fixture(scope="module")
-def cells(log_path):
-    """Cells of the fields of each row."""
-    lines = [line.split(",") for line in log_path.read_text().splitlines()[1:]]
-    return [line[2:] for line in lines]
-
-
-@pytest.fixture(scope="module")
 def folder(tmp_path_factory, log_path, options):
     folder = tmp_path_factory.mktemp("prepared") / "avazu"
     prepare(log_path, folder, options)
     return folder
 
 
-# Cells that a line is rejected for, by their place in it.
-BAD_CELLS = ((1, "2"), (5, "zz"), (13, "x" * 9), (0, "1,2"))
-
-
-@pytest.fixture(scope="module", params=["good lines", "bad lines too"])
-def some_log(request, tmp_path_factory, log_path):
-    """The log, as it is or with every seventh line spoiled; and the cells of its good rows, by their numbers."""
-    header, *rows = [line.split(",") for line in log_path.read_text().splitlines()]
-    good = {row: cells[2:] for row, cells in enumerate(rows)}
-    if request.param == "bad lines too":
-        for number, row in enumerate(range(3, NUM_ROWS, 7)):
-            place, cell = BAD_CELLS[number % len(BAD_CELLS)]
-            rows[row][place] = cell
-            del good[row]
-    path = tmp_path_factory.mktemp("some") / "train.csv"
-    path.write_text("\n".join(",".join(cells) for cells in [header, *rows]) + "\n")
-    return path, good
-
-
 def ids_of(folder, schema, split="test"):
     return np.concatenate([block.ids for block in read_blocks(folder, schema, split)])
 
 
-def test_ids_are_those_of_plain_python(tmp_path, some_log, options):
-    log_path, cells = some_log
-    folder = tmp_path / "prepared"
-    schema = prepare(log_path, folder, options, chunk_bytes=20_000)
-    assert schema.rejected_rows == NUM_ROWS - len(cells)
-    in_training = make_split(options, None, None).assign(RowsToSplit(np.arange(NUM_ROWS))) == 0
-    training = [row for row in cells if in_training[row]]
-    names = [column.name for column in options.categorical_columns]
-    expected, next_id = {}, FIELDS
-    for field, name in enumerate(names):
-        counts = Counter(cells[row][field] for row in training)
-        counts.setdefault("", 0)
-        for value in sorted(counts, key=lambda value: (-counts[value], value.encode())):
-            if counts[value] >= 3 or value == "":
-                expected[name, value] = (counts[value], next_id)
-                next_id += 1
-    assert vocabulary_of(folder) == expected
-    assert schema.vocabulary_size == next_id
-
-    rows = np.load(folder / row_numbers_file("test"))
-    ids = [[expected.get((name, cells[row][field]), (0, field))[1] for field, name in enumerate(names)] for row in rows]
-    assert np.array_equal(ids_of(folder, schema), ids)
-
-
-def test_the_folder_has_the_same_bytes_for_any_chunk_size_workers_memory_and_kernels(
-    tmp_path, some_log, options, monkeypatch
-):
-    log_path, _ = some_log
-    folder = tmp_path / "whole"
-    prepare(log_path, folder, options)
-    monkeypatch.setattr("data_prep.statistics.value_counts._WAITING_STRINGS", 100)
-    ways = {"chunks": {}, "workers": {"workers": 2}, "numpy": {"kernels": "numpy"}}
-    for name, way in ways.items():
-        prepare(log_path, tmp_path / name, dataclasses.replace(options, **way), chunk_bytes=30_000)
-        assert contents(tmp_path / name) == contents(folder)
-    monkeypatch.setattr("data_prep.execution.memory_limit.counts_bytes", lambda *_: 1000)  # all counts go to disk
-    prepare(log_path, tmp_path / "little", options, chunk_bytes=30_000)
-    assert contents(tmp_path / "little") == contents(folder)
-
-
-def test_a_vocabulary_of_text_is_given_to_other_rows(tmp_path, folder, log_path, options, cells, make_avazu):
+def test_a_vocabulary_of_text_is_given_to_other_rows(tmp_path, folder, log_path, options, make_avazu):
     (tmp_path / "next.csv").write_text(make_avazu(500, seed=2).replace("é/ü", "new"))
     everything = dataclasses.replace(options, train_fraction=0, valid_fraction=0, test_fraction=1)
     schema = prepare(tmp_path / "next.csv", tmp_path / "next", everything, vocabulary_of=folder)
@@ -128,22 +59,6 @@ def test_a_vocabulary_of_text_is_given_to_other_rows(tmp_path, folder, log_path,
     other = dataclasses.replace(options, data=dataclasses.replace(options.data, columns={**columns, "C22": "string"}))
     with pytest.raises(ValueError, match=r"other fields: only there C21 \(string\); only here C22 \(string\)\. Give"):
         prepare(tmp_path / "next.csv", tmp_path / "x", other, vocabulary_of=folder)
-
-
-def test_text_is_hashed_alike_in_every_log(tmp_path, log_path, options, cells):
-    hashed = dataclasses.replace(options, vocabulary="hash", oov_buckets=50)
-    schema = prepare(log_path, tmp_path / "one", hashed)
-    lines = log_path.read_text().splitlines()
-    (tmp_path / "turned.csv").write_text("\n".join([lines[0], *lines[:0:-1]]) + "\n")
-    turned = prepare(tmp_path / "turned.csv", tmp_path / "two", hashed)
-    by_cell = {}
-    for folder, schema_there, rows in ((tmp_path / "one", schema, cells), (tmp_path / "two", turned, cells[::-1])):
-        numbers = np.load(folder / row_numbers_file("test"))
-        for row, ids in zip(numbers, ids_of(folder, schema_there), strict=True):
-            for field, (cell, found) in enumerate(zip(rows[row], ids.tolist(), strict=True)):
-                assert by_cell.setdefault((field, cell), found) == found
-                assert found == 22 * 50 + field if cell == "" else 50 * field <= found < 50 * (field + 1)
-    assert len({found for (field, _), found in by_cell.items() if field == 17}) == 50
 
 
 def test_a_header_and_bad_lines(tmp_path, log_path, options):
