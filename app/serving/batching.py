@@ -182,9 +182,12 @@ class _Queue:
         self._finish(batch.result(), batch.result().milliseconds)
 
     def _finish(self, batch: Batch, thread_ms: float) -> None:
-        """Answer what was scored, note the pace, and start the next batch."""
+        """Answer what was scored. Once the answers are written, note the pace and start the next batch."""
         for work, result in batch.answers:
             _answer(work, result)
+        asyncio.get_running_loop().call_soon(self._note_batch, batch, thread_ms)
+
+    def _note_batch(self, batch: Batch, thread_ms: float) -> None:
         self._note_pace(batch, thread_ms)
         self._plan()
         for each in batch.seen:
@@ -287,8 +290,10 @@ def score_together(predictor: Predictor, chunks: Sequence[RowsToScore]) -> tuple
 def _score_joined(predictor: Predictor, chunks: Sequence[RowsToScore]) -> tuple[list[Result], list[Seen]]:
     joined = join(chunks)
     scored = predictor.score_chunk(joined)
-    logits = np.full(joined.num_lines, np.nan, np.float32)
-    logits[scored.places] = scored.logits
+    logits = scored.logits
+    if scored.rejected:
+        logits = np.full(joined.num_lines, np.nan, np.float32)
+        logits[scored.places] = scored.logits
     results: list[Result] = []
     start = 0
     for chunk in chunks:

@@ -9,15 +9,16 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import httptools
 import msgspec
 import uvicorn
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from app.serving.observed import ID_HEADER, request_id
 from app.serving.options import ServerOptions
@@ -31,6 +32,7 @@ SPARE_FILES = 128  # that connections leave for bundles and all else
 FINISH_SECONDS = 30  # for requests to be answered after the port was closed
 INVALID = "Invalid HTTP request received."
 POLL_SECONDS = 0.02  # of requests that wait for the model to be open
+WHOLE_ANSWER = "whole_answer"  # ASGI extension of `BoundedRequests`: a function that writes an answer
 
 
 class _Refused:
@@ -62,19 +64,20 @@ class Application:
         if self.service is not None:
             self.service.is_draining = True
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+    async def __call__(self, scope: Scope, receive: Receive, _: Send) -> None:
+        """Answer a request of `BoundedRequests`."""
+        await scope["extensions"][WHOLE_ANSWER](await self._answer(scope, receive))
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Response:
         is_health = scope["path"] in (LIVE, READY)
         while self.service is None and not is_health and not self.is_ending:
             await asyncio.sleep(POLL_SECONDS)
         if self.service is not None:
-            await self.service(scope, receive, send)
-        else:
-            headers = {ID_HEADER: request_id(scope["headers"])}
-            response = JSONResponse({}, headers=headers)
-            if scope["path"] != LIVE:
-                response = JSONResponse({"error": "no model is open"}, 503, headers | {"retry-after": "1"})
-            await response(scope, receive, send)
+            return await self.service.answer(scope, receive)
+        headers = {ID_HEADER: request_id(scope["headers"])}
+        if scope["path"] == LIVE:
+            return JSONResponse({}, headers=headers)
+        return JSONResponse({"error": "no model is open"}, 503, headers | {"retry-after": "1"})
 
 
 class Server(uvicorn.Server):
@@ -178,6 +181,29 @@ class BoundedRequests(HttpToolsProtocol):
         head = f"HTTP/1.1 400 Bad Request\r\n{ID_HEADER}: {number}\r\ncontent-type: application/json\r\n"
         self.transport.write(f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body)
         self.transport.close()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        cycle.scope["extensions"] = {WHOLE_ANSWER: partial(self._write, cycle)}  # type: ignore[dict-item]
+        super()._start_asgi_task(cycle, app)
+
+    async def _write(self, cycle: RequestResponseCycle, response: Response) -> None:
+        """Write an answer in one piece: the two of ASGI would wake its client twice."""
+        if self.flow.write_paused and not cycle.disconnected:
+            await self.flow.drain()
+        if cycle.disconnected:
+            return
+        headers = [*self.server_state.default_headers, *response.raw_headers]
+        if (b"connection", b"close") in headers:
+            cycle.keep_alive = False
+        elif not cycle.keep_alive:
+            headers.append((b"connection", b"close"))
+        lines = [STATUS_LINE[response.status_code], *(b"%s: %s\r\n" % header for header in headers), b"\r\n"]
+        self.transport.write(b"".join(lines) if cycle.scope["method"] == "HEAD" else b"".join([*lines, response.body]))
+        cycle.response_started = cycle.response_complete = True
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            self.transport.close()
+        cycle.on_response()
 
     def _decline(self, rest: memoryview) -> None:
         """Answer a request that offers another protocol, as `curl --http2` does, by this one, and parse what follows.

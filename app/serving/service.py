@@ -7,10 +7,9 @@ import logging
 import random
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +58,21 @@ _MODEL_PATH = re.compile(r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/
 _CHARSET, _UTF_8 = re.compile(r'charset\s*=\s*"?([^";\s]*)', re.IGNORECASE), ("utf-8", "utf8", "us-ascii", "ascii")
 _NO_ADDRESS, _NO_METHOD = "there is no such address; /docs lists all", "the address has another method; see /docs"
 
-Handler = Callable[[Request], Awaitable[Response]]
+
+class ServiceRequest(Request):
+    """A request, and what its answer needs to know of it."""
+
+    held_bytes = 0  # of its body, unpacked too
+    num_rows: int | None = None  # that were scored
+    predictor: Predictor | None = None  # that its answer is by, if it is not the current one
+
+    @cached_property
+    def headers(self) -> dict[str, str]:  # type: ignore[override]
+        """The first header of each name. Starlette's are searched and decoded anew for each look."""
+        return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(self["headers"])}
+
+
+Handler = Callable[[ServiceRequest], Awaitable[Response]]
 
 
 class VersionRequest(msgspec.Struct):
@@ -137,9 +150,14 @@ class Service:
         return None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, with an error if it is wrong. Add its id and the model's version, and count."""
+        """Answer a request of any server of ASGI. The service's own writes what `answer` returns in one piece."""
+        response = await self.answer(scope, receive)
+        await response(scope, receive, send)
+
+    async def answer(self, scope: Scope, receive: Receive) -> Response:
+        """Return the answer to a request, an error if it is wrong, with its id and the model's version. Count it."""
         start, number = time.perf_counter(), request_id(scope["headers"])
-        request = Request(scope, receive)
+        request = ServiceRequest(scope, receive)
         path, methods, scope["path_params"] = self._route(scope["path"])
         try:
             self._check_host(request, path)
@@ -155,16 +173,18 @@ class Service:
             log.exception("%s, request %s: %s", path, number, type(error).__name__)
             message = "the model cannot score this now; see the server's log"
             response = JSONResponse({"error": message}, 503, _HEADERS_OF[503])
-        for name, value in _headers(self.generations.current).items():
-            response.headers.setdefault(name, value)
-        response.headers[ID_HEADER] = number
+        finally:
+            self._held_bytes -= request.held_bytes
+        added = {**_headers(request.predictor or self.generations.current), ID_HEADER: number}
+        response.raw_headers += [(name.encode(), value.encode()) for name, value in added.items()]
         if self.is_draining:
             response.headers["connection"] = "close"
         if response.status_code == 405:
             response.headers["allow"] = ", ".join(methods)
         seconds = time.perf_counter() - start
-        self._note(number, request.method, path, response.status_code, scope.get("num_rows"), seconds)
-        await response(scope, receive, send)
+        noted = number, request.method, path, response.status_code, request.num_rows, seconds
+        asyncio.get_running_loop().call_soon(self._note, *noted)  # once the answer is written
+        return response
 
     def _note(self, number: str, method: str, path: str, status: int, num_rows: int | None, seconds: float) -> None:
         if (method, path) != ("GET", EXPLAIN):  # the page's own
@@ -174,7 +194,7 @@ class Service:
         if random.random() < self.options.logged_share:  # noqa: S311
             log_request(number, method, path, status, num_rows, seconds)
 
-    def _check_host(self, request: Request, path: str) -> None:
+    def _check_host(self, request: ServiceRequest, path: str) -> None:
         """Refuse a request for another host, and one for administration by the public port. Health is for all."""
         hosts = [value.decode("latin-1") for name, value in request["headers"] if name == b"host"]
         if len(hosts) > 1 or (not hosts and request["http_version"] == "1.1"):
@@ -201,7 +221,7 @@ class Service:
             raise RequestError(405 if methods else 404, _NO_METHOD if methods else _NO_ADDRESS)
         return handler
 
-    async def _score(self, request: Request) -> Response:
+    async def _score(self, request: ServiceRequest) -> Response:
         content_type, _, parameters = request.headers.get("content-type", "application/json").partition(";")
         content_type = content_type.strip().lower()
         # `curl -d` sends this if no type is given.
@@ -215,9 +235,9 @@ class Service:
         answer = {**self._described(predictor), "scores": probabilities(logits).tolist()}
         if is_logit_wanted:
             answer["logits"] = logits.tolist()
-        return Response(msgspec.json.encode(answer), headers=_headers(predictor), media_type="application/json")
+        return Response(msgspec.json.encode(answer), media_type="application/json")
 
-    async def _infer(self, request: Request) -> Response:
+    async def _infer(self, request: ServiceRequest) -> Response:
         self._check_model(request, self.generations.current)
         header_length = request.headers.get(HEADER_LENGTH)
         decode = partial(decode_tensors, header_length)
@@ -225,15 +245,13 @@ class Service:
         self._check_model(request, predictor)  # another may serve since the body has arrived
         model = (self.options.name, version_of(predictor), predictor.generation)
         body, length = tensors.answer(infer, *model, {"score": probabilities(logits), "logit": logits})
-        headers = _headers(predictor)
         if length is None:
-            return Response(body, headers=headers, media_type="application/json")
-        headers[HEADER_LENGTH] = str(length)
-        return Response(body, headers=headers, media_type="application/octet-stream")
+            return Response(body, media_type="application/json")
+        return Response(body, headers={HEADER_LENGTH: str(length)}, media_type="application/octet-stream")
 
     async def _logits(
         self,
-        request: Request,
+        request: ServiceRequest,
         decode: Callable[[LogFormat, Limits, bytes], tuple[RowsToScore, Any]],
         has_small_rows: bool,
         name_row: NameRow | None = None,
@@ -241,24 +259,24 @@ class Service:
         """Return the model, its logits of a request's rows, and what else `decode` gives."""
         limits = self.options.limits
         deadline = time.monotonic() + self._deadline_ms(request) / 1000
-        async with self._body(request) as body:
-            predictor = self.generations.current
-            size = max(len(body), LOOP_BYTES + 1) if has_small_rows else len(body)
-            reply: Any = None
+        body = await self._body(request)
+        request.predictor = predictor = self.generations.current
+        size = max(len(body), LOOP_BYTES + 1) if has_small_rows else len(body)
+        reply: Any = None
 
-            def decoded() -> RowsToScore:
-                nonlocal reply
-                log_format = predictor.log_format
-                chunk, reply = self._decode(partial(decode, log_format, limits), name_row, log_format, body)
-                return chunk
+        def decoded() -> RowsToScore:
+            nonlocal reply
+            log_format = predictor.log_format
+            chunk, reply = self._decode(partial(decode, log_format, limits), name_row, log_format, body)
+            return chunk
 
-            try:
-                logits = await self.batcher.logits(predictor, decoded, size, deadline)
-            except RequestError as error:
-                error = error.with_row_as(partial(name_row, body)) if name_row else error
-                raise error.with_traceback(None) from None
-            request.scope["num_rows"] = len(logits)
-            return predictor, logits, reply
+        try:
+            logits = await self.batcher.logits(predictor, decoded, size, deadline)
+        except RequestError as error:
+            error = error.with_row_as(partial(name_row, body)) if name_row else error
+            raise error.with_traceback(None) from None
+        request.num_rows = len(logits)
+        return predictor, logits, reply
 
     def _decode(
         self, decode: Decode, name_row: NameRow | None, log_format: LogFormat, body: bytes
@@ -269,7 +287,7 @@ class Service:
         process = self._decoding_huge if len(body) > HUGE_BODY else self._decoding
         return process.run(partial(decode_checked, decode, name_row, log_format), body)
 
-    def _deadline_ms(self, request: Request) -> float:
+    def _deadline_ms(self, request: ServiceRequest) -> float:
         most = self.options.limits.deadline_ms
         text = request.headers.get("x-timeout-ms")
         if text is None:
@@ -278,36 +296,42 @@ class Service:
             raise RequestError(400, "the header x-timeout-ms is no number of milliseconds")
         return min(float(text), most)
 
-    @asynccontextmanager
-    async def _body(self, request: Request, most: int | None = None) -> AsyncIterator[bytes]:
-        """Give the request's body, of at most so many bytes, which counts as held until the end of the block."""
+    async def _body(self, request: ServiceRequest, most: int | None = None) -> bytes:
+        """Return the request's body, of at most so many bytes. It counts as held until the request is answered."""
         if (coding := request.headers.get("transfer-encoding", "chunked")).lower() != "chunked":
             raise RequestError(501, f"transfer-encoding is {coding!r}, expected chunked alone", _CLOSE)
         codec = packed.codec_of(request.headers.get("content-encoding", ""))
         most = min(most or self._most_bytes, self._most_bytes)
-        held = 0
-
-        async def read(stream: AsyncIterator[bytes]) -> bytes:
-            nonlocal held
-            body = bytearray()
-            async for part in stream:
-                body += part
-                held += len(part)
-                self._held_bytes += len(part)
-                self._check_size(len(body), most)
-            if len(body) <= MOST_DECODED_HERE:
-                return bytes(body)
-            return body  # type: ignore[return-value]  # It is only read, and to copy 64 MiB would take 40 ms
-
+        self._check_size(_content_length(request), most)
         try:
-            self._check_size(_content_length(request), most)
             async with asyncio.timeout(BODY_SECONDS):
-                body = await read(request.stream())
-            yield body if codec is None else await read(packed.unpack(body, codec))
+                body = await self._received(request, most)
         except TimeoutError:
             raise RequestError(408, f"the body did not arrive within {BODY_SECONDS:g} seconds") from None
-        finally:
-            self._held_bytes -= held
+        if codec is not None:
+            packed_body, body = body, bytearray()
+            async for part in packed.unpack(packed_body, codec):
+                self._hold(request, body, part, most)
+        if len(body) <= MOST_DECODED_HERE:
+            return bytes(body)
+        return body  # type: ignore[return-value]  # It is only read, and to copy 64 MiB would take 40 ms
+
+    async def _received(self, request: ServiceRequest, most: int) -> bytearray:
+        """Return a body as it arrives. Starlette's iterator would take longer than to decode a row."""
+        body = bytearray()
+        while True:
+            message = await request.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            self._hold(request, body, message.get("body", b""), most)
+            if not message.get("more_body", False):
+                return body
+
+    def _hold(self, request: ServiceRequest, body: bytearray, part: bytes, most: int) -> None:
+        body += part
+        request.held_bytes += len(part)
+        self._held_bytes += len(part)
+        self._check_size(len(body), most)
 
     def _check_size(self, size: int, most: int) -> None:
         if size > most:
@@ -315,21 +339,20 @@ class Service:
         if self._held_bytes > BODIES_HELD * self._most_bytes:
             raise RequestError(503, "the bodies of other requests fill the memory for them; try again in a second")
 
-    async def _explain(self, request: Request) -> Response:
-        async with self._body(request, MOST_EXPLAINED_BYTES) as body:
-            rows = json_rows.read_rows(body)
+    async def _explain(self, request: ServiceRequest) -> Response:
+        rows = json_rows.read_rows(await self._body(request, MOST_EXPLAINED_BYTES))
         if len(rows) != 1:
             raise RequestError(400, f"expected one row, found {len(rows)}")
-        return await self._explained(rows[0])
+        return await self._explained(request, rows[0])
 
-    async def _explain_example(self, _: Request) -> Response:
-        return await self._explained(self.generations.current.example)
+    async def _explain_example(self, request: ServiceRequest) -> Response:
+        return await self._explained(request, self.generations.current.example)
 
-    async def _explained(self, row: dict[str, Any]) -> Response:
+    async def _explained(self, request: ServiceRequest, row: dict[str, Any]) -> Response:
         """Explain a row. It is none of those that are served: no metric, drift or queue has it."""
         if self._explaining.locked():
             raise RequestError(429, "another row is being explained; try again in a second")
-        predictor = self.generations.current
+        request.predictor = predictor = self.generations.current
         chunk = rows_to_chunk([row], predictor.log_format, self.options.limits)
 
         def explain() -> tuple[float, list[FieldEffect]]:
@@ -342,32 +365,32 @@ class Service:
             score, effects = await asyncio.to_thread(explain)
         fields = [asdict(effect) for effect in effects]
         answer = {**self._described(predictor), "score": score, "fields": fields}
-        return JSONResponse(answer, headers=_headers(predictor))
+        return JSONResponse(answer)
 
-    async def _roll_back(self, request: Request) -> Response:
+    async def _roll_back(self, request: ServiceRequest) -> Response:
         return await self._state(request, lambda body: self.generations.roll_back(_version_in(body)))
 
-    async def _pin(self, request: Request) -> Response:
+    async def _pin(self, request: ServiceRequest) -> Response:
         return await self._state(request, lambda body: self.generations.pin(_version_in(body)))
 
-    async def _unpin(self, request: Request) -> Response:
+    async def _unpin(self, request: ServiceRequest) -> Response:
         return await self._state(request, lambda _: self.generations.pin(None))
 
-    async def _state(self, request: Request, change: Callable[[bytes], None]) -> Response:
+    async def _state(self, request: ServiceRequest, change: Callable[[bytes], None]) -> Response:
         """Change what must serve. JSON alone, which no foreign page's script can send unasked."""
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise RequestError(415, "content-type must be application/json")
-        async with self._body(request, MOST_EXPLAINED_BYTES) as body:
-            try:
-                await asyncio.to_thread(change, body)
-            except ValueError as error:
-                raise RequestError(409, error) from None
+        body = await self._body(request, MOST_EXPLAINED_BYTES)
+        try:
+            await asyncio.to_thread(change, body)
+        except ValueError as error:
+            raise RequestError(409, error) from None
         return JSONResponse(self._described(self.generations.current))
 
     def _described(self, predictor: Predictor) -> dict[str, Any]:
         return {"model": self.options.name, "version": version_of(predictor), "generation": predictor.generation}
 
-    def _check_model(self, request: Request, predictor: Predictor) -> None:
+    def _check_model(self, request: ServiceRequest, predictor: Predictor) -> None:
         name, version = request.path_params["model"], request.path_params["version"]
         current = version_of(predictor)
         if name != self.options.name:
@@ -375,23 +398,23 @@ class Service:
         if version not in (None, current):
             raise RequestError(404, f"the version is not served; now it is {current!r}")
 
-    async def _live(self, _: Request) -> Response:
+    async def _live(self, _: ServiceRequest) -> Response:
         return Response()
 
-    async def _ready(self, _: Request) -> Response:
+    async def _ready(self, _: ServiceRequest) -> Response:
         if self.is_draining:
             raise RequestError(503, "the service is about to end")
         return Response()
 
-    async def _model_ready(self, request: Request) -> Response:
+    async def _model_ready(self, request: ServiceRequest) -> Response:
         self._check_model(request, self.generations.current)
         return await self._ready(request)
 
-    async def _server(self, _: Request) -> Response:
+    async def _server(self, _: ServiceRequest) -> Response:
         extensions = ["binary_tensor_data"]
         return JSONResponse({"name": "wide-deep", "version": "1", "extensions": extensions})
 
-    async def _metadata(self, request: Request) -> Response:
+    async def _metadata(self, request: ServiceRequest) -> Response:
         predictor = self.generations.current
         self._check_model(request, predictor)
         return JSONResponse(
@@ -404,7 +427,7 @@ class Service:
             }
         )
 
-    async def _status(self, _: Request) -> Response:
+    async def _status(self, _: ServiceRequest) -> Response:
         predictor = self.generations.current
         return JSONResponse(
             {
@@ -417,22 +440,22 @@ class Service:
             }
         )
 
-    async def _metrics(self, _: Request) -> Response:
+    async def _metrics(self, _: ServiceRequest) -> Response:
         text, media_type = self.observed.metrics()
         return Response(text, media_type=media_type)
 
-    async def _openapi(self, request: Request) -> Response:
+    async def _openapi(self, request: ServiceRequest) -> Response:
         return JSONResponse(self._document(request))
 
-    def _document(self, request: Request) -> dict[str, Any]:
+    def _document(self, request: ServiceRequest) -> dict[str, Any]:
         predictor, host = self.generations.current, request.headers.get("host", "")
         model = self.options.name, version_of(predictor)
         return openapi.document(*model, predictor.log_format, predictor.example, host)
 
-    async def _docs(self, request: Request) -> Response:
+    async def _docs(self, request: ServiceRequest) -> Response:
         return HTMLResponse(openapi.as_html(self._document(request)), headers=_PAGE_HEADERS)
 
-    async def _page(self, _: Request) -> Response:
+    async def _page(self, _: ServiceRequest) -> Response:
         return HTMLResponse(PAGE.read_text(encoding="utf-8"), headers=_PAGE_HEADERS)
 
     def _observe(self, predictor: Predictor, chunk: RowsToScore, scored: Scored) -> None:
@@ -441,7 +464,7 @@ class Service:
             asyncio.get_running_loop().call_later(COUNTED_SECONDS, self.observed.count)
 
 
-def _is_true(request: Request, name: str) -> bool:
+def _is_true(request: ServiceRequest, name: str) -> bool:
     """Return a query's parameter, by default false. Raises RequestError for what is no truth value."""
     value = request.query_params.get(name, "false") if request["query_string"] else "false"
     if value not in ("true", "false"):
@@ -459,7 +482,7 @@ def _version_in(body: bytes) -> str:
     return version
 
 
-def _content_length(request: Request) -> int:
+def _content_length(request: ServiceRequest) -> int:
     return int(request.headers.get("content-length", "0"))
 
 

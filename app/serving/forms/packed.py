@@ -25,7 +25,7 @@ def codec_of(encoding: str) -> str | None:
     return _CODECS[name]
 
 
-async def unpack(body: bytes, codec: str) -> AsyncIterator[bytes]:
+async def unpack(body: bytes | bytearray, codec: str) -> AsyncIterator[bytes]:
     """Yield what a body holds in pieces of 1 MiB. A thread unpacks each, which leaves the interpreter to others.
 
     Raises RequestError if the body is damaged or cut.
