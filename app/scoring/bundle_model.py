@@ -70,12 +70,14 @@ class BundleModel:
                 f"the bundle {folder} has tables of {num_ids:,} ids and a vocabulary of "
                 f"{self.schema.vocabulary_size:,}; {reexport_advice(folder)}"
             )
-        described = self.manifest.model.get("fields")
-        self._is_plain = described is None
-        plain = [{"name": field.name} for field in self.schema.categorical]
-        self.fields = tuple(TableField(**field) for field in described or plain)
-        self._deep_fields = [field for field in self.fields if field.deep]
-        self._of_deep, self._of_wide = (columns_of(self.fields, part) for part in ("deep", "wide"))
+        described = self.manifest.model.get("fields") or [{"name": field.name} for field in self.schema.categorical]
+        self.fields = tuple(TableField(**field) for field in described)
+        of_deep, of_wide = (columns_of(self.fields, part) for part in ("deep", "wide"))
+        used = sorted({*of_deep, *of_wide})  # Rows of others, as of buckets that no part sees, are not looked up
+        self._used_fields = [field for field in self.fields if field.deep or field.wide]
+        self._used = _all_or(used, sum(field.length for field in self.fields))
+        self._of_deep, self._of_wide = (_all_or([*map(used.index, part)], len(used)) for part in (of_deep, of_wide))
+        self._has_lists, self._has_deep = len(used) > len(self._used_fields), bool(of_deep)
         self._tower = Tower(folder / TOWER, num_threads)
 
     @property
@@ -97,12 +99,9 @@ class BundleModel:
 
     def logits_of_ids(self, ids: np.ndarray, numeric: np.ndarray) -> np.ndarray:
         """Return the logits of encoded rows: `ids` [n, C], `numeric` [n, N] -> float32 [n]."""
-        logits = np.empty(len(ids), np.float32)
-        for start in range(0, len(ids), ROWS_AT_ONCE):
-            part = slice(start, start + ROWS_AT_ONCE)
-            deep, wide = self.tower_inputs(ids[part])
-            logits[part] = self._tower(deep, wide, numeric[part])
-        return logits
+        slices = [slice(start, start + ROWS_AT_ONCE) for start in range(0, len(ids), ROWS_AT_ONCE)]
+        parts = [self._tower(*self.tower_inputs(ids[part]), numeric[part]) for part in slices]
+        return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.float32), *parts])
 
     def logits_of_parsed(self, rows: ParsedRows) -> np.ndarray:
         """Return the logits of parsed rows, float32 [n]."""
@@ -111,34 +110,40 @@ class BundleModel:
 
     def tower_inputs(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return deep rows [B, inputs · D] and the sum of wide rows [B] of `ids`, each part's over its own fields."""
-        if self._is_plain:
-            deep, wide = lookup(self.tables, ids)
-            return deep, sum_in_order(wide)
-        deep, wide = lookup(self.tables, np.maximum(ids, 0))
-        weights, rows = position_weights(ids, self.fields), deep.reshape(*ids.shape, -1)
-        pooled = pool(rows[:, self._of_deep], weights[:, self._of_deep], self._deep_fields)
-        if not self._of_deep:
-            pooled = np.zeros((len(ids), 1, rows.shape[2]), np.float32)  # as in training
-        return pooled.reshape(len(ids), -1), sum_over_positions(wide[:, self._of_wide], weights[:, self._of_wide])
+        ids = ids[:, self._used]
+        deep, wide = lookup(self.tables, np.maximum(ids, 0) if self._has_lists else ids)
+        rows, wide = deep.reshape(*ids.shape, self.tables[0].spec.width)[:, self._of_deep], wide[:, self._of_wide]
+        if not self._has_deep:
+            rows = np.zeros((len(ids), 1, rows.shape[2]), np.float32)  # as in training
+        if not self._has_lists:
+            return rows.reshape(len(ids), -1), sum_in_order(wide)
+        weights = position_weights(ids, self._used_fields)
+        if self._has_deep:
+            rows = pool(rows, weights[:, self._of_deep], [field for field in self._used_fields if field.deep])
+        return rows.reshape(len(ids), -1), sum_over_positions(wide, weights[:, self._of_wide])
+
+    def check_golden(self) -> int:
+        """Score the golden rows and return their number. Raises ValueError naming the first that scores otherwise."""
+        golden = pq.read_table(self.folder / GOLDEN)
+        expected = golden["logit"].to_numpy()
+        logits = self.score_chunk(table_to_chunk(golden_rows(self), self.log_format)).logits
+        bad = np.flatnonzero(are_apart(logits, expected, golden[TOLERANCE].to_numpy()))
+        if bad.size:
+            raise ValueError(
+                f"row {bad[0]} of {self.folder / GOLDEN} has logit {logits[bad[0]]} here, expected {expected[bad[0]]}; "
+                f"the packages here are {json.dumps(self.manifest.versions)} in the bundle: install requirements.txt"
+            )
+        return len(expected)
+
+
+def _all_or(columns: list[int], count: int) -> np.ndarray | slice:
+    """Return columns of `count`, as a slice if they are all, which makes no copy."""
+    return slice(None) if len(columns) == count else np.array(columns, np.intp)
 
 
 def golden_rows(model: BundleModel) -> pa.Table:
     """Return the golden rows without their scores."""
     return pq.read_table(model.folder / GOLDEN, columns=[name for name, _ in model.log_format.fields])
-
-
-def check_golden(model: BundleModel) -> int:
-    """Score the golden rows and return their number. Raises ValueError naming the first that scores otherwise."""
-    golden = pq.read_table(model.folder / GOLDEN)
-    expected = golden["logit"].to_numpy()
-    logits = model.score_chunk(table_to_chunk(golden_rows(model), model.log_format)).logits
-    bad = np.flatnonzero(are_apart(logits, expected, golden[TOLERANCE].to_numpy()))
-    if bad.size:
-        raise ValueError(
-            f"row {bad[0]} of {model.folder / GOLDEN} has logit {logits[bad[0]]} here, expected {expected[bad[0]]}; "
-            f"the packages here are {json.dumps(model.manifest.versions)} in the bundle: install requirements.txt"
-        )
-    return len(expected)
 
 
 def are_apart(logits: np.ndarray, expected: np.ndarray, tolerances: np.ndarray | float) -> np.ndarray:

@@ -48,6 +48,8 @@ class Tower:
 
     def __call__(self, deep_rows: np.ndarray, wide_rows: np.ndarray, numeric: np.ndarray) -> np.ndarray:
         """Return the logits [n] float32."""
+        if len(wide_rows) in self._sizes:
+            return self._run([deep_rows, wide_rows, numeric])
         logits = np.empty(len(wide_rows), np.float32)
         start = 0
         while start < len(logits):
@@ -59,8 +61,7 @@ class Tower:
         return logits
 
     def _run(self, inputs: list[np.ndarray]) -> np.ndarray:
-        (logits,) = self._session.run(None, dict(zip(self._names, inputs, strict=True)))
-        return np.asarray(logits)
+        return np.asarray(self._session.run(["logits"], dict(zip(self._names, inputs, strict=True)))[0])
 
 
 def _padded(values: np.ndarray, size: int) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 
 from app.evaluation.score_bins import sigmoid
 from app.scoring.bundle_folder import GOLDEN, check_files, check_parent, read_chain, read_manifest
-from app.scoring.bundle_model import BundleModel, check_golden
+from app.scoring.bundle_model import BundleModel
 from app.scoring.effects import VALUES, effects_of_rows
 from app.scoring.explain import ORDERS, FieldEffect, effects, parts_of_logits
 from common.packages import load
@@ -172,10 +172,6 @@ class Predictor(BundleModel):
             check_files(*entry, every_byte=True)
             tables.check_all()
         return self.check_golden()
-
-    def check_golden(self) -> int:
-        """Score the golden rows and return their number. Raises ValueError naming the first that scores otherwise."""
-        return check_golden(self)
 
 
 def _reopen(links: Sequence[tuple[Path, str]], num_threads: int) -> Predictor:

@@ -32,7 +32,7 @@ from data_prep.kernels.native import load as load_kernels
 from data_prep.kernels.numpy_kernels import FieldLookup, StringLookup
 from data_prep.kernels.parsed import Chunk, ParsedChunk, ParsedRows
 from data_prep.kernels.strings import Strings
-from data_prep.options.columns import EncodingOptions
+from data_prep.options.columns import EncodingOptions, number_groups
 from data_prep.options.log_format import BOOLEANS, LogFormat
 from data_prep.options.plain_values import from_dict
 from data_prep.prepared.examples import Examples
@@ -75,6 +75,7 @@ class RowEncoder:
         self.lengths = np.array([column.max_length for column in columns])  # [C] each column's positions
         firsts = dict(zip((column.name for column in columns), np.cumsum(self.lengths) - self.lengths, strict=True))
         self._first_positions = firsts
+        self._number_groups = number_groups(columns)
         self._number_positions = [firsts[column.name] for column in columns if not column.is_text]
         names = [column.name for column in options.vocabularies]
         of_columns = [names.index(column.shares or column.name) for column in columns]
@@ -187,7 +188,7 @@ class RowEncoder:
         self, tables: tuple[list[FieldLookup], list[StringLookup]], rows: ParsedRows, kernels: ModuleType
     ) -> NDArray[np.signedinteger]:
         of_numbers, of_texts = tables
-        number_columns = rows.number_columns(self._options.categorical_columns)
+        number_columns = rows.number_columns(self._number_groups)
         number_ids: NDArray[np.signedinteger] = kernels.encode_values(of_numbers, *number_columns, self._dtype)
         if not of_texts:
             return number_ids

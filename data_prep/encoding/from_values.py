@@ -107,13 +107,12 @@ def mappings_to_chunk(rows: Sequence[Mapping[str, Any]], log_format: LogFormat) 
     is missing, TypeError for a value that no cell of its kind holds.
     """
     columns = dict(log_format.fields)
-    others = {name: log_format.any_cell(name) for name in log_format.columns if name not in columns}
     separator = chr(BARE_SEPARATOR) if log_format.quotes else log_format.separator
     lines = []
     for number, row in enumerate(rows):
         if not row.keys() >= columns.keys():
             check_names(f"row {number}", row, log_format)
-        cells = dict.fromkeys(log_format.columns, "") | others
+        cells = dict(log_format.blank_row)
         for name, kind in columns.items():
             value = row[name]
             if type(value) is str:
@@ -154,7 +153,7 @@ def _bad_cell(cells: Mapping[str, str], separator: str, number: int, log_format:
 
 def cells_to_chunk(cells: Mapping[str, str], log_format: LogFormat) -> Chunk:
     """Return one row with these cells, and others that are good, as a chunk."""
-    texts = [cells.get(name, log_format.any_cell(name)) for name in log_format.columns]
+    texts = (log_format.blank_row | dict(cells)).values()
     between = chr(BARE_SEPARATOR) if log_format.quotes else log_format.separator
     return Chunk(0, 1, f"{between.join(texts)}\n".encode(), is_bare=log_format.quotes)
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from data_prep.kernels.lists import Lists, combinations, shorten
 from data_prep.kernels.parsed import SMALLEST_BUCKET, ParsedRows
 from data_prep.kernels.strings import PADDING_BYTES, Strings
-from data_prep.options.columns import CategoricalColumn
+from data_prep.options.columns import CategoricalColumn, number_groups
 
 _HEX_PAIRS = np.frombuffer("".join(f"{number:02x}" for number in range(256)).encode(), "u2")
 
@@ -47,7 +47,7 @@ def text_columns(
     by_name = {
         c.name: rows.lists.get(c.name, rows.columns[c.name].values) for c in columns if c.is_text and not c.cross
     }
-    numbers = rows.number_columns(columns)[0] if any(column.cross for column in columns) else None
+    numbers = rows.number_columns(number_groups(columns))[0] if any(column.cross for column in columns) else None
     for column in columns:
         if column.is_text and not column.cross:
             yield column, by_name[column.name], present[column.name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 
 from data_prep.kernels.lists import Lists
 from data_prep.kernels.strings import Strings
-from data_prep.options.columns import CategoricalColumn
 from data_prep.options.log_format import REASONS, LogFormat
 from data_prep.prepared.schema import DAY
 
@@ -144,7 +142,7 @@ class ParsedRows:
     def with_lists(self, log_format: LogFormat, kernels: ModuleType) -> ParsedRows:
         """Return the rows with the columns of kind list split into their values. A list without any is missing."""
         lists, separate = {}, dict(self.separate)
-        for name in log_format.columns_of_kind("list"):
+        for name in log_format.list_fields:
             form, texts = log_format.list_form(name), separate[name].values
             lists[name] = kernels.split_lists(texts, form.separator, form.max_length, log_format.trim)
             separate[name] = Cells(texts, lists[name].lengths > 0)
@@ -164,28 +162,26 @@ class ParsedRows:
             lists={name: lists.copies(kept[name]) for name, lists in self.lists.items()},
         )
 
-    def number_columns(self, columns: Sequence[CategoricalColumn]) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
-        """Return the categories of `columns` that are numbers, and which cells are there, both [M, n]."""
-        numbers = [column for column in columns if not column.is_text]
-        if block := self.blocks.get(tuple(column.name for column in numbers)):
-            return block
-        values = np.empty((len(numbers), len(self.labels)), np.uint32)
+    def number_columns(self, groups: Sequence[tuple[str, tuple[str, ...]]]) -> Cells:
+        """Return the categories of `columns.number_groups`, and which cells are there, both [M, n]."""
+        if len(groups) == 1 and groups[0][0] == "hex32":
+            return self.block(groups[0][1])
+        values = np.empty((sum(len(sources) for _, sources in groups), len(self.labels)), np.uint32)
         present = np.empty(values.shape, np.bool_)
         end = 0
-        for kind, alike in itertools.groupby(numbers, lambda column: column.kind):
-            sources = tuple(column.source for column in alike)
+        for kind, sources in groups:
             of_kind, end = slice(end, end + len(sources)), end + len(sources)
             cells = self.block(sources)
             for first in range(0, len(self.labels), _ROWS_AT_ONCE):
                 rows = slice(first, first + _ROWS_AT_ONCE)
                 values[of_kind, rows] = _category(kind, cells.values[:, rows])
             present[of_kind] = cells.present
-        return values, present
+        return Cells(values, present)
 
 
 def without_labels(weights: NDArray[np.float32] | None, unlabelled: NDArray[np.bool_]) -> NDArray[np.float32]:
     """Return the weights of rows [n], 0 of those that are `unlabelled`. None stands for weights of 1."""
-    return np.where(unlabelled, np.float32(0), np.float32(1) if weights is None else weights)
+    return (~unlabelled).astype(np.float32) if weights is None else np.where(unlabelled, np.float32(0), weights)
 
 
 HOUR = 3_600_000  # milliseconds

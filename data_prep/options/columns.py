@@ -61,6 +61,12 @@ class EncodingOptions:
         return replace(self, data=replace(self.data, label="optional"))
 
 
+def number_groups(columns: Sequence[CategoricalColumn]) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the kinds of the columns of numbers, in order, each with the columns of the log that it is made of."""
+    alike = itertools.groupby((column for column in columns if not column.is_text), lambda column: column.kind)
+    return [(kind, tuple(column.source for column in of_kind)) for kind, of_kind in alike]
+
+
 def cross_name(parts: Sequence[str]) -> str:
     """Return the name of a cross of these columns. `kernels.crosses` writes its values in the same way."""
     return "*".join(parts)

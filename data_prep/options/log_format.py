@@ -112,6 +112,7 @@ class LogFormat:
     hex_fields = _of_kind("hex32")
     value_fields = _of_kind(*VALUE_KINDS)  # categorical, kept as numbers
     text_fields = _of_kind(*TEXT_KINDS)
+    list_fields = _of_kind("list")
     categorical_fields = _of_kind(*VALUE_KINDS, *TEXT_KINDS)
 
     def __hash__(self) -> int:  # the columns are a dictionary, which has none
@@ -195,9 +196,10 @@ class LogFormat:
         clicked, not_clicked = (() if cells == REST else tuple(cells) for cells in by_name.values())
         return clicked, not_clicked, rest
 
-    def any_cell(self, name: str) -> str:
-        """Return a good cell of a column that changes no score."""
-        return {"label": self.any_label, "weight": "1"}.get(self.columns[name], "")
+    @functools.cached_property
+    def blank_row(self) -> dict[str, str]:
+        """The cells of a good row without a value in any field."""
+        return {name: {"label": self.any_label, "weight": "1"}.get(kind, "") for name, kind in self.columns.items()}
 
     @functools.cached_property
     def weight_source(self) -> str:

@@ -56,7 +56,7 @@ class TableChunk:
     def _cells_between(self, name: str, separator: bytes) -> pa.LargeBinaryArray:
         kind = self.log_format.columns[name]
         if kind == "ignored" or name not in self.rows.schema.names:
-            return pa.repeat(pa.scalar(self.log_format.any_cell(name).encode(), pa.large_binary()), self.num_lines)
+            return pa.repeat(pa.scalar(self.log_format.blank_row[name].encode(), pa.large_binary()), self.num_lines)
         point_zero = name in self.log_format.point_zero
         return cells_as_text(self._cells(name), kind, separator, self.log_format.texts_of_booleans(name), point_zero)
 

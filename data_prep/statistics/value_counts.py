@@ -18,6 +18,7 @@ from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.native_counting import choose_counting
 from data_prep.kernels.parsed import ParsedRows
 from data_prep.kernels.strings import Strings
+from data_prep.options.columns import number_groups
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.statistics.profile import Coverage
 
@@ -39,7 +40,7 @@ def count_numbers(rows: ParsedRows, options: PrepareOptions, chosen: NDArray[np.
     """
     all_columns, at = options.categorical_columns, _chosen_at(chosen, options)
     names = [column.name for column in all_columns if not column.is_text]
-    columns = zip(names, *rows.number_columns(all_columns), strict=True)
+    columns = zip(names, *rows.number_columns(number_groups(all_columns)), strict=True)
     count_values = choose_counting(options.kernels).count_values
     return [
         np.empty(0, np.uint64)
