@@ -142,26 +142,36 @@ OPERATIONS = {
     name: weight
     for names, weight in {
         ("export", "delta", "copy_by_file", "repair", "wait"): 4,
-        ("roll_back", "pin", "unpin", "damage", "delete", "redeploy", "fold", "end_folding", "kill_worker"): 3,
+        ("roll_back", "meet", "pin", "unpin", "damage", "delete", "redeploy", "fold", "end_folding", "kill_worker"): 3,
         ("make_unreadable", "rename", "restart", "jump", "lock_statement", "spoil_statement"): 1,
     }.items()
     for name in names
 }
 
 
+class Killed(BaseException):
+    """In place of SIGKILL: nothing of the service catches it."""
+
+
 class Machine(Life):
-    """Two workers over a folder, in this process."""
+    """Two workers over a folder, in this process. `between` is called between two steps of either."""
 
     def __init__(self, folder, monkeypatch):
         self.now, self.is_locked, self.is_spoilt = 0.0, False, False
         self.foldings = []
-        monkeypatch.setattr(generations, "Predictor", OpenBundle)
+        self.between, self.actor, self.written = lambda: None, 0, []  # `written`: by which worker, and the pin
+        monkeypatch.setattr(generations, "Predictor", self._stepwise(OpenBundle))
+        monkeypatch.setattr(generations, "bundles_in", self._stepwise(bundle_folder.bundles_in))
+        synced = self._stepwise(lambda _: None)
+        monkeypatch.setattr(statement, "sync_folder", lambda path: self._note_written() or synced(path))
+        monkeypatch.setattr(statement, "os", SimpleNamespace(getpid=lambda: self.actor))
         monkeypatch.setattr(generations.subprocess, "Popen", self._start_folding)
         monkeypatch.setattr(bundle_writer, "time", SimpleNamespace(time_ns=lambda: self.clock_ms * 10**6))
         monkeypatch.setattr(bundle_writer, "sync_folder", lambda _: None)
         monkeypatch.setattr("common.files.os.fsync", lambda _: None)
         write_whole = statement.write_whole
-        monkeypatch.setattr(statement, "write_whole", lambda *given: self._check_lock() or write_whole(*given))
+        write = self._stepwise(lambda *given: self._check_lock() or write_whole(*given))
+        monkeypatch.setattr(statement, "write_whole", write)
         (folder / "models").mkdir()
         super().__init__(folder / "models", write_bundle, self.look)
         self.options = ServerOptions(self.folder, "clicks", state=folder / "state")
@@ -174,6 +184,21 @@ class Machine(Life):
     def _start_folding(self, command, **_):
         self.foldings.append(Folding(command))
         return self.foldings[-1]
+
+    def _stepwise(self, function):
+        def step(*arguments):
+            self.between()
+            result = function(*arguments)
+            self.between()
+            return result
+
+        return step
+
+    def _note_written(self):
+        self.written.append((self.actor, self.stated()))
+
+    def stated(self):
+        return statement.Statement(self.options).read()
 
     def _check_lock(self):
         if self.is_locked:
@@ -319,6 +344,61 @@ class Machine(Life):
         version = serving if draw.random() < 0.9 else draw.choice(sorted(self.model.versions))
         expected = older[0] if older and version == serving else None
         self._ask(place, expected, lambda worker: worker.roll_back(short(version)))
+
+    def meet(self, draw):
+        """A worker rolls back. Between its steps a delta comes, the other one looks or rolls back, or it is killed."""
+        names, name, place = self.good(), self.name(draw), draw.randrange(2)
+        if self.is_locked or None in self.workers or not names:
+            return
+        delta = self._export(self._aside / "bundle", self.folder / draw.choice(names))
+        before, num_written = self.stated(), len(self.written)
+
+        def come():
+            if (self._aside / "bundle").exists():
+                (self._aside / "bundle").rename(self.folder / name)
+                self.model.copies[name] = delta
+
+        def kill():
+            raise Killed
+
+        others = [come, self.workers[1 - place].refresh_safely, lambda: self._roll_back_meanwhile(1 - place), kill]
+
+        def act():
+            if draw.random() < 0.3:
+                self.between = lambda: None
+                draw.choice(others)()
+                self.between = act
+
+        self.between = act
+        try:
+            self._roll_back_meanwhile(place)
+            is_killed = False
+        except Killed:
+            is_killed = True
+        self.between = lambda: None
+        come()
+        pins = [before, *(pinned for _, pinned in self.written[num_written:])]
+        assert self.stated() == pins[-1]  # no kill and no other write has lost it
+        self.model.pinned = next((version for version in self.model.versions if short(version) == pins[-1]), None)
+        self.serving = [worker.current.version for worker in self.workers]
+        if is_killed:
+            self.start(place)
+        self.settle()
+
+    def _roll_back_meanwhile(self, place):
+        worker, self.actor, outer = self.workers[place], place, self.actor
+        version, num_written = worker.current.version, len(self.written)
+        may_pin = self.model.older(version)[:1]
+        try:
+            worker.roll_back(short(version))
+        except ValueError:
+            assert place not in [actor for actor, _ in self.written[num_written:]], "refused, and written"
+        else:
+            may_pin += self.model.older(version)[:1]
+            assert next(pin for actor, pin in self.written[num_written:] if actor == place) in map(short, may_pin)
+            assert short(worker.current.version) == self.stated()  # the answer names it
+        finally:
+            self.actor = outer
 
     def pin(self, draw):
         """Any version that ever was."""
