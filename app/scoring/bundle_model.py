@@ -75,8 +75,9 @@ class BundleModel:
         of_deep, of_wide = (columns_of(self.fields, part) for part in ("deep", "wide"))
         used = sorted({*of_deep, *of_wide})  # Rows of others, as of buckets that no part sees, are not looked up
         self._used_fields = [field for field in self.fields if field.deep or field.wide]
-        self._used = _all_or(used, sum(field.length for field in self.fields))
-        self._of_deep, self._of_wide = (_all_or([*map(used.index, part)], len(used)) for part in (of_deep, of_wide))
+        self._used = np.array(used, np.intp)
+        places = (np.searchsorted(self._used, part) for part in (of_deep, of_wide))
+        self._of_deep, self._of_wide = (slice(None) if len(part) == len(used) else part for part in places)
         self._has_lists, self._has_deep = len(used) > len(self._used_fields), bool(of_deep)
         self._tower = Tower(folder / TOWER, num_threads)
 
@@ -134,11 +135,6 @@ class BundleModel:
                 f"the packages here are {json.dumps(self.manifest.versions)} in the bundle: install requirements.txt"
             )
         return len(expected)
-
-
-def _all_or(columns: list[int], count: int) -> np.ndarray | slice:
-    """Return columns of `count`, as a slice if they are all, which makes no copy."""
-    return slice(None) if len(columns) == count else np.array(columns, np.intp)
 
 
 def golden_rows(model: BundleModel) -> pa.Table:

@@ -151,11 +151,10 @@ def _bad_cell(cells: Mapping[str, str], separator: str, number: int, log_format:
     raise AssertionError("every cell stands in a line")
 
 
-def cells_to_chunk(cells: Mapping[str, str], log_format: LogFormat) -> Chunk:
+def cells_to_chunk(cells: dict[str, str], log_format: LogFormat) -> Chunk:
     """Return one row with these cells, and others that are good, as a chunk."""
-    texts = (log_format.blank_row | dict(cells)).values()
     between = chr(BARE_SEPARATOR) if log_format.quotes else log_format.separator
-    return Chunk(0, 1, f"{between.join(texts)}\n".encode(), is_bare=log_format.quotes)
+    return Chunk(0, 1, f"{between.join((log_format.blank_row | cells).values())}\n".encode(), is_bare=log_format.quotes)
 
 
 def cells_of_line(chunk: Chunk, index: int, log_format: LogFormat) -> list[str]:
