@@ -114,23 +114,39 @@ def check_format_version(path: Path, found: object, version: int, advice: str, o
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write `text` to `path` atomically: a kill or a power cut leaves the old or the new file.
+    """Write `text` to `path` atomically: a kill or a power cut leaves the old or the new file. Of several writers the
+    last one counts.
 
     A temporary file is synced and renamed, then the folder is synced, which takes some milliseconds. Use it once for an
     evaluation, a launch or a preparation, not for steps.
     """
     beside = path.with_name(f"{path.name}.tmp")
-    with room_for(path):
+    with room_for(path), _alone(beside) as file:
         try:
-            with beside.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())  # before the rename: some file systems order the name before the content
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # before the rename: some file systems order the name before the content
             beside.replace(path)
         except OSError:
             beside.unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[IO[str]]:
+    """Open a file in order to write it anew, alone: wait until no other process or thread does."""
+    while True:
+        with path.open("a", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                is_there = os.path.samestat(os.fstat(file.fileno()), path.stat())
+            except FileNotFoundError:
+                is_there = False
+            if is_there:  # else the one that was waited for has renamed it
+                file.truncate(0)
+                yield file
+                return
 
 
 @contextmanager

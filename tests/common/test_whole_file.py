@@ -3,6 +3,7 @@ import os
 import resource
 import signal
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
@@ -51,6 +52,20 @@ def test_the_file_is_synced_before_it_is_renamed_and_its_folder_after(tmp_path, 
     monkeypatch.setattr(Path, "replace", noted_replace)
     write_whole(tmp_path / "state.json", "12345")
     assert calls == ["sync 5 bytes", "rename", "sync the folder"]
+
+
+def test_of_writers_at_once_one_s_text_is_there_whole(tmp_path):
+    """As of two evaluations of a run, or two reports."""
+    texts, path = ["a" * 300_000, "b" * 100, "c" * 5_000], tmp_path / "report.html"
+
+    def write(text):
+        for _ in range(60):
+            write_whole(path, text)
+            assert path.read_text() in texts
+
+    with ThreadPoolExecutor(len(texts)) as threads:
+        list(threads.map(write, texts))
+    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
 
 
 @pytest.fixture
