@@ -19,12 +19,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.batches import check_files
+from app.config.by_rows import CrossEffects
 from app.config.config import Config
 from app.distributed.mpirun import CHOICE_OF_CROSSES
 from app.distributed.process_group import started_by_mpi
@@ -58,6 +59,7 @@ PARTS = 8  # of the rows. Their sums are added in order, so the number of thread
 # errors. Where clicks follow a cross AUC rises by 0.029 to 0.076, by the suggested crosses of real tables by 0.0065 at
 # most. Of larger tables the gain is not estimated.
 LARGE_AUC_OF_CROSSES, CERTAIN = 0.01, 2.0
+STRONG_C = 0.5  # the inverse penalty from which on their effects are strong
 MAX_CROSSED_ROWS, MAX_CROSSED_IDS = 400_000, 2_000_000
 SHOWN = ("auc", "log_loss", "normalized_entropy")
 
@@ -185,54 +187,67 @@ def _fit_best(solver: Solver, valid_loss: Callable[[Fitted], float]) -> Fitted:
 
 @dataclass(frozen=True)
 class CrossesGain:
-    """The gain of logistic regression by crosses, on valid rows: of AUC, and of log loss with its standard error."""
+    """The gain of logistic regression by crosses, on valid rows: of AUC, and of log loss with its standard error.
+
+    The inverse penalty is the best one with crosses.
+    """
 
     auc: float
     log_loss: float
     error: float
+    inverse_penalty: float
 
     @property
-    def is_large(self) -> bool:
-        return self.auc >= LARGE_AUC_OF_CROSSES and self.log_loss > CERTAIN * self.error
+    def effects(self) -> CrossEffects:
+        if self.auc < LARGE_AUC_OF_CROSSES or self.log_loss <= CERTAIN * self.error:
+            return "none"
+        return "strong" if self.inverse_penalty >= STRONG_C else "weak"
 
     def __str__(self) -> str:
-        then = "the wide part learns them faster, in more epochs" if self.is_large else "that changes no setting"
+        faster = f"their effects are {self.effects}, so the wide part learns them faster, in more epochs"
+        then = "that changes no setting" if self.effects == "none" else faster
         return (
             f"crosses change the AUC of logistic regression on valid rows by {self.auc:+.4f}, its log loss by "
             f"{-self.log_loss:+.4f} ± {self.error:.4f}: {then} (train.auto)"
         )
 
 
-def clicks_follow_crosses(
-    folder: Path, run: Path, schema: Schema, by_answer: Callable[[bool], Config], lines: list[str], dry: bool = False
-) -> bool:
-    """Return whether the gain of crosses is large. Add a line for the log to `lines`.
+def find_cross_effects(
+    folder: Path,
+    run: Path,
+    schema: Schema,
+    by_effects: Callable[[CrossEffects], Config],
+    lines: list[str],
+    dry: bool = False,
+) -> CrossEffects:
+    """Return how strong the effects of crosses on clicks are. Add a line for the log to `lines`.
 
-    A run in `run` with the settings `by_answer(answer)` keeps its answer. Ranks take that of the process that started
+    A run in `run` with the settings `by_effects(answer)` keeps its answer. Ranks take that of the process that started
     them, since processors may round apart. With `dry` nothing is fitted, and the line says so.
     """
     if not started_by_mpi():
-        os.environ[CHOICE_OF_CROSSES] = json.dumps(_try_crosses(folder, run, schema, by_answer, dry))
-    answer, line = json.loads(os.environ.get(CHOICE_OF_CROSSES, '[false, ""]'))
+        os.environ[CHOICE_OF_CROSSES] = json.dumps(_try_crosses(folder, run, schema, by_effects, dry))
+    effects: CrossEffects
+    effects, line = json.loads(os.environ.get(CHOICE_OF_CROSSES, '["none", ""]'))
     lines.append(line)
-    return bool(answer)
+    return effects
 
 
 def _try_crosses(
-    folder: Path, run: Path, schema: Schema, by_answer: Callable[[bool], Config], dry: bool
-) -> tuple[bool, str]:
+    folder: Path, run: Path, schema: Schema, by_effects: Callable[[CrossEffects], Config], dry: bool
+) -> tuple[CrossEffects, str]:
     if not _is_measured(schema):
-        return False, ""
-    for answer in (False, True):
-        if is_run_of(run, by_answer(answer), schema):
-            return answer, ""
+        return "none", ""
+    for effects in get_args(CrossEffects):
+        if is_run_of(run, by_effects(effects), schema):
+            return effects, ""
     if dry:
-        return False, "a training fits regressions with and without the crosses first, which may change settings"
+        return "none", "a training fits regressions with and without the crosses first, which may change settings"
     found = json.loads(_gain_in_a_process(folder))
     if found is None:
-        return False, ""
+        return "none", ""
     gain = CrossesGain(**found)
-    return gain.is_large, str(gain)
+    return gain.effects, str(gain)
 
 
 def _gain_in_a_process(folder: Path) -> str:
@@ -268,25 +283,25 @@ def crosses_gain(folder: Path, schema: Schema) -> CrossesGain | None:
         found: NDArray[np.float64] = np.logaddexp(0.0, logits.astype(np.float64)) - valid_labels * logits
         return found
 
-    def fit_rows() -> NDArray[np.float32]:
+    def fit_rows() -> tuple[NDArray[np.float32], float]:
         solver = Solver(features, labels, weights)
         best = _fit_best(solver, lambda fitted: float(np.average(losses(fitted.logits(valid)), weights=of_valid)))
-        return best.logits(valid)
+        return best.logits(valid), best.inverse_penalty
 
-    crossed = fit_rows()
+    crossed, inverse_penalty = fit_rows()
     is_cross = np.zeros(features.shape[1], bool)
     ranges = [ids for field in schema.categorical if field.cross for ids in (field.oov_ids, *field.id_ranges)]
     for begin, end in ranges:
         is_cross[schema.num_numeric + begin : schema.num_numeric + end] = True
     for matrix in (features, valid):
         matrix.data[is_cross[matrix.indices]] = 0
-    plain = fit_rows()
+    plain, _ = fit_rows()
     rows = np.ones(len(plain)) if of_valid is None else of_valid.astype(np.float64)
     lowered = losses(plain) - losses(crossed)
     mean = float(np.average(lowered, weights=rows))
     error = float(np.sqrt(rows**2 @ (lowered - mean) ** 2) / rows.sum())
     auc = _auc(crossed, valid_labels, of_valid) - _auc(plain, valid_labels, of_valid)
-    return CrossesGain(auc, mean, error)
+    return CrossesGain(auc, mean, error, inverse_penalty)
 
 
 def _auc(logits: NDArray[np.float32], labels: NDArray[np.float32], weights: NDArray[np.float32] | None) -> float:

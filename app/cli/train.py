@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from app.batches import verify_files
-from app.cli.baseline import clicks_follow_crosses
+from app.cli.baseline import find_cross_effects
 from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
 from app.distributed.mpirun import CHOSEN_PRECISION, check_rank_table, launch
@@ -101,7 +101,7 @@ def settle(
         resolve,
         lambda: read_schema(dataset),
         lambda config: source_settings(config, path),
-        lambda schema, by_answer: clicks_follow_crosses(dataset, path, schema, by_answer, lines, dry),
+        lambda schema, by_effects: find_cross_effects(dataset, path, schema, by_effects, lines, dry),
     )
     return config, lines
 

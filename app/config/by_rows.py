@@ -6,14 +6,14 @@ setting to another table. Fewer rows take as many steps, in smaller batches. L2 
 loss, so it falls as 1 / rows: it is the weight of so many rows, more the more fields the deep part sees, and never of
 more than a tenth of the rows. FTRL sums gradients of batch means, so its l1 and l2 fall as 1 / batch size. Crosses are
 seen by both parts. If clicks follow them, as logistic regressions with and without them tell on valid rows, the wide
-part learns faster, with less l2, in more epochs.
+part learns faster, with less l2, in more epochs. The l2 is the less the stronger their effects are.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from app.config.config import Config
 from app.config.optimizer_settings import FtrlOptions
@@ -36,8 +36,14 @@ _LEAST_L2_ROWS_WITH_CROSSES = 800.0
 # Epochs, rate and l2 of the wide part at the smaller size. Values of crosses have a dozen rows, and large effects if
 # clicks follow them: with the rate and l2 that hold noise back FTRL ends their weights at a fraction, and the deep part
 # learns them by heart instead (AUC 0.006 lower, log loss 0.02 higher). Where clicks do not follow the crosses the
-# others cost MovieLens 0.018. Rows and values do not tell which it is.
-_FEW_OTHERS, _FEW_THAT_FOLLOW_CROSSES = (12, 6e-2, 3e-2), (20, 0.3, 3e-3)
+# others cost MovieLens 0.018. Rows and values do not tell which it is. Where regression needs a strong penalty, the
+# least l2 costs 0.001 AUC and 0.008 log loss; where it needs a weak one, three times that costs 0.004 to 0.016 AUC.
+CrossEffects = Literal["none", "weak", "strong"]
+_WIDE_OF_FEW: dict[CrossEffects, tuple[int, float, float]] = {
+    "none": (12, 6e-2, 3e-2),
+    "weak": (20, 0.3, 1e-2),
+    "strong": (20, 0.3, 3e-3),
+}
 _FINAL_FACTOR = 0.05  # of the learning rates, at the end of the last epoch
 OF_TOWER = ("hidden_widths", "activation", "batch_norm")  # settings of the model by which towers differ
 # Of those rates, for a run that starts from a model. On the next 100,000 rows of a log that stands still it ends 0.0003
@@ -50,23 +56,23 @@ def resolve_by_rows(
     resolve: Callable[[Config], Config],
     read: Callable[[], Schema],
     read_source: Callable[[Config], Config | None] = lambda _: None,
-    follow_crosses: Callable[[Schema, Callable[[bool], Config]], bool] = lambda *_: False,
+    find_effects: Callable[[Schema, Callable[[CrossEffects], Config]], CrossEffects] = lambda *_: "none",
 ) -> Config:
     """Return `resolve(defaults)`. With `train.auto` the defaults are those for the prepared folder that `read` reads.
 
     `resolve` applies what a file and the command line set, so that counts before the rules. Epochs and batch size that
     are set so change what the rules give for the rest. `read_source` returns the settings of the model that a run
-    starts from, if any. Without one `follow_crosses` tells whether clicks follow the table's crosses, if it has some.
-    The settings by either answer are given to it. Raises as the four do.
+    starts from, if any. Without one `find_effects` finds how strong the effects of the table's crosses are, if it
+    has some. The settings for each answer are given to it. Raises as the four do.
     """
     config = resolve(Config())
     if not config.train.auto:
         return config
     schema, source = read(), read_source(config)
 
-    def by_answer(crosses_count: bool) -> Config:
+    def by_effects(effects: CrossEffects) -> Config:
         def by_rows(epochs: int = 0, batch_size: int = 0, steps: int = 0, init_optimizer: bool = False) -> Config:
-            chosen = settings_by_rows(schema, epochs, batch_size, steps, crosses_count)
+            chosen = settings_by_rows(schema, epochs, batch_size, steps, effects)
             if source is not None:
                 chosen = _from_model(chosen, source, schema, config.train.init_take, init_optimizer)
             return resolve(settings.merge(Config(), chosen, where="train.auto"))
@@ -76,16 +82,16 @@ def resolve_by_rows(
         return by_rows(first.train.epochs, first.train.batch_size, first.train.steps, init_optimizer)
 
     has_crosses = any(field.cross for field in schema.categorical)
-    return by_answer(has_crosses and source is None and follow_crosses(schema, by_answer))
+    return by_effects(find_effects(schema, by_effects) if has_crosses and source is None else "none")
 
 
 def settings_by_rows(
-    schema: Schema, epochs: int = 0, batch_size: int = 0, steps: int = 0, follow_crosses: bool = False
+    schema: Schema, epochs: int = 0, batch_size: int = 0, steps: int = 0, cross_effects: CrossEffects = "none"
 ) -> dict[str, Any]:
     """Return the settings, by section, for a prepared folder. Epochs and batch size of 0 are found as well.
 
-    The training ends after `steps` steps, if these are fewer than those of the epochs and not 0. With
-    `follow_crosses` clicks follow the crosses of the table.
+    The training ends after `steps` steps, if these are fewer than those of the epochs and not 0. `cross_effects` are
+    those of the table's crosses on clicks.
     """
     num_rows = schema.splits["train"].rows
 
@@ -96,7 +102,7 @@ def settings_by_rows(
 
     searched_batch_size = round(between(1000, 2000), -2)
     batch_size = batch_size or int(min(searched_batch_size, max(num_rows // _STEPS, 1)))
-    few_epochs, few_rate, few_l2 = _FEW_THAT_FOLLOW_CROSSES if follow_crosses else _FEW_OTHERS
+    few_epochs, few_rate, few_l2 = _WIDE_OF_FEW[cross_effects]
     epochs = epochs or round(between(few_epochs, 3))
     width = 2 ** round(math.log2(between(64, 256)))
     seen = _seen_fields(schema, num_rows)

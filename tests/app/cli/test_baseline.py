@@ -189,13 +189,13 @@ def crossed(tiny_schema, monkeypatch):
 
 
 def best_of_scikit_learn(num_columns, split_of):
-    """Return logits of valid rows by the fit with the best of the penalties that are tried, and its mean loss."""
+    """Return mean loss and logits of valid rows by the fit with the best of the penalties that are tried, and its C."""
     (features, labels, weights), (valid, valid_labels, of_valid) = split_of("train"), split_of("valid")
     tried = []
     for c in 10.0 ** np.arange(-2, 1, 0.5):
         model = LogisticRegression(C=c, max_iter=500, tol=1e-4).fit(features[:, :num_columns], labels, weights)
         logits = model.decision_function(valid[:, :num_columns])
-        tried.append((log_loss(valid_labels, sigmoid(logits), sample_weight=of_valid), logits))
+        tried.append((log_loss(valid_labels, sigmoid(logits), sample_weight=of_valid), logits, c))
     return min(tried, key=lambda one: one[0])
 
 
@@ -205,7 +205,7 @@ def best_of_scikit_learn(num_columns, split_of):
 def test_the_gain_of_crosses_is_large_where_clicks_follow_them(crossed, effect, weighted, is_large):
     schema = crossed(effect, weighted)
     gain = baseline.crosses_gain("", schema)
-    assert gain.is_large is is_large
+    assert gain.effects in (("weak", "strong") if is_large else ("none",))
     assert str(gain).endswith("in more epochs (train.auto)") is is_large and f" by {gain.auc:+.4f}, " in str(gain)
 
     def split_of(name):
@@ -213,17 +213,21 @@ def test_the_gain_of_crosses_is_large_where_clicks_follow_them(crossed, effect, 
 
     _, labels, weights = split_of("valid")
     num_columns = split_of("valid")[0].shape[1]
-    (loss, logits), (plain_loss, plain) = (best_of_scikit_learn(n, split_of) for n in (num_columns, num_columns - 600))
+    (loss, logits, c), (plain_loss, plain, _) = (
+        best_of_scikit_learn(n, split_of) for n in (num_columns, num_columns - 600)
+    )
     aucs = [roc_auc_score(labels, values, sample_weight=weights) for values in (logits, plain)]
     assert gain.auc == pytest.approx(aucs[0] - aucs[1], abs=3e-3)  # the solver's tolerance
     assert gain.log_loss == pytest.approx(plain_loss - loss, abs=1e-3)
     assert 0 < gain.error < 0.01
+    assert 0.3 < gain.inverse_penalty / c < 3.3  # one step, as losses of neighbours are close
 
 
 def test_a_gain_within_its_error_is_not_large():
-    assert baseline.CrossesGain(0.02, 0.02, 0.009).is_large
-    assert not baseline.CrossesGain(0.02, 0.02, 0.011).is_large  # of a few valid rows
-    assert not baseline.CrossesGain(0.009, 0.02, 0.001).is_large
+    assert baseline.CrossesGain(0.02, 0.02, 0.009, 1.0).effects == "strong"
+    assert baseline.CrossesGain(0.02, 0.02, 0.009, 0.3).effects == "weak"
+    assert baseline.CrossesGain(0.02, 0.02, 0.011, 1.0).effects == "none"  # of a few valid rows
+    assert baseline.CrossesGain(0.009, 0.02, 0.001, 1.0).effects == "none"
 
 
 @pytest.mark.parametrize("without", ["crosses", "valid rows", "two classes", "a small vocabulary", "few rows"])
@@ -245,11 +249,11 @@ def test_no_gain_is_measured_without(without, crossed, monkeypatch):
     assert baseline.crosses_gain("", schema) is None
 
 
-LARGE = json.dumps({"auc": 0.05, "log_loss": 0.02, "error": 0.003})
+LARGE = json.dumps({"auc": 0.05, "log_loss": 0.02, "error": 0.003, "inverse_penalty": 1.0})
 
 
-def settings_for(follow):
-    return Config(train=TrainOptions(epochs=20 if follow else 12, batch_size=100 + follow))
+def settings_for(effects):
+    return Config(train=TrainOptions(batch_size={"none": 100, "weak": 200, "strong": 300}[effects]))
 
 
 def test_ranks_take_the_answer_of_the_process_that_started_them(crossed, tmp_path, monkeypatch):
@@ -257,46 +261,50 @@ def test_ranks_take_the_answer_of_the_process_that_started_them(crossed, tmp_pat
     monkeypatch.setenv(baseline.CHOICE_OF_CROSSES, "")
     monkeypatch.setattr(baseline, "_gain_in_a_process", lambda folder: LARGE)
     table = (tmp_path, tmp_path / "device_0", schema, settings_for)
-    assert baseline.clicks_follow_crosses(*table, lines) and "+0.0500" in lines[0]
+    assert baseline.find_cross_effects(*table, lines) == "strong" and "+0.0500" in lines[0]
     monkeypatch.setattr(baseline, "started_by_mpi", lambda: True)
     monkeypatch.setattr(baseline, "_gain_in_a_process", None)
-    assert baseline.clicks_follow_crosses(*table, lines) and lines[0] == lines[1]
+    assert baseline.find_cross_effects(*table, lines) == "strong" and lines[0] == lines[1]
     monkeypatch.delenv(baseline.CHOICE_OF_CROSSES)  # by an mpirun of the user's own
-    assert not baseline.clicks_follow_crosses(*table, lines) and lines[2] == ""
+    assert baseline.find_cross_effects(*table, lines) == "none" and lines[2] == ""
 
 
-@pytest.mark.parametrize("follow", [True, False])
-def test_a_run_that_is_resumed_keeps_its_answer_and_a_dry_run_fits_nothing(follow, crossed, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("effects", "found"), [("none", '"auc": 0.001'), ("weak", '"inverse_penalty": 0.1'), ("strong", "")]
+)
+def test_a_run_that_is_resumed_keeps_its_answer_and_a_dry_run_fits_nothing(
+    effects, found, crossed, tmp_path, monkeypatch
+):
     schema, fits = crossed(1.0), []
 
     def fit(folder):
         fits.append(folder)
-        return LARGE if follow else LARGE.replace("0.05", "0.001")
+        return json.dumps(json.loads(LARGE) | json.loads(f"{{{found}}}"))
 
     monkeypatch.setenv(baseline.CHOICE_OF_CROSSES, "")
     monkeypatch.setattr(baseline, "_gain_in_a_process", fit)
 
-    def answer(dry=False, by_answer=settings_for):
-        return baseline.clicks_follow_crosses(tmp_path, tmp_path / "device_0", schema, by_answer, lines, dry)
+    def answer(dry=False, by_effects=settings_for):
+        return baseline.find_cross_effects(tmp_path, tmp_path / "device_0", schema, by_effects, lines, dry)
 
     lines = []
-    assert answer(dry=True) is False and not fits and "fits regressions" in lines.pop()
-    assert answer() is follow and len(fits) == 1 and "crosses change the AUC" in lines.pop()
-    config = settings_for(follow)
+    assert answer(dry=True) == "none" and not fits and "fits regressions" in lines.pop()
+    assert answer() == effects and len(fits) == 1 and "crosses change the AUC" in lines.pop()
+    config = settings_for(effects)
     run, claim = open_run(tmp_path, config, schema)
     claim.close()
     assert run.plan.kind == "new"
-    assert answer() is answer(dry=True) is follow and len(fits) == 1 and lines == ["", ""]
+    assert answer() == answer(dry=True) == effects and len(fits) == 1 and lines == ["", ""]
 
-    def never(follow):
-        return settings.merge(settings_for(follow), {"train": {"resume": "never"}}, where="test")
+    def never(effects):
+        return settings.merge(settings_for(effects), {"train": {"resume": "never"}}, where="test")
 
-    def others(follow):
-        return settings.merge(settings_for(follow), {"loss": {"l2_coef": 0.5}}, where="test")
+    def others(effects):
+        return settings.merge(settings_for(effects), {"loss": {"l2_coef": 0.5}}, where="test")
 
-    for by_answer in (never, others):  # a new run
+    for by_effects in (never, others):  # a new run
         fits.clear()
-        assert answer(by_answer=by_answer) is follow and fits
+        assert answer(by_effects=by_effects) == effects and fits
 
 
 def test_the_gain_is_that_of_the_command_and_nothing_is_read_without_crosses(
@@ -307,7 +315,7 @@ def test_the_gain_is_that_of_the_command_and_nothing_is_read_without_crosses(
     monkeypatch.setattr(baseline, "_gain_in_a_process", None)
     monkeypatch.setenv(baseline.CHOICE_OF_CROSSES, "of an earlier training")
     lines = []
-    assert not baseline.clicks_follow_crosses(tiny_dataset, tmp_path / "run", tiny_schema, settings_for, lines)
+    assert baseline.find_cross_effects(tiny_dataset, tmp_path / "run", tiny_schema, settings_for, lines) == "none"
     assert lines == [""]
 
 
@@ -318,7 +326,7 @@ def test_a_process_of_its_own_finds_the_gain_in_a_prepared_folder(tmp_path):
     frame = pd.DataFrame({"click": clicks.astype(int), "A": [f"a{i}" for i in a], "B": [f"b{i}" for i in b]})
     schema = prepare(frame, tmp_path / "crossed", None, describe(frame), crosses=[["A", "B"]], workers=1)
     table, lines = (tmp_path / "crossed", tmp_path / "device_0", schema, settings_for), []
-    assert baseline.clicks_follow_crosses(*table, lines) and "in more epochs" in lines[0]
+    assert baseline.find_cross_effects(*table, lines) != "none" and "in more epochs" in lines[0]
     (tmp_path / "crossed" / "schema.json").write_text("{}")
     with pytest.raises(ValueError, match=r"the crosses of .* could not be tried \(train\.auto\): .*schema\.json"):
-        baseline.clicks_follow_crosses(*table, [])
+        baseline.find_cross_effects(*table, [])

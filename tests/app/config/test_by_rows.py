@@ -107,10 +107,11 @@ def test_crosses_are_seen_by_both_parts_with_more_l2_and_change_nothing_else(res
     assert chosen == without
 
 
+@pytest.mark.parametrize(("effects", "less_l2"), [("weak", 3), ("strong", 10)])
 @pytest.mark.parametrize("num_rows", [600, 30_000, 94_000, 400_000, 4_000_000])
-def test_a_wide_part_whose_clicks_follow_crosses_learns_faster_in_more_epochs(resolved, num_rows):
+def test_a_wide_part_whose_clicks_follow_crosses_learns_faster_in_more_epochs(resolved, num_rows, effects, less_l2):
     schema = resolved.schema(num_rows)
-    others, follow = settings_by_rows(schema), settings_by_rows(schema, follow_crosses=True)
+    others, follow = settings_by_rows(schema), settings_by_rows(schema, cross_effects=effects)
     wide, fast = others.pop("wide_optimizer"), follow.pop("wide_optimizer")
     if num_rows == 4_000_000:  # of so many rows each value has enough
         assert (fast, follow) == (wide, others)
@@ -119,7 +120,7 @@ def test_a_wide_part_whose_clicks_follow_crosses_learns_faster_in_more_epochs(re
     assert follow["train"]["epochs"] > others["train"]["epochs"]
     if num_rows <= 94_000:
         assert (fast["learning_rate"], follow["train"]["epochs"]) == (0.3, 20)
-        assert fast["l2"] == pytest.approx(wide["l2"] / 10, rel=0.01)
+        assert fast["l2"] == pytest.approx(wide["l2"] / less_l2, rel=0.01)
     assert fast["l1"] == wide["l1"]
     steps = {"decay_steps": follow["train"]["epochs"] * math.ceil(num_rows / follow["train"]["batch_size"])}
     for group in ("deep_optimizer", "tower_optimizer"):
@@ -141,7 +142,7 @@ def test_crosses_are_asked_for_in_a_new_training_that_has_some(resolved, project
             lambda base: yaml_settings.resolve(Config, path, words, base),
             lambda: schema,
             lambda _: source,
-            lambda schema, by_answer: asked.append([by_answer(follow) for follow in (False, True)]) or True,
+            lambda schema, by_effects: asked.append([by_effects(of) for of in ("none", "strong")]) or "strong",
         )
 
     assert resolve(False).train.epochs == resolve(True, source=resolve(False)).train.epochs + 11 == 12
