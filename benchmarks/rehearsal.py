@@ -281,7 +281,9 @@ def next_day(of: Rehearsal) -> dict[str, Any]:
 def criteo(of: Rehearsal) -> dict[str, Any]:
     """Train configs/criteo.yaml one epoch, or --criteo-steps of it, and evaluate it on test."""
     run, steps = of.folder / "criteo", of.options.criteo_steps
-    more = ("--name", "criteo", "train.epochs=1", f"train.steps={steps}", "device.precision=auto")
+    # An epoch takes an hour: a stop need not cost all of it.
+    saves = ("checkpoint.every_minutes=15", "checkpoint.keep_last=1")
+    more = ("--name", "criteo", "train.epochs=1", f"train.steps={steps}", "device.precision=auto", *saves)
     of.run("app", "train", "--config", CRITEO, "--dataset", "prepared-10", *more)
     of_run = {"steps": newest_step(run), "precision": run_config(run).device.precision, **evaluate(of, "criteo")}
     return {"disk_bytes": disk_bytes(run), **of_run, **_valid(run)}
