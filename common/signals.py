@@ -27,21 +27,6 @@ def handled(handler: Callable[[int, FrameType | None], None], numbers: Iterable[
             signal.signal(number, former)
 
 
-@contextmanager
-def held() -> Iterator[None]:
-    """Defer signals to the end of the block. Threads that are started in it block them for good."""
-    taken: list[int] = []  # by threads that were started before, and do not block it
-    handler = signal.signal(signal.SIGINT, lambda number, _: taken.append(number))
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    if taken:
-        signal.raise_signal(signal.SIGINT)
-
-
 class Stopped(BaseException):
     """Raised after a stop signal. A BaseException, like KeyboardInterrupt, so `except Exception` does not catch it."""
 

@@ -22,7 +22,8 @@ from app.scoring.predictor import Predictor
 from app.serving.forms.form import RequestError, RowsToScore, rejected_row
 from app.serving.options import Limits
 from data_prep.encoding.encoder import Chunk
-from data_prep.encoding.from_table import RawTable, join_table_rows
+from data_prep.encoding.from_table import RawTable
+from data_prep.kernels.parsed import Cells
 
 TIMED_BATCHES = 31  # of which the median is the pace: a pause of a few, as while a model is opened, does not count
 LARGE_BODY = 1 << 16  # bytes: larger ones have a queue of their own, so that small ones do not wait for them
@@ -271,9 +272,18 @@ def join(chunks: Sequence[RowsToScore]) -> RowsToScore:
     if len(chunks) == 1:
         return chunks[0]
     if chunks[0].is_bare is None:
-        return join_table_rows([chunk for chunk in chunks if isinstance(chunk, RawTable)])
+        return _join_tables([chunk for chunk in chunks if isinstance(chunk, RawTable)])
     lines = b"".join(chunk.lines for chunk in chunks if isinstance(chunk, Chunk))
     return Chunk(0, sum(chunk.num_lines for chunk in chunks), lines, is_bare=chunks[0].is_bare)
+
+
+def _join_tables(parts: Sequence[RawTable]) -> RawTable:
+    """Return the rows of several tables as those of one."""
+    integers, hex_values = (
+        Cells(*(np.concatenate(arrays, axis=1) for arrays in zip(*blocks, strict=True)))
+        for blocks in ([part.integers for part in parts], [part.hex_values for part in parts])
+    )
+    return RawTable(integers, hex_values, parts[0].log_format)
 
 
 def score_together(predictor: Predictor, chunks: Sequence[RowsToScore]) -> tuple[list[Result], list[Seen]]:

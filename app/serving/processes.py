@@ -309,7 +309,9 @@ class _Watch(threading.Thread):
 
 def _log_slow_kernels() -> None:
     """Log why rows are parsed by NumPy, if they are: nothing else shows it."""
-    from data_prep.encoding.encoder import why_slow
+    from data_prep.kernels.native import load
 
-    if reason := why_slow():
-        log.warning("warning: rows are parsed several times slower than they could be: %s", reason)
+    try:
+        load()
+    except OSError as error:
+        log.warning("warning: rows are parsed several times slower than they could be: %s", error)

@@ -28,7 +28,6 @@ from data_prep.kernels import numpy_kernels
 from data_prep.kernels.crosses import text_columns
 from data_prep.kernels.lists import Lists
 from data_prep.kernels.native import choose_kernels
-from data_prep.kernels.native import load as load_kernels
 from data_prep.kernels.numpy_kernels import FieldLookup, StringLookup
 from data_prep.kernels.parsed import Chunk, ParsedChunk, ParsedRows
 from data_prep.kernels.strings import Strings
@@ -260,15 +259,6 @@ def tables_of(folder: Path, description: dict[str, Any]) -> LookupTables:
     lookup = LookupTables(folder / LOOKUP_FILE, layouts)
     _ = lookup.opened
     return lookup
-
-
-def why_slow() -> str:
-    """Return why rows are parsed by NumPy and not by the native kernels, "" if they are not."""
-    try:
-        load_kernels()
-    except OSError as error:
-        return str(error)
-    return ""
 
 
 BOOLEAN_TEXTS = tuple(text for pair in BOOLEANS for text in pair)

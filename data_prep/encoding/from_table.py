@@ -165,15 +165,6 @@ class RawTable:
         return ParsedRows(np.arange(self.num_lines), labels, {}, weights=weights, blocks=blocks)
 
 
-def join_table_rows(parts: Sequence[RawTable]) -> RawTable:
-    """Return the rows of several tables as those of one."""
-    integers, hex_values = (
-        Cells(*(np.concatenate(arrays, axis=1) for arrays in zip(*blocks, strict=True)))
-        for blocks in ([part.integers for part in parts], [part.hex_values for part in parts])
-    )
-    return RawTable(integers, hex_values, parts[0].log_format)
-
-
 def table_to_rows(table: pa.Table, log_format: LogFormat) -> RawTable | None:
     """Return an Arrow table of fields alone as rows, or None if only the parser of lines can decide.
 

@@ -12,7 +12,6 @@ run programs.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import mmap
 import os
@@ -203,12 +202,3 @@ _KINDS: dict[str, Callable[[Any, list[memoryview]], Any]] = {
 def numbered(title: str, number: int, part: str) -> str:
     """Return the name of a part of a task's result. `title` is that of the pass."""
     return f"{title}-{number:07d}.{part}"
-
-
-def leading(pieces: Pieces, title: str, part: str) -> Any:
-    """Yield the part of that name of task 0, 1, … up to the first that is missing or damaged."""
-    for number in itertools.count():
-        value = pieces.read(numbered(title, number, part))
-        if value is None:
-            return
-        yield value

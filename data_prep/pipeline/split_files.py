@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from common.files import format_checksum
 from common.signals import check_stop
-from data_prep.execution.pieces import Pieces, leading, numbered, storable
+from data_prep.execution.pieces import Pieces, numbered, storable
 from data_prep.execution.prepared_folder import REJECTS_FILE, WorkDir
 from data_prep.execution.tasks import ReadPart, Results, keep_freed_memory
 from data_prep.execution.tasks_beside import TasksBeside
@@ -154,8 +154,8 @@ def _needed_parts(pieces: Pieces, outputs: dict[str, _SplitOutput]) -> Callable[
     """Return a function from a result's number to its needed parts: not the rows that are in finished files."""
     ends = dict.fromkeys(outputs, 0)
     of_first: list[Collection[str]] = []  # results that an interrupted run left
-    rest: EncodedRest
-    for rest in leading(pieces, _TITLE, REST):
+    rest: EncodedRest | None
+    while (rest := pieces.read(numbered(_TITLE, len(of_first), REST))) is not None:
         for split, row_numbers in rest.row_numbers.items():
             ends[split] += len(row_numbers)
         of_first.append([REST, *(split for split, output in outputs.items() if ends[split] > output.first_needed)])

@@ -84,7 +84,7 @@ def test_a_handler_that_turns_ctrl_c_into_sigterm_is_never_called(command_enviro
 
 HELD = """
 import os, signal, time
-from common.signals import held
+from app.config.device import held
 try:
     with held():
         os.kill(os.getpid(), signal.SIGINT)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import xxhash
 
-from data_prep.execution.pieces import Pieces, leading, numbered, storable
+from data_prep.execution.pieces import Pieces, numbered, storable
 
 VALUE = {"name": "é", "arrays": [np.arange(7), np.ones((3, 2), np.float32), np.empty(0, np.int64)], "number": 2**80}
 
@@ -166,11 +166,11 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["one"]
 
 
-def test_leading_pieces_end_before_the_first_that_is_not_whole(tmp_path):
+def test_pieces_of_a_title_are_read_by_number_and_cleared_together(tmp_path):
     pieces = Pieces(tmp_path)
     for number in (0, 1, 3):
         pieces.write(numbered("rows", number, "rest"), number)
-    assert list(leading(pieces, "rows", "rest")) == [0, 1]
+    assert [pieces.read(numbered("rows", number, "rest")) for number in range(4)] == [0, 1, None, 3]
     pieces.clear("rows-")
     assert list(tmp_path.iterdir()) == []
 
