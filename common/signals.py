@@ -38,10 +38,7 @@ class Stopped(BaseException):
 
 @contextmanager
 def stop_by_signals(at_once: bool = False) -> Iterator[None]:
-    """In the block, note the first signal for `check_stop`. A second one kills the process.
-
-    With `at_once` the first one raises Stopped where it comes, for work that has no safe points.
-    """
+    """In the block, note the first signal for `check_stop`, or raise Stopped `at_once`. A second one kills."""
 
     def note(number: int, _: FrameType | None) -> None:
         _received.append(number)

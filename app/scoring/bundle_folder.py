@@ -24,13 +24,7 @@ from typing import Any
 import xxhash
 
 from app.scoring.bundle_tables import TABLES
-from common.files import (
-    DamagedFileError,
-    FileRecord,
-    check_format_version,
-    check_size,
-    checksum,
-)
+from common.files import DamagedFileError, FileRecord, check_format_version, check_size, checksum
 
 FORMAT = "wide-deep-bundle"
 FORMAT_VERSION = 3

@@ -62,11 +62,7 @@ def effects_of_rows(model: BundleModel, rows: ParsedRows, values: int = VALUES) 
 
 
 def effects_of_log(
-    model: BundleModel,
-    inputs: Sequence[str],
-    most_rows: int = ROWS,
-    seed: int = 1,
-    values: int = VALUES,
+    model: BundleModel, inputs: Sequence[str], most_rows: int = ROWS, seed: int = 1, values: int = VALUES
 ) -> pa.Table:
     """Return the effects over a log, or over `most_rows` lines drawn from it by `seed`. Bad lines are left out.
 

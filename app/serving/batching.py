@@ -22,8 +22,7 @@ from app.scoring.predictor import Predictor
 from app.serving.forms.form import RequestError, RowsToScore, rejected_row
 from app.serving.options import Limits
 from data_prep.encoding.encoder import Chunk
-from data_prep.encoding.from_table import RawTable
-from data_prep.kernels.parsed import Cells
+from data_prep.encoding.from_table import Cells, RawTable
 
 TIMED_BATCHES = 31  # of which the median is the pace: a pause of a few, as while a model is opened, does not count
 LARGE_BODY = 1 << 16  # bytes: larger ones have a queue of their own, so that small ones do not wait for them

@@ -25,7 +25,7 @@ from app.serving.forms import FORMS, tensors
 from app.serving.forms.form import NameRow, RequestError, RowsToScore, rejected_row
 from app.serving.options import Limits
 from data_prep.encoding.encoder import Chunk
-from data_prep.encoding.from_values import first_rejected
+from data_prep.encoding.from_values import choose_kernels, rejected
 from data_prep.options.log_format import LogFormat
 
 log = logging.getLogger(__name__)
@@ -63,9 +63,9 @@ def decode_checked(
     try:
         chunk, reply = decode(body)
         if isinstance(chunk, Chunk):
-            found = first_rejected(chunk, log_format)
-            if found is not None:
-                raise rejected_row(chunk, *found, log_format)
+            reasons = rejected(chunk, choose_kernels("auto").parse_chunk(chunk, log_format))
+            for row, reason in sorted(reasons.items())[:1]:
+                raise rejected_row(chunk, row, reason, log_format)
     except RequestError as error:
         raise error.with_row_as(partial(name_row, body)) if name_row else error from None
     return chunk, reply

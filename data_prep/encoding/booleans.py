@@ -54,9 +54,9 @@ def with_point_zero(files: Sequence[LogFile], log_format: LogFormat, base: BaseV
 def _boolean_columns(file: LogFile, names: set[str]) -> set[str]:
     if not names or not is_parquet(file.location):
         return set()
-    from data_prep.raw_log.parquet import boolean_columns
+    from data_prep.raw_log.parquet import holds_booleans, read_schema
 
-    return names & boolean_columns(file.location)
+    return names & {field.name for field in read_schema(file.location) if holds_booleans(field.type)}
 
 
 def _texts_of_base(base: BaseVocabulary, name: str) -> tuple[str, ...]:

@@ -17,13 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.encoding.lookup_file import (
-    LOOKUP_FILE,
-    NO_IDS,
-    LookupTables,
-    TableLayout,
-    without_values,
-)
+from data_prep.encoding.lookup_file import LOOKUP_FILE, NO_IDS, LookupTables, TableLayout, without_values
 from data_prep.kernels import numpy_kernels
 from data_prep.kernels.crosses import text_columns
 from data_prep.kernels.lists import Lists
@@ -35,13 +29,7 @@ from data_prep.options.columns import EncodingOptions, number_groups
 from data_prep.options.log_format import BOOLEANS, LogFormat
 from data_prep.options.plain_values import from_dict
 from data_prep.prepared.examples import Examples
-from data_prep.prepared.schema import (
-    INDICATOR,
-    NO_ID,
-    NumericField,
-    Schema,
-    transform_numbers,
-)
+from data_prep.prepared.schema import INDICATOR, NO_ID, NumericField, Schema, transform_numbers
 
 EXPIRED_FILE, NUM_EXPIRED = "expired.npy", "num_expired"  # of a delta: file of ids, and how many they are
 

@@ -278,12 +278,6 @@ def rejected(chunk: Chunk, parsed: ParsedChunk) -> dict[int, str]:
     return reasons
 
 
-def first_rejected(chunk: Chunk, log_format: LogFormat) -> tuple[int, str] | None:
-    """Return the place and the reason of a chunk's first rejected line, or None if all are good."""
-    reasons = rejected(chunk, choose_kernels("auto").parse_chunk(chunk, log_format))
-    return min(reasons.items(), default=None)
-
-
 def bad_cell(chunk: Chunk, row: int, log_format: LogFormat) -> str:
     """Return what is wrong with a rejected row of lines that have labels: its column and the cell."""
     cells = cells_of_line(chunk, row, log_format)

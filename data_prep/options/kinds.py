@@ -46,12 +46,7 @@ KINDS: dict[Kind, ColumnKind] = {
         json_schema={"type": ["integer", "null"], "minimum": -(2**63), "maximum": 2**63 - 1},
     ),
     "float": ColumnKind(
-        "numeric",
-        "floats",
-        reason="float",
-        value=float,
-        datatype="FP64",
-        json_schema={"type": ["number", "null"]},
+        "numeric", "floats", reason="float", value=float, datatype="FP64", json_schema={"type": ["number", "null"]}
     ),
     "timestamp": ColumnKind("numeric", "times", reason="timestamp", booleans=(), arrow=("moments",)),
     "boolean": ColumnKind(

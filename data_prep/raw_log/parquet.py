@@ -167,11 +167,6 @@ def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> No
             raise ValueError(f"{location}: column {name!r} of kind {kind} holds booleans; {NO_BOOLEANS}")
 
 
-def boolean_columns(location: str) -> set[str]:
-    """Return the columns of a Parquet file that hold booleans, or lists of them."""
-    return {field.name for field in read_schema(location) if holds_booleans(field.type)}
-
-
 def read_schema(location: str) -> pa.Schema:
     """Return the columns of a Parquet file and their types. Raises ValueError if it is damaged."""
     with storage.open_random(location) as stored, naming_damage(location), pq.ParquetFile(stored) as table:
