@@ -187,8 +187,7 @@ class PyTorchStep:
         deep, wide = self.expand(
             self.deep.index_select(0, batch.unique), self.wide.index_select(0, batch.unique), batch
         )
-        logits: np.ndarray = self.logits(deep, wide, batch).numpy()
-        return logits
+        return np.asarray(self.logits(deep, wide, batch).numpy())
 
     def table_gradient(self, unique: Tensor, gradient: Tensor, table: Tensor) -> Tensor:
         """The gradient of a whole table from that of its unique rows, whose ids ascend."""
