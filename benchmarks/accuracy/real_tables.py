@@ -169,7 +169,6 @@ def interval(values: list[float]) -> tuple[float, float]:
 
 
 def line(name: str, folds: list[dict[str, Any]]) -> str:
-
     def mean(contender: str, metric: str) -> float:
         return statistics.fmean(fold[contender][metric] for fold in folds)
 

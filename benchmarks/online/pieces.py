@@ -81,8 +81,7 @@ def main() -> None:
         for owner, name in functions:
             setattr(owner, name, clock.piece(piece)(getattr(owner, name)))
     folders = ["--work", f"{work}/online", "--serve", f"{work}/bundles"]
-    status = app(["online", source, *sys.argv[4:], "--from", run, *folders, "--once"])
-    if status:
+    if status := app(["online", source, *sys.argv[4:], "--from", run, *folders, "--once"]):
         raise SystemExit(status)
     print(json.dumps({piece: float(np.median([part.get(piece, 0) for part in clock.parts[1:]])) for piece in PIECES}))
 
