@@ -309,9 +309,7 @@ class _Watch(threading.Thread):
 
 def _log_slow_kernels() -> None:
     """Log why rows are parsed by NumPy, if they are: nothing else shows it."""
-    from data_prep.kernels.native import load
+    from data_prep.encoding.encoder import why_slow
 
-    try:
-        load()
-    except OSError as error:
-        log.warning("warning: rows are parsed several times slower than they could be: %s", error)
+    if reason := why_slow():
+        log.warning("warning: rows are parsed several times slower than they could be: %s", reason)

@@ -22,6 +22,7 @@ from data_prep.kernels import numpy_kernels
 from data_prep.kernels.crosses import text_columns
 from data_prep.kernels.lists import Lists
 from data_prep.kernels.native import choose_kernels
+from data_prep.kernels.native import load as load_kernels
 from data_prep.kernels.numpy_kernels import FieldLookup, StringLookup
 from data_prep.kernels.parsed import Chunk, ParsedChunk, ParsedRows
 from data_prep.kernels.strings import Strings
@@ -247,6 +248,15 @@ def tables_of(folder: Path, description: dict[str, Any]) -> LookupTables:
     lookup = LookupTables(folder / LOOKUP_FILE, layouts)
     _ = lookup.opened
     return lookup
+
+
+def why_slow() -> str:
+    """Return why rows are parsed by NumPy and not by the native kernels, "" if they are not."""
+    try:
+        load_kernels()
+    except OSError as error:
+        return str(error)
+    return ""
 
 
 BOOLEAN_TEXTS = tuple(text for pair in BOOLEANS for text in pair)
