@@ -49,10 +49,13 @@ static inline std::uint32_t row_word(std::uint64_t key, std::int64_t row_id) {
 // vectorizes.
 #if defined(__AVX2__)
 constexpr std::int64_t kLanes = 8;
+#define LANE_NUMBERS 0, 1, 2, 3, 4, 5, 6, 7
 #else
 constexpr std::int64_t kLanes = 4;
+#define LANE_NUMBERS 0, 1, 2, 3
 #endif
 typedef std::uint32_t Words __attribute__((vector_size(kLanes * sizeof(std::uint32_t))));
+constexpr Words kLaneNumbers = {LANE_NUMBERS};
 typedef std::int32_t SignedWords __attribute__((vector_size(kLanes * sizeof(std::int32_t))));
 typedef Bfloat16 Halves __attribute__((vector_size(kLanes * sizeof(Bfloat16))));
 
@@ -90,9 +93,7 @@ LANE_FUNCTION void store_lanes(Words hash, const float* values, Bfloat16* stored
 
 // The hashes of the columns from `column` on.
 LANE_FUNCTION Words hash_lanes(std::uint32_t word, std::int64_t column) {
-  Words columns = {};
-  for (std::uint32_t lane = 0; lane < kLanes; ++lane) columns[lane] = static_cast<std::uint32_t>(column) + lane;
-  return mix32(columns * kGolden32 + word);
+  return mix32(kLaneNumbers * kGolden32 + (static_cast<std::uint32_t>(column) * kGolden32 + word));
 }
 
 // Calls `of_lanes(i)` for each kLanes of `width` columns, then `of_rest(i, count)` for those that are left.
