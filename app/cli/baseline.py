@@ -39,7 +39,7 @@ from common.packages import PROJECT
 from data_prep.prepared.examples import Examples, concatenate
 from data_prep.prepared.features import one_hot, read_spread
 from data_prep.prepared.reader import read_blocks
-from data_prep.prepared.schema import Schema, read_schema
+from data_prep.prepared.schema import Schema, checksum_of, read_schema
 
 log = logging.getLogger("app")
 
@@ -61,6 +61,9 @@ PARTS = 8  # of the rows. Their sums are added in order, so the number of thread
 LARGE_AUC_OF_CROSSES, CERTAIN = 0.01, 2.0
 STRONG_C = 0.5  # the inverse penalty from which on their effects are strong
 MAX_CROSSED_ROWS, MAX_CROSSED_IDS = 400_000, 2_000_000
+# The checksum of the schema that a choice holds for, "" for that of a run, its effects, and a line for the log.
+ChoiceOfCrosses = tuple[str, CrossEffects, str]
+NO_CHOICE: ChoiceOfCrosses = ("", "none", "")
 SHOWN = ("auc", "log_loss", "normalized_entropy")
 
 
@@ -227,34 +230,56 @@ def find_cross_effects(
     """
     if not started_by_mpi():
         os.environ[CHOICE_OF_CROSSES] = json.dumps(_try_crosses(folder, run, schema, by_effects, dry))
-    effects: CrossEffects
-    effects, line = json.loads(os.environ.get(CHOICE_OF_CROSSES, '["none", ""]'))
+    _, effects, line = _choice_of_crosses()
     lines.append(line)
     return effects
 
 
 def _try_crosses(
     folder: Path, run: Path, schema: Schema, by_effects: Callable[[CrossEffects], Config], dry: bool
-) -> tuple[CrossEffects, str]:
+) -> ChoiceOfCrosses:
     if not _is_measured(schema):
-        return "none", ""
+        return NO_CHOICE
     for effects in get_args(CrossEffects):
         if is_run_of(run, by_effects(effects), schema):
-            return effects, ""
+            return "", effects, ""
     if dry:
-        return "none", "a training fits regressions with and without the crosses first, which may change settings"
-    found = json.loads(_gain_in_a_process(folder))
-    if found is None:
-        return "none", ""
-    gain = CrossesGain(**found)
-    return gain.effects, str(gain)
+        return "", "none", "a training fits regressions with and without the crosses first, which may change settings"
+    return measure_cross_effects(folder, schema)
+
+
+def measure_cross_effects(folder: Path, schema: Schema) -> ChoiceOfCrosses:
+    """Fit regressions to the rows, unless this process or the one that started it did so for the same `schema`.
+
+    The choice is left to further trainings of this process and of those that it starts.
+    """
+    data = checksum_of(asdict(schema))
+    known = _choice_of_crosses()
+    if known[0] != data:
+        found = json.loads(_gain_in_a_process(folder)) if _is_measured(schema) else None
+        gain = found and CrossesGain(**found)
+        known = (data, gain.effects, str(gain)) if gain else (data, "none", "")
+        os.environ[CHOICE_OF_CROSSES] = json.dumps(known)
+    return known
+
+
+def _choice_of_crosses() -> ChoiceOfCrosses:
+    found: ChoiceOfCrosses = json.loads(os.environ.get(CHOICE_OF_CROSSES, json.dumps(NO_CHOICE)))
+    return found
 
 
 def _gain_in_a_process(folder: Path) -> str:
     """Return what --crosses prints. Reading rows imports MindSpore, which this process may not have set up yet."""
     command = [sys.executable, "-P", "-m", "app", "baseline", str(folder), "--crosses", "--json"]
     environment = os.environ | {"PYTHONPATH": str(PROJECT)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
+    done = subprocess.run(  # noqa: S603 (this program)
+        command,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        start_new_session=True,  # Ctrl-C comes to this process alone
+    )
     if done.returncode:
         raise ValueError(f"the crosses of {folder} could not be tried (train.auto): {done.stderr[-1000:].strip()}")
     return done.stdout.strip()

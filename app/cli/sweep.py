@@ -28,6 +28,7 @@ from typing import IO, Any
 import numpy as np
 import xxhash
 
+from app.cli.baseline import measure_cross_effects
 from app.config.config import Config
 from app.distributed.mpirun import DID_NOT_LEARN, die_with_parent
 from app.evaluation.metrics import METRICS, as_score
@@ -145,9 +146,9 @@ def sweep(values: Any, options: SweepOptions, output: Path, where: str) -> tuple
     """
     output, points = output.absolute(), find_points(values, options, where)
     trials = [Trial(words, output / folder_name(words) / "device_0") for words in points]
-    config_path = Path(options.config) if options.config else None
+    config_path, dataset = Path(options.config) if options.config else None, Path(options.dataset)
     configs = [yaml_settings.resolve(Config, config_path, trial.words) for trial in trials]
-    lock = _begin(output, yaml_settings.resolve(Config, config_path), Path(options.dataset), where)
+    lock = _begin(output, yaml_settings.resolve(Config, config_path), dataset, where)
     rungs = options.rungs or (max(config.train.epochs for config in configs),)
     metric, remaining = configs[0].eval.metric, trials
 
@@ -156,7 +157,10 @@ def sweep(values: Any, options: SweepOptions, output: Path, where: str) -> tuple
 
     with lock, StopRequest(0, ending="stopping the runs, which save") as stop:
         for epochs in rungs:
-            _train_all([trial for trial in remaining if not trial.has_trained(epochs)], epochs, options, stop)
+            left = [trial for trial in remaining if not trial.has_trained(epochs)]
+            if left and any(config.train.auto and not config.train.init_from for config in configs):
+                measure_cross_effects(dataset, read_schema(dataset))  # once for all runs
+            _train_all(left, epochs, options, stop)
             remaining = ranked(remaining, epochs)
             best = " ".join(remaining[0].words)
             log.info("the best of %d run(s) up to epoch %d: %s", len(remaining), epochs, best)

@@ -249,6 +249,7 @@ def test_no_gain_is_measured_without(without, crossed, monkeypatch):
     assert baseline.crosses_gain("", schema) is None
 
 
+OF_OTHER_ROWS = (baseline.CHOICE_OF_CROSSES, '["1", "weak", "of an earlier training"]')  # name and value
 LARGE = json.dumps({"auc": 0.05, "log_loss": 0.02, "error": 0.003, "inverse_penalty": 1.0})
 
 
@@ -258,7 +259,7 @@ def settings_for(effects):
 
 def test_ranks_take_the_answer_of_the_process_that_started_them(crossed, tmp_path, monkeypatch):
     schema, lines = crossed(1.0), []
-    monkeypatch.setenv(baseline.CHOICE_OF_CROSSES, "")
+    monkeypatch.setenv(*OF_OTHER_ROWS)
     monkeypatch.setattr(baseline, "_gain_in_a_process", lambda folder: LARGE)
     table = (tmp_path, tmp_path / "device_0", schema, settings_for)
     assert baseline.find_cross_effects(*table, lines) == "strong" and "+0.0500" in lines[0]
@@ -281,7 +282,7 @@ def test_a_run_that_is_resumed_keeps_its_answer_and_a_dry_run_fits_nothing(
         fits.append(folder)
         return json.dumps(json.loads(LARGE) | json.loads(f"{{{found}}}"))
 
-    monkeypatch.setenv(baseline.CHOICE_OF_CROSSES, "")
+    monkeypatch.setenv(*OF_OTHER_ROWS)
     monkeypatch.setattr(baseline, "_gain_in_a_process", fit)
 
     def answer(dry=False, by_effects=settings_for):
@@ -303,8 +304,26 @@ def test_a_run_that_is_resumed_keeps_its_answer_and_a_dry_run_fits_nothing(
         return settings.merge(settings_for(effects), {"loss": {"l2_coef": 0.5}}, where="test")
 
     for by_effects in (never, others):  # a new run
+        monkeypatch.setenv(*OF_OTHER_ROWS)
         fits.clear()
         assert answer(by_effects=by_effects) == effects and fits
+
+
+def test_trainings_on_the_same_rows_share_one_fit_and_no_run_s_own_answer(crossed, tmp_path, monkeypatch):
+    schema, fits, lines = crossed(1.0), [], []
+    monkeypatch.setenv(*OF_OTHER_ROWS)
+    monkeypatch.setattr(baseline, "_gain_in_a_process", lambda folder: fits.append(folder) or LARGE)
+
+    def answer(run, schema=schema):
+        return baseline.find_cross_effects(tmp_path, tmp_path / run, schema, settings_for, lines)
+
+    assert [answer("first"), answer("second")] == ["strong", "strong"] and len(fits) == 1 and lines[0] == lines[1]
+    reordered = dataclasses.replace(schema, splits={**schema.splits, "valid": schema.splits["train"]})
+    assert answer("first", reordered) == "strong" and len(fits) == 2
+    _, claim = open_run(tmp_path, settings_for("none"), schema)  # of an older release, which found less
+    claim.close()
+    assert answer("device_0") == "none" and len(fits) == 2
+    assert answer("third") == "strong" and len(fits) == 3
 
 
 def test_the_gain_is_that_of_the_command_and_nothing_is_read_without_crosses(
@@ -313,20 +332,22 @@ def test_the_gain_is_that_of_the_command_and_nothing_is_read_without_crosses(
     assert main(["baseline", str(tiny_dataset), "--crosses", "--json"]) == 0
     assert capsys.readouterr().out == "null\n"
     monkeypatch.setattr(baseline, "_gain_in_a_process", None)
-    monkeypatch.setenv(baseline.CHOICE_OF_CROSSES, "of an earlier training")
+    monkeypatch.setenv(*OF_OTHER_ROWS)
     lines = []
     assert baseline.find_cross_effects(tiny_dataset, tmp_path / "run", tiny_schema, settings_for, lines) == "none"
     assert lines == [""]
 
 
-def test_a_process_of_its_own_finds_the_gain_in_a_prepared_folder(tmp_path):
+def test_a_process_of_its_own_finds_the_gain_in_a_prepared_folder(tmp_path, monkeypatch):
     rng = np.random.default_rng(2)
     a, b = rng.integers(12, size=6000), rng.integers(9, size=6000)
     clicks = rng.random(6000) < sigmoid(2 * rng.normal(size=(12, 9))[a, b])
     frame = pd.DataFrame({"click": clicks.astype(int), "A": [f"a{i}" for i in a], "B": [f"b{i}" for i in b]})
     schema = prepare(frame, tmp_path / "crossed", None, describe(frame), crosses=[["A", "B"]], workers=1)
     table, lines = (tmp_path / "crossed", tmp_path / "device_0", schema, settings_for), []
+    monkeypatch.setenv(*OF_OTHER_ROWS)
     assert baseline.find_cross_effects(*table, lines) != "none" and "in more epochs" in lines[0]
     (tmp_path / "crossed" / "schema.json").write_text("{}")
+    monkeypatch.setenv(*OF_OTHER_ROWS)
     with pytest.raises(ValueError, match=r"the crosses of .* could not be tried \(train\.auto\): .*schema\.json"):
         baseline.find_cross_effects(*table, [])

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 import app
 from app.__main__ import main
-from app.cli import sweep
+from app.cli import baseline, sweep
 from app.cli.sweep import SweepOptions, Trial, find_points
 from app.run.decision import read_state
 from common.files import lock_folder
@@ -178,6 +179,23 @@ def test_no_two_points_share_a_folder(tried):
 
 def test_a_run_without_a_result_ranks_last(tmp_path):
     assert Trial((), tmp_path / "device_0").score("log_loss", 3) == float("-inf")
+
+
+@pytest.mark.slow
+def test_runs_with_train_auto_share_what_one_fit_found_of_crosses(tmp_path, monkeypatch):
+    """Put another gain in place of the fit's: a run that fits for itself has not this one in its log."""
+    numbers = np.arange(2000)
+    frame = pd.DataFrame({"click": numbers % 3 // 2, "A": numbers % 7, "B": numbers % 5})
+    frame = frame.assign(A="a" + frame["A"].astype(str), B="b" + frame["B"].astype(str))
+    app.prepare(frame, tmp_path / "crossed", None, app.describe(frame), crosses=[["A", "B"]], workers=1)
+    gain, fits = {"auc": 0.0525, "log_loss": 0.02, "error": 0.003, "inverse_penalty": 1.0}, []
+    monkeypatch.setattr(baseline, "_gain_in_a_process", lambda folder: fits.append(folder) or json.dumps(gain))
+    monkeypatch.setenv(baseline.CHOICE_OF_CROSSES, json.dumps(baseline.NO_CHOICE))
+    values = {"train.seed": [1, 2], "train.auto": [True]}
+    app.sweep(values, tmp_path / "crossed", tmp_path / "sweep", rungs=[1, 2], parallel=2)
+    logs = [path.read_text() for path in (tmp_path / "sweep").glob(f"*/{sweep.LOG}")]
+    assert len(logs) == 2 and all("logistic regression on valid rows by +0.0525" in text for text in logs)
+    assert len(fits) == 1
 
 
 @pytest.mark.slow
