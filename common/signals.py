@@ -6,13 +6,16 @@ exception raised by the signal's handler would do that, and leave locks behind t
 
 from __future__ import annotations
 
+import ctypes
 import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+PR_SET_PDEATHSIG = 1
 _received: list[int] = []
 
 
@@ -64,6 +67,12 @@ def raise_again() -> None:
     """Let Ctrl-C raise KeyboardInterrupt again, after `die_quietly`."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def die_with_parent(number: signal.Signals) -> None:
+    """Have this process sent a signal when the thread that started it ends, however that ends. On Linux alone."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 def check_stop() -> None:

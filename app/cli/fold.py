@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 from app.cli.predict import main
 from app.scoring.bundle_writer import fold
+from common.signals import die_with_parent
 
 
 def add_parser(commands: Any) -> None:
@@ -21,11 +23,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundle", type=Path, metavar="DELTA")
     parser.add_argument("output", type=Path, metavar="BUNDLE", help="the new folder")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing bundle")
+    parser.add_argument("--end-with-parent", action="store_true", help=argparse.SUPPRESS)  # for a service's folds
     parser.set_defaults(command=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the whole bundle, and return the exit status."""
+    if arguments.end_with_parent:
+        die_with_parent(signal.SIGTERM)
     manifest = fold(arguments.bundle, arguments.output, arguments.overwrite)
     print(f"{arguments.output}: {manifest.rows['num_rows']:,} rows, generation {manifest.generation}")
     return 0

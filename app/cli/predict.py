@@ -120,9 +120,13 @@ def main(add: Callable[[argparse.ArgumentParser], None], module: str, words: lis
     arguments = parser.parse_args(words)
     log_to_console()
     try:
-        status = int(arguments.command(arguments))
-        sys.stdout.flush()
+        with stop_by_signals(at_once=True):
+            status = int(arguments.command(arguments))
+            sys.stdout.flush()
         return status
+    except Stopped as stopped:
+        log.error("stopped by %s", stopped.name)
+        return stopped.exit_status
     except (ValueError, TypeError, OSError, MemoryError) as error:
         if has_no_reader(error):
             return STOPPED_BY_READER

@@ -30,7 +30,7 @@ import xxhash
 
 from app.cli.baseline import measure_cross_effects
 from app.config.config import Config
-from app.distributed.mpirun import DID_NOT_LEARN, die_with_parent
+from app.distributed.mpirun import DID_NOT_LEARN
 from app.evaluation.metrics import METRICS, as_score
 from app.run.decision import read_state
 from app.run.folder import CONFIG_FILE
@@ -42,6 +42,7 @@ from common import settings, yaml_settings
 from common.files import FolderInUse, lock_folder, write_whole
 from common.memory import num_cores
 from common.packages import PROJECT
+from common.signals import die_with_parent
 from data_prep.prepared.schema import read_schema
 
 log = logging.getLogger("app")

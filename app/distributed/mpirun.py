@@ -7,7 +7,6 @@ to every host. A second one ends them at once. mpirun and its ranks do not outli
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import re
@@ -24,7 +23,7 @@ from typing import IO, Any
 
 from app.distributed.process_group import load_mpi
 from common.packages import PROJECT
-from common.signals import handled
+from common.signals import die_with_parent, handled
 
 FORWARDED = {signal.SIGINT: signal.SIGUSR1, signal.SIGTERM: signal.SIGUSR2}
 
@@ -32,8 +31,6 @@ CHOSEN_PRECISION = "WIDE_DEEP_PRECISION"  # environment variable: what device.pr
 CHOICE_OF_CROSSES = "WIDE_DEEP_CROSSES"  # environment variable: what train.auto found for all ranks
 EXPORTED = ("PATH", "LD_LIBRARY_PATH", "OMP_WAIT_POLICY", CHOSEN_PRECISION, CHOICE_OF_CROSSES)  # to other hosts
 
-
-PR_SET_PDEATHSIG = 1
 # Open MPI has its queues here, 16 MiB a rank, and leaves them behind if a rank is killed.
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (in a new folder of our own)
 
@@ -162,11 +159,6 @@ def supervise(command: list[str], hosts: Sequence[str] = ()) -> int:
         for line in explain([*output.notices, *errors.notices], status, hosts):
             print(line, file=sys.stderr)
     return status
-
-
-def die_with_parent(number: signal.Signals) -> None:
-    """Have this process sent a signal when its parent ends, however that ends. Linux only."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 class OutputFilter:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from app.config.config import Config
-from app.distributed.mpirun import die_with_parent
 from app.distributed.process_group import (
     QUIET,
     MpiGroup,
@@ -34,6 +33,7 @@ from app.distributed.watchdog import Watchdog
 from app.run.identity import data_identity, first_difference
 from common import settings
 from common.files import checksum_of_sources, message_of
+from common.signals import die_with_parent
 from data_prep.prepared.schema import Schema
 
 log = logging.getLogger("app")

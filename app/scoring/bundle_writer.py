@@ -8,7 +8,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -37,12 +37,23 @@ from app.scoring.bundle_tables import (
     BundleTables,
     BundleTablesSpec,
 )
-from common.files import FileRecord, checksum, lock_folder, replace_folder, room_for, sync_folder, write_whole
+from common.files import (
+    FileRecord,
+    FolderInUse,
+    checksum,
+    is_locked,
+    lock_folder,
+    replace_folder,
+    room_for,
+    sync_folder,
+    write_whole,
+)
 from data_prep.encoding.encoder import EXPIRED_FILE, LOOKUP_FILE
 from data_prep.encoding.prepared_vocabulary import merge_lookups
 from data_prep.prepared.expired import union
 
 WRITTEN_ROWS = 1 << 16  # at a time
+WORK = ".{}.partial"  # the folder beside a bundle that it is written in
 
 
 @contextmanager
@@ -53,7 +64,7 @@ def new_bundle(output: Path, overwrite: bool) -> Iterator[Path]:
     ValueError, while another process writes it.
     """
     # Two folders down, a manifest is seen by no service, of an earlier release neither.
-    work = output.with_name(f".{output.name}.partial")
+    work = output.with_name(WORK.format(output.name))
     partial, replaced = work / "new", work / "replaced"
     with lock_folder(work):
         try:
@@ -69,6 +80,19 @@ def new_bundle(output: Path, overwrite: bool) -> Iterator[Path]:
             replace_folder(partial, output, replaced)
         finally:
             shutil.rmtree(work, ignore_errors=True)
+
+
+def is_written(folder: Path, names: str) -> bool:
+    """Return whether a process writes a bundle into `folder` under a name of this pattern."""
+    return any(is_locked(work) for work in folder.glob(WORK.format(names)))
+
+
+def clear_leftovers(folder: Path, names: str) -> None:
+    """Remove what processes left that were killed as they wrote bundles of this pattern."""
+    for work in folder.glob(WORK.format(names)):
+        with suppress(FolderInUse, OSError), lock_folder(work):  # another user's stays
+            if not (work / "replaced").exists():  # the only copy of a bundle, perhaps
+                shutil.rmtree(work)
 
 
 def _check_output(output: Path, overwrite: bool) -> None:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -32,6 +33,7 @@ from app.scoring.bundle_folder import (
     short,
 )
 from app.scoring.bundle_tables import BundleTables
+from app.scoring.bundle_writer import clear_leftovers, is_written
 from app.scoring.distribution import held_out_rows
 from app.scoring.predictor import Predictor
 from app.serving.batching import join
@@ -126,9 +128,9 @@ class Generations:
         """
         with self._lock:
             if self._is_folder:
-                is_folding = self._is_folding()  # asked before the look, which finds what was written
+                may_fold = self._may_fold()  # asked before the look, which finds what was written
                 self._follow()
-                if not is_folding:
+                if may_fold:
                     self._fold()
 
     def _follow(self) -> None:
@@ -327,23 +329,28 @@ class Generations:
         places = [path for path, bundle in seen if bundle.manifest and bundle.manifest.version == current.version]
         return current.folder if current.folder in places or not self._is_folder else next(iter(places), None)
 
-    def _is_folding(self) -> bool:
-        if self._folding is None or (status := self._folding.poll()) is None:
-            return self._folding is not None
-        if status:
-            log.warning("folding ended with status %d and is tried again later", status)
-        self._folding = None
+    def _may_fold(self) -> bool:
+        """Return whether this process folds, and neither its last fold nor that of another service goes on."""
+        if self._folding is not None:
+            if (status := self._folding.poll()) is None:
+                return False
+            if status:
+                log.warning("folding ended with status %d and is tried again later", status)
+            self._folding = None
+        with suppress(OSError):  # a fold of another user
+            return self._folds and not is_written(self._path, f"*{FOLDED}")
         return False
 
     def _fold(self) -> None:
-        """Write the chain as a whole bundle, in a process of its own, if it has grown."""
+        """Write the chain as a whole bundle if it has grown, in a process of its own that ends with this one."""
         delta, now = self._place(), self._clock()
-        if not self._folds or delta is None or self.current.changed_share <= FOLD_SHARE or now < self._fold_again:
+        if delta is None or self.current.changed_share <= FOLD_SHARE or now < self._fold_again:
             return
         self._fold_pause, self._fold_again = min(2 * self._fold_pause, LONGEST_FOLD), now + self._fold_pause
         log.info("%s: %.0f %% of the rows have changed; folding", delta, 100 * self.current.changed_share)
+        clear_leftovers(self._path, f"*{FOLDED}")
         output = delta.with_name(f"{delta.name}{FOLDED}")
         if output.exists():  # damaged, or of what had this name before
             output = delta.with_name(f"{delta.name}-{short(self.current.version)}{FOLDED}")
-        command = ["nice", sys.executable, "-m", "app.cli.fold", str(delta), str(output)]
+        command = ["nice", sys.executable, "-m", "app.cli.fold", "--end-with-parent", str(delta), str(output)]
         self._folding = subprocess.Popen(command, stdout=subprocess.DEVNULL)  # noqa: S603

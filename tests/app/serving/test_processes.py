@@ -473,19 +473,19 @@ def test_a_dead_worker_leaves_its_counts_alone(serve, models, watched, golden, t
 NICE = """#!/bin/bash
 # Stands for `nice`: stops the first fold in the midst.
 if [ -e {folder}/first ]; then exec "$@"; fi
-"$@" & echo $! > {folder}/first
+echo $$ > {folder}/first
 partial=$(dirname "${{@: -1}}")/.$(basename "${{@: -1}}").partial
-until [ -e "$partial/new" ]; do sleep 0.01; done
-kill -STOP $!
-touch {folder}/stopped
-wait $!
+(until [ -e "$partial/new" ]; do sleep 0.01; done; kill -STOP $$; touch {folder}/stopped) &
+exec "$@"
 """
 
 
 @pytest.mark.kills
-@pytest.mark.parametrize("dies", [False, True], ids=["fold goes on", "fold dies"])
-def test_a_worker_that_dies_in_a_fold_leaves_one_fold_and_no_hole(
-    dies,
+@pytest.mark.parametrize("is_killed", [False, True], ids=["the fold ends", "the fold is killed"])
+@pytest.mark.parametrize("end", ["kill of a worker", "kill of the service", "SIGTERM"])
+def test_an_end_in_a_fold_leaves_one_fold_and_no_hole(
+    end,
+    is_killed,
     serve,
     watched,  # noqa: F811
     make_bundle,
@@ -496,6 +496,7 @@ def test_a_worker_that_dies_in_a_fold_leaves_one_fold_and_no_hole(
     tmp_path,
     eventually,
 ):
+    """The fold is in the midst as its service ends and another one starts, and is not repeated beside itself."""
     (folder, put), commands = watched, tmp_path / "bin"
     parent = Predictor.open(put("1"))
     delta = make_bundle(tiny_dataset, tiny_config(), moved(tiny_state, 2.0, 0.5), parent=parent, folder=tmp_path / "2")
@@ -503,32 +504,44 @@ def test_a_worker_that_dies_in_a_fold_leaves_one_fold_and_no_hole(
     (commands / "nice").write_text(NICE.format(folder=tmp_path))
     (commands / "nice").chmod(0o755)
     path = f"{commands}{os.pathsep}{os.environ['PATH']}"
-    with serve(folder, "--workers", "2", "--watch-seconds", "0.1", PATH=path) as (_, port):
-        address = f"http://127.0.0.1:{port}"
-        eventually(lambda: sample(address, "ready") == 2)
+    words = (folder, "--workers", "2", "--watch-seconds", "0.1")
+    with contextlib.ExitStack() as services:
+        service, port = services.enter_context(serve(*words, PATH=path))
+        eventually(lambda: sample(f"http://127.0.0.1:{port}", "ready") == 2)
         shutil.copytree(delta, folder / ".2")
         (folder / ".2").rename(folder / "2")
         eventually((tmp_path / "stopped").exists, 60)
         expected = Predictor.open(folder / "2").score(golden).tolist()
         fold = psutil.Process(int((tmp_path / "first").read_text()))
-        fold.parent().parent().kill()
-        if dies:
-            fold.kill()
-        eventually(lambda: sample(address, "restarts_total") == 1, 60)
+        if end == "kill of a worker":
+            fold.parent().kill()
+            eventually(lambda: sample(f"http://127.0.0.1:{port}", "restarts_total") == 1, 60)
+        else:
+            service.terminate() if end == "SIGTERM" else service.kill()
+            service.wait(60)
+            _, port = services.enter_context(serve(*words, PATH=path))
+        address = f"http://127.0.0.1:{port}"
         eventually(lambda: sample(address, "ready") == 2, 60)
-        if not dies:
-            fold.resume()
+        shutil.copytree(folder / "2", folder / ".3")  # another name to fold
+        shutil.rmtree(folder / "2")
+        (folder / ".3").rename(folder / "3")
+        eventually(lambda: httpx.get(f"{address}/v1/status").json()["folder"] == "3", 60)
+        time.sleep(0.5)
+        assert [path.name for path in folder.glob(".*")] == [".2-folded.partial"]
+        fold.kill() if is_killed else fold.resume()
 
         def is_folded():
             assert httpx.post(f"{address}/v1/score", json={"rows": golden.to_pylist()}).json()["scores"] == expected
-            return httpx.get(f"{address}/v1/status").json()["folder"] == "2-folded"
+            return httpx.get(f"{address}/v1/status").json()["folder"] == "3-folded"
 
         eventually(is_folded, 60)
         eventually(lambda: not fold.is_running() and not list(folder.glob(".*")), 60)
-    folded = Predictor.open(folder / "2-folded")
+        service.terminate()
+        assert ("stopped by SIGTERM" in service.stderr.read()) == (not is_killed)
+    folded = Predictor.open(folder / "3-folded")
     folded.verify()
     assert len(folded.chain) == 1
-    assert [path.name for path in folder.glob("*folded*")] == ["2-folded"]
+    assert [path.name for path in folder.glob("*folded*")] == ["3-folded"]
 
 
 @pytest.mark.kills

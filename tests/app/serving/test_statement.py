@@ -4,6 +4,7 @@ import contextlib
 import errno
 import itertools
 import random
+import shutil
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from app.scoring.bundle_folder import Manifest, short
 from app.serving import generations, statement
 from app.serving.generations import LONGEST_PAUSE, Generations
 from app.serving.options import ServerOptions
+from common.files import lock_folder
 from tests.app.serving.life import Life, seeded
 
 NUMBERS = itertools.count()
@@ -128,11 +130,19 @@ class OpenBundle:
 
 
 class Folding:
-    """Stand-in for the process that folds. It ends on command."""
+    """Stand-in for the process that folds. It ends on command, by itself or by a kill, which leaves what it wrote."""
 
     def __init__(self, command, **_):
         self.delta, self.output = map(Path, command[-2:])
         self.status = None
+        self._work = self.output.with_name(f".{self.output.name}.partial")
+        self._lock = lock_folder(self._work)
+
+    def end(self, is_killed):
+        self.status = 1
+        if not is_killed:
+            shutil.rmtree(self._work)
+        self._lock.close()
 
     def poll(self):
         return self.status
@@ -182,6 +192,8 @@ class Machine(Life):
         self.start(1)
 
     def _start_folding(self, command, **_):
+        assert not self.foldings, "a second fold beside one of this service or of the one before"
+        assert not list(self.folder.glob(".*")), "what a fold left that was killed"
         self.foldings.append(Folding(command))
         return self.foldings[-1]
 
@@ -288,7 +300,7 @@ class Machine(Life):
         self.start(draw.randrange(2))
 
     def restart(self, draw):
-        """All end; folds go on."""
+        """All end; folds a moment later."""
         for place in range(2):
             self.start(place)
 
@@ -420,7 +432,7 @@ class Machine(Life):
         """The processes that fold end, well or not."""
         foldings, self.foldings = self.foldings, []
         for folding in foldings:
-            folding.status = 1
+            folding.end(is_killed=draw.random() < 0.3)
             name, output = folding.delta.name, folding.output.name
             if name in self.good() and not folding.output.exists() and draw.random() < 0.7:
                 self.folded(name, output, fold)
@@ -541,10 +553,18 @@ def a_folder_that_is_not_there(patch):
     patch.setattr(Generations, "_place", lambda self: self.current.folder)
 
 
+def a_fold_beside_another(patch):
+    patch.setattr(generations, "is_written", lambda *_: False)
+
+
+def leftovers_of_a_fold_that_stay(patch):
+    patch.setattr(generations, "clear_leftovers", lambda *_: None)
+
+
 FAULTS = (
     half_finished_exports, refusals_for_ever, names_as_order, pins_in_memory, roll_back_to_the_same_version,
     roll_back_that_is_not_written, swaps_to_another_copy, older_after_a_deletion, files_that_nobody_checks,
-    a_folder_that_is_not_there,
+    a_folder_that_is_not_there, a_fold_beside_another, leftovers_of_a_fold_that_stay,
 )  # fmt: skip
 
 
