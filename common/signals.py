@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
@@ -55,6 +56,27 @@ def stop_by_signals(at_once: bool = False) -> Iterator[None]:
             yield
     finally:
         _received.clear()
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Defer signals to the end of the block. Threads that are started in it block them for good.
+
+    Outside of the main thread, where no handler is called, this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    taken: list[int] = []  # by threads that were started before, and do not block it
+    handler = signal.signal(signal.SIGINT, lambda number, _: taken.append(number))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if taken:
+        signal.raise_signal(signal.SIGINT)
 
 
 def die_quietly() -> None:

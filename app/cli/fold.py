@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from common.signals import die_quietly, die_with_parent
+
+if __name__ == "__main__":  # the imports take a moment
+    die_quietly()
+
 import argparse
 import signal
 import sys
@@ -10,7 +15,6 @@ from typing import Any
 
 from app.cli.predict import main
 from app.scoring.bundle_writer import fold
-from common.signals import die_with_parent
 
 
 def add_parser(commands: Any) -> None:

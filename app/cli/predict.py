@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.signals import Stopped, die_quietly, raise_again, stop_by_signals
+from common.signals import Stopped, die_quietly, stop_by_signals
 
 if __name__ == "__main__":  # the imports take a moment
     die_quietly()
@@ -135,5 +135,4 @@ def main(add: Callable[[argparse.ArgumentParser], None], module: str, words: lis
 
 
 if __name__ == "__main__":
-    raise_again()
     sys.exit(main(add_arguments, __spec__.name))

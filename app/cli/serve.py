@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from common.signals import die_quietly
+
+if __name__ == "__main__":  # the imports take a moment
+    die_quietly()
+
 import argparse
 import re
 import sys

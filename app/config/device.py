@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from app.config.run_settings import DeviceOptions
 from common.memory import num_cores
-from common.signals import SIGNALS
+from common.signals import held
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +74,7 @@ def select_device(options: DeviceOptions) -> str:
 
     Raises ValueError, in one line, for a target that this machine's MindSpore cannot load.
     """
-    with held():  # a Python that ends with MindSpore half imported also aborts, with pages of messages
+    with held():  # as in `read_samples`
         import mindspore as ms
 
         ms.set_context(mode=ms.GRAPH_MODE)
@@ -89,21 +88,6 @@ def select_device(options: DeviceOptions) -> str:
                 continue
             return target
     raise ValueError(f"device.target={options.target} cannot be used here: {reason}. Choose device.target=CPU or auto.")
-
-
-@contextmanager
-def held() -> Iterator[None]:
-    """Defer signals to the end of the block. Threads that are started in it block them for good."""
-    taken: list[int] = []  # by threads that were started before, and do not block it
-    handler = signal.signal(signal.SIGINT, lambda number, _: taken.append(number))
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    if taken:
-        signal.raise_signal(signal.SIGINT)
 
 
 def init_communication() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from common.signals import held
 from data_prep.prepared.data_files import block_checksum, damaged_files
 from data_prep.prepared.examples import KEY_PREFIX, Examples
 from data_prep.prepared.expired import numbering_of_rows
@@ -77,7 +78,8 @@ def read_samples(
 
     Raises RuntimeError if MindSpore cannot read them.
     """
-    import mindspore.dataset as ds
+    with held():  # a Python that ends with MindSpore half imported aborts, with pages of messages
+        import mindspore.dataset as ds
 
     # SubsetSampler keeps the order of its list.
     order = {"shuffle": False} if numbers is None else {"sampler": ds.SubsetSampler([int(n) for n in numbers])}

@@ -33,7 +33,7 @@ def test_children_do_not_get_ctrl_c():
         assert child.wait() == 0
 
 
-@pytest.mark.parametrize("module", ["app", "data_prep", "app.cli.predict"])
+@pytest.mark.parametrize("module", ["app", "data_prep", "app.cli.predict", "app.cli.fold"])
 def test_ctrl_c_while_modules_are_imported_shows_no_traceback(command_environment, module):
     command = [sys.executable, "-P", "-X", "importtime", "-m", module, "--help"]  # each import is a line of stderr
     quiet = {"env": command_environment, "stdout": subprocess.DEVNULL}

@@ -73,12 +73,15 @@ class Interrupter:
 
 sys.meta_path.insert(0, Interrupter())
 from app.__main__ import main
-sys.exit(main(["train", "--dry-run", "--dataset", sys.argv[1]]))
+sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_ctrl_c_while_mindspore_is_imported_ends_as_at_any_other_time(tiny_dataset, tmp_path, command_environment):
-    command = [sys.executable, "-c", INTERRUPTED_IMPORT, str(tiny_dataset)]
+@pytest.mark.parametrize("words", [("train", "--dry-run", "--dataset"), ("baseline",)], ids=" ".join)
+def test_ctrl_c_while_mindspore_is_imported_ends_as_at_any_other_time(
+    words, tiny_dataset, tmp_path, command_environment
+):
+    command = [sys.executable, "-c", INTERRUPTED_IMPORT, *words, str(tiny_dataset)]
     done = subprocess.run(command, cwd=tmp_path, env=command_environment, capture_output=True, text=True, check=False)
     assert done.returncode == 130
     assert len(done.stderr.splitlines()) == 1
