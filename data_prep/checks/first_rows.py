@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from data_prep.kernels.parsed import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
 from data_prep.options.log_format import LogFormat
+from data_prep.raw_log.chunks import TO_UTF8
 from data_prep.raw_log.log_files import LogFile, find_log, is_parquet
 from data_prep.raw_log.sample import sample_log
 
@@ -169,10 +170,7 @@ def _first_lines(file: LogFile, num_lines: int) -> list[bytes]:
     if not lines:
         raise ValueError(f"{file.location} has no lines to describe")
     if any(b"\0" in line for line in lines[:100]):
-        raise ValueError(
-            f"{file.location} holds NUL bytes: it is no text, or it is UTF-16; convert it to UTF-8: "
-            "iconv -f UTF-16 -t UTF-8 OLD > NEW"
-        )
+        raise ValueError(f"{file.location} holds NUL bytes: it is no text, or it is UTF-16; {TO_UTF8}")
     if all(line.startswith(b"{") and line.endswith(b"}") for line in lines[:100]):
         raise ValueError(
             f"{file.location} holds JSON; a log is text with separators or Parquet. Convert it: "

@@ -23,6 +23,8 @@ from data_prep.raw_log.compression import DAMAGED, unpacked
 from data_prep.raw_log.log_files import LogFile
 
 _READ_BYTES = 1 << 20
+_UTF16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE  # how its files begin
+TO_UTF8 = "convert it to UTF-8: iconv -f UTF-16 -t UTF-8 OLD > NEW"
 
 
 @dataclass(frozen=True)
@@ -183,9 +185,12 @@ def _skip_header(location: str, stream: io.BufferedIOBase, log_format: LogFormat
     Returns their number of bytes, and the bytes after them that had to be read.
     """
     if not log_format.header:
-        start = stream.read(len(codecs.BOM_UTF8))
-        return (len(start), b"") if start == codecs.BOM_UTF8 else (0, start)
+        start = stream.read(4)
+        _check_encoding(location, start)
+        rest = start.removeprefix(codecs.BOM_UTF8)
+        return len(start) - len(rest), rest
     line = stream.readline(MAX_LINE_BYTES)
+    _check_encoding(location, line)
     expected = list(log_format.columns)
     found = _names_in(line, log_format)
     ignored = log_format.others == "ignored"
@@ -203,6 +208,11 @@ def _skip_header(location: str, stream: io.BufferedIOBase, log_format: LogFormat
     return len(line), b""
 
 
+def _check_encoding(location: str, start: bytes) -> None:
+    if start.startswith(_UTF16) and b"\0" in start:
+        raise ValueError(f"{location} is UTF-16, by its first two bytes; {TO_UTF8}")
+
+
 def _names_in(line: bytes, log_format: LogFormat) -> list[str]:
     text = line.removeprefix(codecs.BOM_UTF8).rstrip(b"\r\n")
     cells = quoted_cells(text, log_format) if log_format.quotes else None
@@ -216,7 +226,9 @@ def header_columns(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
         buffered = io.BufferedReader(stored, _READ_BYTES)
         try:
             with unpacked(file.location, buffered, log_format.archive_member) as stream:
-                return tuple(_names_in(stream.readline(MAX_LINE_BYTES), log_format))
+                line = stream.readline(MAX_LINE_BYTES)
+                _check_encoding(file.location, line)
+                return tuple(_names_in(line, log_format))
         except DAMAGED as error:
             raise _damaged(file.location, error, stored.bytes_read) from error
 

@@ -178,7 +178,7 @@ WRONG = {
         lambda lines: b"\t".join([b"label"] * 40) + b"\n" + b"".join(lines[:50]),
         "the first line is a header",
     ),
-    "UTF-16": (lambda lines: b"".join(lines).decode().encode("utf-16"), "there are NUL bytes"),
+    "UTF-16": (lambda lines: b"".join(lines).decode().encode("utf-16-le"), "there are NUL bytes"),
     "no clicks": (lambda lines: changed(lines, lambda _, row: [b"0", *row[1:]]), "all 5,000 labels are 0"),
     "empty": (lambda _: b"", "there are no lines"),
 }

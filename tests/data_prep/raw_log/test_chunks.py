@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from data_prep.kernels.parse import parse_chunk
 from data_prep.kernels.parsed import MAX_LINE_BYTES
 from data_prep.options.log_format import LogFormat
+from data_prep.raw_log.chunks import header_columns
 from data_prep.raw_log.chunks import open_log as open_file
 from data_prep.raw_log.compression import MAGIC
 from data_prep.raw_log.log_files import find_log
@@ -119,6 +120,23 @@ def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path, make_log, head
         with open_file(find_log(path)[0], log_format) as reader:
             found.append(b"".join(task.load().lines for task, _ in reader.chunks(1000)))
     assert found == [text, text]
+
+
+@pytest.mark.parametrize("header", [False, True])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("start", [codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE])
+def test_utf_16_is_named_with_what_converts_it(tmp_path, start, header, packed):
+    code = "utf-16-le" if start == codecs.BOM_UTF16_LE else "utf-16-be"
+    data = start + "label\tcolour\n1\trot\n".encode(code)
+    path = tmp_path / f"log.txt{'.gz' * packed}"
+    path.write_bytes(gzip.compress(data) if packed else data)
+    log_format = LogFormat(header=header, columns={"label": "label", "colour": "categorical"})
+    (file,) = find_log(path)
+    message = r"log\.txt.* is UTF-16, .*iconv -f UTF-16 -t UTF-8 OLD > NEW"
+    with pytest.raises(ValueError, match=message), open_file(file, log_format):
+        pass
+    with pytest.raises(ValueError, match="is UTF-16"):
+        header_columns(file, log_format)
 
 
 @pytest.mark.parametrize("text", [b"", b"1", b"1\t", b"\xef\xbb\n", b"\xef\xbb\xbf"])
