@@ -39,7 +39,7 @@ from app.run.record import read_run
 from app.run.report import REPORT_FILE, RUN, write_sweep_report
 from app.training.stop_signals import Stopped, StopRequest
 from common import settings, yaml_settings
-from common.files import FolderInUse, lock_folder, write_whole
+from common.files import FolderInUse, is_locked, lock_folder, write_whole
 from common.memory import num_cores
 from common.packages import PROJECT
 from common.signals import die_with_parent
@@ -247,10 +247,13 @@ def _begin(output: Path, config: Config, dataset: Path, where: str) -> IO[str]:
 def _train_all(trials: list[Trial], epochs: int, options: SweepOptions, stop: StopRequest) -> None:
     """Train up to `epochs`, `options.parallel` runs at a time. Raises ValueError for wrong settings, Stopped."""
     waiting, running = list(trials), dict[subprocess.Popen[bytes], Trial]()
+    for trial in filter(lambda trial: is_locked(trial.run), waiting):  # as of a sweep that was killed a moment ago
+        log.info("%s: another process trains there still; its end is waited for", trial.run)
     try:
         while waiting or running:
-            while waiting and len(running) < options.parallel:
-                trial = waiting.pop(0)
+            free = [trial for trial in waiting if not is_locked(trial.run)]
+            for trial in free[: options.parallel - len(running)]:
+                waiting.remove(trial)
                 running[_start(trial, epochs, options)] = trial
             for process in [process for process in running if process.poll() is not None]:
                 folder, status = running.pop(process).run.parent, process.returncode

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -97,6 +98,25 @@ def test_a_second_sweep_in_the_folder_is_refused_before_it_ends_the_first_one_s_
         assert main(["sweep", path]) == 2
     assert f"another sweep runs in {tmp_path / 's'}; wait for its end, or give another --output" in caplog.text
     assert [file.name for file in (tmp_path / "s").iterdir()] == ["run.lock"]
+
+
+def test_the_end_of_a_run_of_a_killed_sweep_is_waited_for(sweep_file, tmp_path, monkeypatch, caplog):
+    """It saves after the sweep's end."""
+    trials = [Trial((f"train.seed={seed}",), tmp_path / f"seed={seed}" / "device_0") for seed in (1, 2)]
+    older, started = lock_folder(trials[0].run), []
+
+    def start(trial, *_):
+        started.append((trial.words[0], older.closed))
+        (trial.run.parent).mkdir(exist_ok=True)
+        (trial.run.parent / "train.log").touch()
+        return subprocess.Popen(["true"])
+
+    monkeypatch.setattr(sweep, "_start", start)
+    monkeypatch.setattr(time, "sleep", lambda _: len(started) == 1 and older.close())
+    with caplog.at_level("INFO"):
+        sweep._train_all(trials, 1, SweepOptions(parallel=2), SimpleNamespace(check=lambda: None))
+    assert started == [("train.seed=2", False), ("train.seed=1", True)]
+    assert f"{trials[0].run}: another process trains there still" in caplog.text
 
 
 def test_losers_stop_at_each_rung_and_a_restart_decides_alike(sweep_file, monkeypatch, tmp_path, capsys):
