@@ -27,11 +27,20 @@ class FolderInUse(ValueError):
     """Another process holds the lock."""
 
 
-def lock_folder(folder: Path, mode: int = 0o777) -> IO[str]:
+def lock_folder(folder: Path, mode: int = 0o777, advice: str = "give a place that this user may write to") -> IO[str]:
     """Lock a folder until the result is closed. Make it with `mode` if it is missing.
 
-    Raises FolderInUse, or OSError if nothing can be written there.
+    Raises FolderInUse, or OSError with `advice` if nothing can be written there.
     """
+    try:
+        return _lock(folder, mode)
+    except OSError as error:
+        what = "make room" if error.errno in NO_ROOM else advice
+        reason = f"nothing can be written to {folder}: {os.strerror(error.errno or 0)}; {what}"
+        raise OSError(error.errno, reason) from error
+
+
+def _lock(folder: Path, mode: int) -> IO[str]:
     tries = PROBE_TRIES
     while True:
         make_folder(folder, mode)

@@ -22,6 +22,7 @@ require("isal", "numpy", "pyarrow", "tqdm", "xxhash")
 from app.scoring.batch_prediction import STDIN, predict
 from app.scoring.bundle_folder import read_manifest
 from common.console import STOPPED_BY_READER, has_no_reader, log_to_console
+from common.files import message_of
 from data_prep.options.executor import EXECUTORS, ExecutorChoice
 from data_prep.prepared.schema import read_schema
 
@@ -130,7 +131,7 @@ def main(add: Callable[[argparse.ArgumentParser], None], module: str, words: lis
     except (ValueError, TypeError, OSError, MemoryError) as error:
         if has_no_reader(error):
             return STOPPED_BY_READER
-        log.error("error: %s", error)
+        log.error("error: %s", message_of(error))
         return 2
 
 

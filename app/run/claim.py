@@ -24,7 +24,7 @@ from app.distributed.process_group import ONE_PROCESS, ProcessGroup, mark_collec
 from app.run.decision import STATE_FILE, Plan, checkpoint_folder, make_plan
 from app.run.folder import CONFIG_FILE, RunFolder
 from app.run.logs import forget_after
-from common.files import LOCK_FILE, FolderInUse, lock_folder, message_of, sync_folder
+from common.files import LOCK_FILE, FolderInUse, lock_folder, sync_folder
 from data_prep.prepared.schema import Schema
 
 FIRST_RANK = "device_0"  # its folder
@@ -254,14 +254,9 @@ def _free_number(paths: list[Path]) -> int:
 
 def _lock(folder: Path, what: str = "trains in") -> IO[str]:
     try:
-        return lock_folder(folder)
+        return lock_folder(folder, advice="start from another folder, or give another checkpoint.dir")
     except FolderInUse:
         raise ValueError(
             f"another process {what} {folder}; wait for it, or start from another folder (and with another "
             "checkpoint.dir, where that is set)"
         ) from None
-    except OSError as error:
-        raise OSError(
-            f"nothing can be written to {folder}: {message_of(error)}; start from another folder, or give another "
-            "checkpoint.dir"
-        ) from error

@@ -31,7 +31,6 @@ from common.files import (
     LOCK_FILE,
     FolderInUse,
     lock_folder,
-    message_of,
     replace_folder,
     sync_folder,
     write_whole,
@@ -158,13 +157,11 @@ def sync_files(folder: Path) -> None:
 def _lock(folder: Path, output: Path) -> IO[str]:
     """Lock the folder in which `output` is made. A new folder is private to this user."""
     try:
-        return lock_folder(folder, mode=0o700)
+        return lock_folder(folder, 0o700, "give an output elsewhere")
     except FolderInUse:
         raise FolderInUse(
             f"another process prepares {output} (it works in {folder}); wait for it, or give another output"
         ) from None
-    except OSError as error:
-        raise OSError(f"nothing can be written to {folder}: {message_of(error)}; give an output elsewhere") from error
 
 
 def _make_private(partial: Path) -> None:

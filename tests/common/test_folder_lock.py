@@ -1,10 +1,12 @@
+import errno
+import os
 import shutil
 import subprocess
 import sys
 
 import pytest
 
-from common.files import LOCK_FILE, FolderInUse, is_locked, lock_folder
+from common.files import LOCK_FILE, FolderInUse, is_locked, lock_folder, message_of
 
 
 def test_one_holder_at_a_time(tmp_path):
@@ -12,6 +14,18 @@ def test_one_holder_at_a_time(tmp_path):
     with lock_folder(folder), pytest.raises(FolderInUse, match="another process works in"):
         lock_folder(folder)
     lock_folder(folder).close()
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.EDQUOT])
+def test_a_folder_that_cannot_be_written_is_named_with_what_to_do(tmp_path, monkeypatch, code):
+    def refused(*_):
+        raise OSError(code, os.strerror(code), str(tmp_path / LOCK_FILE))
+
+    monkeypatch.setattr(os, "open", refused)
+    with pytest.raises(OSError, match="nothing can be written to") as raised:
+        lock_folder(tmp_path, advice="give another --output")
+    what = "make room" if code == errno.EDQUOT else "give another --output"
+    assert message_of(raised.value) == f"nothing can be written to {tmp_path}: {os.strerror(code)}; {what}"
 
 
 def test_the_lock_ends_with_its_process(tmp_path, command_environment):
