@@ -70,6 +70,17 @@ def test_a_browser_that_does_not_tell_when_it_prints_takes_the_drawings_of_the_w
     assert sum(sheet.count(" Do\n") for sheet in sheets) >= 3, sheets  # pictures: the window is drawn in pixels
 
 
+def test_print_has_a_table_of_many_long_names_whole(tmp_path, print_page):
+    """A sheet is as small as the widest content asks, but within a limit: what is beyond is cut off."""
+    names = [f"deep_optimizer.schedule.{word}_steps" for word in ("warmup", "decay", "hold", "cycle", "tail", "rest")]
+    columns = [*((name, "right") for name in names), *((f"valid log loss {number}", "right") for number in range(4))]
+    table = Part("table", columns, [["0.12345"] * len(columns)])
+    (tmp_path / "wide.html").write_text(render_page("Sweep", "", [], [Section("Results", table)]))
+    (sheet,) = print_page(tmp_path / "wide.html")
+    scale = float(re.search(r"\nq\n(\S+) 0 0 ", sheet)[1])
+    assert scale > 2.6, scale  # 3.125 of a narrow page, 2.34 at the limit
+
+
 @pytest.mark.parametrize("name", ["plain", HOSTILE])
 def test_a_browser_draws_every_chart_without_complaint(tmp_path, render, name):
     path = tmp_path / "page.html"
