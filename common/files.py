@@ -158,17 +158,23 @@ def _alone(path: Path) -> Iterator[IO[str]]:
                 return
 
 
+class NoRoomError(OSError):
+    """A full disk, a quota or a limit of files' sizes; its text names the file and what to do."""
+
+
 @contextmanager
-def room_for(path: Path) -> Iterator[None]:
-    """In the block, let the error of a full disk, a quota or a limit of files' sizes name `path` and what to do."""
+def room_for(path: Path, then: str = ", and run the same command again") -> Iterator[None]:
+    """In the block, let the error of a full disk, a quota or a limit of files' sizes name `path` and what to do.
+
+    Of nested blocks the inner one names its path.
+    """
     try:
         yield
     except OSError as error:
-        if error.errno not in NO_ROOM:
+        if error.errno not in NO_ROOM or isinstance(error, NoRoomError):
             raise
         advice = "raise the limit (ulimit -f unlimited)" if error.errno == errno.EFBIG else "make room"
-        reason = f"cannot write {path}: {os.strerror(error.errno)}; {advice}, and run the same command again"
-        raise OSError(error.errno, reason) from error
+        raise NoRoomError(error.errno, f"cannot write {path}: {os.strerror(error.errno)}; {advice}{then}") from error
 
 
 def message_of(error: BaseException) -> str:

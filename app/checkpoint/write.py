@@ -30,7 +30,7 @@ from app.checkpoint.manifest import EXPIRY_VERSION, FORMAT_VERSION, Manifest, id
 from app.checkpoint.tower_slices import WHOLE_FILE, slice_file
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup, is_collective, on_all_ranks
 from app.tables.interface import DEEP, WIDE, Indices, RowArray, TableSnapshot
-from common.files import FileRecord, replace_folder, sync_folder
+from common.files import FileRecord, replace_folder, room_for, sync_folder
 
 PARTIAL = ".partial"
 
@@ -86,10 +86,12 @@ def write_checkpoint(
     final = folder / step_name(manifest.step)
     partial = final.with_suffix(PARTIAL)
 
+    @room_for(final, then="")
     def begin() -> None:
         clear_leftovers(folder)
         partial.mkdir(parents=True)
 
+    @room_for(final, then="")
     def write_own() -> dict[str, FileRecord]:
         records = {}
         if sliced or group.rank == 0:
@@ -106,6 +108,7 @@ def write_checkpoint(
                 records[name] = write_arrays(partial / name, shard_columns(rows, shard, num_shards), progress)
         return records
 
+    @room_for(final, then="")
     def finish() -> None:
         files = {name: record for records in written for name, record in records.items()}
         shards = dict.fromkeys(state.tables, num_shards)

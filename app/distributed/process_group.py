@@ -11,6 +11,7 @@ import numpy as np
 from app.distributed.watchdog import waiting
 from app.tables.backends import make_host_tables
 from app.tables.interface import HostTables, TableRates, TablesSpec
+from common.files import message_of
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -174,7 +175,7 @@ def first_error(group: ProcessGroup, error: Exception | None) -> Exception | Non
     `error` is this rank's. A rank that left the step for its own error would leave the others in the next exchange.
     """
     kinds = (kind for kind in SHARED_ERRORS if isinstance(error, kind))
-    errors = group.gather(None if error is None else (next(kinds), str(error)))
+    errors = group.gather(None if error is None else (next(kinds), message_of(error)))
     for rank, shared_error in enumerate(errors):
         if shared_error is not None:
             kind, text = shared_error

@@ -29,7 +29,7 @@ from app.run.identity import identity
 from app.run.logs import EVAL_LOG, LOSS_LOG, METRICS, LogFile
 from app.run.older import FORMAT_VERSION, read_config
 from common import settings, yaml_settings
-from common.files import write_whole
+from common.files import message_of, write_whole
 from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class RunFolder:
             write_evaluation(self.path, content)
         except OSError as error:
             self._failed_evaluations += 1
-            log.error("error: no curves of step %d: %s; training continues", content["step"], error)
+            log.error("error: no curves of step %d: %s; training continues", content["step"], message_of(error))
 
     def sync_logs(self) -> None:
         """Sync the logs: a checkpoint relies on the lines of its steps, also after a power cut."""
@@ -95,8 +95,9 @@ class RunFolder:
     def note_failed_save(self, step: int, error: Exception) -> None:
         """Note in the log and in metrics.jsonl that a checkpoint could not be written."""
         self._failed_saves += 1
-        log.error("error: no checkpoint of step %d: %s; training continues, earlier checkpoints are kept", step, error)
-        self.append_metrics(step=step, save_error=str(error))
+        reason = message_of(error)
+        log.error("error: no checkpoint of step %d: %s; training continues, earlier checkpoints are kept", step, reason)
+        self.append_metrics(step=step, save_error=reason)
 
     def write_errors(self) -> list[str]:
         """Return descriptions of everything that could not be written in this launch."""
@@ -135,7 +136,8 @@ class RunFolder:
             self._write_state()
         except OSError as error:
             self._status_is_written = False
-            log.error("error: %s cannot be written: %s; it does not record that the run %s", STATE_FILE, error, status)
+            reason = message_of(error)
+            log.error("error: %s: it does not record that the run %s: %s", STATE_FILE, status, reason)
 
     def _write_state(self) -> None:
         write_whole(self.path / STATE_FILE, json.dumps(self._state, indent=1) + "\n")

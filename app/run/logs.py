@@ -9,7 +9,7 @@ from pathlib import Path
 
 from app.checkpoint.manifest import Manifest
 from app.evaluation.results import forget_evaluations
-from common.files import sync_folder, write_whole
+from common.files import message_of, sync_folder, write_whole
 
 LOSS_LOG, EVAL_LOG, METRICS = "loss.log", "eval.log", "metrics.jsonl"
 
@@ -64,7 +64,9 @@ class LogFile:
                     self._unwritten = self._unwritten[file.write(self._unwritten) :]
         except OSError as error:
             if was_written:
-                log.error("error: %s cannot be written: %s; its lines are kept until it can", self.path, error)
+                log.error(
+                    "error: %s cannot be written: %s; its lines are kept until it can", self.path, message_of(error)
+                )
 
     def sync(self) -> None:
         """Sync the lines so far, so that a power cut takes none of them. Log an error."""
@@ -74,7 +76,9 @@ class LogFile:
         except FileNotFoundError:  # nothing has been written yet
             pass
         except OSError as error:
-            log.error("error: %s cannot be synced: %s; a power cut may take its last lines", self.path, error)
+            log.error(
+                "error: %s cannot be synced: %s; a power cut may take its last lines", self.path, message_of(error)
+            )
 
 
 PROFILED_STEPS = 5

@@ -32,6 +32,7 @@ from app.training.stop_signals import Stopped, StopRequest
 from app.training.validate import fits_stock, validate, validate_target
 from app.training.warm_start.source import check_source
 from common import settings
+from common.files import message_of
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import SCHEMA_FILE, Schema, read_schema
 
@@ -215,7 +216,7 @@ def _train(context: RunContext, backend: str, make_trainer: Callable[[RunContext
         log.error("error: %s", error)
     except BaseException as error:
         run.set_status("failed")
-        log.info("the run stopped: %s: %s", type(error).__name__, error)
+        log.info("the run stopped: %s: %s", type(error).__name__, message_of(error))
         leave_report(run.path)
         raise
     else:

@@ -21,6 +21,7 @@ from app.config.config import Config
 from app.run.folder import run_checkpoints, run_config
 from app.training.start import plan_launch
 from app.training.warm_start.source import find_source
+from common.files import room_for
 from common.packages import require
 from common.yaml_settings import override
 
@@ -141,7 +142,8 @@ def run(arguments: argparse.Namespace) -> int:
     if launch.backend == "stock":
         raise ValueError("online needs tables.backend=native or reference; build the native tables: make native")
     target = launch.select_device()
-    return replace(launch, make_trainer=partial(_trainer, arguments)).train(target)
+    with room_for(work):
+        return replace(launch, make_trainer=partial(_trainer, arguments)).train(target)
 
 
 def _new(arguments: argparse.Namespace) -> tuple[Config, Path]:

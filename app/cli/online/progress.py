@@ -11,7 +11,7 @@ from app.cli.online.online_page import online_page
 from app.run.logs import METRICS
 from app.run.record import read_lines
 from app.serving.trained_parts import write_trained_parts
-from common.files import write_whole
+from common.files import message_of, write_whole
 
 log = logging.getLogger("app")
 
@@ -65,7 +65,7 @@ class Progress:
             self._page_time = time.monotonic()
             write_whole(self._work / PAGE, online_page(self._work.name, list(map(_plain, self._lines)), beside))
         except OSError as error:
-            log.warning("warning: the last parts are not shown: %s", error)
+            log.warning("warning: the last parts are not shown: %s", message_of(error))
         return True
 
 

@@ -18,7 +18,7 @@ from app.run.folder import run_checkpoints
 from app.scoring.bundle_folder import bundles_in, chains, rank, read_manifests
 from app.serving.options import ServerOptions
 from app.serving.statement import Statement
-from common.files import is_locked, make_folder, sync_folder, write_whole
+from common.files import is_locked, make_folder, room_for, sync_folder, write_whole
 
 log = logging.getLogger("app")
 
@@ -139,8 +139,13 @@ def load_counts(folder: Path, step: int) -> list[dict[str, Any]]:
 def write_arrays(path: Path, **arrays: Any) -> None:
     """Write an .npz file that is whole or not there, whatever ends the process."""
     beside = path.with_name(f".{path.name}")
-    with beside.open("wb") as file:
-        np.savez(file, **arrays)
-    sync_folder(beside)
-    beside.replace(path)
-    sync_folder(path.parent)
+    with room_for(path):
+        try:
+            with beside.open("wb") as file:
+                np.savez(file, **arrays)
+            sync_folder(beside)
+            beside.replace(path)
+        except OSError:
+            beside.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)

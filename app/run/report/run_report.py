@@ -12,7 +12,7 @@ from app.run.record import RunRecord, read_runs
 from app.run.report.column_effects import effects
 from app.run.report.quality import evaluations, learning, metrics_over_steps
 from app.run.report.speed import embedding_tables, operators, samples_per_second, time_and_memory
-from common.files import write_whole
+from common.files import message_of, write_whole
 from common.html.page import Part, Section, render_page
 from common.settings import flatten
 from common.text import number_text
@@ -35,7 +35,7 @@ def leave_report(run: Path) -> list[str]:
     try:
         write_report([run], run / REPORT_FILE)
     except OSError as error:
-        log.error("error: no %s: %s", REPORT_FILE, error)
+        log.error("error: no %s: %s", REPORT_FILE, message_of(error))
         return [REPORT_FILE]
     log.info("report: %s", run / REPORT_FILE)
     return []

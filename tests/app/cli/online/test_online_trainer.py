@@ -214,7 +214,7 @@ WRITES = ("write_manifest", "publish", "finish", "_write", "data_file", "_write_
 
 @pytest.mark.parametrize("error", [Killed(), OSError(errno.ENOSPC, "no space left")], ids=["killed", "full disk"])
 def test_a_run_that_ends_at_each_boundary_goes_on_to_the_same_bits(
-    error, make_online, never_killed, parts, monkeypatch
+    error, make_online, never_killed, parts, monkeypatch, caplog
 ):
     folder = make_online("ended")
     for part in parts[:3]:
@@ -232,6 +232,8 @@ def test_a_run_that_ends_at_each_boundary_goes_on_to_the_same_bits(
             patch.setattr(owner, name, die)
             with pytest.raises(Killed) if isinstance(error, Killed) else nullcontext():
                 assert folder.run() in (1, 2, 3)
+                assert isinstance(error, Killed) or "make room" in caplog.text
+        caplog.clear()
     assert folder.run() == 0
     assert_same_end(folder, never_killed)
 
