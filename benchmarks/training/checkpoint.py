@@ -2,7 +2,7 @@
 
     python -m benchmarks.training.checkpoint                     2 GB of tables, a quarter of an hour
     python -m benchmarks.training.checkpoint --size 0.2 --rounds 2
-    python -m benchmarks.training.checkpoint --dtypes            300 MB of rows in float32, beside bfloat16: a minute
+    python -m benchmarks.training.checkpoint --dtypes            as many rows in float32, beside bfloat16
 
 In each round, in turn: `dd` writes (bs=16M conv=fsync), a checkpoint is written with nothing beside it, `dd` reads
 (bs=16M iflag=direct), the checkpoint is loaded into empty tables. Nothing of it comes from the page cache: checkpoints
@@ -40,7 +40,6 @@ from benchmarks.training.mindspore_contender import assemble_parts, prepare_devi
 GIGABYTE = 10**9
 ROW_BYTES = 4 * 3 * 81  # D 80: row and two moments, deep and wide
 VOCABULARY_OVER_ROWS = 1.1
-DTYPES_ROWS = 300_000  # of --dtypes
 DD_BLOCK = 16 << 20
 
 
@@ -144,14 +143,15 @@ def measure_steps(parts: Any, folder: Path, take_steps: Callable[[int], object],
     }
 
 
-def measure_dtypes(folder: Path, rounds: int) -> dict[str, float]:
+def measure_dtypes(size: float, folder: Path, rounds: int) -> dict[str, float]:
     """Bytes of a checkpoint, and seconds to save and to load it: bfloat16's over float32's."""
     contenders: Contenders = {}
     sizes: dict[str, int] = {}
     dtypes: tuple[TableDtype, ...] = ("float32", "bfloat16")
+    num_rows = int(size * GIGABYTE / ROW_BYTES)
     for dtype in dtypes:
-        tables = NativeTables(replace(make_spec(DTYPES_ROWS * 11 // 10, 80), dtype=dtype), RATES)
-        touch_rows(tables, DTYPES_ROWS)
+        tables = NativeTables(replace(make_spec(int(VOCABULARY_OVER_ROWS * num_rows), 80), dtype=dtype), RATES)
+        touch_rows(tables, num_rows)
         path = folder / dtype / "step-00000001"
 
         def save(tables: NativeTables = tables, path: Path = path) -> None:
@@ -207,7 +207,7 @@ def main() -> None:
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="checkpoint-benchmark-", dir=options.folder) as folder:
         if options.dtypes:
-            result: dict[str, Any] = {"dtypes": measure_dtypes(Path(folder), options.rounds)}
+            result: dict[str, Any] = {"dtypes": measure_dtypes(options.size, Path(folder), options.rounds)}
         else:
             result = measure(options.size, options.rounds, Path(folder), Workload(batch_size=options.batch))
     print_result(options, load_before=load, **result)
