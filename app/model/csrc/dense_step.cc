@@ -32,6 +32,16 @@ std::vector<Chunk> cut(int num_arrays, const int* num_dims, int64_t* const* shap
   return chunks;
 }
 
+// Runs task(number, chunk) for each, on the threads if they are worth it.
+template <typename Task>
+int run_chunks(const std::vector<Chunk>& chunks, const Task& task) {
+  std::int64_t size = 0;
+  for (const Chunk& chunk : chunks) size += chunk.size;
+  return run_tasks(static_cast<std::int64_t>(chunks.size()), [&](std::int64_t number) {
+    task(static_cast<std::size_t>(number), chunks[static_cast<std::size_t>(number)]);
+  }, !is_worth_threads(size));
+}
+
 struct AdamStep {
   float beta1, beta2, epsilon, factor;  // of the gradients
   float keep;                           // factor of the weights: 1 - rate * weight decay
@@ -70,9 +80,8 @@ int all_finite(int num_params, void** params, int* num_dims, int64_t** shapes, c
   return dense::run([&] {
     const std::vector<dense::Chunk> chunks = dense::cut(num_params - 2, num_dims + 1, shapes + 1);
     std::vector<char> good(chunks.size());
-    const int status = dense::run_tasks(static_cast<std::int64_t>(chunks.size()), [&](std::int64_t task) {
-      const dense::Chunk& chunk = chunks[static_cast<std::size_t>(task)];
-      good[static_cast<std::size_t>(task)] = dense::all_below(p[1 + chunk.array] + chunk.first, chunk.size, p[0][0]);
+    const int status = dense::run_chunks(chunks, [&](std::size_t number, const dense::Chunk& chunk) {
+      good[number] = dense::all_below(p[1 + chunk.array] + chunk.first, chunk.size, p[0][0]);
     });
     p[num_params - 1][0] = std::find(good.begin(), good.end(), 0) == good.end() ? 1.0f : 0.0f;
     return status;
@@ -91,8 +100,7 @@ int dense_adam(int num_params, void** params, int* num_dims, int64_t** shapes, c
                              *p[1] * std::sqrt(1.0f - *p[3]) / (1.0f - *p[2])};
   return dense::run([&] {
     const std::vector<dense::Chunk> chunks = dense::cut(count, num_dims + kBefore, shapes + kBefore);
-    return dense::run_tasks(static_cast<std::int64_t>(chunks.size()), [&](std::int64_t task) {
-      const dense::Chunk& chunk = chunks[static_cast<std::size_t>(task)];
+    return dense::run_chunks(chunks, [&](std::size_t, const dense::Chunk& chunk) {
       float* const* const arrays = p + kBefore + chunk.array;
       dense::take_step(step, chunk.size, arrays[0] + chunk.first, arrays[count] + chunk.first,
                        arrays[2 * count] + chunk.first, arrays[3 * count] + chunk.first);

@@ -70,6 +70,9 @@ int threads_for(const HostTables* tables, int64_t count) {
   return count < tables->spec.worth_threads ? 1 : tables->spec.num_threads;
 }
 
+// For little work on each of `count` rows: to find it, or to update its wide weight.
+int threads_for_little(const HostTables* tables, int64_t count) { return threads_for(tables, count / 16); }
+
 // How many slots there are in use or free once `num_new` more rows are touched.
 int64_t slots_with(const HostTables* tables, int64_t num_new) {
   return std::max(tables->num_slots, tables->map.size() + num_new);
@@ -149,7 +152,7 @@ HostTablesStatus host_tables_unique(HostTables* tables, const void* ids, int32_t
 int64_t host_tables_find(const HostTables* tables, const int64_t* row_ids, int64_t count, int32_t* slots) {
   constexpr int64_t kPrefetchAhead = 16;
   int64_t num_untouched = 0;
-#pragma omp parallel for num_threads(threads_for(tables, count)) schedule(static) reduction(+ : num_untouched)
+#pragma omp parallel for num_threads(threads_for_little(tables, count)) schedule(static) reduction(+ : num_untouched)
   for (int64_t i = 0; i < count; ++i) {
     if (i + kPrefetchAhead < count) tables->map.prefetch(row_ids[i + kPrefetchAhead]);
     slots[i] = tables->map.find(row_ids[i]);
@@ -207,7 +210,7 @@ void host_tables_update_wide(HostTables* tables, const HostTablesBatch* batch, c
                              const float* gradient, float scale, const HostTablesStep* step) {
   const auto optimizer = static_cast<HostTablesOptimizer>(tables->spec.wide_optimizer);
   tables->kernels.update_wide(tables->slabs.view(), optimizer, *batch, slots, gradient, scale, *step,
-                              threads_for(tables, batch->num_positions));
+                              threads_for_little(tables, batch->num_unique));
 }
 
 void host_tables_update_deep(HostTables* tables, const HostTablesBatch* batch, const int32_t* slots,
