@@ -107,9 +107,14 @@ def test_crosses_are_seen_by_both_parts_with_more_l2_and_change_nothing_else(res
     assert chosen == without
 
 
-@pytest.mark.parametrize(("effects", "less_l2"), [("weak", 3), ("strong", 10)])
+@pytest.mark.parametrize(
+    ("effects", "of_few", "less_l2"),
+    [("slight", (0.134, 16), 3**0.5), ("weak", (0.3, 20), 3), ("strong", (0.3, 20), 10)],
+)
 @pytest.mark.parametrize("num_rows", [600, 30_000, 94_000, 400_000, 4_000_000])
-def test_a_wide_part_whose_clicks_follow_crosses_learns_faster_in_more_epochs(resolved, num_rows, effects, less_l2):
+def test_a_wide_part_whose_clicks_follow_crosses_learns_faster_in_more_epochs(
+    resolved, num_rows, effects, of_few, less_l2
+):
     schema = resolved.schema(num_rows)
     others, follow = settings_by_rows(schema), settings_by_rows(schema, cross_effects=effects)
     wide, fast = others.pop("wide_optimizer"), follow.pop("wide_optimizer")
@@ -119,7 +124,7 @@ def test_a_wide_part_whose_clicks_follow_crosses_learns_faster_in_more_epochs(re
     assert fast["learning_rate"] > wide["learning_rate"] and fast["l2"] < wide["l2"]
     assert follow["train"]["epochs"] > others["train"]["epochs"]
     if num_rows <= 94_000:
-        assert (fast["learning_rate"], follow["train"]["epochs"]) == (0.3, 20)
+        assert (fast["learning_rate"], follow["train"]["epochs"]) == of_few
         assert fast["l2"] == pytest.approx(wide["l2"] / less_l2, rel=0.01)
     assert fast["l1"] == wide["l1"]
     steps = {"decay_steps": follow["train"]["epochs"] * math.ceil(num_rows / follow["train"]["batch_size"])}
