@@ -36,7 +36,7 @@ def lock_folder(folder: Path, mode: int = 0o777, advice: str = "give a place tha
         return _lock(folder, mode)
     except OSError as error:
         what = "make room" if error.errno in NO_ROOM else advice
-        reason = f"nothing can be written to {folder}: {os.strerror(error.errno or 0)}; {what}"
+        reason = f"nothing can be written to {folder}: {message_of(error)}; {what}"
         raise OSError(error.errno, reason) from error
 
 

@@ -112,6 +112,11 @@ def _one_line(path: Path) -> str:
 
 def _show(arguments: argparse.Namespace) -> None:
     checkpoint = _named_or_best(arguments)
+    with _kept(checkpoint):
+        _describe(checkpoint)
+
+
+def _describe(checkpoint: Checkpoint) -> None:
     manifest = checkpoint.manifest
     print(f"{checkpoint.path}: {manifest.size_bytes:,} bytes in {len(manifest.files)} files")
     print(
@@ -136,7 +141,8 @@ def _show(arguments: argparse.Namespace) -> None:
 
 def _verify(arguments: argparse.Namespace) -> None:
     checkpoint = _named_or_best(arguments)
-    _verify_with_bar(checkpoint)
+    with _kept(checkpoint):
+        _verify_with_bar(checkpoint)
     count = f"{len(checkpoint.chain)} checkpoints, " if checkpoint.older else ""
     count += f"{len(list(checkpoint.files()))} files, {checkpoint.num_bytes:,} bytes"
     print(f"{checkpoint.path}: whole, {count} with the checksums of the manifests")

@@ -25,7 +25,8 @@ def test_a_folder_that_cannot_be_written_is_named_with_what_to_do(tmp_path, monk
     with pytest.raises(OSError, match="nothing can be written to") as raised:
         lock_folder(tmp_path, advice="give another --output")
     what = "make room" if code == errno.EDQUOT else "give another --output"
-    assert message_of(raised.value) == f"nothing can be written to {tmp_path}: {os.strerror(code)}; {what}"
+    reason = f"{os.strerror(code)}: {tmp_path / LOCK_FILE}; {what}"
+    assert message_of(raised.value) == f"nothing can be written to {tmp_path}: {reason}"
 
 
 def test_the_lock_ends_with_its_process(tmp_path, command_environment):

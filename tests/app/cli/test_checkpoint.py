@@ -178,7 +178,8 @@ def test_an_error_of_the_system_is_reported_without_its_number(saved, tmp_path, 
     folder = tmp_path / "file" / "folder"
     folder.parent.write_text("")
     assert main(["checkpoint", "reshard", "--shards", "1", str(saved), str(folder)]) == 2
-    assert caplog.messages[-1] == f"error: File exists: {folder.parent}"
+    reason = f"File exists: {folder.parent}; give a place that this user may write to"
+    assert caplog.messages[-1] == f"error: nothing can be written to {folder}: {reason}"
 
 
 @pytest.fixture

@@ -91,6 +91,10 @@ def commands(training, foreign, elsewhere):
     yield ["reshard", "--shards", "1", foreign, folder]
     yield ["reshard", foreign, folder, "--shards", "2"]
     yield ["reshard", "--shards", "1", newest, elsewhere]
+    for name in ("list", "show", "verify"):
+        yield [name, "--run", training.run.path]
+    for name in ("show", "verify"):
+        yield [name, newest]
 
 
 def test_a_training_loses_nothing_to_commands_that_race_it(training, foreign, tmp_path, caplog, capsys):
@@ -183,16 +187,18 @@ def test_a_run_that_was_put_aside_is_free(training, tmp_path, tiny_config, tiny_
             lock_folder(tmp_path / "device_0" / "checkpoints")
 
 
-def test_what_a_training_removes_while_a_command_reads_it(training, tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize("words", [["reshard", "--shards", "1"], ["verify"], ["show"]], ids=lambda words: words[0])
+def test_what_a_training_removes_while_a_command_reads_it(words, training, tmp_path, monkeypatch, caplog):
     path = step_folders(training.run.checkpoints)[-1]
 
     def remove_and_fail(*_):
         path.rename(path.with_suffix(".partial"))
         raise FileNotFoundError(2, "No such file or directory", str(path / "deep-0-of-1.safetensors"))
 
-    monkeypatch.setattr(Checkpoint, "verify", remove_and_fail)
+    monkeypatch.setattr(Checkpoint, "table_files" if words == ["show"] else "verify", remove_and_fail)
     assert Checkpoint.open(path).is_kept()
-    assert main(["checkpoint", "reshard", "--shards", "1", str(path), str(tmp_path / "elsewhere")]) == 2
+    folder = [str(tmp_path / "elsewhere")] if "--shards" in words else []
+    assert main(["checkpoint", *words, str(path), *folder]) == 2
     assert f"{path} was removed or written anew while it was read" in caplog.messages[-1]
     assert not (tmp_path / "elsewhere").exists()
 
