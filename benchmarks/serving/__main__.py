@@ -266,26 +266,84 @@ def one_row_bodies(folder: Path) -> list[bytes]:
     return [json.dumps({"rows": [row]}).encode() for row in golden(folder).to_pylist()]
 
 
+WRK_SCRIPT = """
+wrk.method, wrk.headers["content-type"] = "POST", "application/json"
+local bodies, requests, threads, number = {%s}, {}, {}, 0
+function setup(thread) table.insert(threads, thread) end
+function init()
+  good, refused = 0, 0
+  for place, body in ipairs(bodies) do requests[place] = wrk.format(nil, nil, nil, body) end
+end
+function request()
+  number = number %% #requests + 1
+  return requests[number]
+end
+function response(status)
+  if status == 200 then good = good + 1 elseif status == 429 then refused = refused + 1 end
+end
+function done(summary)
+  local all, no = 0, 0
+  for _, thread in ipairs(threads) do all, no = all + thread:get("good"), no + thread:get("refused") end
+  print("counts", all, no, summary.errors.timeout, summary.duration)
+end
+"""
+
+
+class Wrk:
+    """Connections of wrk that ask again at once for one row after another."""
+
+    def __init__(self, folder: Path) -> None:
+        wrk = shutil.which("wrk")
+        if wrk is None:
+            raise FileNotFoundError("wrk is needed to ask again at once; install it, or leave this question out")
+        self._wrk, self._script = wrk, folder / "wrk.lua"
+        bodies = ",\n".join(f"[==[{body.decode()}]==]" for body in one_row_bodies(folder))
+        self._script.write_text(WRK_SCRIPT % bodies)
+
+    async def run(self, port: int, connections: int, seconds: float) -> dict[str, Any]:
+        """Return the rates of good answers and of refusals a second, and the number of timeouts."""
+        command = [self._wrk, "-t1", f"-c{connections}", f"-d{seconds:g}s", "-s", str(self._script)]
+        process = await asyncio.create_subprocess_exec(
+            *command, f"http://127.0.0.1:{port}/v1/score", stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        printed = (await process.communicate())[0].decode()
+        good, refused, timeouts, microseconds = map(int, printed.rpartition("counts")[2].split())
+        rates = {"per_second": good / microseconds * 1e6, "refused_per_second": refused / microseconds * 1e6}
+        return {**rates, "timeouts": timeouts}
+
+
 async def against_fastapi(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Requests of one row a second, in turn, beside FastAPI around the same Predictor."""
+    """Requests of one row a second by wrk, in turn, beside FastAPI around the same Predictor."""
     require("fastapi", "uvicorn")
     figures: dict[str, Any] = {}
-    bodies, peer = one_row_bodies(folder), ("benchmarks.serving.fastapi_predictor", folder / "bundle")
-    with served(folder, *service(folder / "bundle")) as (port, _), served(folder, *peer) as (peer_port, _):
-        senders = [Sender(port, bodies, "application/json"), Sender(peer_port, bodies, "application/json")]
-        for sender in senders:
-            await sender.closed(1, 1)
+    wrk, peer = Wrk(folder), ("benchmarks.serving.fastapi_predictor", folder / "bundle")
+    with served(folder, *service(folder / "bundle")) as (port, own), served(folder, *peer) as (peer_port, other):
+        pair = (port, own), (peer_port, other)
+        for each, _ in pair:
+            await wrk.run(each, 1, 1)
         for connections in (1, 16):
-            pairs = [
-                [await sender.closed(connections, options.seconds) for sender in senders] for _ in range(options.rounds)
+            rounds = [
+                [await rates_of(wrk, *each, connections, options.seconds) for each in pair]
+                for _ in range(options.rounds)
             ]
-            ours, theirs = np.median(pairs, axis=0)
-            figures[f"per_second_at_{connections}"] = {"service": round(ours), "fastapi": round(theirs)}
-            ratios = [a / b for a, b in pairs]
-            figures[f"over_fastapi_at_{connections}"] = round(float(np.median(ratios)), 2)
-        for sender in senders:
-            sender.close()
+            for place, name in enumerate(("service", "fastapi")):
+                rates, milliseconds = np.median([both[place] for both in rounds], axis=0)
+                figures[f"{name}_at_{connections}"] = {
+                    "per_second": round(rates),
+                    "processor_ms": round(milliseconds, 3),
+                }
+            ratios = [ours[0] / theirs[0] for ours, theirs in rounds]
+            figures[f"over_fastapi_at_{connections}"] = [round(float(ratio), 2) for ratio in sorted(ratios)]
     return figures
+
+
+async def rates_of(
+    wrk: Wrk, port: int, process: psutil.Process, connections: int, seconds: float
+) -> tuple[float, float]:
+    """Return good answers a second, and the milliseconds of the processor that each took."""
+    before = processor_seconds(process)
+    rate = (await wrk.run(port, connections, seconds))["per_second"]
+    return rate, 1e3 * (processor_seconds(process) - before) / (rate * seconds)
 
 
 async def large_requests(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -359,38 +417,18 @@ async def overload(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-WRK_SCRIPT = """
-wrk.method, wrk.headers["content-type"], wrk.body = "POST", "application/json", [==[%s]==]
-local threads = {}
-function setup(thread) table.insert(threads, thread) end
-function init() good, refused = 0, 0 end
-function response(status)
-  if status == 200 then good = good + 1 elseif status == 429 then refused = refused + 1 end
-end
-function done(summary)
-  local all, no = 0, 0
-  for _, thread in ipairs(threads) do all, no = all + thread:get("good"), no + thread:get("refused") end
-  print("counts", all, no, summary.errors.timeout, summary.duration)
-end
-"""
-
-
 async def storm(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Connections that ask again at once, by wrk: good answers a second, alone and beside two busy loops.
 
     A few more connections are measured: the times of those of their requests that were accepted. `over_best` is the
     goodput over the best of all numbers of connections.
     """
-    wrk = shutil.which("wrk")
-    if wrk is None:
-        raise FileNotFoundError("wrk is needed for the storm; install it, or leave this question out")
-    script, found = folder / "storm.lua", {}
-    script.write_text(WRK_SCRIPT % one_row_bodies(folder)[0].decode())
+    wrk, found = Wrk(folder), {}
     with served(folder, *service(folder / "bundle")) as (port, process):
         for name, num_loops in (("quiet", 0), ("beside_loops", 2)):
             loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(num_loops)]
             try:
-                of_all = {str(count): await storm_of(count, wrk, script, port, process, options) for count in STORM}
+                of_all = {str(count): await storm_of(count, wrk, folder, port, process, options) for count in STORM}
             finally:
                 for loop in loops:
                     loop.kill()
@@ -402,24 +440,19 @@ async def storm(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 async def storm_of(
-    count: int, wrk: str, script: Path, port: int, process: psutil.Process, options: argparse.Namespace
+    count: int, wrk: Wrk, folder: Path, port: int, process: psutil.Process, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Return the figures of one number of connections."""
-    command = [wrk, "-t1", f"-c{count}", f"-d{options.seconds:g}s", "-s", str(script)]
     before = processor_seconds(process)
-    running_wrk = await asyncio.create_subprocess_exec(
-        *command, f"http://127.0.0.1:{port}/v1/score", stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    sender = Sender(port, one_row_bodies(script.parent), "application/json")
+    asking = asyncio.create_task(wrk.run(port, count, options.seconds))
+    sender = Sender(port, one_row_bodies(folder), "application/json")
     load = await sender.poisson(50, options.seconds)
     sender.close()
-    printed = (await running_wrk.communicate())[0].decode()
-    good, refused, timeouts, microseconds = map(int, printed.rpartition("counts")[2].split())
+    rates = {name: round(value) for name, value in (await asking).items()}
+    good = rates["per_second"] * options.seconds
     return {
-        "per_second": round(good / microseconds * 1e6),
+        **rates,
         "per_processor_second": round(good / (processor_seconds(process) - before)),
-        "refused_per_second": round(refused / microseconds * 1e6),
-        "timeouts": timeouts,
         "accepted_p50_p99_ms": [round(load.percentile(share, 200), 1) for share in (50, 99)],
     }
 
