@@ -22,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from app.serving.observed import ID_HEADER, request_id
 from app.serving.options import ServerOptions
-from app.serving.service import LIVE, READY, Service
+from app.serving.service import BODY_ARRIVED, LIVE, READY, Service
 
 HEADER_SECONDS = 10.0  # for the headers of a request to arrive, and for the first one of a connection
 MOST_HEADER_BYTES = 1 << 16  # also of trailers, and of anything else between two bytes of a body
@@ -183,7 +183,8 @@ class BoundedRequests(HttpToolsProtocol):
         self.transport.close()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        cycle.scope["extensions"] = {WHOLE_ANSWER: partial(self._write, cycle)}  # type: ignore[dict-item]
+        own = {WHOLE_ANSWER: partial(self._write, cycle), BODY_ARRIVED: lambda: not cycle.more_body}
+        cycle.scope["extensions"] = own  # type: ignore[typeddict-item]
         super()._start_asgi_task(cycle, app)
 
     async def _write(self, cycle: RequestResponseCycle, response: Response) -> None:
