@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
+import numpy as np
 
-from app.serving.forms.form import Form, RowsToScore, decode_json, rows_to_chunk
+from app.serving.forms.form import Form, RowsToScore, check_rows, decode_json, rows_to_chunk
 from app.serving.options import Limits
+from data_prep.encoding.from_table import Cells, RawTable
 from data_prep.options.kinds import KINDS
 from data_prep.options.log_format import LogFormat
+
+_NO_DIGITS, _HEX = "0" * 8, re.compile("[0-9a-f]*")
 
 
 class ScoreRequest(msgspec.Struct):
@@ -29,7 +34,34 @@ def read_rows(body: bytes) -> list[dict[str, Any]]:
 
 def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
     """Return the rows of a body as a chunk."""
-    return rows_to_chunk(read_rows(body), log_format, limits)
+    rows = read_rows(body)
+    check_rows(len(rows), limits)
+    return as_columns(rows, log_format) or rows_to_chunk(rows, log_format, limits)
+
+
+def as_columns(rows: list[dict[str, Any]], log_format: LogFormat) -> RawTable | None:
+    """Return rows of whole numbers and eight hex digits as columns, or None if only the parser of lines can decide.
+
+    They are the columns that the lines would become, in half the time.
+    """
+    num_plain = len(log_format.integer_fields) + len(log_format.hex_fields)
+    if not rows or num_plain < len(log_format.fields) or log_format.missing:
+        return None
+    try:
+        numbers = [row[name] for name in log_format.integer_fields for row in rows]
+        texts = [row[name] for name in log_format.hex_fields for row in rows]
+        digits = [_NO_DIGITS if text is None else text for text in texts]
+        joined = "".join(digits)
+        if not {*map(type, numbers)} <= {int, type(None)} or {*map(len, digits)} - {8} or not _HEX.fullmatch(joined):
+            return None
+        integers = np.array([number or 0 for number in numbers], np.int64)
+    except (KeyError, TypeError, OverflowError):
+        return None
+    hex_values = np.frombuffer(bytes.fromhex(joined), ">u4").astype(np.uint32)
+    are_numbers, are_texts = (np.array([each is not None for each in cells], np.bool_) for cells in (numbers, texts))
+    shape = -1, len(rows)
+    of_integers = Cells(integers.reshape(shape), are_numbers.reshape(shape))
+    return RawTable(of_integers, Cells(hex_values.reshape(shape), are_texts.reshape(shape)), log_format)
 
 
 def row_schema(log_format: LogFormat) -> dict[str, Any]:
