@@ -62,6 +62,8 @@ def serve(options: ServerOptions) -> int:
         if options.admin_port is not None:
             sockets.append(stack.enter_context(_listen("admin-", options.admin_host, options.admin_port)))
             options = replace(options, admin_port=sockets[1].getsockname()[1])
+            if options.admin_port == sockets[0].getsockname()[1]:  # of another address: the number tells which it is
+                raise OSError(f"--admin-port {options.admin_port} is the number of --port too; give another")
             log.info("http://%s:%d administers it", options.admin_host, options.admin_port)
         if options.workers == 1:
             return run_worker(options, sockets, _Seat(0, mmap.mmap(-1, RECENT_BYTES)))

@@ -330,6 +330,17 @@ def test_wrong_bundles_and_ports_end_with_status_2(project, tmp_path, port, tiny
     assert run(tiny_bundle, "--workers", 0)[0] == 2
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is an address of Linux alone")
+def test_one_port_of_two_addresses_is_not_public_and_for_administration(project, tiny_bundle):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.2", 0))
+        free = probe.getsockname()[1]
+    command = [sys.executable, "-m", "app.cli.serve", str(tiny_bundle), "--host", "127.0.0.2", "--port", free]
+    command += ["--admin-port", free]
+    done = subprocess.run([*map(str, command)], cwd=project, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and f"--admin-port {free} is the number of --port too" in done.stderr
+
+
 def test_lines_of_the_access_log_are_whole_and_nothing_else_is_there(serve, tiny_bundle, tmp_path):
     path = tmp_path / "access.log"
     with (
