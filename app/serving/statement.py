@@ -36,7 +36,7 @@ class Statement:
     def read(self) -> str | None:
         """Return the short version that is pinned, None for the newest. Raises ValueError if the file is damaged."""
         try:
-            text = self.path.read_text(encoding="utf-8")
+            text = self.path.read_text(encoding="utf-8", errors="backslashreplace")  # what is no UTF-8 is no JSON then
         except FileNotFoundError:
             return None
         with suppress(ValueError, KeyError, TypeError):

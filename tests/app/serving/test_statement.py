@@ -72,11 +72,13 @@ def test_a_folded_chain_is_taken_once():
     assert statement.choose(bundle_folder.chains(FIRST | DELTA | folded), None, (again,)) is None
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"pinned": 1}', ""])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "{}", '{"pinned": 1}', "", '{"pinned": null}'.encode("utf-16"), b'{"pinned": "\xff"}']
+)
 def test_a_statement_that_is_damaged_is_an_error(tmp_path, text):
     written = statement.Statement(ServerOptions(tmp_path, "clicks"))
     assert written.read() is None
-    written.path.write_text(text)
+    written.path.write_bytes(text.encode() if isinstance(text, str) else text)
     with pytest.raises(ValueError, match=r"is damaged.*remove the file"):
         written.read()
     for pinned in ("abc", None):
