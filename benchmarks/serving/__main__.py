@@ -330,7 +330,7 @@ async def against_fastapi(folder: Path, options: argparse.Namespace) -> dict[str
                 rates, milliseconds = np.median([both[place] for both in rounds], axis=0)
                 figures[f"{name}_at_{connections}"] = {
                     "per_second": round(rates),
-                    "processor_ms": round(milliseconds, 3),
+                    "processor_ms": round(float(milliseconds), 3),
                 }
             ratios = [ours[0] / theirs[0] for ours, theirs in rounds]
             figures[f"over_fastapi_at_{connections}"] = [round(float(ratio), 2) for ratio in sorted(ratios)]
