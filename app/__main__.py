@@ -20,7 +20,8 @@ if __name__ == "__main__":  # threads that libraries start on import must not re
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
 
 from common.packages import require
-from common.signals import die_quietly, raise_again
+from common.process import raise_again
+from common.signals import die_quietly
 
 require(
     "bokeh",

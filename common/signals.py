@@ -6,17 +6,13 @@ exception raised by the signal's handler would do that, and leave locks behind t
 
 from __future__ import annotations
 
-import ctypes
 import signal
-import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-PR_SET_PDEATHSIG = 1
 _received: list[int] = []
 
 
@@ -58,43 +54,10 @@ def stop_by_signals(at_once: bool = False) -> Iterator[None]:
         _received.clear()
 
 
-@contextmanager
-def held() -> Iterator[None]:
-    """Defer signals to the end of the block. Threads that are started in it block them for good.
-
-    Outside of the main thread, where no handler is called, this does nothing.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    taken: list[int] = []  # by threads that were started before, and do not block it
-    handler = signal.signal(signal.SIGINT, lambda number, _: taken.append(number))
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    if taken:
-        signal.raise_signal(signal.SIGINT)
-
-
 def die_quietly() -> None:
     """Let Ctrl-C end this process at once, until it is handled: Python's own way shows where an import was."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and is not ignored, as behind nohup
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def raise_again() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt again, after `die_quietly`."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def die_with_parent(number: signal.Signals) -> None:
-    """Have this process sent a signal when the thread that started it ends, however that ends. On Linux alone."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 def check_stop() -> None:

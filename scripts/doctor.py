@@ -22,8 +22,8 @@ from app.run.folder import processor_name
 from app.tables.fields import TableField
 from app.tables.interface import TablesSpec
 from app.tables.native import library as tables_library
-from common.memory import memory_limits, num_cores
 from common.native_library import NativeLibrary
+from common.process import memory_limits, num_cores
 from data_prep.kernels import native as log_library
 
 FEATURES = ("avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16")

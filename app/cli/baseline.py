@@ -34,8 +34,8 @@ from app.evaluation.metrics import METRICS, Metrics, MetricStream, defined
 from app.run.decision import is_run_of
 from app.run.record import read_runs
 from common.console import progress_bar
-from common.memory import num_cores
 from common.packages import PROJECT
+from common.process import num_cores
 from data_prep.prepared.examples import Examples, concatenate
 from data_prep.prepared.features import one_hot, read_spread
 from data_prep.prepared.reader import read_blocks

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from common.signals import die_quietly, die_with_parent
+from common.process import die_with_parent
+from common.signals import die_quietly
 
 if __name__ == "__main__":  # the imports take a moment
     die_quietly()

@@ -40,9 +40,8 @@ from app.run.report import REPORT_FILE, RUN, write_sweep_report
 from app.training.stop_signals import Stopped, StopRequest
 from common import settings, yaml_settings
 from common.files import FolderInUse, is_locked, lock_folder, write_whole
-from common.memory import num_cores
 from common.packages import PROJECT
-from common.signals import die_with_parent
+from common.process import die_with_parent, num_cores
 from data_prep.prepared.schema import read_schema
 
 log = logging.getLogger("app")

@@ -10,8 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from app.config.run_settings import DeviceOptions
-from common.memory import num_cores
-from common.signals import held
+from common.process import held, num_cores
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from common.memory import num_cores
+from common.process import num_cores
 from common.settings import Bounds, Checked, Count, CountOrZero, NotNegative, Positive
 from common.text import nearest
 

@@ -23,7 +23,8 @@ from typing import IO, Any
 
 from app.distributed.process_group import load_mpi
 from common.packages import PROJECT
-from common.signals import die_with_parent, handled
+from common.process import die_with_parent
+from common.signals import handled
 
 FORWARDED = {signal.SIGINT: signal.SIGUSR1, signal.SIGTERM: signal.SIGUSR2}
 

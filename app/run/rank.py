@@ -33,7 +33,7 @@ from app.distributed.watchdog import Watchdog
 from app.run.identity import data_identity, first_difference
 from common import settings
 from common.files import checksum_of_sources, message_of
-from common.signals import die_with_parent
+from common.process import die_with_parent
 from data_prep.prepared.schema import Schema
 
 log = logging.getLogger("app")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common.memory import num_cores
+from common.process import num_cores
 from data_prep.checks.reject_causes import check_statistics
 from data_prep.encoding.base import BaseVocabulary, read_base_vocabulary
 from data_prep.encoding.booleans import with_booleans, with_point_zero

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from common.signals import held
+from common.process import held
 from data_prep.prepared.data_files import block_checksum, damaged_files
 from data_prep.prepared.examples import KEY_PREFIX, Examples
 from data_prep.prepared.expired import numbering_of_rows

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from common.files import write_whole
-from common.memory import num_cores
+from common.process import num_cores
 
 TIMING_FILE = "timing.json"
 _KIB = 1 << 10  # ru_maxrss is in KiB on Linux

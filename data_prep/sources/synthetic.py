@@ -30,7 +30,7 @@ from pyarrow import csv
 
 from common.console import progress_bar
 from common.files import FolderInUse, room_for
-from common.memory import num_cores
+from common.process import num_cores
 from data_prep.prepared.truth import TRUTH_SCHEMA, truth_path
 from data_prep.sources.clicks import Now, PlantedClicks, plant, sigmoid
 from data_prep.sources.drift import MAX_DAYS, START, Drift

@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from common.signals import Stopped, check_stop, children_without_interrupt, die_quietly, raise_again, stop_by_signals
+from common.process import raise_again
+from common.signals import Stopped, check_stop, children_without_interrupt, die_quietly, stop_by_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

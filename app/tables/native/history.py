@@ -9,8 +9,8 @@ import numpy as np
 
 from app.tables.native.library import LIBRARY, UNKNOWN_ISA, History, Means, RowArrays, unknown_isa
 from app.tables.optimizers import MOST_EXACT_STEPS, RunningMean, States, StepHistory
-from common.memory import num_cores
 from common.native_library import address, output_address
+from common.process import num_cores
 
 
 class NativeStepHistory(StepHistory):

@@ -15,8 +15,8 @@ import numpy as np
 from app.tables.checks import check_finite, check_released
 from app.tables.interface import Indices, RowArray, TablesSpec
 from app.tables.native.library import NO_MEMORY, OK, TABLE_NUMBERS, NativeHandle
-from common.memory import require_memory
 from common.native_library import address, output_address
+from common.process import require_memory
 
 log = logging.getLogger(__name__)
 

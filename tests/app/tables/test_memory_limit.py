@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from app.tables.interface import WIDE
-from common import memory as memory_limit
-from common.memory import MemoryLimit, memory_limits, require_memory
+from common import process as memory_limit
+from common.process import MemoryLimit, memory_limits, require_memory
 from tests.app.tables.tables_of_spec import native_tables
 
 

@@ -12,7 +12,7 @@ import pytest
 from app.tables.checks import load_state
 from app.tables.interface import DEEP, RowGradients, UniqueIds
 from app.tables.native import rows as native_rows
-from common.memory import MemoryLimit
+from common.process import MemoryLimit
 from tests.app.tables.tables_of_spec import native_tables, reference_tables
 
 pytestmark = pytest.mark.usefixtures("native_library")
@@ -120,7 +120,7 @@ def test_no_room_for_the_new_rows_changes_nothing(
     tables, same = native_tables(spec), native_tables(spec)
     for t in (tables, same):
         run_steps(t)
-    monkeypatch.setattr("common.memory.memory_limits", lambda: [MemoryLimit("the test's limit", 2**30, 2**30)])
+    monkeypatch.setattr("common.process.memory_limits", lambda: [MemoryLimit("the test's limit", 2**30, 2**30)])
     gradients = random_gradients(spec, 9_000, np.random.default_rng(0))
     with pytest.raises(
         MemoryError, match=r"new rows beside .* 12,012 bytes each, needs .* the test's limit is 1,024 MiB"

@@ -1,21 +1,25 @@
-"""Memory and cores of this process: what it may still take.
+"""This process beside the system: what memory and cores it may take, when signals reach it, and when it ends.
 
 The tables ask before they grow, as the system kills a process that takes more memory than there is.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
+import signal
+import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-CGROUP_ROOT = Path("/sys/fs/cgroup")
+from common.signals import SIGNALS
 
-PROC = Path("/proc")
-
-
+CGROUP_ROOT, PROC = Path("/sys/fs/cgroup"), Path("/proc")
+PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
 UNLIMITED = 2**60  # cgroup 1 writes "no limit" as a number near 2**63
 
 
@@ -89,3 +93,36 @@ def _cgroups() -> Iterator[MemoryLimit]:
 
 def _mib(num_bytes: int) -> str:
     return f"{num_bytes / 2**20:,.0f} MiB"
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Defer signals to the end of the block. Threads that are started in it block them for good.
+
+    Outside of the main thread, where no handler is called, this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    taken: list[int] = []  # by threads that were started before, and do not block it
+    handler = signal.signal(signal.SIGINT, lambda number, _: taken.append(number))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if taken:
+        signal.raise_signal(signal.SIGINT)
+
+
+def raise_again() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt again, after `die_quietly`."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def die_with_parent(number: signal.Signals) -> None:
+    """Have this process sent a signal when the thread that started it ends, however that ends. On Linux alone."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
