@@ -55,7 +55,13 @@ def test_l2_falls_with_the_rows_and_the_tower_grows(resolved):
     ends = [(c.model.hidden_widths, c.train.epochs, c.train.batch_size) for c in configs]
     penalties = [(c.wide_optimizer.l1, c.wide_optimizer.l2) for c in configs]
     assert (ends[1], penalties[1]) == (((64, 32), 12, 1000), (0, 3e-2))
-    assert (ends[3], penalties[3]) == (ends[4], penalties[4]) == (((256, 128), 3, 2000), (1e-3, 1.8e-3))
+    assert (ends[3], penalties[3]) == (((256, 128), 3, 2000), (1e-3, 1.8e-3))
+    assert (ends[4], penalties[4]) == (((256, 128), 1, 2000), (1e-3, 1.8e-3))  # three epochs are not better
+
+
+def test_epochs_fall_to_one_on_the_whole_log(resolved):
+    epochs = [resolved(rows).train.epochs for rows in (4_000_000, 5_000_000, 12_000_000, 36_000_000, 10**9)]
+    assert epochs == [3, 3, 2, 1, 1]
 
 
 @pytest.mark.parametrize("num_rows", [9, 50, 700, 5_000, 33_000, 93_000, 94_000, 10**6])
