@@ -99,7 +99,7 @@ def settings_by_rows(
     """
     num_rows = schema.splits["train"].rows
 
-    share = min(max(math.log(max(num_rows, 1) / _FEW) / math.log(_MANY / _FEW), 0.0), 1.0)
+    share = _part_of_way(num_rows, _FEW, _MANY)
 
     def between(few: float, many: float) -> float:
         return float(f"{few * (many / few) ** share:.3g}")
@@ -107,8 +107,7 @@ def settings_by_rows(
     searched_batch_size = round(between(1000, 2000), -2)
     batch_size = batch_size or int(min(searched_batch_size, max(num_rows // _STEPS, 1)))
     few_epochs, few_rate, few_l2 = _WIDE_OF_FEW[cross_effects]
-    beyond = min(max(math.log(max(num_rows, 1) / _MANY) / math.log(_WHOLE / _MANY), 0.0), 1.0)
-    epochs = epochs or round(between(few_epochs, 3) / 3**beyond)
+    epochs = epochs or round(between(few_epochs, 3) / 3 ** _part_of_way(num_rows, _MANY, _WHOLE))
     width = 2 ** round(math.log2(between(64, 256)))
     seen = _seen_fields(schema, num_rows)
     crosses = [field for field in seen if field.cross]
@@ -134,6 +133,11 @@ def settings_by_rows(
         "tower_optimizer": {"name": "adam", "learning_rate": between(3e-3, 1.1e-3), "schedule": schedule},
         "train": {"epochs": epochs, "batch_size": batch_size},
     }
+
+
+def _part_of_way(num_rows: int, start: int, end: int) -> float:
+    """Return how far `num_rows` lie between two sizes, by their logarithms: 0 at the start and below, 1 at the end."""
+    return min(max(math.log(max(num_rows, 1) / start) / math.log(end / start), 0.0), 1.0)
 
 
 def _from_model(
