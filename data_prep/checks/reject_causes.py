@@ -14,6 +14,7 @@ from data_prep.kernels.parsed import BARE_SEPARATOR, Chunk
 from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
+from data_prep.raw_log.chunks import TO_UTF8
 from data_prep.statistics.statistics import LogStatistics
 
 _SEPARATORS = {
@@ -34,6 +35,7 @@ _REJECT_BYTES_SHOWN = 300
 _LONGEST_NAME = 100  # of a column in a header
 _FEW = 0.1  # of bytes, cells or rows: no more than a few bad ones, which do not explain the others
 _NUMBER_TEXT = b"+-.0123456789eE"
+_NUL_BYTES = f"there are NUL bytes: it is no text, or it is UTF-16; {TO_UTF8}"
 
 
 @dataclass
@@ -72,8 +74,8 @@ def _explain(chunk: Chunk, log_format: LogFormat) -> str | None:
     lines = [line.rstrip(b"\r") for line in chunk.lines.split(b"\n", 200)[:200] if line]
     if not lines:
         return None
-    if sum(line.count(b"\0") for line in lines) > _FEW * sum(map(len, lines)):
-        return "there are NUL bytes: it is no text, or UTF-16; convert it to UTF-8"
+    if _are_of_nul(lines):
+        return _NUL_BYTES
     separator = bytes([BARE_SEPARATOR]) if chunk.is_bare else log_format.separator.encode()
     usual = _most_common(line.count(separator) for line in lines) + 1
     names = chunk.file.columns or tuple(log_format.columns)
@@ -114,6 +116,10 @@ def _explain_cells(rows: Sequence[Sequence[bytes]], names: Sequence[str], log_fo
     return None
 
 
+def _are_of_nul(lines: Sequence[bytes]) -> bool:
+    return sum(line.count(b"\0") for line in lines) > _FEW * sum(map(len, lines))
+
+
 def _most_common(numbers: Iterable[int]) -> int:
     return Counter(numbers).most_common(1)[0][0]
 
@@ -140,9 +146,13 @@ def check_statistics(
             f"than prepare.max_reject_fraction={max_reject_fraction:g} allows. The first ones "
             "(line number, reason, line):\n"
             + "\n".join(lines)
-            + _other_form(statistics, folder)
-            + _other_labels(statistics, folder)
-            + _first_bad_cell(statistics, folder, name_cell)
+            + (
+                f"\nIn them {_NUL_BYTES}"
+                if _are_of_nul(_first_rejects(folder, _REJECTS_SHOWN))
+                else _other_form(statistics, folder)
+                + _other_labels(statistics, folder)
+                + _first_bad_cell(statistics, folder, name_cell)
+            )
         )
     if statistics.num_training_rows == 0 and is_fitted:
         raise ValueError(
