@@ -44,6 +44,7 @@ from app.distributed.process_group import started_by_mpi
 from app.run import rank
 from app.run.report import REPORT_FILE, write_report
 from common.console import STOPPED_BY_READER, has_no_reader, log_to_console
+from common.yaml_settings import CommandParser
 
 # Arguments of a usual call, for the end of each command's --help.
 EXAMPLES = {
@@ -111,7 +112,9 @@ def _refuse_foreign_flags(parser: argparse.ArgumentParser, words: Sequence[str])
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m app", description="Train and evaluate Wide&Deep models.")
+    parser: argparse.ArgumentParser = CommandParser(
+        prog="python -m app", description="Train and evaluate Wide&Deep models."
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     train.add_parser(commands)

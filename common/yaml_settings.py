@@ -1,15 +1,29 @@
-"""Settings from YAML files and from the words `section.key=value` of a command line."""
+"""A command line's words: commands, and settings `section.key=value`, which come from YAML files too."""
 
 from __future__ import annotations
 
+import argparse
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from common.settings import Settings, merge
+
+
+class CommandParser(argparse.ArgumentParser):
+    """argparse's parser, but an unknown argument after a command is answered with that command's usage."""
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse as argparse does, and end with a usage error for what it does not know."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return parsed, unknown
 
 
 def resolve(

@@ -20,6 +20,7 @@ from common.packages import explain_missing, require
 
 require("bokeh", "isal", "jinja2", "numpy", "pyarrow", "tqdm", "xxhash", "yaml")  # the others only when they are needed
 
+from common.yaml_settings import CommandParser
 from data_prep.options.executor import EXECUTORS, ExecutorChoice
 from data_prep.options.options_file import PREPARE_SECTION, read_options
 from data_prep.options.prepare_options import PrepareOptions
@@ -81,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = CommandParser(
         prog="python -m data_prep",
         description="Prepare click logs for training.",
         epilog="python -m data_prep COMMAND --help describes a command.",

@@ -23,7 +23,7 @@ from app.checkpoint.retention import (
     whole_checkpoints,
 )
 from app.checkpoint.write import ROW_IDS, step_name
-from app.run.folder import CONFIG_FILE, best_of_run, run_checkpoints, run_config
+from app.run.folder import named_or_best, run_checkpoints, run_config
 from app.run.identity import check_same_inputs
 from app.tables.interface import DEEP, STATE_ARRAYS
 from common.console import progress_bar
@@ -79,12 +79,6 @@ def _add_run(action: argparse.ArgumentParser) -> None:
     action.add_argument("--run", type=Path, default=Path("device_0"), metavar="DIR", help="run folder (device_0)")
 
 
-def _named_or_best(arguments: argparse.Namespace) -> Checkpoint:
-    named = arguments.checkpoint
-    is_run = named is None or (named / CONFIG_FILE).is_file()
-    return best_of_run(named or arguments.run) if is_run else open_named(named)
-
-
 def _list(arguments: argparse.Namespace) -> None:
     folder = arguments.folder or run_checkpoints(arguments.run)
     paths = step_folders(folder)
@@ -111,7 +105,7 @@ def _one_line(path: Path) -> str:
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    checkpoint = _named_or_best(arguments)
+    checkpoint = named_or_best(arguments.run, arguments.checkpoint)
     with _kept(checkpoint):
         _describe(checkpoint)
 
@@ -140,7 +134,7 @@ def _describe(checkpoint: Checkpoint) -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> None:
-    checkpoint = _named_or_best(arguments)
+    checkpoint = named_or_best(arguments.run, arguments.checkpoint)
     with _kept(checkpoint):
         _verify_with_bar(checkpoint)
     count = f"{len(checkpoint.chain)} checkpoints, " if checkpoint.older else ""

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 from app.checkpoint.read import Checkpoint
-from app.checkpoint.retention import open_named
 from app.config.run_settings import Target
 from app.distributed.mpirun import launch
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup, started_by_mpi
 from app.evaluation.metric_text import describe
 from app.run import rank
-from app.run.folder import best_of_run
+from app.run.folder import named_or_best
 from app.trained.evaluate_split import check_evaluation, evaluate, save_evaluation
 from app.trained.follow import WRONG_INPUT, follow
 from app.trained.trained_model import open_trained
@@ -28,7 +27,10 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser("evaluate", help="evaluate a checkpoint")
     parser.add_argument("--run", type=Path, default=Path("device_0"), metavar="DIR", help="run folder (device_0)")
     parser.add_argument(
-        "--checkpoint", type=Path, metavar="DIR", help="checkpoint to evaluate (the run's best, else newest)"
+        "--checkpoint",
+        type=Path,
+        metavar="DIR",
+        help="checkpoint to evaluate, or its name in the run (the run's best, else newest)",
     )
     parser.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one it was trained on)")
     parser.add_argument("--split", default="test", help="train, valid or test (test)")
@@ -62,8 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.follow is not None:
         arguments.run, arguments.target = arguments.follow, arguments.target or "CPU"
         return follow(arguments.run, lambda checkpoint: _evaluate(arguments, checkpoint))
-    path: Path | None = arguments.checkpoint
-    return _evaluate(arguments, open_named(path) if path else best_of_run(arguments.run))
+    return _evaluate(arguments, named_or_best(arguments.run, arguments.checkpoint))
 
 
 def _evaluate(arguments: argparse.Namespace, checkpoint: Checkpoint) -> int:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from app.checkpoint.read import Checkpoint
-from app.checkpoint.retention import open_named
 from app.cli import sweep as sweep_command
 from app.cli.train import settle
 from app.config import device
@@ -29,7 +28,7 @@ from app.evaluation.measure import Evaluation, data_frame
 from app.evaluation.metric_text import describe as describe_evaluation
 from app.run.claim import RunIsFinishedError
 from app.run.decision import read_state
-from app.run.folder import RunFolder, best_of_run, run_config
+from app.run.folder import RunFolder, best_of_run, named_or_best, run_config
 from app.run.record import EFFECTS, read_runs
 from app.run.report import leave_report, report_page
 from app.scoring.bundle_folder import read_manifest
@@ -193,7 +192,7 @@ def evaluate(
     """
     folder = run.path if isinstance(run, Run) else Path(run)
     by = [by] if isinstance(by, str) else by
-    chosen = open_named(Path(checkpoint)) if checkpoint else best_of_run(folder)
+    chosen = named_or_best(folder, Path(checkpoint) if checkpoint else None)
     with log_shown(*LOGGERS):
         trained = open_trained(chosen, Path(dataset) if dataset else None).with_device(target="auto")
         evaluate_split.check_evaluation(trained, split, by, calibrate)

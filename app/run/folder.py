@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from app.checkpoint.read import Checkpoint
-from app.checkpoint.retention import best_or_newest
+from app.checkpoint.retention import best_or_newest, open_named
 from app.config.config import Config
 from app.evaluation.results import write_evaluation
 from app.run.decision import ASKED, STATE_FILE, Plan, asked_otherwise, checkpoint_folder
@@ -165,6 +165,17 @@ def best_of_run(run_path: Path) -> Checkpoint:
     Raises FileNotFoundError if there is no run, or no whole checkpoint of it.
     """
     return best_or_newest(run_checkpoints(run_path), run_config(run_path).eval.metric)
+
+
+def named_or_best(run_path: Path, named: Path | None) -> Checkpoint:
+    """Return the checkpoint that a user names, by its folder or its name in the run, else the run's best.
+
+    For the folder of another run it is the best of that. Raises as `best_of_run` and `open_named`.
+    """
+    if named is None or (named / CONFIG_FILE).is_file():
+        return best_of_run(named or run_path)
+    is_name_in_run = len(named.parts) == 1 and not named.exists() and (run_path / CONFIG_FILE).is_file()
+    return open_named(run_checkpoints(run_path) / named if is_name_in_run else named)
 
 
 def processor_name() -> str:

@@ -202,6 +202,17 @@ def test_evaluate_takes_the_run_in_this_folder(command, capsys, trained):
     assert files == [f"{split}-step-00000005.json" for split in ("test", "train", "valid")]
 
 
+def test_a_checkpoint_is_named_as_in_its_run(command, capsys, trained):
+    for words in (("evaluate", "--checkpoint"), ("checkpoint", "show"), ("checkpoint", "verify")):
+        assert command(*words, "step-00000005")[0] == 0
+        status, log = command(*words, "step-00000099")
+        there = "device_0/checkpoints/step-00000005"
+        assert (
+            status,
+            f"step-00000099 is no whole checkpoint: it has no manifest.json; whole ones nearby: {there}" in log,
+        ) == (2, True)
+
+
 def test_ctrl_c_ends_an_evaluation_with_a_line_and_writes_nothing(command, trained, tmp_path, monkeypatch):
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     measure = evaluate_split.measure

@@ -21,7 +21,7 @@ from common import yaml_settings
         (["--eval_batch_size"], "give eval.batch_size=VALUE"),
         (["--train.batch_size=100"], "give train.batch_size=100"),
         (["--dropout=0.1"], "give model.dropout=0.1"),
-        (["--dataset", "x", "--fly=1"], "unrecognized arguments: --fly=1"),
+        (["--dataset", "x", "--fly=1"], "app train: error: unrecognized arguments: --fly=1"),
     ],
 )
 def test_a_flag_of_another_program_is_an_error_that_names_the_setting(capsys, words, said):
