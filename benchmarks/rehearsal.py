@@ -66,7 +66,7 @@ SAVE_OFTEN = "checkpoint.every_minutes=1"
 REQUESTS = (1, 1, 1, 1, 10, 100, 1000)  # rows of each
 AUTO, CRITEO = PROJECT / "configs/auto.yaml", PROJECT / "configs/criteo.yaml"
 UNITS: dict[str, Unit] = {"seconds": "seconds", "cpu_seconds": "seconds", "peak_bytes": "bytes", "disk_bytes": "bytes"}
-COLUMNS = ("stage", "seconds", "CPU seconds", "peak memory", "on disk", "found")
+COLUMNS = ("stage", "time", "CPU time", "peak memory", "on disk", "found")
 
 
 class Rehearsal:
