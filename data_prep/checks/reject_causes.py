@@ -62,6 +62,8 @@ def check_rejects(
     )
     more = f"; prepare stops above prepare.max_reject_fraction={limit:g}" if fraction > limit else ""
     (findings.wrong if fraction > limit else findings.odd).append(summary + more)
+    if _are_parts_of_rows(rejects):
+        findings.odd.append(_divided_rows(log_format))
     for chunk in chunks:
         hint = _explain(chunk, log_format)
         if hint:
@@ -162,9 +164,12 @@ def check_statistics(
 
 
 def _other_form(statistics: LogStatistics, folder: Path) -> str:
-    """Return advice if most bad lines have other columns than the log should, else ""."""
-    rejects = statistics.rejects_by_reason
-    if 2 * (rejects["columns"] + rejects["too long"]) < statistics.num_lines:
+    """Return advice if most lines have other columns than the log should, or bad ones are parts of a row, else ""."""
+    rejects, log_format = statistics.rejects_by_reason, statistics.log_format
+    is_other = 2 * (rejects["columns"] + rejects["too long"]) >= statistics.num_lines
+    if _are_parts_of_rows(rejects) or (not is_other and 2 * rejects["columns"] >= rejects.total()):
+        return f"\n{_divided_rows(log_format)}"
+    if not is_other:
         return ""
     line = _first_rejects(folder, 1)[0].split(b"\t", 2)[2].decode(errors="replace")
     if "\r" in line:
@@ -175,6 +180,19 @@ def _other_form(statistics: LogStatistics, folder: Path) -> str:
     return (
         f"\nThe first one has {line.count(separator) + 1} columns between {separator!r}; the preparation expects "
         f"{statistics.log_format.description}. Another log is described by a file as in configs/data/: --data FILE"
+    )
+
+
+def _are_parts_of_rows(rejects: Counter[str]) -> bool:
+    """Return True for rows divided by a line end in quotes: the first part's quote does not end."""
+    return 3 * rejects["quotes"] >= rejects.total()
+
+
+def _divided_rows(log_format: LogFormat) -> str:
+    or_separator = "" if log_format.quotes else f" or {log_format.separator!r}"
+    return (
+        f"They seem to have cells with a line end{or_separator} inside, which no cell may have: replace these by "
+        "blanks, in rows to score too, in pandas by frame.replace(r'\\s+', ' ', regex=True)"
     )
 
 

@@ -2,10 +2,14 @@
 
 import dataclasses
 import gzip
+import re
 from collections import Counter
 
+import pandas as pd
 import pytest
 
+from data_prep.checks.pre_check import pre_check
+from data_prep.options.log_format import LogFormat
 from data_prep.pipeline.prepare import prepare
 
 NUM_ROWS = 300
@@ -59,6 +63,25 @@ def test_a_log_of_bad_lines_is_an_error(tmp_path, lines, small_options, change, 
         prepare(write(tmp_path, change(b"".join(lines))), tmp_path / "out", small_options)
     assert all(char.isprintable() or char in "\t\n" for char in str(error.value))
     assert [path.name for path in tmp_path.iterdir()] == ["train.txt"]
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_cells_with_line_ends_are_named_as_the_cause_of_rejected_lines(tmp_path, small_options, form):
+    log_format = LogFormat(
+        columns={"label": "label", "text": "string", "shop": "string"}, separator=",", header=True, quotes=form == "csv"
+    )
+    frame = pd.DataFrame({"label": ["0", "1"] * 50, "text": ["two\nlines", "one", "a", "b"] * 25, "shop": "s"})
+    log = tmp_path / f"log.{form}"
+    frame.to_csv(log, index=False) if form == "csv" else frame.to_parquet(log)
+    options = dataclasses.replace(small_options, data=log_format)
+    advice = r"cells with a line end( or ',')? inside.* frame\.replace\(r'\\s\+', ' ', regex=True\)"
+    with pytest.raises(ValueError, match=advice):
+        prepare(log, tmp_path / "out", options)
+    if form == "csv":
+        assert any(re.search(advice, line) for line in pre_check(log, log_format=log_format).odd)
+    frame = frame.replace(r"\s+", " ", regex=True)  # as is advised
+    frame.to_csv(log, index=False) if form == "csv" else frame.to_parquet(log)
+    assert sum(split.rows for split in prepare(log, tmp_path / "out", options).splits.values()) == len(frame)
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path, lines, small_options):
