@@ -216,7 +216,8 @@ def _cells(lines: Iterable[str], separator: str, quotes: bool, skip_blanks: bool
 
 
 def _is_header(rows: list[list[str]]) -> bool:
-    """Return True if the first row holds names: none is a number, and no column has its name as a value.
+    """Return True if the first row holds names: none is a number, and fewer columns have theirs as a value than are of
+    numbers alone.
 
     The first may be empty, above the numbers of the rows, which a sorted table has in any order.
     """
@@ -224,7 +225,15 @@ def _is_header(rows: list[list[str]]) -> bool:
     has_numbers = len(rows) > 1 and all(INTEGER.fullmatch(row[0]) for row in rows[1:_LAYOUT_ROWS])
     if not all(map(str.strip, names[has_numbers:])) or any(DECIMAL.fullmatch(name.strip(" ")) for name in names):
         return False
-    return not any(name in column for name, *column in zip(*rows[: _LAYOUT_ROWS + 1], strict=True))
+    columns = list(zip(*rows[: _LAYOUT_ROWS + 1], strict=True))
+    num_found = sum(name in column for name, *column in columns)
+    return not num_found or num_found < sum(_has_only_numbers(column) for _, *column in columns)
+
+
+def _has_only_numbers(cells: Sequence[str]) -> bool:
+    """Return True if all cells but empty ones are numbers."""
+    filled = [cell for cell in cells if cell.strip(" ")]
+    return bool(filled) and all(DECIMAL.fullmatch(cell.strip(" ")) for cell in filled)
 
 
 def _column(name: str, cells: Sequence[str]) -> Column:

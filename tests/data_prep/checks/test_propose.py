@@ -44,6 +44,32 @@ def test_an_avazu_log_is_prepared_as_described(make_avazu, tmp_path, capsys):
     assert schema.rejected_rows == 0
 
 
+@pytest.mark.parametrize("header", [["click", "N", "A", "price", "user"], None])
+def test_names_that_are_values_of_their_columns_too(tmp_path, capsys, header):
+    random_ = random.Random(2)
+    rows = [
+        [
+            int(random_.random() < 0.3),
+            random_.choice("MN"),
+            random_.choice("ABC"),
+            random_.choice(["", "0.5", "2", "7.25"]),
+            n,
+        ]
+        for n in random_.choices(range(50), k=500)
+    ]
+    if header is None:  # the first row has no number, and is none of names
+        rows = [["no" if click else "yes", *others] for click, *others in rows]
+        rows[0][3:] = ["?", "?"]
+    lines = [",".join(map(str, row)) for row in ([header] if header else []) + rows]
+    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    proposed, schema = prepare_as_described(tmp_path / "log.csv", tmp_path, capsys)
+    assert (list(proposed["columns"]), proposed.get("header", False)) == (
+        header or [f"column_{number}" for number in range(1, 6)],
+        header is not None,
+    )
+    assert sum(split.rows for split in schema.splits.values()) + schema.rejected_rows == len(rows)
+
+
 def test_a_log_between_semicolons_with_quotes_and_missing_words(tmp_path, capsys):
     random_ = random.Random(1)
     rows = [
