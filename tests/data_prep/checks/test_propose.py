@@ -50,7 +50,7 @@ def test_names_that_are_values_of_their_columns_too(tmp_path, capsys, header):
     rows = [
         [
             int(random_.random() < 0.3),
-            random_.choice("MN"),
+            random_.choice("MNO"),
             random_.choice("ABC"),
             random_.choice(["", "0.5", "2", "7.25"]),
             n,
