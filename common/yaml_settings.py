@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from common.packages import PROJECT
 from common.settings import Settings, merge
 
 
@@ -72,8 +73,15 @@ class _UniqueKeys(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def find_config(path: Path) -> Path:
+    """Return the path of a file of settings: configs/auto.yaml is the project's, unless there is one here."""
+    is_of_project = path.parts[:1] == ("configs",) and ((PROJECT / path).is_file() or not path.parent.is_dir())
+    return PROJECT / path if is_of_project and not path.is_file() else path
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the mapping in a YAML file. An empty file is an empty mapping."""
+    """Return the mapping in a YAML file, as `find_config` finds it. An empty file is an empty mapping."""
+    path = find_config(path)
     if not path.is_file():
         folder = path.parent if path.parent.is_dir() else Path()
         there = ", ".join(sorted(p.name for p in folder.glob("*.yaml"))) or "none"

@@ -168,7 +168,7 @@ def sweep(
     settings, KeyboardInterrupt after Ctrl-C, with the runs saved.
     """
     lists = {name: list(tried) for name, tried in values.items()}
-    chosen = {"config": str(_config_path(config)) if config else "", "dataset": str(dataset), **options}
+    chosen = {"config": str(config or ""), "dataset": str(dataset), **options}
     with log_shown(*LOGGERS):
         try:
             wanted = settings.merge(sweep_command.SweepOptions(), chosen, where="arguments")
@@ -359,14 +359,8 @@ def _described(data: Any) -> Mapping[str, Any]:
 
 def _config(config: Config | str | Path | None, sections: Mapping[str, Any], base: Config | None = None) -> Config:
     if not isinstance(config, Config):
-        config = yaml_settings.resolve(Config, _config_path(config) if config else None, base=base)
+        config = yaml_settings.resolve(Config, Path(config) if config else None, base=base)
     return settings.merge(config, sections, where="arguments")
-
-
-def _config_path(config: str | Path) -> Path:
-    path = Path(config)
-    is_of_project = (PROJECT / path).is_file() or not path.parent.is_dir()
-    return PROJECT / path if is_of_project and not path.is_file() else path  # configs/auto.yaml, from any folder
 
 
 def _for_run(call: Callable[[Run, Values], object] | None) -> tuple[Callback, ...]:

@@ -273,7 +273,7 @@ def _train_all(trials: list[Trial], epochs: int, options: SweepOptions, stop: St
 def _start(trial: Trial, epochs: int, options: SweepOptions) -> subprocess.Popen[bytes]:
     trial.run.parent.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "app", "train", "--dataset", str(Path(options.dataset).absolute())]
-    command += ["--config", str(Path(options.config).absolute())] if options.config else []
+    command += ["--config", str(yaml_settings.find_config(Path(options.config)).absolute())] if options.config else []
     command += [f"device.threads={max(1, num_cores() // options.parallel)}"] if options.parallel > 1 else []
     with (trial.run.parent / LOG).open("ab") as output:
         return subprocess.Popen(  # noqa: S603 (this program)

@@ -1,5 +1,6 @@
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -152,3 +153,17 @@ def test_a_number_out_of_bounds_is_named_with_its_section(word, message):
 
 def test_a_scalar_in_place_of_a_list_is_a_list_of_one():
     assert yaml_settings.resolve(Run, overrides=["tower.widths=3"]).tower.widths == (3,)
+
+
+def test_a_file_of_configs_is_the_project_s_unless_there_is_one_here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    of_project = yaml_settings.read_yaml(Path("configs/auto.yaml"))
+    assert of_project["train"] == {"auto": True}
+    with pytest.raises(FileNotFoundError, match=r"no config file .*configs/atuo.yaml; .*: auto.yaml, "):
+        yaml_settings.read_yaml(Path("configs/atuo.yaml"))
+    (tmp_path / "configs").mkdir()
+    assert yaml_settings.read_yaml(Path("configs/auto.yaml")) == of_project
+    (tmp_path / "configs" / "auto.yaml").write_text("train: {epochs: 2}\n")
+    assert yaml_settings.read_yaml(Path("configs/auto.yaml")) == {"train": {"epochs": 2}}
+    with pytest.raises(FileNotFoundError, match=r"no config file configs/atuo.yaml; .* in configs: auto.yaml$"):
+        yaml_settings.read_yaml(Path("configs/atuo.yaml"))
