@@ -28,6 +28,7 @@ HEADER_SECONDS = 10.0  # for the headers of a request to arrive, and for the fir
 MOST_HEADER_BYTES = 1 << 16  # also of trailers, and of anything else between two bytes of a body
 MOST_DISCARDED_BYTES = 1 << 26  # of a body whose request was answered before it arrived
 IDLE_SECONDS = 75  # between two requests of a connection
+LOOK_TICKS = 10  # tenths of a second between two looks for connections whose time is over
 SPARE_FILES = 128  # that connections leave for bundles and all else
 FINISH_SECONDS = 30  # for requests to be answered after the port was closed
 INVALID = "Invalid HTTP request received."
@@ -97,7 +98,6 @@ class Server(uvicorn.Server):
                 server_header=False,
                 proxy_headers=False,
                 ws="none",
-                timeout_keep_alive=IDLE_SECONDS,
                 timeout_graceful_shutdown=FINISH_SECONDS,
             )
         )
@@ -114,6 +114,9 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Return whether to end. uvicorn calls this ten times a second."""
         self.application.is_ending = await super().on_tick(counter) or time.monotonic() >= self._end_time
+        if counter % LOOK_TICKS == 0:
+            for connection in list(self.server_state.connections):
+                connection.close_if_late()  # type: ignore[union-attr]  # all are BoundedRequests
         self._beat(self.application.is_ending)
         return self.application.is_ending
 
@@ -126,13 +129,15 @@ class BoundedRequests(HttpToolsProtocol):
         self._is_invalid = False  # what came last is no request
         self._bytes_without_body = 0  # since the last byte of a body: headers, trailers, extensions of chunks
         self._discarded_bytes = 0  # of a body that came after the answer
-        self._headers_until = self.loop.call_later(HEADER_SECONDS, transport.close)
+        self._headers_until = self.loop.time() + HEADER_SECONDS  # infinite once they are here
+        self._idle_until = math.inf  # set between two requests
         if len(self.connections) > self.app.most_connections:
             transport.abort()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._headers_until.cancel()
-        super().connection_lost(exc)
+    def close_if_late(self) -> None:
+        """Close the connection if its time is over. A timer for each request would cost as much as to parse it."""
+        if self.loop.time() > min(self._headers_until, self._idle_until):
+            self.transport.close()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # as asyncio has it
         """Return True, which keeps the connection, if a client that sends no more waits for its answer."""
@@ -169,10 +174,15 @@ class BoundedRequests(HttpToolsProtocol):
             self.send_400_response(INVALID)
 
     def on_response_complete(self) -> None:
-        if self._is_invalid and not self.pipeline and not self.transport.is_closing():
-            self.send_400_response(INVALID)
+        if self.transport.is_closing():
             return
-        super().on_response_complete()
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        elif self._is_invalid:
+            self.send_400_response(INVALID)
+        else:
+            self._idle_until = self.loop.time() + IDLE_SECONDS
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no request, in the form of other errors."""
@@ -227,19 +237,18 @@ class BoundedRequests(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._unset_keepalive_if_required()
+        self._idle_until = math.inf
         self._bytes_without_body = self._discarded_bytes = 0
-        self._headers_until.cancel()
-        self._headers_until = self.loop.call_later(HEADER_SECONDS, self.transport.close)
+        self._headers_until = self.loop.time() + HEADER_SECONDS
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
             return
-        self._unset_keepalive_if_required()  # set by the answer to the request before, if that came meanwhile
+        self._idle_until = math.inf  # set by the answer to the request before, if that came meanwhile
         refusal = self._refusal()
         self.headers = []  # for trailers, which nobody reads
         if refusal is None:
-            self._headers_until.cancel()
+            self._headers_until = math.inf
             super().on_headers_complete()
             return
         self.cycle: Any = _Refused()  # the body has as much time as the headers
@@ -272,7 +281,7 @@ class BoundedRequests(HttpToolsProtocol):
         if not isinstance(self.cycle, _Refused):
             super().on_message_complete()
             return
-        self._headers_until.cancel()
+        self._headers_until = math.inf
         self.cycle.more_body = False
         if self.cycle.response_complete:
             self.on_response_complete()
