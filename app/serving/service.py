@@ -49,6 +49,7 @@ _PAGE_HEADERS = {
     "connect-src 'self'; img-src data:; frame-ancestors 'none'"
 }
 _CLOSE = {"connection": "close"}  # after an answer to a request whose body was not read
+_REFUSED = b"HTTP/1.1 429 Too Many Requests\r\n%s: " % ID_HEADER.encode()
 _HEADERS_OF = {408: _CLOSE, 413: _CLOSE, 429: {"retry-after": "1"}, 503: {"retry-after": "1"}}
 
 EXPLAIN = "/v1/explain"
@@ -135,20 +136,16 @@ class Service:
 
         In overload nearly all requests are refused: what that takes is taken from those that are scored.
         """
-        path, methods, _ = self._route(url.decode("latin-1").partition("?")[0])
-        if methods.get("POST") not in (self._score, self._infer):
+        path, _, _ = self._route(url.decode("latin-1").partition("?")[0])
+        if path not in self._scoring:
             return None
         try:
             self.batcher.admit(num_bytes)
         except RequestError as error:
-            number = request_id(headers)
+            number, current = request_id(headers), self.generations.current
             self._note(number, "POST", path, 429, None, 0.0)
-            body = msgspec.json.encode({"error": str(error)})
-            more = {ID_HEADER: number, "content-type": "application/json"}
-            answered = {**_HEADERS_OF[429], **_headers(self.generations.current), **more}
-            lines = [f"{name}: {value}\r\n" for name, value in answered.items()]
-            head = f"HTTP/1.1 429 Too Many Requests\r\n{''.join(lines)}content-length: {len(body)}\r\n\r\n"
-            return head.encode() + body, self.batcher.refusals.delay()
+            rest = _rest_of_refusal(str(error), version_of(current), current.generation)
+            return b"%s%s%s" % (_REFUSED, number.encode(), rest), self.batcher.refusals.delay()
         return None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -495,5 +492,18 @@ def _content_length(request: ServiceRequest) -> int:
     return int(request.headers.get("content-length", "0"))
 
 
+@lru_cache(maxsize=256)
+def _rest_of_refusal(message: str, version: str, generation: int) -> bytes:
+    """Return an answer 429 from behind its request's id on."""
+    body = msgspec.json.encode({"error": message})
+    headers = {**_HEADERS_OF[429], **_model_headers(version, generation), "content-type": "application/json"}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"\r\n{lines}content-length: {len(body)}\r\n\r\n".encode() + body
+
+
 def _headers(predictor: Predictor) -> dict[str, str]:
-    return {"x-model-version": version_of(predictor), "x-model-generation": str(predictor.generation)}
+    return _model_headers(version_of(predictor), predictor.generation)
+
+
+def _model_headers(version: str, generation: int) -> dict[str, str]:
+    return {"x-model-version": version, "x-model-generation": str(generation)}
