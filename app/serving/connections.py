@@ -28,6 +28,7 @@ HEADER_SECONDS = 10.0  # for the headers of a request to arrive, and for the fir
 MOST_HEADER_BYTES = 1 << 16  # also of trailers, and of anything else between two bytes of a body
 MOST_DISCARDED_BYTES = 1 << 26  # of a body whose request was answered before it arrived
 IDLE_SECONDS = 75  # between two requests of a connection
+TOGETHER_SECONDS = 0.02  # at whose multiples late refusals are given: one by one, each wakes the process and its client
 LOOK_TICKS = 10  # tenths of a second between two looks for connections whose time is over
 SPARE_FILES = 128  # that connections leave for bundles and all else
 FINISH_SECONDS = 30  # for requests to be answered after the port was closed
@@ -254,7 +255,8 @@ class BoundedRequests(HttpToolsProtocol):
         self.cycle: Any = _Refused()  # the body has as much time as the headers
         answer, delay = refusal
         if delay:
-            self.loop.call_later(delay, self._refuse, self.cycle, answer)
+            due = math.ceil((self.loop.time() + delay) / TOGETHER_SECONDS) * TOGETHER_SECONDS
+            self.loop.call_at(due, self._refuse, self.cycle, answer)
         else:
             self._refuse(self.cycle, answer)
 
