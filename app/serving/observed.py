@@ -36,7 +36,8 @@ NOTED_ROWS = 1024
 WINDOW_ROWS = 100_000  # of drift: the last one to two times as many rows
 POINTS, POINT_SECONDS = 60, 2  # of the page's charts
 _SLOTS = 64  # of a worker, one a point: the last POINTS are whole
-_REFUSALS = (429, 503, 504)
+REFUSED = 429
+_REFUSALS = (REFUSED, 503, 504)
 ID_HEADER = "x-request-id"
 _ID = re.compile(rb"[A-Za-z0-9._:/+=@~-]{1,128}")
 _TRACE = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")  # W3C's
@@ -143,7 +144,8 @@ class Observed:
             found = self._requests.labels(route, str(status)), self._seconds.labels(route)
             self._by_route[route, status] = found
         found[0].inc()
-        found[1].observe(seconds)
+        if status != REFUSED:  # given by the headers, or late on purpose: no time that it took to answer
+            found[1].observe(seconds)
         self._queue.set(num_waiting)
 
     def batch(self, predictor: Predictor, scored: Scored) -> bool:

@@ -301,6 +301,7 @@ def test_a_refusal_needs_no_body_and_leaves_the_connection_open(serve, tiny_bund
                 answer += part
         assert answer.startswith(b"HTTP/1.1 200")
         assert b'wide_deep_requests_total{route="/v1/score",status="429"} 1.0' in answer
+        assert b'wide_deep_request_seconds_count{route="/v1/score"} 0.0' in answer  # the other one waits
 
 
 def test_who_asks_again_at_once_waits_for_the_refusal(serve, tiny_bundle):
