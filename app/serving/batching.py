@@ -6,6 +6,7 @@ A row's score does not depend on the rows beside it, so joining requests changes
 from __future__ import annotations
 
 import asyncio
+import random
 import resource
 import sys
 import time
@@ -31,7 +32,8 @@ LOOP_BYTES = 1 << 14  # of JSON that the event loop itself decodes and scores: 2
 LEAST_QUEUE = 4  # requests that wait, however long they take
 REFUSALS_A_SECOND = 250  # Beyond, a refusal is given later: clients that ask again at once would take all the time
 FREE_REFUSALS = 25  # at once
-MOST_DELAY = 1.3  # seconds of a refusal. Clients often give up after two; with 1.6 some did beside other work
+MOST_DELAY = 1.5  # seconds of a refusal. Clients often give up after two; with 1.6 some did beside other work
+LEAST_LATE = 1.1  # seconds of a refusal that would come later at that rate
 
 Decode = Callable[[], RowsToScore]
 Seen = tuple[Predictor, RowsToScore, Scored]
@@ -100,8 +102,11 @@ class Refusals:
     def delay(self) -> float:
         """Return the seconds to wait before a refusal is given."""
         now, free = self._clock(), FREE_REFUSALS / REFUSALS_A_SECOND
-        self._last = min(max(self._last, now - free) + 1 / REFUSALS_A_SECOND, now + MOST_DELAY)
-        return max(self._last - now, 0.0)
+        due = max(self._last, now - free) + 1 / REFUSALS_A_SECOND
+        if due > now + MOST_DELAY:  # Clients that came together must not come together again
+            return random.uniform(LEAST_LATE, MOST_DELAY)  # noqa: S311
+        self._last = due
+        return max(due - now, 0.0)
 
 
 class _Queue:

@@ -22,7 +22,7 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 
-from app.serving.batching import FREE_REFUSALS, LEAST_QUEUE, MOST_DELAY, REFUSALS_A_SECOND, Refusals
+from app.serving.batching import FREE_REFUSALS, LEAST_LATE, LEAST_QUEUE, MOST_DELAY, REFUSALS_A_SECOND, Refusals
 from app.serving.forms import tensors
 from app.serving.forms.form import RequestError
 from app.serving.forms.tensors import HEADER_LENGTH
@@ -583,7 +583,10 @@ def test_refusals_are_spaced_once_there_are_many():
     delays = [refusals.delay() for _ in range(FREE_REFUSALS + 3)]
     assert delays[:FREE_REFUSALS] == [pytest.approx(0, abs=1e-9)] * FREE_REFUSALS
     assert delays[FREE_REFUSALS:] == [pytest.approx(number / REFUSALS_A_SECOND) for number in (1, 2, 3)]
-    assert max(refusals.delay() for _ in range(5000)) == pytest.approx(MOST_DELAY)
+    delays = [refusals.delay() for _ in range(5000)]
+    late = delays[round(REFUSALS_A_SECOND * MOST_DELAY) :]
+    assert max(delays) == pytest.approx(MOST_DELAY, abs=0.01) and min(late) == pytest.approx(LEAST_LATE, abs=0.01)
+    assert max(np.histogram(late, bins=10)[0]) < 2 * len(late) / 10  # those that came together are given one by one
     now += MOST_DELAY + 1
     assert [refusals.delay() for _ in range(FREE_REFUSALS)] == [pytest.approx(0, abs=1e-9)] * FREE_REFUSALS
 
