@@ -10,9 +10,10 @@ import math
 import os
 import socket
 import struct
+import sys
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,10 @@ class EventFile(LogFile):
         }
         if not numbers:
             return
-        # Late: the import takes 0.2 s and more.
-        from tensorboardX.proto.event_pb2 import Event, SessionLog
-        from tensorboardX.proto.summary_pb2 import Summary
-        from tensorboardX.record_writer import masked_crc32c
+        with without_torch():  # late: the import takes 0.2 s and more
+            from tensorboardX.proto.event_pb2 import Event, SessionLog
+            from tensorboardX.proto.summary_pb2 import Summary
+            from tensorboardX.record_writer import masked_crc32c
 
         events = []
         if self.is_written and not self.path.exists():
@@ -59,3 +60,19 @@ class EventFile(LogFile):
         records = [event.SerializeToString() for event in events]
         parts = [part for record in records for part in (struct.pack("<Q", len(record)), record)]
         self.append(b"".join(part + struct.pack("<I", masked_crc32c(part)) for part in parts))
+
+
+@contextmanager
+def without_torch() -> Iterator[None]:
+    """Let `import torch` fail inside the block, unless it was imported before.
+
+    tensorboardX imports PyTorch where it is installed, for the name of a type: two seconds, and one more at exit.
+    """
+    if "torch" in sys.modules:
+        yield
+        return
+    sys.modules["torch"] = None  # type: ignore[assignment]  # Python's own mark for what cannot be imported
+    try:
+        yield
+    finally:
+        del sys.modules["torch"]

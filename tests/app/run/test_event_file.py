@@ -1,6 +1,8 @@
 """TensorBoard's files, read by tensorboardX's definitions of the format."""
 
 import struct
+import subprocess
+import sys
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
@@ -82,3 +84,19 @@ def test_what_cannot_be_written_comes_later_after_the_file_s_beginning(tmp_path)
     version, *steps = read_events(path.read_bytes())
     assert version.file_version
     assert [event.step for event in steps] == [1, 2]
+
+
+def test_pytorch_is_not_imported_where_it_is_installed_but_can_be_later(tmp_path, command_environment):
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "torch.py").write_text("print('imported')\n")
+    program = (
+        f"import sys, pathlib; sys.path.insert(0, {str(tmp_path / 'modules')!r})\n"
+        "from app.run.event_file import EventFile\n"
+        f"EventFile(pathlib.Path({str(tmp_path / 'events')!r}), 1).add(1, {{'loss': 0.5}}, 'train')\n"
+        "print('written'); import torch\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=command_environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["written", "imported"]
+    assert written(tmp_path / "events") == [(1, "train/loss", 0.5)]
