@@ -114,12 +114,12 @@ def format_checksum(digest: Any) -> str:
     return f"xxh3:{digest.hexdigest()}"
 
 
-def check_format_version(path: Path, found: object, version: int, advice: str, oldest: int | None = None) -> None:
+def check_format_version(path: Path, actual: object, version: int, advice: str, oldest: int | None = None) -> None:
     """Raise ValueError with `advice` unless a file's format version is `version`, or one from `oldest` to `version`."""
     oldest = version if oldest is None else oldest
-    if found not in range(oldest, version + 1):
-        known = str(version) if oldest == version else f"{oldest} to {version}"
-        raise ValueError(f"{path} has format version {found}, this program reads {known}; {advice}")
+    if actual not in range(oldest, version + 1):
+        versions = str(version) if oldest == version else f"{oldest} to {version}"
+        raise ValueError(f"{path} has format version {actual}, this program reads {versions}; {advice}")
 
 
 def write_whole(path: Path, text: str) -> None:

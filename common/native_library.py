@@ -100,9 +100,9 @@ class NativeLibrary:
 
     def load(self) -> ctypes.CDLL:
         """Return the library with its functions declared. Raise OSError: what is missing, how to build it."""
-        named = os.environ.get(self._variable)
-        if self._loaded is None or self._loaded[0] != named:
-            self._loaded = (named, self._load(self.path))
+        path_in_environment = os.environ.get(self._variable)
+        if self._loaded is None or self._loaded[0] != path_in_environment:
+            self._loaded = (path_in_environment, self._load(self.path))
         return self._loaded[1]
 
     def _load(self, path: Path) -> ctypes.CDLL:
@@ -114,9 +114,9 @@ class NativeLibrary:
         csrc = path.parents[1]
         # One of another release has other arguments, and would crash. A bundle has no sources but the header.
         if path == self._file and any(csrc.rglob("*.cc")):
-            built = path.stat().st_mtime
+            build_time = path.stat().st_mtime
             sources = (source for ending in ("*.h", "*.cc") for source in csrc.rglob(ending))
-            if newer := next((source for source in sources if source.stat().st_mtime > built), None):
+            if newer := next((source for source in sources if source.stat().st_mtime > build_time), None):
                 is_ahead = newer.stat().st_mtime > time.time()  # then what is built now is older, too
                 advice = "set this machine's clock right, which is behind, or touch all sources; then " * is_ahead
                 raise OSError(f"{path} was built before {newer} changed; {advice}run `make native` to build it again")

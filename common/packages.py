@@ -23,10 +23,10 @@ def require(*packages: str) -> None:
 
 def explain_missing(*packages: str) -> str:
     """Return the message about missing packages, or about an old Python if none is missing."""
-    found = f"{sys.executable} (Python {sys.version_info[0]}.{sys.version_info[1]})"
-    wanted = f"has no {', '.join(packages)}" if packages else f"is older than {'.'.join(map(str, _PYTHON))}"
+    python = f"{sys.executable} (Python {sys.version_info[0]}.{sys.version_info[1]})"
+    fault = f"has no {', '.join(packages)}" if packages else f"is older than {'.'.join(map(str, _PYTHON))}"
     target = ".venv/.bench-installed" if _PEERS.intersection(packages) else "setup"
-    return f"{found} {wanted}; run make {target}, then use .venv/bin/python"
+    return f"{python} {fault}; run make {target}, then use .venv/bin/python"
 
 
 def load(package: str) -> ModuleType:

@@ -87,8 +87,8 @@ def _cgroups() -> Iterator[MemoryLimit]:
                     fields = dict(field.split() for field in (folder / "memory.stat").read_text().splitlines())
                     # Of the file cache: it counts as used, but is freed before anything is killed.
                     freed = int(fields.get("total_inactive_file", fields.get("inactive_file", 0)))
-                    used = int((folder / used_file).read_text()) - freed
-                    yield MemoryLimit(f"the memory limit of cgroup {folder}", int(limit), used)
+                    num_bytes = int((folder / used_file).read_text()) - freed
+                    yield MemoryLimit(f"the memory limit of cgroup {folder}", int(limit), num_bytes)
 
 
 def _mib(num_bytes: int) -> str:
@@ -104,15 +104,15 @@ def held() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    taken: list[int] = []  # by threads that were started before, and do not block it
-    handler = signal.signal(signal.SIGINT, lambda number, _: taken.append(number))
+    numbers: list[int] = []  # by threads that were started before, and do not block it
+    handler = signal.signal(signal.SIGINT, lambda number, _: numbers.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    if taken:
+    if numbers:
         signal.raise_signal(signal.SIGINT)
 
 

@@ -65,8 +65,8 @@ class Checked:
             value = getattr(self, name)
             if not bounds.admit(value):
                 is_infinite = isinstance(value, float) and not math.isfinite(value)
-                shown = list(value) if isinstance(value, tuple) else value
-                raise OutOfBoundsError(f"{name} must be {bounds}{', and finite' * is_infinite}; found {shown}")
+                value_to_print = list(value) if isinstance(value, tuple) else value
+                raise OutOfBoundsError(f"{name} must be {bounds}{', and finite' * is_infinite}; found {value_to_print}")
 
 
 @functools.cache

@@ -84,8 +84,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     path = find_config(path)
     if not path.is_file():
         folder = path.parent if path.parent.is_dir() else Path()
-        there = ", ".join(sorted(p.name for p in folder.glob("*.yaml"))) or "none"
-        raise FileNotFoundError(f"no config file {path}; the .yaml files in {folder}: {there}")
+        names = ", ".join(sorted(p.name for p in folder.glob("*.yaml"))) or "none"
+        raise FileNotFoundError(f"no config file {path}; the .yaml files in {folder}: {names}")
     try:
         return parse_yaml(path.read_text(encoding="utf-8"), where=str(path))
     except UnicodeDecodeError as error:

@@ -292,12 +292,12 @@ def _synthesize(command: argparse.Namespace, _: list[str]) -> None:
     from data_prep.sources.synthetic import synthesize
 
     drift = None if command.drift is None else Drift(command.seed, command.drift)
-    made = synthesize(
+    files = synthesize(
         command.output, command.rows, command.seed, command.workers, True, drift=drift, part_rows=command.part_rows
     )
-    print(f"{made.log_path}: {made.rows:,} rows, {made.clicks / made.rows:.2%} clicks")
+    print(f"{files.log_path}: {files.rows:,} rows, {files.clicks / files.rows:.2%} clicks")
     print(
-        f"{made.truth_path}: the true click probability of each row{' of the first part' if command.part_rows else ''}"
+        f"{files.truth_path}: the true click probability of each row{' of the first part' if command.part_rows else ''}"
     )
 
 

@@ -26,7 +26,7 @@ _MOST_POINTS = 400  # of a line. Longer ones are thinned, peaks stay
 _LABEL_LETTERS = 11  # of a bar's label. The whole one is under the mouse
 _FEW = 20  # values of which none is left out
 _FAR = 3.0  # times the 98th percentile, and its inverse of the second: what is beyond is left out
-_NAMED = 2  # values beyond an axis that its note names
+_MOST_NOTED = 2  # values beyond an axis that its note names
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ class Chart:
 def line_chart(title: str, series: Sequence[Series], x: Axis, y: Axis, size: Size = "half", note: str = "") -> Chart:
     """Draw lines over one another."""
     inside, beyond = _split_far(series) if y.clip else ([value for line in series for value in line.y], [])
-    x_shown, y_shown = _Shown(x, [value for line in series for value in line.x]), _Shown(y, inside)
-    note = " ".join(filter(None, [note, _named(beyond, x, y)]))
+    x_shown, y_shown = _Scale(x, [value for line in series for value in line.x]), _Scale(y, inside)
+    note = " ".join(filter(None, [note, _note_beyond(beyond, x, y)]))
     colours = itertools.count()
     lines = []
     for line in series:
@@ -98,8 +98,8 @@ def line_chart(title: str, series: Sequence[Series], x: Axis, y: Axis, size: Siz
     texts = []
     for place in places:
         rows = [f"{name}: {number_text(at[place], y.unit)}" for name, at in values if place in at]
-        shown = x.labels[int(place)] if x.labels else number_text(place, x.unit)
-        texts.append("\n".join([f"{x.label} {shown}".strip(), *rows]))
+        text = x.labels[int(place)] if x.labels else number_text(place, x.unit)
+        texts.append("\n".join([f"{x.label} {text}".strip(), *rows]))
     middles = [(a + b) / 2 for a, b in itertools.pairwise(places)]
     edges = [*places[:1], *middles, *places[-1:]]
     return _chart(title, size, note, x_shown, y_shown, edges, texts, lines=lines)
@@ -119,20 +119,20 @@ def _split_far(series: Sequence[Series]) -> tuple[list[float], list[tuple[str, f
     return inside, sorted(beyond, key=lambda point: -abs(math.log(max(point[2], 1e-300) / middle)))
 
 
-def _named(beyond: Sequence[tuple[str, float, float]], x: Axis, y: Axis) -> str:
+def _note_beyond(beyond: Sequence[tuple[str, float, float]], x: Axis, y: Axis) -> str:
     """Return the sentence of a note about points beyond the ends of `y`, the farthest first."""
     named = [
         f"{name} {number_text(value, y.unit)} at {x.label} {number_text(place, x.unit)}"
         for name, place, value in beyond
     ]
-    return f"Beyond the axis: {shortened(named, _NAMED)}." if named else ""
+    return f"Beyond the axis: {shortened(named, _MOST_NOTED)}." if named else ""
 
 
 def histogram(title: str, edges: Sequence[float], series: Sequence[Density], x: Axis, size: Size = "half") -> Chart:
     """Draw areas: the bin from edges[i] to edges[i + 1] has the area shares[i]."""
     heights = [np.asarray(part.shares, float) / np.diff(np.asarray(edges, float)) for part in series]
-    x_shown = _Shown(Axis(x.label, x.unit, low=edges[0], high=edges[-1]), edges)
-    y_shown = _Shown(Axis("density", low=0), [float(each.max(initial=0)) for each in heights])
+    x_shown = _Scale(Axis(x.label, x.unit, low=edges[0], high=edges[-1]), edges)
+    y_shown = _Scale(Axis("density", low=0), [float(each.max(initial=0)) for each in heights])
     areas = [
         {"name": part.name, "edges": x_shown.values(edges), "tops": y_shown.values(tops)}
         for part, tops in zip(series, heights, strict=True)
@@ -146,25 +146,25 @@ def histogram(title: str, edges: Sequence[float], series: Sequence[Density], x: 
 
 def bar_chart(title: str, labels: Sequence[str], series: Sequence[Bars], y: Axis, size: Size = "wide") -> Chart:
     """Draw bars side by side over each label. They start at 0, or at the low end of a logarithmic axis."""
-    x_shown = _Shown(Axis(low=0, high=len(labels) or 1), [])
+    x_shown = _Scale(Axis(low=0, high=len(labels) or 1), [])
     values = [value for bars in series for value in bars.values]
-    y_shown = _Shown(y if y.log or min(values, default=0) < 0 else replace(y, low=0), values)
+    y_shown = _Scale(y if y.log or min(values, default=0) < 0 else replace(y, low=0), values)
     floor = (y_shown.axis.low or 1.0 if y.log else 0.0) / y_shown.divisor
     bars = [{"name": each.name, "tops": y_shown.values(each.values), "floor": floor} for each in series]
     texts = [
         "\n".join([label, *(f"{each.name}: {number_text(each.values[place], y.unit)}" for each in series)])
         for place, label in enumerate(labels)
     ]
-    shown = list(map(_shortened, labels))
+    short_labels = list(map(_shortened, labels))
     edges = range(len(labels) + 1)
-    return _chart(title, size, "", x_shown, y_shown, edges, texts, bars=bars, labels=shown)
+    return _chart(title, size, "", x_shown, y_shown, edges, texts, bars=bars, labels=short_labels)
 
 
 def _shortened(label: str) -> str:
     return label if len(label) <= _LABEL_LETTERS else f"{label[: _LABEL_LETTERS - 1]}…"
 
 
-class _Shown:
+class _Scale:
     """An axis with the unit in which its values read well."""
 
     def __init__(self, axis: Axis, values: Iterable[float]) -> None:
@@ -221,7 +221,7 @@ def _log_ticks(low: float, high: float) -> list[float]:
 
 
 def _chart(
-    title: str, size: Size, note: str, x: _Shown, y: _Shown, edges: Sequence[float], texts: list[str], **marks: Any
+    title: str, size: Size, note: str, x: _Scale, y: _Scale, edges: Sequence[float], texts: list[str], **marks: Any
 ) -> Chart:
     """Return the chart of `marks`. texts[i] is shown while the mouse is between edges[i] and edges[i + 1]."""
     hover = {"edges": x.values(edges), "texts": texts}

@@ -62,7 +62,7 @@ _LEAST_GAIN = 5e-4  # of the log loss: a column that lowers it by less tells not
 _SURE_ERRORS_OF_ORDER = 6.0  # for the order of ids to count for more than their name
 _MIN_COUNT = PrepareOptions.min_count
 _MOST_SPREAD = 1.2  # times the number of rows: at most so far are the numbers of rows from the lowest to the highest
-_SHOWN = 3
+_EXAMPLES = 3
 _ONE_VALUE_SHARE = 0.99  # of the rows with the only value of a column, from which on it is of no use
 _LEAST_LABELS = 50  # clicks, and other rows
 _LIST_SEPARATORS = "|;^, "
@@ -124,10 +124,10 @@ def missing_words(columns: Iterable[Column], known_words: Iterable[str]) -> tupl
 def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
     """Return the kind of a column that is not the label. `labels` are those of the rows, if they are known."""
     declared = _TYPE.search(column.name)
-    shown = ", ".join(repr(value)[1:-1][:24] for value in column.frequent(_SHOWN))
-    of = f"{len(column.values):,} values: {shown}{', …' if len(column.values) > _SHOWN else ''}"
-    if column.of_type is not None and (found := _of_type(column, of)):
-        return found
+    shown = ", ".join(repr(value)[1:-1][:24] for value in column.frequent(_EXAMPLES))
+    of = f"{len(column.values):,} values: {shown}{', …' if len(column.values) > _EXAMPLES else ''}"
+    if column.of_type is not None and (of_type := _of_type(column, of)):
+        return of_type
     if not column.values:
         return Guess(column.name, "ignored", "missing in all rows")
     if len(column.values) == 1 and column.num_present > _ONE_VALUE_SHARE * len(column.codes):
@@ -169,14 +169,14 @@ def _of_type(column: Column, of: str) -> Guess | None:
     if len(column.values) < 2:
         return None
     if is_moment(column.of_type):
-        return Guess(column.name, "timestamp", f"times: {', '.join(column.frequent(_SHOWN))}, …", "milliseconds")
+        return Guess(column.name, "timestamp", f"times: {', '.join(column.frequent(_EXAMPLES))}, …", "milliseconds")
     if not is_list(column.of_type):
         return None
     lists = [value.split("\t") for value in column.values]
     texts = dict.fromkeys(text for each in lists for text in each if text)
     between = next((mark for mark in _LIST_SEPARATORS if not any(mark in text for text in texts)), "|")
     longest = min(max(map(len, lists), default=1), MAX_LIST_LENGTH)
-    shown = ", ".join(itertools.islice(texts, _SHOWN))
+    shown = ", ".join(itertools.islice(texts, _EXAMPLES))
     return Guess(column.name, "list", f"{len(texts):,} values: {shown}", list_form=ListForm(between, longest))
 
 
@@ -220,9 +220,9 @@ def _numbers(column: Column) -> tuple[NDArray[np.float64] | None, str]:
     texts = list(itertools.islice((each for each in column.values if not DECIMAL.fullmatch(each)), most + 1))
     if column.count_of(texts) > most:
         return None, ""
-    shown = ", ".join(repr(value)[1:-1][:24] for value in texts[:_SHOWN])
+    examples = ", ".join(repr(value)[1:-1][:24] for value in texts[:_EXAMPLES])
     numbers = [float(value) if DECIMAL.fullmatch(value) else np.nan for value in column.values]
-    return np.array(numbers), f"; rows with another cell are rejected: {column.count_of(texts):,}, such as {shown}"
+    return np.array(numbers), f"; rows with another cell are rejected: {column.count_of(texts):,}, such as {examples}"
 
 
 def _guess_number(column: Column, numbers: NDArray[np.float64], of: str, slips: str, labels: Labels | None) -> Guess:
@@ -277,15 +277,15 @@ def _is_identifier(column: Column, numbers: NDArray[np.float64], gain: float) ->
 
 def _are_like_codes(column: Column, numbers: NDArray[np.float64]) -> bool:
     """Return True for a few values some of which are large, or many of the same length that come again and again."""
-    known = numbers[np.isfinite(numbers)]
-    if known.min() < 0:
+    finite = numbers[np.isfinite(numbers)]
+    if finite.min() < 0:
         return False
-    if len(known) <= _FEW_CODES:
-        return bool(known.max() > 1_000)
-    lengths = np.floor(np.log10(np.maximum(known, 1)))
+    if len(finite) <= _FEW_CODES:
+        return bool(finite.max() > 1_000)
+    lengths = np.floor(np.log10(np.maximum(finite, 1)))
     of_length = np.bincount(lengths.astype(int))
-    is_even = of_length.max() >= _SAME_LENGTH * len(known)
-    return bool(is_even and of_length.argmax() >= 3 and column.num_present >= 2 * len(known))
+    is_even = of_length.max() >= _SAME_LENGTH * len(finite)
+    return bool(is_even and of_length.argmax() >= 3 and column.num_present >= 2 * len(finite))
 
 
 def _with_group(name: str, of: str) -> str:
@@ -298,8 +298,8 @@ def _nearly(column: Column) -> str:
         misfits = [value for value in column.values if not pattern.fullmatch(value)]
         count = column.count_of(set(misfits))
         if 0 < count <= 0.02 * column.num_present:
-            shown = ", ".join(repr(value)[1:-1][:24] for value in misfits[:_SHOWN])
-            return f"; {kind} in all cells but {count:,}: {shown}"
+            examples = ", ".join(repr(value)[1:-1][:24] for value in misfits[:_EXAMPLES])
+            return f"; {kind} in all cells but {count:,}: {examples}"
     return ""
 
 

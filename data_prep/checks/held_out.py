@@ -43,15 +43,15 @@ def number_losses(numbers: NDArray[np.float64], labels: NDArray[np.bool_]) -> ND
 
 def _by_number(numbers: NDArray[np.float64], labels: NDArray[np.bool_]) -> Iterator[NDArray[np.float64]]:
     present = np.isfinite(numbers)
-    known = np.sign(numbers[present]) * np.log1p(np.abs(numbers[present]))
-    distinct = len(np.unique(known))
+    logs = np.sign(numbers[present]) * np.log1p(np.abs(numbers[present]))
+    distinct = len(np.unique(logs))
     yield _smooth_losses(numbers, present, labels)
     for bins in _BINS:
         if bins * _VALUES_A_BIN <= distinct:
             shares = np.linspace(0, 1, bins + 1)[1:-1]
-            for edges in (np.quantile(known, shares), known.min() + shares * (known.max() - known.min())):
+            for edges in (np.quantile(logs, shares), logs.min() + shares * (logs.max() - logs.min())):
                 codes = np.full(len(numbers), -1)
-                codes[present] = np.searchsorted(edges, known, side="right")
+                codes[present] = np.searchsorted(edges, logs, side="right")
                 yield category_losses(codes, labels)
 
 

@@ -126,8 +126,8 @@ class SplitSummary:
 
     def add(self, block: Examples) -> None:
         is_oov = (block.ids >= self._oov_ids[:, 0]) & (block.ids < self._oov_ids[:, 1])
-        for count, found in ((self._num_missing, block.ids == self._missing_ids), (self._num_oov, is_oov)):
-            count += np.logical_or.reduceat(found, self._starts, axis=1).sum(axis=0)
+        for count, is_counted in ((self._num_missing, block.ids == self._missing_ids), (self._num_oov, is_oov)):
+            count += np.logical_or.reduceat(is_counted, self._starts, axis=1).sum(axis=0)
         if self._num_blocks % self._sample_every == 0:
             self._sample.append(block.numeric)
         self._num_blocks += 1

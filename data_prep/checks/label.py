@@ -26,7 +26,7 @@ _BROKEN_SHARE = 0.02  # of the cells, at most, are none of a label's two
 # to be asked: if there are names, a place alone is not enough beside other columns of two values.
 _SURE_WITH_NAMES, _SURE_WITHOUT_NAMES, _LEAD = 2.5, 2.0, 1.0
 _NO_GAIN = 0.002  # of the log loss: nothing predicts it
-_SHOWN = 5  # candidates
+_MOST_CANDIDATES = 5  # candidates
 
 _FIRST, _LAST = "in the first column that has values of several rows", "in the last column"
 _YES_AND_NO, _MORE_THAN_TWO = "two values, of yes and no", "more than two values"
@@ -174,9 +174,9 @@ def find_label(columns: Sequence[Column], has_names: bool) -> Label:
         return best
     listed = "\n".join(
         f"  {each.name}: {each.format.label_in_words.partition(', ')[2]}; {each.why}"
-        for each in [best, *runners_up][:_SHOWN]
+        for each in [best, *runners_up][:_MOST_CANDIDATES]
     )
-    more = f"\n  … and {len(runners_up) + 1 - _SHOWN} more" if len(runners_up) >= _SHOWN else ""
+    more = f"\n  … and {len(runners_up) + 1 - _MOST_CANDIDATES} more" if len(runners_up) >= _MOST_CANDIDATES else ""
     raise ValueError(
         "which column is the label is not sure. Name it: --label NAME, with --label NAME=VALUE for another value of a "
         f"click. The candidates, the likeliest first:\n{listed}{more}"
@@ -221,8 +221,8 @@ def chosen_label(columns: Sequence[Column], choice: str) -> Label:
 
 
 def _values_of(column: Column) -> str:
-    shown = ", ".join(map(repr, column.frequent(_SHOWN)))
-    return f"it has {len(column.values):,} values: {shown}{', …' * (len(column.values) > _SHOWN)}"
+    examples = ", ".join(map(repr, column.frequent(_MOST_CANDIDATES)))
+    return f"it has {len(column.values):,} values: {examples}{', …' * (len(column.values) > _MOST_CANDIDATES)}"
 
 
 def _candidates(columns: Sequence[Column], has_names: bool) -> Iterator[Label]:
@@ -379,9 +379,9 @@ def _positive(common: str, rare: str) -> str:
     if all(map(DECIMAL.fullmatch, pair)):
         return max(pair, key=float)
     for words, is_yes in ((_YES, True), (_NO, False)):
-        named = [value for value in pair if value.lower().strip(".") in words]
-        if len(named) == 1:
-            return named[0] if is_yes else (rare if named[0] == common else common)
+        values = [value for value in pair if value.lower().strip(".") in words]
+        if len(values) == 1:
+            return values[0] if is_yes else (rare if values[0] == common else common)
     above = [value for value in pair if value.lstrip().startswith((">", "≥"))]
     if len(above) == 1:
         return above[0]

@@ -35,7 +35,7 @@ from data_prep.raw_log.sample import FileSample, sample_log
 DEFAULT_ROWS = 100_000
 FACTS_PATH = Path(__file__).parents[2] / "configs" / "data" / "criteo_facts.json"
 _FEW_ROWS = 1_000  # fewer are too uncertain to compare fractions
-_SHOWN = 5  # columns with the same finding that are named
+_NAMES = 5  # columns with the same finding that are named
 _LEAK_AUC = 0.95  # the best models of public click logs, with all columns, reach 0.8
 _MIN_TEST_ROWS = 50  # with so many clicks, and other rows, the AUC of chance is within 0.5 ± 0.2
 
@@ -148,13 +148,13 @@ def cross_columns(
     rows: Sequence[ParsedRows], log_format: LogFormat, categorical: Sequence[CategoricalColumn]
 ) -> list[Column]:
     """Return the crosses of parsed rows as columns. One with a list has its values for rows, or the missing one."""
-    known: dict[str, dict[bytes, int]] = {column.name: {} for column in categorical if column.cross}
-    codes: dict[str, list[NDArray[np.int64]]] = {name: [] for name in known}
+    code_of: dict[str, dict[bytes, int]] = {column.name: {} for column in categorical if column.cross}
+    codes: dict[str, list[NDArray[np.int64]]] = {name: [] for name in code_of}
     kernels = choose_kernels("auto")
     for part in rows:
         for column, texts, present in text_columns(part.with_lists(log_format, kernels), categorical, kernels):
             if column.cross:
-                of_cross = known[column.name]
+                of_cross = code_of[column.name]
                 values = texts.values if isinstance(texts, Lists) else texts.take(present)
                 numbers = [of_cross.setdefault(text, len(of_cross) + 1) for text in values.tolist()]
                 codes[column.name].append(np.array(numbers + [0] * int((~present).sum()), np.int64))
@@ -176,10 +176,10 @@ def _columns(rows: Sequence[ParsedRows], log_format: LogFormat, facts: dict[str,
         codes = np.where(present, np.unique(values, return_inverse=True)[1] + 1, 0)
         yield Column(name, codes, None, known_missing("categorical", index))
     for name in log_format.text_fields:
-        known: dict[bytes, int] = {}
+        code_of: dict[bytes, int] = {}
         texts = [text for part in rows for text in part.columns[name].values.tolist()]
         present = np.concatenate([part.columns[name].present for part in rows])
-        codes = np.array([known.setdefault(text, len(known) + 1) for text in texts], np.int64)
+        codes = np.array([code_of.setdefault(text, len(code_of) + 1) for text in texts], np.int64)
         yield Column(name, np.where(present, codes, 0), None)
 
 
@@ -226,11 +226,11 @@ def _check_columns(columns: Sequence[Column], num_rows: int, findings: Findings)
         (unique, "has a new value in nearly every row, as row identifiers do", "have a new value in nearly every row"),
     ):
         if names:
-            findings.odd.append(f"{shortened(names, _SHOWN)} {of_one if len(names) == 1 else of_more}")
+            findings.odd.append(f"{shortened(names, _NAMES)} {of_one if len(names) == 1 else of_more}")
     unlike = [f"{c.name} {c.missing:.1%} for {c.known_missing:.1%}" for c in columns if _differs(c, num_rows)]
     if unlike:
         findings.odd.append(
-            f"missing shares are not those of Criteo's log ({shortened(unlike, _SHOWN)}): another log, or columns in "
+            f"missing shares are not those of Criteo's log ({shortened(unlike, _NAMES)}): another log, or columns in "
             "another order?"
         )
     beyond = [
@@ -240,7 +240,7 @@ def _check_columns(columns: Sequence[Column], num_rows: int, findings: Findings)
         if c.range and c.known_range and (c.range[0] < c.known_range[0] or c.range[1] > c.known_range[1])
     ]
     if beyond:
-        findings.odd.append(shortened(beyond, _SHOWN, between="; "))
+        findings.odd.append(shortened(beyond, _NAMES, between="; "))
 
 
 def _differs(column: Column, num_rows: int) -> bool:

@@ -109,8 +109,8 @@ def describe(log: Any, num_rows: int = DEFAULT_ROWS, label: str | None = None) -
     labels = Labels.of(clicks, good)
     missing = missing_words([column for column in columns if column is not target], of_log.cells)
     cleaned = [column if column is target else column.cleaned(trim, missing) for column in columns]
-    known = labels if labels.are_enough else None
-    guesses = [_of_label(target) if column is target else guess(column, separator, known) for column in cleaned]
+    sure_labels = labels if labels.are_enough else None
+    guesses = [_of_label(target) if column is target else guess(column, separator, sure_labels) for column in cleaned]
     guesses = _with_a_category(_without_leaks(guesses, cleaned, clicks, good), cleaned)
     rate = float(clicks[good].mean()) if good.any() else 0.0
     return Proposal(rows, of_log, rate, tuple(guesses), _settings(rows.layout, missing, target, of_log, guesses))
@@ -137,8 +137,8 @@ def _settings(
 
 
 def _of_label(column: Column) -> Guess:
-    shown = ", ".join(repr(value)[1:-1][:24] for value in column.frequent(3))
-    return Guess(column.name, "label", f"{len(column.values):,} values: {shown}{', …' * (len(column.values) > 3)}")
+    examples = ", ".join(repr(value)[1:-1][:24] for value in column.frequent(3))
+    return Guess(column.name, "label", f"{len(column.values):,} values: {examples}{', …' * (len(column.values) > 3)}")
 
 
 def _without_leaks(

@@ -157,17 +157,17 @@ def _pairs(rows: _Scored, one: _Columns, other: _Columns) -> _Pairs:
     return _Pairs(of_row, values, 1 / num_values.prod(axis=0)[of_row] if is_mean else np.ones(len(of_row)))
 
 
-def describe_gains(gains: list[Gain], shown: int, crosses: Sequence[tuple[str, ...]]) -> str:
+def describe_gains(gains: list[Gain], most: int, crosses: Sequence[tuple[str, ...]]) -> str:
     """Return a table of the best pairs, and the setting of those that help for certain beside `crosses` of the folder.
 
     The setting is quoted as a shell needs it.
     """
     lines = [
-        f"the best {min(shown, len(gains))} of {len(gains)} pairs, by what a cross takes from the log loss of valid"
+        f"the best {min(most, len(gains))} of {len(gains)} pairs, by what a cross takes from the log loss of valid"
     ]
     lines += [
         f"  {' * '.join(gain.fields):40} {gain.log_loss:+.6f} ± {gain.error:.6f}{'  helps' * gain.is_certain}"
-        for gain in gains[:shown]
+        for gain in gains[:most]
     ]
     certain = [gain.fields for gain in gains if gain.is_certain][:MOST_SUGGESTED]
     if not certain:

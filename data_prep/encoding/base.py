@@ -115,11 +115,11 @@ def read_base_vocabulary(
             f"--extend adds values to a vocabulary, but that of {folder} is hashed (prepare.vocabulary=hash): "
             "each value, new ones too, has one of a fixed number of ids; leave --extend out"
         )
-    found = BaseVocabulary(folder, schema, options.encoding, extend)
-    _check_same_columns(found, options)
+    base = BaseVocabulary(folder, schema, options.encoding, extend)
+    _check_same_columns(base, options)
     if extend:
         _warn_of_other_limits(folder, options.decisive(), schema.options)
-    return found
+    return base
 
 
 def _check_same_columns(base: BaseVocabulary, options: PrepareOptions) -> None:
@@ -166,14 +166,14 @@ def _features(log_format: LogFormat) -> dict[str, tuple[str, ...]]:
 
 
 def _warn_of_other_limits(folder: Path, here: dict[str, Any], there: dict[str, Any]) -> None:
-    others = [name for name in _LIMITS if name in there and here[name] != there[name]]
-    if others:
+    names = [name for name in _LIMITS if name in there and here[name] != there[name]]
+    if names:
         log.warning(
             "new values get ids by %s, those of %s got them by %s; if that is not intended, give: %s",
-            ", ".join(f"prepare.{name}={here[name]}" for name in others),
+            ", ".join(f"prepare.{name}={here[name]}" for name in names),
             folder,
-            ", ".join(f"prepare.{name}={there[name]}" for name in others),
-            " ".join(f"'prepare.{name}={json.dumps(there[name])}'" for name in others),
+            ", ".join(f"prepare.{name}={there[name]}" for name in names),
+            " ".join(f"'prepare.{name}={json.dumps(there[name])}'" for name in names),
         )
 
 

@@ -46,8 +46,8 @@ def with_point_zero(files: Sequence[LogFile], log_format: LogFormat, base: BaseV
     if base is None or not any(is_parquet(file.location) for file in files):
         return log_format
     owners = {name: log_format.shares.get(name, name) for name in log_format.text_fields}
-    found = {name for name, owner in owners.items() if has_point_zero([base.texts_of(owner)])}
-    point_zero = {*log_format.point_zero, *base.log_format.point_zero, *found}
+    of_base = {name for name, owner in owners.items() if has_point_zero([base.texts_of(owner)])}
+    point_zero = {*log_format.point_zero, *base.log_format.point_zero, *of_base}
     return dataclasses.replace(log_format, point_zero=tuple(sorted(point_zero)))
 
 

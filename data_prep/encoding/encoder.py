@@ -76,9 +76,9 @@ class RowEncoder:
         """The format of rows to encode: booleans, if it has two texts, and whole numbers as the vocabulary has them."""
         log_format, columns = self._options.data, self._options.categorical_columns
         of_texts = {column.name: column.place for column in columns if column.is_text and not column.cross}
-        found = {name: self._texts_of_booleans(place) for name, place in of_texts.items()}
+        texts = {name: self._texts_of_booleans(place) for name, place in of_texts.items()}
         with_zero = {name for name, place in of_texts.items() if has_point_zero(self._texts_of(place))}
-        booleans, point_zero = {**found, **log_format.booleans}, tuple(sorted({*log_format.point_zero, *with_zero}))
+        booleans, point_zero = {**texts, **log_format.booleans}, tuple(sorted({*log_format.point_zero, *with_zero}))
         return dataclasses.replace(log_format, booleans=booleans, point_zero=point_zero)
 
     def _texts_of(self, place: int) -> list[Strings]:
@@ -86,8 +86,8 @@ class RowEncoder:
 
     def _texts_of_booleans(self, place: int) -> tuple[str, ...]:
         is_known = self.knows(Strings.of([text.encode() for text in BOOLEAN_TEXTS]), place)
-        known = {text for text, is_there in zip(BOOLEAN_TEXTS, is_known, strict=True) if is_there}
-        return texts_among(known, sum(map(len, self._texts_of(place))))
+        texts = {text for text, is_there in zip(BOOLEAN_TEXTS, is_known, strict=True) if is_there}
+        return texts_among(texts, sum(map(len, self._texts_of(place))))
 
     def knows(self, values: NDArray[np.integer] | Strings, place: int) -> NDArray[np.bool_]:
         """Return which values [n] have ids of their own, of the vocabulary `place` of those of numbers, or of text."""
@@ -186,8 +186,8 @@ class RowEncoder:
             table, first = of_texts[column.place], self._first_positions[column.name]
             if isinstance(texts, Lists):
                 ids[~present, first] = table.missing_id
-                found = kernels.find_strings(table, texts.values, np.ones(len(texts.values), np.bool_))
-                ids[texts.rows, first + texts.places] = found
+                ids_of_texts = kernels.find_strings(table, texts.values, np.ones(len(texts.values), np.bool_))
+                ids[texts.rows, first + texts.places] = ids_of_texts
             else:
                 ids[:, first] = kernels.find_strings(table, texts, present)
         ids[:, self._number_positions] = number_ids
@@ -262,19 +262,19 @@ def why_slow() -> str:
 BOOLEAN_TEXTS = tuple(text for pair in BOOLEANS for text in pair)
 
 
-def texts_among(known: Collection[str], num_values: int) -> tuple[str, ...]:
+def texts_among(texts: Collection[str], num_values: int) -> tuple[str, ...]:
     """Return the texts for true and false in a vocabulary of so many values, or () if they are not clear.
 
-    `known` are those of BOOLEAN_TEXTS that the vocabulary has. One of the words true and false is enough, whatever else
+    `texts` are those of BOOLEAN_TEXTS that the vocabulary has. One of the words true and false is enough, whatever else
     it has. Of yes and no it takes both. Other texts must be all that it has, since 1 and 0 may be numbers among others,
     t and f letters, and no a country.
     """
-    pairs = [pair for pair in BOOLEANS if set(pair) & set(known)]
+    pairs = [pair for pair in BOOLEANS if set(pair) & set(texts)]
     if len(pairs) != 1:
         return ()
     (pair,) = pairs
     word = pair[0].lower()
-    is_clear = word == "true" or (word in ("yes", "on") and len(known) == 2) or len(known) == num_values
+    is_clear = word == "true" or (word in ("yes", "on") and len(texts) == 2) or len(texts) == num_values
     return pair if is_clear else ()
 
 

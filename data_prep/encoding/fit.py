@@ -187,13 +187,13 @@ def new_values(
     room = None if max_size is None else max(max_size - num_known, 0)
     values, counts = _frequent(statistics, column, min_count if earlier is None else 1)
     if is_known is not None:
-        values, counts = _chosen(values, counts, ~is_known(values))
+        values, counts = _take(values, counts, ~is_known(values))
     if earlier is not None:
         counts = earlier.note(column.place, values, counts)
         is_frequent = counts >= min_count
         if room is None or np.count_nonzero(is_frequent) <= room:
             earlier.leave_out(is_frequent)
-        values, counts = _chosen(values, counts, is_frequent)
+        values, counts = _take(values, counts, is_frequent)
     if isinstance(values, Strings):
         numbers, counts, texts = order_strings(values, counts, 0, room)
         assert texts is not None
@@ -215,10 +215,10 @@ def _frequent(
     return (packed >> COUNT_BITS).astype(np.int64), (packed & COUNT_MASK).astype(np.int64)
 
 
-def _chosen(
-    values: NDArray[np.int64] | Strings, counts: NDArray[np.int64], chosen: NDArray[np.bool_]
+def _take(
+    values: NDArray[np.int64] | Strings, counts: NDArray[np.int64], mask: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64] | Strings, NDArray[np.int64]]:
-    places = np.flatnonzero(chosen)
+    places = np.flatnonzero(mask)
     return values.take(places), counts[places]
 
 
@@ -230,9 +230,9 @@ def _are_in(old: FieldVocabulary, values: NDArray[np.int64] | Strings) -> NDArra
     both = concatenate_strings([old.texts, values])
     order, firsts = group_equal(both.keys(), both)
     first_of_group = np.minimum.reduceat(order, firsts) if len(firsts) else firsts
-    known = np.ones(len(values), np.bool_)
-    known[first_of_group[first_of_group >= len(old.texts)] - len(old.texts)] = False
-    return known
+    are_there = np.ones(len(values), np.bool_)
+    are_there[first_of_group[first_of_group >= len(old.texts)] - len(old.texts)] = False
+    return are_there
 
 
 def _join(old: FieldVocabulary, new: FieldVocabulary) -> FieldVocabulary:

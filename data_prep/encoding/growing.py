@@ -70,10 +70,10 @@ def open_to_grow(prepared: Path, folder: Path, moment: Mapping[str, Any] | None)
         if moment is None or not (folder / SCHEMA_FILE).exists():
             write_schema(schema, folder)
     schema = read_schema(folder)
-    kept = schema if moment is None else schema.at(moment)
-    if kept != schema:
-        write_schema(kept, folder)  # before a file that it named is written again
-    return kept
+    whole = schema if moment is None else schema.at(moment)
+    if whole != schema:
+        write_schema(whole, folder)  # before a file that it named is written again
+    return whole
 
 
 class GrowingVocabulary:
@@ -196,12 +196,12 @@ class GrowingVocabulary:
             unknown = self.encoder.are_unknown(of_rows)
             counted.values.add(count_numbers(rows, options, unknown))
             counted.texts.add(count_texts(rows, options, unknown))
-        known = {field.name: field for field in self.schema.categorical}
+        by_name = {field.name: field for field in self.schema.categorical}
         if self._earlier is not None:
             self._earlier.forget()  # of a part that was held aside
         fields = []
         for column in options.vocabularies:
-            of_field = known[column.name]
+            of_field = by_name[column.name]
             num_known = of_field.num_values - 1 - self._num_expired_of(of_field)
             new = new_values(counted, options, column, num_known, None, self._earlier)
             id_ranges = ((next_id, next_id + len(new[0])),) if len(new[0]) else ()
@@ -265,8 +265,8 @@ class GrowingVocabulary:
         of_rows = numbering_of_rows(self.folder, schema)
         of_rows = np.arange(schema.vocabulary_size + 1) if of_rows is None else of_rows
         write_array(folder / NUMBERING_FILE, new_ids[of_rows[:-1]])
-        own = {*schema.vocabulary_files, NUMBERING_FILE, *(file.name for file in schema.expired_files)}
-        others = tuple(file for file in schema.other_files if file.name not in own)
+        own_files = {*schema.vocabulary_files, NUMBERING_FILE, *(file.name for file in schema.expired_files)}
+        others = tuple(file for file in schema.other_files if file.name not in own_files)
         for file in (*others, *(file for split in schema.splits.values() for file in split.files)):
             _link(self.folder / file.name, folder / file.name)
         first_file = next(file for file in schema.other_files if file.name == VOCABULARY_FILE)

@@ -107,8 +107,8 @@ def write_additions(base: BaseVocabulary, folder: Path, known: RowEncoder, num_i
 def merge_lookups(chain: Sequence[tuple[Path, dict[str, Any]]], folder: Path) -> dict[str, Any]:
     """Write the tables of a vocabulary and its additions as one. `chain` has folders and descriptions, oldest first."""
     merged = merge_lookup_tables([tables_of(*link) for link in chain], folder / LOOKUP_FILE, expired_of(chain))
-    kept = {key: value for key, value in chain[-1][1].items() if key != NUM_EXPIRED}
-    return {**kept, **_description_of(merged)}
+    header = {key: value for key, value in chain[-1][1].items() if key != NUM_EXPIRED}
+    return {**header, **_description_of(merged)}
 
 
 def write_lookup_expired(folder: Path, expired: NDArray[np.int64]) -> dict[str, Any]:

@@ -52,23 +52,23 @@ class FieldVocabulary:
 
 def without(field: FieldVocabulary, expired: NDArray[np.int64]) -> FieldVocabulary:
     """Return a field without the values of these ids."""
-    kept = np.flatnonzero(~np.isin(field.value_ids, expired))
-    if len(kept) == len(field.values):
+    rest = np.flatnonzero(~np.isin(field.value_ids, expired))
+    if len(rest) == len(field.values):
         return field
-    values, texts = field.values[kept], field.texts
+    values, texts = field.values[rest], field.texts
     if texts is not None:
-        values, texts = np.where(values == MISSING, MISSING, np.arange(len(kept))), texts.take(kept).compact()
-    return replace(field, values=values, counts=field.counts[kept], texts=texts, own_ids=field.value_ids[kept])
+        values, texts = np.where(values == MISSING, MISSING, np.arange(len(rest))), texts.take(rest).compact()
+    return replace(field, values=values, counts=field.counts[rest], texts=texts, own_ids=field.value_ids[rest])
 
 
-def added_values(field: FieldVocabulary, known: CategoricalField) -> FieldVocabulary:
-    """Return the values that were added to a field since it was `known`, and MISSING before them."""
+def added_values(field: FieldVocabulary, old: CategoricalField) -> FieldVocabulary:
+    """Return the values that were added to a field since it was `old`, and MISSING before them."""
     (missing,) = np.flatnonzero(field.values == MISSING)
-    added = slice(known.num_values, len(field.values))
+    added = slice(old.num_values, len(field.values))
     values, texts = field.values[added], None
     if field.texts is not None:
         values, texts = np.arange(len(values)), field.texts.take(added)
-    ranges = field.id_ranges[len(known.id_ranges) :]
+    ranges = field.id_ranges[len(old.id_ranges) :]
     later = FieldVocabulary(field.name, field.oov_ids, ranges, values, field.counts[added], texts)
     return with_missing(later, int(field.value_ids[missing]))
 
@@ -161,10 +161,10 @@ def make_lookup(field: FieldVocabulary) -> FieldLookup:
 def _make_text_lookup(field: FieldVocabulary) -> StringLookup:
     assert field.texts is not None
     is_missing = field.values == MISSING
-    known = np.flatnonzero(~is_missing)
+    places = np.flatnonzero(~is_missing)
     missing_id = int(field.value_ids[is_missing][0])  # every field has it
     num_oov_ids = field.oov_ids[1] - field.oov_ids[0]
-    keys, ids, texts = field.texts.keys()[known], field.value_ids[known], field.texts.take(known)
+    keys, ids, texts = field.texts.keys()[places], field.value_ids[places], field.texts.take(places)
     return text_lookup(keys, ids, texts, missing_id, field.oov_ids[0], num_oov_ids)
 
 
@@ -185,8 +185,8 @@ def merge_lookup_tables(chain: Sequence[LookupTables], path: Path, expired: NDAr
                 keys, ids = (np.concatenate([getattr(table, name) for table in tables]) for name in ("keys", "ids"))
                 texts = concatenate_strings([table.texts for table in tables])
                 if len(expired):
-                    kept = np.flatnonzero(~np.isin(ids, expired))
-                    keys, ids, texts = keys[kept], ids[kept], texts.take(kept).compact()
+                    remaining = np.flatnonzero(~np.isin(ids, expired))
+                    keys, ids, texts = keys[remaining], ids[remaining], texts.take(remaining).compact()
                 yield text_lookup(keys, ids, texts, first.missing_id, first.first_oov_id, first.num_oov_ids)
             else:
                 base, *later = of_numbers.pop(0)

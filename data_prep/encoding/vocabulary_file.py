@@ -47,17 +47,17 @@ class VocabularyWriter:
             rows = slice(first, first + _GROUP_ROWS)
             values = field.values[rows]
             if field.texts is not None:
-                written = to_arrow(field.texts.take(rows)).cast(pa.string())
+                column = to_arrow(field.texts.take(rows)).cast(pa.string())
             elif self._kinds[field.name] == "hex32":
-                written = hex_text(values)
+                column = hex_text(values)
             else:
                 smallest = _smallest(self._kinds[field.name])
                 texts = [b"" if value == MISSING else b"%d" % (value + smallest) for value in values.tolist()]
-                written = to_arrow(Strings.of(texts)).cast(pa.string())
+                column = to_arrow(Strings.of(texts)).cast(pa.string())
             name_index = np.full(len(values), self._names.index(field.name), np.int32)
             columns = [
                 pa.DictionaryArray.from_arrays(_numbers(name_index, pa.int32()), self._dictionary),
-                written,
+                column,
                 _numbers(field.counts[rows], pa.int64()),
                 _numbers(ids[rows], pa.int64()),
             ]
@@ -97,16 +97,18 @@ class VocabularyReader:
             no_texts = NOTHING.texts if column.is_text else None
             return FieldVocabulary(field.name, field.oov_ids, field.id_ranges, nothing, nothing, no_texts)
         table = pa.concat_tables(file.read_row_group(number, ["value", "count"]) for file, number in groups)
-        written, counts = table["value"].combine_chunks(), table["count"].to_numpy()
+        column_values, counts = table["value"].combine_chunks(), table["count"].to_numpy()
         texts = None
         if column.is_text:
-            is_missing = pc.equal(written, "").to_numpy(zero_copy_only=False)
-            values, texts = np.where(is_missing, MISSING, np.arange(len(written))), from_arrow(written)
+            is_missing = pc.equal(column_values, "").to_numpy(zero_copy_only=False)
+            values, texts = np.where(is_missing, MISSING, np.arange(len(column_values))), from_arrow(column_values)
         elif column.kind == "hex32":
-            values = _hex_values(written)
+            values = _hex_values(column_values)
         else:  # of which there are few
             smallest = _smallest(column.kind)
-            values = np.array([int(text) - smallest if text else MISSING for text in written.to_pylist()], np.int64)
+            values = np.array(
+                [int(text) - smallest if text else MISSING for text in column_values.to_pylist()], np.int64
+            )
         return FieldVocabulary(field.name, field.oov_ids, field.id_ranges, values, counts, texts)
 
     def close(self) -> None:

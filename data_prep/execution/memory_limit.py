@@ -70,8 +70,8 @@ def encoding_workers(
         )
     of_worker = worker_bytes(options, chunk_bytes)
     workers = max(1, min(num_workers, room // of_worker))
-    others = max(room - workers * of_worker, 0) // (_FILE_BYTES + window_bytes)
-    return workers, min(workers, 1 + others)
+    other_files = max(room - workers * of_worker, 0) // (_FILE_BYTES + window_bytes)
+    return workers, min(workers, 1 + other_files)
 
 
 def _writing_bytes(options: PrepareOptions) -> int:

@@ -263,7 +263,7 @@ def _check_is_ours(partial: Path) -> None:
 
 def _check_all_is_ours(folder: Path, what: str) -> None:
     """Raise FileExistsError if a folder holds names that no preparation gives."""
-    foreign = sorted(p.name for p in folder.iterdir() if not any(fnmatchcase(p.name, made) for made in _MADE_NAMES))
+    foreign = sorted(p.name for p in folder.iterdir() if not any(fnmatchcase(p.name, name) for name in _MADE_NAMES))
     if foreign:
         raise FileExistsError(
             f"{folder} {what}: it holds files that no preparation made: {shortened(foreign, _SHOWN_NAMES)}; "

@@ -56,9 +56,9 @@ def map_in_order(
     Raises MemoryError if a worker process was killed.
     """
     starter = _Starter(function, pool, pieces, title, needed)
-    with closing(read_ahead(starter.start_all(tasks), tasks_ahead(task_bytes, pool))) as started:
+    with closing(read_ahead(starter.start_all(tasks), tasks_ahead(task_bytes, pool))) as results:
         try:
-            for number, finish in started:
+            for number, finish in results:
                 finish()
                 yield functools.partial(_read_part, pieces, title, number)
         finally:
@@ -191,7 +191,7 @@ def read_ahead(items: Generator[Item, None, None], num_ahead: int) -> Generator[
     An error of theirs is raised in its place. Closing this closes `items` too, in the thread, which then ends. Raises
     Stopped after a signal.
     """
-    waiting: queue.SimpleQueue[tuple[Item] | BaseException | None] = queue.SimpleQueue()  # None or an error is the end
+    ready: queue.SimpleQueue[tuple[Item] | BaseException | None] = queue.SimpleQueue()  # None or an error is the end
     room, is_closed = threading.Semaphore(num_ahead - 1), threading.Event()
 
     def read() -> None:
@@ -199,30 +199,30 @@ def read_ahead(items: Generator[Item, None, None], num_ahead: int) -> Generator[
         try:
             with closing(items):
                 for item in items:
-                    waiting.put((item,))
+                    ready.put((item,))
                     room.acquire()  # before the next is read
                     if is_closed.is_set():
                         break
         except BaseException as error:
             end = error
-        waiting.put(end)
+        ready.put(end)
 
     thread = threading.Thread(target=read, daemon=True)
     thread.start()
     try:
-        while isinstance(taken := _take(waiting), tuple):
+        while isinstance(next_item := _take(ready), tuple):
             room.release()
-            yield taken[0]
+            yield next_item[0]
     finally:
         is_closed.set()
         room.release()
         thread.join()
-    if taken is not None:
-        raise taken
+    if next_item is not None:
+        raise next_item
 
 
-def _take(waiting: queue.SimpleQueue[Item]) -> Item:
+def _take(items: queue.SimpleQueue[Item]) -> Item:
     while True:
         check_stop()
         with suppress(queue.Empty):
-            return waiting.get(timeout=WAIT_SECONDS)
+            return items.get(timeout=WAIT_SECONDS)

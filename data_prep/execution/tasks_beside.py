@@ -41,8 +41,8 @@ class TasksBeside:
         """Wait until at most `num_left` tasks run. Raises what a task raised."""
         while len(self._undone) > num_left:
             check_stop()
-            done, self._undone = wait(self._undone, WAIT_SECONDS, FIRST_COMPLETED)
-            for future in done:
+            finished, self._undone = wait(self._undone, WAIT_SECONDS, FIRST_COMPLETED)
+            for future in finished:
                 future.result()
 
     def close(self) -> None:

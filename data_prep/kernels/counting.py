@@ -22,11 +22,9 @@ COUNT_BITS = np.uint64(32)
 COUNT_MASK = np.uint64(2**32 - 1)
 
 
-def count_values(
-    values: NDArray[np.uint32], present: NDArray[np.bool_], chosen: NDArray[np.bool_]
-) -> NDArray[np.uint64]:
-    """Return packed (value, count) pairs of the values [n] that are `present` and `chosen`, ascending."""
-    unique, counts = np.unique(values[chosen & present], return_counts=True)
+def count_values(values: NDArray[np.uint32], present: NDArray[np.bool_], mask: NDArray[np.bool_]) -> NDArray[np.uint64]:
+    """Return packed (value, count) pairs of the values [n] that are `present`, of the rows of `mask` [n], ascending."""
+    unique, counts = np.unique(values[mask & present], return_counts=True)
     return unique.astype(np.uint64) << COUNT_BITS | counts.astype(np.uint64)
 
 
@@ -46,16 +44,16 @@ _EXPONENT_OF_ONE = 1023
 NUM_BINS = 2 * INTEGER_BINS.zero + 1
 
 
-def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the number of integers [n] in each bin, [NUM_BINS], of those that are `present` and `chosen` [n]."""
-    return _count_sizes(integers[present & chosen].astype(np.float64), INTEGER_BINS)
+def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the number of integers [n] in each bin, [NUM_BINS], of those `present` [n] in the rows of `mask` [n]."""
+    return _count_sizes(integers[present & mask].astype(np.float64), INTEGER_BINS)
 
 
 def count_float_bins(
-    floats: NDArray[np.float64], present: NDArray[np.bool_], chosen: NDArray[np.bool_]
+    floats: NDArray[np.float64], present: NDArray[np.bool_], mask: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
     """Return the number of floats [n] in each of FLOAT_BINS, as `count_bins`."""
-    return _count_sizes(floats[present & chosen], FLOAT_BINS)
+    return _count_sizes(floats[present & mask], FLOAT_BINS)
 
 
 def _count_sizes(numbers: NDArray[np.float64], bins: Bins) -> NDArray[np.int64]:
@@ -120,9 +118,9 @@ class CountedStrings:
     def nbytes(self) -> int:
         return self.keys.nbytes + self.counts.nbytes + self.texts.nbytes
 
-    def take(self, chosen: NDArray[np.generic] | slice) -> CountedStrings:
+    def take(self, mask: NDArray[np.generic] | slice) -> CountedStrings:
         """Return some of them, in memory of their own."""
-        return CountedStrings(self.keys[chosen], self.counts[chosen], self.texts.take(chosen).compact())
+        return CountedStrings(self.keys[mask], self.counts[mask], self.texts.take(mask).compact())
 
     @classmethod
     def concatenate(cls, parts: Sequence[CountedStrings]) -> CountedStrings:
@@ -153,8 +151,8 @@ def add_up(keys: NDArray[np.uint64], counts: NDArray[np.int64], texts: Strings) 
     if len(keys) == 0:
         return NOTHING
     order, firsts = group_equal(keys, texts)
-    chosen = order[firsts]
-    return CountedStrings(keys[chosen], np.add.reduceat(counts[order], firsts), texts.take(chosen).compact())
+    mask = order[firsts]
+    return CountedStrings(keys[mask], np.add.reduceat(counts[order], firsts), texts.take(mask).compact())
 
 
 def concatenate_strings(parts: Sequence[Strings]) -> Strings:

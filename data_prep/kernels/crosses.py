@@ -57,12 +57,12 @@ def text_columns(
                     assert numbers is not None
                     by_name[part.name] = number_texts(numbers[part.place], part.kind)
             parts, is_present = [by_name[part] for part in column.cross], present[column.name]
-            joined = (
+            texts = (
                 _cross_lists(parts, is_present, column.max_length, kernels)
                 if column.is_list
                 else kernels.join_strings(parts, is_present)
             )
-            yield column, joined, is_present
+            yield column, texts, is_present
 
 
 def _cross_lists(
@@ -78,8 +78,8 @@ def _cross_lists(
         else part.take(rows)
         for part, place in zip(parts, places, strict=True)
     ]
-    joined = kernels.join_strings(texts, np.ones(len(rows), np.bool_))
-    return Lists(joined, num_values.prod(axis=0), lengths.prod(axis=0) > max_length)
+    crossed = kernels.join_strings(texts, np.ones(len(rows), np.bool_))
+    return Lists(crossed, num_values.prod(axis=0), lengths.prod(axis=0) > max_length)
 
 
 def number_texts(values: NDArray[np.uint32], kind: str) -> Strings:

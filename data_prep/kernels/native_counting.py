@@ -24,15 +24,13 @@ def choose_counting(choice: str) -> ModuleType:
     return sys.modules[__name__] if choose_kernels(choice) is native else counting
 
 
-def count_values(
-    values: NDArray[np.uint32], present: NDArray[np.bool_], chosen: NDArray[np.bool_]
-) -> NDArray[np.uint64]:
+def count_values(values: NDArray[np.uint32], present: NDArray[np.bool_], mask: NDArray[np.bool_]) -> NDArray[np.uint64]:
     """Native `counting.count_values`."""
     words, scratch = np.empty(len(values), np.uint64), np.empty(2 * len(values), np.uint32)
     num_words = load().log_kernels_count(
         address(values, np.uint32, len(values)),
         address(present, np.bool_, len(values)),
-        address(chosen, np.bool_, len(values)),
+        address(mask, np.bool_, len(values)),
         len(values),
         output_address(scratch),
         output_address(words),
@@ -40,13 +38,13 @@ def count_values(
     return words[:num_words].copy()
 
 
-def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+def count_bins(integers: NDArray[np.int64], present: NDArray[np.bool_], mask: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Native `counting.count_bins`."""
     counts = np.empty(NUM_BINS, np.int64)
     load().log_kernels_bins(
         address(integers, np.int64, len(integers)),
         address(present, np.bool_, len(integers)),
-        address(chosen, np.bool_, len(integers)),
+        address(mask, np.bool_, len(integers)),
         len(integers),
         output_address(counts),
     )

@@ -88,8 +88,8 @@ def find_values(field: FieldLookup, values: NDArray[np.uint32]) -> NDArray[np.in
         keys = values.astype(np.uint64)
         indices = np.minimum(np.searchsorted(field.words, keys << ID_BITS), len(field.words) - 1)
         words = field.words[indices]
-        known = words >> ID_BITS == keys
-        ids[known] = field.base_id + (words[known] & ID_MASK).astype(np.int64)
+        is_known = words >> ID_BITS == keys
+        ids[is_known] = field.base_id + (words[is_known] & ID_MASK).astype(np.int64)
     return ids
 
 
@@ -129,11 +129,11 @@ def find_strings(field: StringLookup, texts: Strings, present: NDArray[np.bool_]
     ids = field.first_oov_id + bucket((keys >> np.uint64(32)).astype(np.uint32), field.num_oov_ids)
     if len(field.keys):
         at = np.minimum(np.searchsorted(field.keys, keys), len(field.keys) - 1)
-        known = np.flatnonzero(field.keys[at] == keys)
-        is_first = texts.take(known).equal(field.texts.take(at[known]))
-        ids[known[is_first]] = field.ids[at[known[is_first]]]
+        places = np.flatnonzero(field.keys[at] == keys)
+        is_first = texts.take(places).equal(field.texts.take(at[places]))
+        ids[places[is_first]] = field.ids[at[places[is_first]]]
         if field.later_of_a_key:
-            same_key = known[~is_first]
+            same_key = places[~is_first]
             for row, string in zip(same_key, texts.take(same_key).tolist(), strict=True):
                 ids[row] = field.later_of_a_key.get(string, ids[row])
     ids[~present] = field.missing_id

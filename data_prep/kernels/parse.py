@@ -389,13 +389,13 @@ def _parse_times(
     else:
         present = ends > starts
         pattern = time_pattern(form)
-        known: dict[bytes, int | None] = {b"": 0}  # the same few come again and again
+        seconds_of: dict[bytes, int | None] = {b"": 0}  # the same few come again and again
         cells = text.cells(starts, ends).tolist()
-        for cell in set(cells) - known.keys():
-            known[cell] = time_of(pattern.fullmatch(cell))
-        found = [known[cell] for cell in cells]
-        good = np.array([time is not None for time in found], np.bool_)
-        times = np.array([time or 0 for time in found], np.int64)
+        for cell in set(cells) - seconds_of.keys():
+            seconds_of[cell] = time_of(pattern.fullmatch(cell))
+        seconds = [seconds_of[cell] for cell in cells]
+        good = np.array([time is not None for time in seconds], np.bool_)
+        times = np.array([time or 0 for time in seconds], np.int64)
     return times, present, good
 
 

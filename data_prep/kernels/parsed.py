@@ -91,13 +91,13 @@ class Cells(NamedTuple):
 
     def copies(self, kept: NDArray[np.bool_]) -> Cells:
         """Return a copy of the cells for each row of `kept` [copies, n], one after the other, other cells missing."""
-        cells, chosen = self.take(np.tile(np.arange(len(self.present)), len(kept))), kept.ravel()
+        cells, mask = self.take(np.tile(np.arange(len(self.present)), len(kept))), kept.ravel()
         values = cells.values
         if isinstance(values, Strings):
-            values = replace(values, lengths=values.lengths * chosen)
+            values = replace(values, lengths=values.lengths * mask)
         else:
-            values = np.where(chosen, values, values.dtype.type(0))
-        return Cells(values, cells.present & chosen)
+            values = np.where(mask, values, values.dtype.type(0))
+        return Cells(values, cells.present & mask)
 
 
 @dataclass(frozen=True)
@@ -127,10 +127,10 @@ class ParsedRows:
         values, present = zip(*(self.columns[name] for name in names), strict=True)
         return Cells(np.stack(values), np.stack(present))
 
-    def take(self, chosen: NDArray[np.bool_]) -> ParsedRows:
-        if chosen.all():
+    def take(self, mask: NDArray[np.bool_]) -> ParsedRows:
+        if mask.all():
             return self
-        indices = np.flatnonzero(chosen)
+        indices = np.flatnonzero(mask)
         return ParsedRows(
             row_numbers=self.row_numbers[indices],
             labels=self.labels[indices],
@@ -154,12 +154,12 @@ class ParsedRows:
         A name that is no field blanks nothing. The copies have neither weights nor keys.
         """
         of_copies, num_rows = np.array(names)[:, None], len(self.labels)
-        kept = {name: np.broadcast_to(of_copies != name, (len(names), num_rows)) for name in self.columns}
+        is_kept = {name: np.broadcast_to(of_copies != name, (len(names), num_rows)) for name in self.columns}
         return ParsedRows(
             row_numbers=np.tile(self.row_numbers, len(names)),
             labels=np.tile(self.labels, len(names)),
-            separate={name: cells.copies(kept[name]) for name, cells in self.columns.items()},
-            lists={name: lists.copies(kept[name]) for name, lists in self.lists.items()},
+            separate={name: cells.copies(is_kept[name]) for name, cells in self.columns.items()},
+            lists={name: lists.copies(is_kept[name]) for name, lists in self.lists.items()},
         )
 
     def number_columns(self, groups: Sequence[tuple[str, tuple[str, ...]]]) -> Cells:

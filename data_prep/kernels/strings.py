@@ -46,9 +46,9 @@ class Strings:
     def nbytes(self) -> int:
         return self.data.nbytes + self.starts.nbytes + self.lengths.nbytes
 
-    def take(self, chosen: NDArray[np.generic] | slice) -> Strings:
+    def take(self, selection: NDArray[np.generic] | slice) -> Strings:
         """Return the strings that a mask, an index or a slice chooses, in the same memory."""
-        return Strings(self.data, self.starts[chosen], self.lengths[chosen])
+        return Strings(self.data, self.starts[selection], self.lengths[selection])
 
     def compact(self) -> Strings:
         """Return the same strings end to end in memory of their own."""
@@ -89,11 +89,11 @@ class Strings:
             is_among |= self.equal(one.take(np.zeros(len(self), np.int64)))
         return is_among
 
-    def _words(self, number: int, chosen: NDArray[np.int64]) -> NDArray[np.uint64]:
+    def _words(self, number: int, places: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Return bytes 8 * number to 8 * number + 7 of each chosen string, 0 after its end, as one word."""
         words: NDArray[np.uint64] = np.ndarray((len(self.data) - _WORD_BYTES + 1,), "<u8", self.data, strides=(1,))
-        num_bytes = np.clip(self.lengths[chosen] - number * _WORD_BYTES, 0, _WORD_BYTES)
-        return words[self.starts[chosen] + number * _WORD_BYTES] & _OWN_MASKS[num_bytes]
+        num_bytes = np.clip(self.lengths[places] - number * _WORD_BYTES, 0, _WORD_BYTES)
+        return words[self.starts[places] + number * _WORD_BYTES] & _OWN_MASKS[num_bytes]
 
 
 def trim_blanks(

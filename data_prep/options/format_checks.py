@@ -64,8 +64,8 @@ def checked_format(log_format: LogFormat) -> LogFormat:
             raise ValueError(f"timestamps: {name!r} is no column of kind timestamp")
         _check_time_form(name, form)
     for name in log_format.time_fields:
-        if taken := log_format.columns.keys() & {f"{name}{ending}" for ending in TIME_FEATURES.values()}:
-            raise ValueError(f"columns: {min(taken)!r} is a field that the timestamp {name!r} gives; rename one")
+        if twice := log_format.columns.keys() & {f"{name}{ending}" for ending in TIME_FEATURES.values()}:
+            raise ValueError(f"columns: {min(twice)!r} is a field that the timestamp {name!r} gives; rename one")
     for name in log_format.columns:
         if not name or set(name) & set("\t\n\r"):
             raise ValueError(f"columns: {name!r} cannot be a column's name")
@@ -122,10 +122,10 @@ def _check_shares(log_format: LogFormat) -> None:
     for name, of in log_format.shares.items():
         for column in (name, of):
             if log_format.columns.get(column) not in TEXT_KINDS:
-                found = f"is of kind {log_format.columns[column]}" if column in log_format.columns else "is no column"
+                state = f"is of kind {log_format.columns[column]}" if column in log_format.columns else "is no column"
                 advice = "; give both the kind string" if log_format.columns.get(column) in VALUE_KINDS else ""
                 raise ValueError(
-                    f"shares: {name}: {of}: {column!r} {found}; only string and list columns share{advice}"
+                    f"shares: {name}: {of}: {column!r} {state}; only string and list columns share{advice}"
                 )
         if of in log_format.shares:
             raise ValueError(

@@ -129,20 +129,20 @@ class PrepareOptions(Checked):
         known = [column.name for column in self.categorical_columns if not column.cross]
         seen: set[frozenset[str]] = set()
         for parts in self.crosses:
-            found = f"crosses: [{', '.join(parts)}]"
+            entry = f"crosses: [{', '.join(parts)}]"
             if not 2 <= len(parts) <= MAX_CROSSED:
                 raise ValueError(
-                    f"{found} has {len(parts)} fields; write two to {MAX_CROSSED} of them, such as [[C1, C2], [C1, C3]]"
+                    f"{entry} has {len(parts)} fields; write two to {MAX_CROSSED} of them, such as [[C1, C2], [C1, C3]]"
                 )
             for part in parts:
                 if part not in known:
-                    raise ValueError(f"{found}: {part!r} is no categorical field; {self._instead_of(part, known)}")
+                    raise ValueError(f"{entry}: {part!r} is no categorical field; {self._instead_of(part, known)}")
             if len(set(parts)) < len(parts):
-                raise ValueError(f"{found} names a field twice; write each field once")
+                raise ValueError(f"{entry} names a field twice; write each field once")
             if frozenset(parts) in seen:
-                raise ValueError(f"{found} is listed twice; write it once (the order of its fields changes nothing)")
+                raise ValueError(f"{entry} is listed twice; write it once (the order of its fields changes nothing)")
             if cross_name(parts) in {*self.data.columns, *known}:
-                raise ValueError(f"{found} would be named {cross_name(parts)!r}, as a column is; rename the column")
+                raise ValueError(f"{entry} would be named {cross_name(parts)!r}, as a column is; rename the column")
             seen.add(frozenset(parts))
 
     def _instead_of(self, part: str, known: list[str]) -> str:

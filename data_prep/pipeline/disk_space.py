@@ -82,7 +82,7 @@ def explain_full_disk(folder: Path, needed: int) -> Iterator[None]:
 
 
 def _no_space(folder: Path, needed: int, fault: str = "") -> OSError:
-    more = max(needed - _used(folder), _MIB)
+    more = max(needed - _bytes_of_files(folder), _MIB)
     return OSError(
         f"no space left for {folder}{fault}: about {_text(more)} more are needed, {_text(_free(folder))} are free. "
         "Make room and run the same command again: what is finished is kept"
@@ -90,14 +90,14 @@ def _no_space(folder: Path, needed: int, fault: str = "") -> OSError:
 
 
 def _missing(folder: Path, needed: int) -> int:
-    return needed - _used(folder) - _free(folder)
+    return needed - _bytes_of_files(folder) - _free(folder)
 
 
 def _free(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-def _used(folder: Path) -> int:
+def _bytes_of_files(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 

@@ -32,11 +32,11 @@ def prepare_table(table: pa.Table, output: Path, options: PrepareOptions, **how:
     output = real_output(output)
     make_folder(output.parent)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f"{output.name}.table-") as temporary:
-        written = _write(table, Path(temporary) / NAME)
-        os.utime(written, (0, 0))
-        folder = output.with_name(f"{output.name}.table-{checksum(written).partition(':')[2]}")
+        split = _write(table, Path(temporary) / NAME)
+        os.utime(split, (0, 0))
+        folder = output.with_name(f"{output.name}.table-{checksum(split).partition(':')[2]}")
         folder.mkdir(exist_ok=True)
-        written.replace(folder / NAME)
+        split.replace(folder / NAME)
     try:
         schema = prepare(folder / NAME, output, options, **how)
     except FolderInUse:  # by the same call in another process, perhaps, which reads the file

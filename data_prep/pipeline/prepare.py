@@ -138,8 +138,8 @@ def _warn_of_other_values(base: BaseVocabulary, result: schema.Schema, output: P
             is_plain = base.log_format.columns.get(field.name) == "string" and not column.shares
             if not is_plain or before.num_values < 2:  # hashed: the missing one alone has an id
                 continue
-            found, examples = profile.categorical[field.name], ""
-            cells, unknown = profile.training_rows - found.missing, found.unknown
+            counts, examples = profile.categorical[field.name], ""
+            cells, unknown = profile.training_rows - counts.missing, counts.unknown
             if num_new := field.num_values - before.num_values:
                 values = reader.read(field, column)
                 unknown += int(values.counts[-num_new:].sum())

@@ -48,15 +48,15 @@ class Encoder:
         parsed, encoded = self._rows.encode(chunk)
         rows = parsed.rows
         splits = assign_rows(self._counter.split, rows, chunk.file.place)
-        chosen = {name: np.flatnonzero(splits == index) for index, name in enumerate(SPLITS)}
-        by_split = {name: encoded.take(of_split) for name, of_split in chosen.items()}
+        row_indices = {name: np.flatnonzero(splits == index) for index, name in enumerate(SPLITS)}
+        by_split = {name: encoded.take(of_split) for name, of_split in row_indices.items()}
         ids = by_split["train"].ids
         is_unknown = (ids < self._rows.first_own_id) & (ids != NO_ID)
         lengths = self._rows.lengths
         if ids.shape[1] > len(lengths):  # lists; reduceat would take two thirds of the counting's time without them
             is_unknown = np.logical_or.reduceat(is_unknown, np.cumsum(lengths) - lengths, axis=1)
         rest = EncodedRest(
-            {name: rows.row_numbers[of_split] for name, of_split in chosen.items()},
+            {name: rows.row_numbers[of_split] for name, of_split in row_indices.items()},
             {name: int(part.labels.sum()) for name, part in by_split.items()},
             is_unknown.sum(axis=0),
             self._counter.count_lines(chunk, parsed, splits == TRAIN) if self.counts else None,

@@ -60,7 +60,7 @@ class WindowShuffle:
             self._rows = rows.room(self._window_rows)
         while len(rows):
             now = rows.take(slice(self._window_rows - self._num_rows))
-            self._rows.put(self._num_rows, now)
+            self._rows.overwrite(self._num_rows, now)
             self._num_rows += len(now)
             rows = rows.take(slice(len(now), None))
             if self._num_rows == self._window_rows:

@@ -148,8 +148,8 @@ class TimeCounter:
         times = times_of(rows, self.options.split_time)
         if not self.spans:
             return np.unique(times >> _SPAN_BITS, return_counts=True)
-        chosen = np.isin(times >> _SPAN_BITS, self.spans)
-        return times[chosen], rows.row_numbers[chosen]
+        is_in = np.isin(times >> _SPAN_BITS, self.spans)
+        return times[is_in], rows.row_numbers[is_in]
 
 
 def split_by_time(column: str, fractions: tuple[float, float], read_times: ReadTimes, folder: Path) -> TimeSplit:
@@ -163,11 +163,11 @@ def split_by_time(column: str, fractions: tuple[float, float], read_times: ReadT
     ends = np.cumsum([0, *(by_span[span] for span in spans)])
     ranks = [round(fraction * int(ends[-1])) for fraction in fractions]
     within = [int(np.searchsorted(ends[1:], rank, side="right")) for rank in ranks]
-    chosen = tuple(sorted({spans[place] for place in within if place < len(spans)}))
+    spans_to_read = tuple(sorted({spans[place] for place in within if place < len(spans)}))
     path = folder / "times-of-bounds.bin"
     with path.open("wb") as file:
-        if chosen:
-            read_times(chosen, lambda rows: file.write(np.stack(rows, axis=1).tobytes()))
+        if spans_to_read:
+            read_times(spans_to_read, lambda rows: file.write(np.stack(rows, axis=1).tobytes()))
     bounds = [
         _row_of_span(path, spans[place], rank - int(ends[place])) if place < len(spans) else (_AFTER_ALL, 0)
         for rank, place in zip(ranks, within, strict=True)
@@ -318,7 +318,7 @@ def make_split(
 
 
 def _by_file(options: PrepareOptions, names: Sequence[str]) -> FileSplit:
-    chosen: dict[int, int] = {}
+    split_of: dict[int, int] = {}
     for split, patterns in ((VALID, options.valid_files), (TEST, options.test_files)):
         for pattern in patterns:
             matching = [
@@ -329,9 +329,9 @@ def _by_file(options: PrepareOptions, names: Sequence[str]) -> FileSplit:
             if not matching:
                 raise ValueError(f"no file of the log is named {pattern!r}; they are: {', '.join(names)}")
             for index in matching:
-                if chosen.setdefault(index, split) != split:
+                if split_of.setdefault(index, split) != split:
                     raise ValueError(f"{names[index]} is in prepare.valid_files and in prepare.test_files")
-    return FileSplit(tuple(chosen.get(index, TRAIN) for index in range(len(names))))
+    return FileSplit(tuple(split_of.get(index, TRAIN) for index in range(len(names))))
 
 
 def _stratify(options: PrepareOptions, fractions: tuple[float, float], read_labels: ReadLabels) -> StratifiedSplit:

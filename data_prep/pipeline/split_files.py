@@ -64,10 +64,10 @@ class FileToWrite:
             for rows in self._in_order():
                 check_stop()
                 writer.write(rows)
-            written = (writer.finish(), data_file(Path(beside), name + INDEX_ENDING))
-            for file in written:
+            files = (writer.finish(), data_file(Path(beside), name + INDEX_ENDING))
+            for file in files:
                 (Path(beside) / file.name).replace(self.folder / file.name)
-        return written
+        return files
 
     def _in_order(self) -> Iterator[Examples]:
         """Yield the file's rows in the order in which they are written."""
@@ -145,9 +145,9 @@ def _writers(reading: LogReading, most: int) -> Iterator[TasksBeside]:
         closing(TasksBeside(_write_file, pool, reading.pieces, _FILES_TITLE, most)) as tasks,
     ):
         yield tasks
-        started = time.monotonic()
+        start = time.monotonic()
         tasks.wait()
-        reading.seconds[_FILES_TITLE] = time.monotonic() - started  # that no pass took besides
+        reading.seconds[_FILES_TITLE] = time.monotonic() - start  # that no pass took besides
 
 
 def _needed_parts(pieces: Pieces, outputs: dict[str, _SplitOutput]) -> Callable[[int], Collection[str]]:

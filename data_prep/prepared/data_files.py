@@ -52,9 +52,9 @@ def damaged_files(folder: Path, schema: Schema, names: str = "") -> Iterator[str
         if file.name.startswith(names) and not path.is_file():
             yield f"{path} is missing, though schema.json names it"
         elif file.name.startswith(names):
-            found = data_file(folder, file.name)
-            if (found.size_bytes, found.checksum) != (file.size_bytes, file.checksum):
+            actual = data_file(folder, file.name)
+            if (actual.size_bytes, actual.checksum) != (file.size_bytes, file.checksum):
                 yield (
-                    f"{path} is damaged: {found.size_bytes:,} bytes, checksum {found.checksum}; schema.json expects "
+                    f"{path} is damaged: {actual.size_bytes:,} bytes, checksum {actual.checksum}; schema.json expects "
                     f"{file.size_bytes:,} bytes, {file.checksum}"
                 )

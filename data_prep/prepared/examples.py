@@ -27,15 +27,15 @@ class Examples:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def take(self, chosen: NDArray[np.generic] | slice) -> Examples:
+    def take(self, selection: NDArray[np.generic] | slice) -> Examples:
         """Return the rows that a mask, an index or a slice chooses. A slice gives views."""
-        return _of_each_column(lambda column: _take(column, chosen), [self])
+        return _of_each_column(lambda column: _take(column, selection), [self])
 
     def room(self, num_rows: int) -> Examples:
         """Return arrays for so many rows of the same form. They take memory as they are written to."""
         return _of_each_column(lambda column: np.empty((num_rows, *column.shape[1:]), column.dtype), [self])
 
-    def put(self, first: int, rows: Examples) -> None:
+    def overwrite(self, first: int, rows: Examples) -> None:
         """Overwrite the rows from number `first` on with others of the same form."""
         for column, new in zip(self.columns(), rows.columns(), strict=True):
             column[first : first + len(rows)] = new
@@ -54,10 +54,10 @@ def _of_each_column(function: Callable[..., NDArray[Any]], parts: Sequence[Examp
     return Examples(ids, numeric, labels, weights, dict(zip(first.keys, others, strict=True)))
 
 
-def _take(column: NDArray[Any], chosen: NDArray[Any] | slice) -> NDArray[Any]:
-    if isinstance(chosen, slice):
-        return column[chosen]
-    indices = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
+def _take(column: NDArray[Any], selection: NDArray[Any] | slice) -> NDArray[Any]:
+    if isinstance(selection, slice):
+        return column[selection]
+    indices = np.flatnonzero(selection) if selection.dtype == np.bool_ else selection
     return np.take(column, indices, axis=0)  # column[indices] takes three times as long
 
 

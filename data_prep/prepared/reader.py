@@ -62,9 +62,9 @@ def _damaged(folder: Path, schema: Schema, split: str, reason: str) -> str:
                 "same command again for these, or prepare the former log again, with its settings, for the former ones"
             )
     damaged = list(damaged_files(folder, schema, split))
-    found = "; ".join(damaged) or f"{reason}, though its files have the checksums of schema.json"
+    reasons = "; ".join(damaged) or f"{reason}, though its files have the checksums of schema.json"
     return (
-        f"the data of split {split!r} in {folder} is damaged: {found}. "
+        f"the data of split {split!r} in {folder} is damaged: {reasons}. "
         f"{ADVICE[0].upper()}{ADVICE[1:]}; see python -m data_prep inspect {folder}"
     )
 

@@ -207,8 +207,8 @@ class Schema:
         """
         if num_expired is not None and self.num_expired > num_expired:
             undone = {file.name for file in self.expired_files if file.name >= expired_file_name(num_expired)}
-            kept = tuple(file for file in self.other_files if file.name not in undone)
-            return replace(self, other_files=kept).with_ids(vocabulary_size)
+            files_kept = tuple(file for file in self.other_files if file.name not in undone)
+            return replace(self, other_files=files_kept).with_ids(vocabulary_size)
         later = [first for file in self.other_files if (first := first_added_id(file.name)) >= vocabulary_size > 0]
         if not later:
             return self
@@ -266,13 +266,13 @@ def read_schema(folder: Path) -> Schema:
     if folder.is_file():
         raise FileNotFoundError(f"{folder} is a file, not a prepared folder; {_instead_of(folder)}")
     if not path.is_file():
-        found = (
+        actual = (
             f"the folder has no {SCHEMA_FILE}, so it is no finished one"
             if folder.is_dir()
             else "the folder does not exist"
         )
         raise FileNotFoundError(
-            f"no prepared data in {folder}: {found}; run: make preprocess INPUT=LOG OUTPUT={quote(str(folder))}"
+            f"no prepared data in {folder}: {actual}; run: make preprocess INPUT=LOG OUTPUT={quote(str(folder))}"
         )
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -280,8 +280,8 @@ def read_schema(folder: Path) -> Schema:
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); prepare the data again") from error
     check_format_version(path, version, FORMAT_VERSION, "prepare the data again")
-    if (found := checksum_of(content)) != expected:
-        raise ValueError(f"{path} is damaged: its checksum is {found}, it names {expected}; {ADVICE}")
+    if (actual := checksum_of(content)) != expected:
+        raise ValueError(f"{path} is damaged: its checksum is {actual}, it names {expected}; {ADVICE}")
     try:
         return from_dict(content, Schema)
     except (KeyError, TypeError) as error:

@@ -192,17 +192,17 @@ def _skip_header(location: str, stream: io.BufferedIOBase, log_format: LogFormat
     line = stream.readline(MAX_LINE_BYTES)
     _check_encoding(location, line)
     expected = list(log_format.columns)
-    found = _names_in(line, log_format)
+    names = _names_in(line, log_format)
     ignored = log_format.others == "ignored"
-    is_good = all(found.count(name) == 1 for name in expected) if ignored else found == expected
+    is_good = all(names.count(name) == 1 for name in expected) if ignored else names == expected
     if line and not is_good:
-        missing = [f"{name} (there twice)" * (name in found) or name for name in expected if found.count(name) != 1]
-        unknown = [name for name in found if name not in expected and log_format.others == "refused"]
+        missing = [f"{name} (there twice)" * (name in names) or name for name in expected if names.count(name) != 1]
+        unknown = [name for name in names if name not in expected and log_format.others == "refused"]
         advice = "; with others: ignored in that file columns are taken by name, in any order" * (not missing)
         advice += "; each file of the log needs the line of names" * (len(missing) == len(expected))
         raise ValueError(
             f"{location}: its first line names other columns than prepare.data.columns (--data FILE): "
-            f"{_listed('not found', missing)}{_listed('not expected', unknown)}found {', '.join(found)[:500]}; "
+            f"{_listed('not found', missing)}{_listed('not expected', unknown)}found {', '.join(names)[:500]}; "
             f"expected {', '.join(expected)}, between {log_format.separator!r}{advice}"
         )
     return len(line), b""

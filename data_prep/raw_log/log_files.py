@@ -149,7 +149,7 @@ def _files_of_folder(folder: str, files: list[str]) -> list[str]:
     if not parts:
         raise FileNotFoundError(
             f"the folder {folder} holds no log: expected {_WHOLE_LOG}, {_WHOLE_LOG}.gz or a .tar.gz, or part files "
-            f"such as day_0.gz, part-0.parquet; found {_shown(names.values())}"
+            f"such as day_0.gz, part-0.parquet; found {_some_names(names.values())}"
         )
     _check_not_twice(folder, parts)
     _log_skipped(folder, files, parts)
@@ -164,11 +164,11 @@ def _log_skipped(folder: str, files: Iterable[str], parts: Iterable[str]) -> Non
         log.info(
             "these files of the folder %s are not read as parts of the log: %s; to read one, give it as the input",
             folder,
-            _shown(names),
+            _some_names(names),
         )
 
 
-def _shown(names: Iterable[str]) -> str:
+def _some_names(names: Iterable[str]) -> str:
     """Return the first names, and how many more there are."""
     return shortened(sorted(names, key=natural_order), _NAMES_SHOWN) or "nothing"
 
@@ -184,19 +184,19 @@ def _what_is_there(location: str) -> str:
         return f"there is no folder {folder}"
     names = [path.name for path in folder.iterdir() if not path.name.startswith(".")]
     close = nearest(Path(location).name, names)
-    return f"did you mean {folder / close}?" if close else f"the folder {folder} holds {_shown(names)}"
+    return f"did you mean {folder / close}?" if close else f"the folder {folder} holds {_some_names(names)}"
 
 
 def _check_not_twice(folder: str, parts: Iterable[str]) -> None:
-    seen: dict[str, str] = {}
+    locations: dict[str, str] = {}
     for part in map(file_name, parts):
         unpacked = _unpacked(part)
-        if unpacked in seen:
+        if unpacked in locations:
             raise ValueError(
-                f"the folder {folder} holds {seen[unpacked]} and {part}, which seem to be the same; "
+                f"the folder {folder} holds {locations[unpacked]} and {part}, which seem to be the same; "
                 "give the files to read, such as 'FOLDER/*.gz'"
             )
-        seen[unpacked] = part
+        locations[unpacked] = part
 
 
 def _unpacked(name: str) -> str:

@@ -48,10 +48,10 @@ class TableChunk:
         empty = pa.repeat(pa.scalar(b"", pa.large_binary()), self.num_lines)
         # The line end is a cell after the last one, joined without a separator.
         lines = pc.binary_join_element_wise(*columns, pa.scalar(separator, pa.large_binary()))
-        ended = pc.binary_join_element_wise(lines, empty, pa.scalar(b"\n", pa.large_binary()))
-        text = b"".join(ended.to_pylist())
-        kept = tuple(self._kept(name) for name in columns_to_keep(self.log_format))
-        return Chunk(self.first_line, self.num_lines, text, self.file, is_bare, kept)
+        lines_with_ends = pc.binary_join_element_wise(lines, empty, pa.scalar(b"\n", pa.large_binary()))
+        text = b"".join(lines_with_ends.to_pylist())
+        columns_kept = tuple(self._kept(name) for name in columns_to_keep(self.log_format))
+        return Chunk(self.first_line, self.num_lines, text, self.file, is_bare, columns_kept)
 
     def _cells_between(self, name: str, separator: bytes) -> pa.LargeBinaryArray:
         kind = self.log_format.columns[name]

@@ -167,7 +167,7 @@ class LogReading:
     ) -> None:
         """Make a pass whose results have parts, each a piece. Those `needed` of each chunk are there for `consume`."""
         check_stop()  # before there is a bar or a worker
-        started = time.monotonic()
+        start = time.monotonic()
         on_task = partial(_on_task, function)
         # Closed at once on an error too: workers and progress bar are gone before anything is logged or removed.
         with (
@@ -183,7 +183,7 @@ class LogReading:
                     consume(read)
                     progress.chunk_is_done()
         self._check_all_unchanged()  # workers have read the log up to now
-        self.seconds[title] = self.seconds.get(title, 0.0) + time.monotonic() - started
+        self.seconds[title] = self.seconds.get(title, 0.0) + time.monotonic() - start
 
     def _chunks(self, progress: LogProgress) -> Generator[Task, None, None]:
         first_line = size_before = 0
@@ -227,11 +227,11 @@ class LogReading:
             log.warning("%s has no lines", file.location)
         fingerprint = reader.fingerprint
         assert fingerprint is not None
-        found = FileRead(file.name, fingerprint.size_bytes, fingerprint.checksum, num_lines)
-        if self._read_files.setdefault(of_log.place, found) != found:
+        file_read = FileRead(file.name, fingerprint.size_bytes, fingerprint.checksum, num_lines)
+        if self._read_files.setdefault(of_log.place, file_read) != file_read:
             raise ValueError(changed_while_read(file.location))
         self._tasks_of[of_log.place] = tasks
-        self.pieces.write(_file_piece(of_log.place), (found, tasks))
+        self.pieces.write(_file_piece(of_log.place), (file_read, tasks))
 
 
 class LogProgress:
@@ -239,7 +239,7 @@ class LogProgress:
 
     def __init__(self, title: str, size_bytes: int) -> None:
         self._bar = progress_bar(total=size_bytes, desc=title, unit="B", unit_scale=True)
-        self._given: deque[tuple[int, int]] = deque()  # lines and bytes up to each chunk's end
+        self._ends: deque[tuple[int, int]] = deque()  # lines and bytes up to each chunk's end
 
     def __enter__(self) -> LogProgress:
         return self
@@ -249,11 +249,11 @@ class LogProgress:
 
     def chunk_is_given(self, lines: int, stored_bytes: int) -> None:
         """Note the next chunk by the number of lines and bytes of the log up to its end."""
-        self._given.append((lines, stored_bytes))
+        self._ends.append((lines, stored_bytes))
 
     def chunk_is_done(self) -> None:
         """Advance to the end of the first chunk that was given and is not done."""
-        lines, stored_bytes = self._given.popleft()
+        lines, stored_bytes = self._ends.popleft()
         self._bar.set_postfix_str(f"{lines / self._bar.format_dict['elapsed']:,.0f} rows/s", refresh=False)
         self._bar.update(stored_bytes - self._bar.n)
 

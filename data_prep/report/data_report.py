@@ -162,18 +162,18 @@ def _coverage(schema: Schema, profile: Profile) -> list[Section]:
     values = [sum(field.values[i] for field in fields.values()) for i in places]
     present = sum(profile.training_rows - field.missing for field in fields.values()) or 1
     covered = [sum(field.rows[i] for field in fields.values()) / present for i in places]
-    chosen, low = schema.options["min_count"], min(0.5, *covered)
+    min_count, low = schema.options["min_count"], min(0.5, *covered)
     x, size = Axis("min_count", log=True, low=1), Axis("distinct values", log=True, low=1)
     known = Axis("share of present cells", "percent", low=low, high=1)
     ends = (((1, max(values)), "Size of the vocabulary", values, size), ((low, 1), "Cells with an id", covered, known))
     both = []
     for (first, last), title, curve, y in ends:
-        mark = Series(f"min_count {chosen}", [chosen, chosen + 1e-9], [first, last], reference=True)
+        mark = Series(f"min_count {min_count}", [min_count, min_count + 1e-9], [first, last], reference=True)
         both.append(line_chart(title, [Series("all fields", counts, curve, points=True), mark], x, y))
     largest = sorted(fields, key=lambda name: -fields[name].values[0])
-    drawn = [name for name in largest if fields[name].values[0] > 100]
+    names = [name for name in largest if fields[name].values[0] > 100]
     small = []
-    for name in drawn[:_MOST_FIELDS]:
+    for name in names[:_MOST_FIELDS]:
         field, cells = fields[name], profile.training_rows - fields[name].missing or 1
         series = [
             Series("cells", counts, [field.rows[i] / cells for i in places]),
@@ -182,7 +182,7 @@ def _coverage(schema: Schema, profile: Profile) -> list[Section]:
         title, share = f"{name}: {field.values[0]:,} values", Axis("share with an id", "percent", low=0, high=1)
         small.append(line_chart(title, series, x, share, "small"))
     charts = Part("charts", both), Part("charts", small)
-    return [Section("Coverage of the vocabulary", *charts, *left_out(drawn[_MOST_FIELDS:]), note=COVERAGE)]
+    return [Section("Coverage of the vocabulary", *charts, *left_out(names[_MOST_FIELDS:]), note=COVERAGE)]
 
 
 def _rejects(schema: Schema, folder: Path) -> Section:
@@ -196,10 +196,10 @@ def _rejects(schema: Schema, folder: Path) -> Section:
             number, reason, content = [*line.rstrip(b"\r\n").split(b"\t", 2), b"", b""][:3]
             of_reason = examples.get(reason.decode(errors="replace"))
             if of_reason is not None and len(of_reason) < _EXAMPLES:
-                shown = content[:_EXAMPLE_BYTES].decode("utf-8", errors="backslashreplace")
-                shown = "".join("⇥" if c == "\t" else c if c.isprintable() else repr(c)[1:-1] for c in shown)
+                text = content[:_EXAMPLE_BYTES].decode("utf-8", errors="backslashreplace")
+                text = "".join("⇥" if c == "\t" else c if c.isprintable() else repr(c)[1:-1] for c in text)
                 dots = "…" if len(content) > _EXAMPLE_BYTES else ""
-                of_reason.append(f"{number.decode(errors='replace')}: {shown}{dots}")
+                of_reason.append(f"{number.decode(errors='replace')}: {text}{dots}")
             if rejects.tell() > _REJECTS_READ_BYTES or all(len(e) >= _EXAMPLES for e in examples.values()):
                 break
     frequent_first = sorted(by_reason.items(), key=lambda item: -item[1])

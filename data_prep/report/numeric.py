@@ -14,7 +14,7 @@ from data_prep.prepared.schema import INDICATOR, NumericField, Schema, transform
 from data_prep.statistics.statistics_file import NumericProfile, Profile
 
 _MOST_BINS = 48  # drawn
-_SHOWN = 0.99  # of the cells before the transform: the few largest integers would hide the others
+_SHARE_OF_AXIS = 0.99  # of the cells before the transform: the few largest integers would hide the others
 _QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
 _MOST_FIELDS = 60  # with histograms
 _TRANSFORMS = {
@@ -85,22 +85,22 @@ def pair(name: str, field: NumericProfile, column: NumericField) -> list[Chart]:
     if not bins:
         return []
     sums = np.cumsum([count for _, _, count in bins])
-    num_shown = int(np.searchsorted(sums, _SHOWN * sums[-1])) + 1
+    num_shown = int(np.searchsorted(sums, _SHARE_OF_AXIS * sums[-1])) + 1
     before = [(float(first), float(end), count) for first, end, count in bins[:num_shown]]
     # A bin's end may be above int64.
     ends = [transform_numbers(column, np.array([first, end], float)) for first, end, _ in bins]
     after = [(float(first), float(end), count) for (first, end), (_, _, count) in zip(ends, bins, strict=True)]
-    drawn = []
+    charts = []
     for title, each, label in (
         (f"{name} before", before, "number" if field.is_float else "integer"),
         (f"{name} after", after, "transformed value"),
     ):
-        edges, shares = _joined(each, int(sums[-1]))
-        drawn.append(histogram(title, edges, [Density("share of present cells", shares)], Axis(label), "small"))
-    return drawn
+        edges, shares = _join_bins(each, int(sums[-1]))
+        charts.append(histogram(title, edges, [Density("share of present cells", shares)], Axis(label), "small"))
+    return charts
 
 
-def _joined(bins: Sequence[tuple[float, float, int]], total: int) -> tuple[list[float], list[float]]:
+def _join_bins(bins: Sequence[tuple[float, float, int]], total: int) -> tuple[list[float], list[float]]:
     """Return edges and shares of bins side by side: narrow ones joined, gaps filled with 0.
 
     None is narrower than can be seen: a transform may round the ends of a bin to the same number.

@@ -40,7 +40,7 @@ class RunClock:
     """Wall-clock timer of a preparation. The pipeline records the time of each pass and the number of workers."""
 
     def __init__(self) -> None:
-        self._started = time.monotonic()
+        self._start = time.monotonic()
         self._cpu_before = _cpu_seconds()
         self.stages: Mapping[str, float] = {}
         self.workers = 1
@@ -48,7 +48,7 @@ class RunClock:
     def stop(self) -> Timing:
         return Timing(
             finished=datetime.now(UTC).isoformat(timespec="seconds"),
-            seconds=time.monotonic() - self._started,
+            seconds=time.monotonic() - self._start,
             stages=dict(self.stages),
             cpu_seconds=_cpu_seconds() - self._cpu_before,
             peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB,

@@ -87,10 +87,10 @@ def download(section: DownloadSection, output: Path) -> Path:
     """
     path = output / section.file if output.is_dir() else output
     if path.exists():
-        found, sizes = path.stat().st_size, set(section.sources.values()) - {0}
-        if sizes and path.is_file() and found not in sizes:
+        num_bytes, sizes = path.stat().st_size, set(section.sources.values()) - {0}
+        if sizes and path.is_file() and num_bytes not in sizes:
             raise OSError(
-                f"{path} exists, but has {found:,} bytes, expected {' or '.join(f'{size:,}' for size in sizes)}; "
+                f"{path} exists, but has {num_bytes:,} bytes, expected {' or '.join(f'{size:,}' for size in sizes)}; "
                 "remove it, or give another output"
             )
         log.info("%s exists already", path)
@@ -161,7 +161,7 @@ def _curl(address: str, size: int, partial: Path) -> tuple[int, int, str]:
     if shutil.which("curl") is None:
         raise FileNotFoundError("download needs the program curl, which is not installed: apt-get install curl")
     protocols = "=https" if address.startswith("https://") else "=http,https"
-    done = subprocess.run(  # noqa: S603
+    process = subprocess.run(  # noqa: S603
         [
             *("curl", "--fail", "--location", "--proto", protocols, "--proto-redir", protocols, *_STALLED),
             *("--progress-bar" if sys.stderr.isatty() else "--silent", "--write-out", "%{http_code} %{errormsg}"),
@@ -172,8 +172,8 @@ def _curl(address: str, size: int, partial: Path) -> tuple[int, int, str]:
         text=True,
         check=False,
     )
-    http_status, _, message = done.stdout.partition(" ")
-    return done.returncode, int(http_status), message
+    http_status, _, message = process.stdout.partition(" ")
+    return process.returncode, int(http_status), message
 
 
 def _check_content(partial: Path, name: str, size: int, sha256: str) -> None:
@@ -183,14 +183,14 @@ def _check_content(partial: Path, name: str, size: int, sha256: str) -> None:
     with partial.open("rb") as file:
         start = file.read(len(_GZIP_MAGIC))
         file.seek(0)
-        found = hashlib.file_digest(file, "sha256").hexdigest() if sha256 else ""
+        actual = hashlib.file_digest(file, "sha256").hexdigest() if sha256 else ""
     wrong = ""
     if size and _size(partial) != size:
         wrong = f"served {_size(partial):,} bytes, expected {size:,}"
     elif name.endswith((".gz", ".tgz")) and start != _GZIP_MAGIC:
         wrong = f"served no gzip file: it starts with {start!r}, as a web page might"
-    elif found != sha256.lower():
-        wrong = f"served a file with SHA-256 {found}, expected {sha256}"
+    elif actual != sha256.lower():
+        wrong = f"served a file with SHA-256 {actual}, expected {sha256}"
     if wrong:
         partial.unlink()
         raise Refused(wrong)

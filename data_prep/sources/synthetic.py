@@ -51,7 +51,7 @@ _TEXT_FORM = csv.WriteOptions(include_header=False, delimiter="\t", quoting_styl
 _HEX_DIGITS = np.frombuffer("".join(f"{number:04x}" for number in range(1 << 16)).encode(), dtype="S4")
 
 Piece: TypeAlias = tuple[int, int]  # first row and end of rows that lie in one block
-Made: TypeAlias = tuple[bytes, np.ndarray, np.ndarray]  # text, probabilities and labels of a piece
+WrittenPiece: TypeAlias = tuple[bytes, np.ndarray, np.ndarray]  # text, probabilities and labels of a piece
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def _pieces(first: int, end: int) -> list[Piece]:
     return list(pairwise(cuts))
 
 
-def _write(path: Path, made: Iterator[Made], pieces: list[Piece]) -> Iterator[pa.Table]:
+def _write(path: Path, texts: Iterator[WrittenPiece], pieces: list[Piece]) -> Iterator[pa.Table]:
     """Write a file of the next pieces, and its truth. Yield the truth of each."""
     truth, first_row = truth_path(path), pieces[0][0]
     text_path, truth_file_path = (each.with_name(each.name + ".tmp") for each in (path, truth))
@@ -208,7 +208,7 @@ def _write(path: Path, made: Iterator[Made], pieces: list[Piece]) -> Iterator[pa
         try:
             with pq.ParquetWriter(truth_file_path, TRUTH_SCHEMA) as truth_file:
                 for start, end in pieces:
-                    text, probability, label = next(made)
+                    text, probability, label = next(texts)
                     text_file.write(text)
                     row_numbers = np.arange(start - first_row, end - first_row)
                     truth_rows = pa.table([row_numbers, probability, label], schema=TRUTH_SCHEMA)
@@ -245,7 +245,7 @@ def _sole_writer(path: Path) -> Iterator[IO[bytes]]:
                     path.unlink()
 
 
-def _made_in_order(log: SyntheticLog, pieces: list[Piece], compress: bool, workers: int) -> Iterator[Made]:
+def _made_in_order(log: SyntheticLog, pieces: list[Piece], compress: bool, workers: int) -> Iterator[WrittenPiece]:
     """Yield text, probabilities and labels of each piece. At most two blocks a worker are in memory."""
     blocks = [list(of_block) for _, of_block in groupby(pieces, lambda piece: piece[0] // BLOCK_ROWS)]
     if workers == 1 or len(blocks) == 1:
@@ -254,7 +254,7 @@ def _made_in_order(log: SyntheticLog, pieces: list[Piece], compress: bool, worke
     # "spawn", as a forked copy of a process with pyarrow's threads running may hang.
     context, ignored = multiprocessing.get_context("spawn"), (signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is this process's
     with ProcessPoolExecutor(workers, context, signal.signal, ignored) as pool:
-        pending: deque[Future[list[Made]]] = deque()
+        pending: deque[Future[list[WrittenPiece]]] = deque()
         for of_block in blocks:
             pending.append(pool.submit(_make, log, of_block, compress))
             if len(pending) == 2 * workers:
@@ -263,18 +263,18 @@ def _made_in_order(log: SyntheticLog, pieces: list[Piece], compress: bool, worke
             yield from pending.popleft().result()
 
 
-def _make(log: SyntheticLog, pieces: list[Piece], compress: bool) -> list[Made]:
+def _make(log: SyntheticLog, pieces: list[Piece], compress: bool) -> list[WrittenPiece]:
     """Return the pieces of one block."""
     block = pieces[0][0] // BLOCK_ROWS
-    drawn, made = draw_block(log, block), list[Made]()
+    rows_drawn, texts = draw_block(log, block), list[WrittenPiece]()
     for start, end in pieces:
         rows = slice(start - block * BLOCK_ROWS, end - block * BLOCK_ROWS)
-        text = block_text(drawn, rows)
+        text = block_text(rows_drawn, rows)
         if compress:
             # Each piece is a gzip member of its own. A reader sees them as one stream (RFC 1952, 2.2).
             text = gzip.compress(text, GZIP_LEVEL, mtime=0)
-        made.append((text, drawn.probability[rows], drawn.label[rows]))
-    return made
+        texts.append((text, rows_drawn.probability[rows], rows_drawn.label[rows]))
+    return texts
 
 
 def _uniforms(seed: int, block: int, streams: int) -> np.ndarray:

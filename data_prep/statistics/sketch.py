@@ -79,10 +79,10 @@ class ValueSketch:
         """Number of values that were noted since `add`."""
         return self._num_noted
 
-    def leave_out(self, chosen: NDArray[np.bool_]) -> None:
-        """Let `add` leave out the `chosen` [n] of what was noted last, as these values need not be counted any more."""
+    def leave_out(self, mask: NDArray[np.bool_]) -> None:
+        """Let `add` leave out what `mask` [n] has of the values noted last, as these need not be counted any more."""
         keys, counts = self._noted[-1]
-        self._noted[-1] = keys[~chosen], counts[~chosen]
+        self._noted[-1] = keys[~mask], counts[~mask]
 
     def forget(self) -> None:
         """Forget what was noted since `add`."""

@@ -23,7 +23,7 @@ from data_prep.statistics.profile import ChunkSpans, Coverage, Timeline
 from data_prep.statistics.value_counts import StringCounts, ValueCounts
 
 # Attributes of LogStatistics that are stored as they are.
-_KEPT = ("num_lines", "rejects_by_reason", "num_training_rows", "numeric", "missing", "cut", "bins", "sample")
+_SAVED_FIELDS = ("num_lines", "rejects_by_reason", "num_training_rows", "numeric", "missing", "cut", "bins", "sample")
 _FLOAT_BITS = 1074  # every float64 that a parser makes is a multiple of 2**-1074
 _HALF_BITS = 27
 _LIMB_BITS = 21  # a product of two limbs, summed over 2**21 of them, is below 2**63
@@ -227,10 +227,10 @@ class LogStatistics:
         """Return what remains once the counts of values are forgotten, to be stored."""
         timeline = (self.timeline.span_lines, self.timeline.rows, self.timeline.clicks)
         coverage = (self.values.coverage, self.texts.coverage)
-        return {name: getattr(self, name) for name in _KEPT} | {"timeline": timeline, "coverage": coverage}
+        return {name: getattr(self, name) for name in _SAVED_FIELDS} | {"timeline": timeline, "coverage": coverage}
 
     def restore(self, state: dict[str, Any]) -> None:
-        for name in _KEPT:
+        for name in _SAVED_FIELDS:
             setattr(self, name, state[name])
         self.timeline.span_lines, self.timeline.rows, self.timeline.clicks = state["timeline"]
         self.values.coverage, self.texts.coverage = state["coverage"]

@@ -33,12 +33,12 @@ _BLOCK_STRINGS = 1 << 19
 Counted = TypeVar("Counted", NDArray[np.uint64], CountedStrings)
 
 
-def count_numbers(rows: ParsedRows, options: PrepareOptions, chosen: NDArray[np.bool_]) -> list[NDArray[np.uint64]]:
+def count_numbers(rows: ParsedRows, options: PrepareOptions, mask: NDArray[np.bool_]) -> list[NDArray[np.uint64]]:
     """Return the counted values of each column of numbers, see counting.count_values.
 
-    They are those of the `chosen` rows [n], or positions of rows [n, P] (`Examples.ids`).
+    They are those of the rows of `mask` [n], or positions of rows [n, P] (`Examples.ids`).
     """
-    all_columns, at = options.categorical_columns, _chosen_at(chosen, options)
+    all_columns, at = options.categorical_columns, _masks_of_columns(mask, options)
     names = [column.name for column in all_columns if not column.is_text]
     columns = zip(names, *rows.number_columns(number_groups(all_columns)), strict=True)
     count_values = choose_counting(options.kernels).count_values
@@ -50,11 +50,11 @@ def count_numbers(rows: ParsedRows, options: PrepareOptions, chosen: NDArray[np.
     ]
 
 
-def count_texts(rows: ParsedRows, options: PrepareOptions, chosen: NDArray[np.bool_]) -> list[CountedStrings]:
+def count_texts(rows: ParsedRows, options: PrepareOptions, mask: NDArray[np.bool_]) -> list[CountedStrings]:
     """Return the counted values of each vocabulary of text, of the chosen ones as `count_numbers`."""
     is_hashed, count_strings = options.is_hashed, choose_counting(options.kernels).count_strings
     columns = [c for c in options.categorical_columns if not (c.cross and is_hashed(c.name))]
-    at = _chosen_at(chosen, options)
+    at = _masks_of_columns(mask, options)
     counted: list[list[CountedStrings]] = [[] for column in options.vocabularies if column.is_text]
     for column, texts, present in text_columns(rows, columns, choose_kernels(options.kernels)):
         if is_hashed(column.shares or column.name):
@@ -67,12 +67,12 @@ def count_texts(rows: ParsedRows, options: PrepareOptions, chosen: NDArray[np.bo
     return [parts[0] if len(parts) == 1 else merge([NOTHING, *parts]) for parts in counted]
 
 
-def _chosen_at(chosen: NDArray[np.bool_], options: PrepareOptions) -> dict[str, NDArray[np.bool_]]:
+def _masks_of_columns(mask: NDArray[np.bool_], options: PrepareOptions) -> dict[str, NDArray[np.bool_]]:
     """Return which positions of each categorical column are chosen, bool [n, its positions]."""
     columns = options.categorical_columns
     ends = np.cumsum([column.max_length for column in columns])
-    of_rows = chosen if chosen.ndim == 2 else chosen[:, None]
-    by_position = np.broadcast_to(of_rows, (len(chosen), ends[-1]))
+    of_rows = mask if mask.ndim == 2 else mask[:, None]
+    by_position = np.broadcast_to(of_rows, (len(mask), ends[-1]))
     return dict(zip((c.name for c in columns), np.split(by_position, ends[:-1], axis=1), strict=True))
 
 
@@ -100,13 +100,13 @@ class _FieldCounts(ABC, Generic[Counted]):
         self._least_waiting = least_waiting
         self._on_merge: Callable[[int, Counted], None] | None = on_merge
         self._merged: list[Counted] = [nothing] * num_fields
-        self._waiting: list[list[Counted]] = [[] for _ in range(num_fields)]
+        self._unmerged: list[list[Counted]] = [[] for _ in range(num_fields)]
         self._num_waiting = self._waiting_bytes = 0
         self._runs: list[list[Any]] = [[] for _ in range(num_fields)]
         self.coverage = [Coverage.none()] * num_fields  # of the fields whose `frequent` values were asked for
 
     def add(self, by_field: Sequence[Counted]) -> None:
-        for waiting, counted in zip(self._waiting, by_field, strict=True):
+        for waiting, counted in zip(self._unmerged, by_field, strict=True):
             waiting.append(counted)
             self._num_waiting += len(counted)
             self._waiting_bytes += counted.nbytes
@@ -138,10 +138,10 @@ class _FieldCounts(ABC, Generic[Counted]):
 
     def _merge(self) -> None:
         for field in range(len(self._merged)):
-            parts = self._waiting[field]
+            parts = self._unmerged[field]
             parts.append(self._merged[field])
             # So that `parts` alone holds what is merged.
-            self._merged[field], self._waiting[field] = self._nothing, []
+            self._merged[field], self._unmerged[field] = self._nothing, []
             self._merged[field] = self._add_up(parts)
             if self._on_merge is not None:
                 self._on_merge(field, self._merged[field])
