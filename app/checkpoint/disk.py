@@ -58,7 +58,7 @@ class _Writer:
         self._thread = thread
         self._on_its_way: Future[None] | None = None
         self._digest = xxhash.xxh3_64()
-        self._filled = self._written = 0  # bytes in the buffer at hand, and those of all before it
+        self._filled = self._num_written = 0  # bytes in the buffer at hand, and those of all before it
 
     def write(self, block: memoryview) -> None:
         self._digest.update(block)
@@ -78,21 +78,21 @@ class _Writer:
 
         if self._on_its_way is not None:
             self._on_its_way.result()
-        self._on_its_way = self._thread.submit(write_all, self._views[0][:num_bytes], self._written)
-        self._written += num_bytes
+        self._on_its_way = self._thread.submit(write_all, self._views[0][:num_bytes], self._num_written)
+        self._num_written += num_bytes
         self._filled = 0
         self._views.reverse()
 
     def finish(self) -> FileRecord:
         """Write the rest, padded to a whole block, and truncate the file to its size."""
-        size = self._written + self._filled
+        size = self._num_written + self._filled
         rest = -(-self._filled // ALIGNMENT) * ALIGNMENT
         self._views[0][self._filled : rest] = bytes(rest - self._filled)
         if rest:
             self._send(rest)
         if self._on_its_way is not None:
             self._on_its_way.result()
-        if rest and size != self._written:
+        if rest and size != self._num_written:
             os.ftruncate(self._descriptor, size)
         return FileRecord(size_bytes=size, checksum=format_checksum(self._digest))
 

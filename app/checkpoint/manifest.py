@@ -103,19 +103,19 @@ def read_manifest(checkpoint: Path) -> Manifest:
     advice = "use the release that wrote the checkpoint, or train again"
     check_format_version(path, version, EXPIRY_VERSION, advice, FORMAT_VERSION)
     try:
-        expected, found = content.pop("checksum"), _checksum(content)
-        if expected == found:
+        expected, actual = content.pop("checksum"), _checksum(content)
+        if expected == actual:
             return Manifest(**content)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); {use_an_older(checkpoint)}") from error
-    raise ValueError(f"{path} is damaged: checksum {found}, expected {expected}; {use_an_older(checkpoint)}")
+    raise ValueError(f"{path} is damaged: checksum {actual}, expected {expected}; {use_an_older(checkpoint)}")
 
 
 class ManifestReader:
     """`read_manifest` for repeated use: a manifest is read again only if its file has changed since."""
 
     def __init__(self) -> None:
-        self._known: dict[Path, tuple[tuple[int, int, int], Manifest]] = {}
+        self._cache: dict[Path, tuple[tuple[int, int, int], Manifest]] = {}
 
     def __call__(self, checkpoint: Path) -> Manifest:
         try:
@@ -123,10 +123,10 @@ class ManifestReader:
         except OSError:
             return read_manifest(checkpoint)  # raises what is wrong
         version = (status.st_ino, status.st_mtime_ns, status.st_size)
-        known_version, manifest = self._known.get(checkpoint, (None, None))
+        known_version, manifest = self._cache.get(checkpoint, (None, None))
         if manifest is None or known_version != version:
             manifest = read_manifest(checkpoint)
-            self._known[checkpoint] = (version, manifest)
+            self._cache[checkpoint] = (version, manifest)
         return manifest
 
 

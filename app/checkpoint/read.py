@@ -20,9 +20,9 @@ from app.checkpoint.manifest import Manifest, ParentRecord, read_manifest, use_a
 from app.checkpoint.read_once import ArrayReader, read_arrays_once, read_checked
 from app.checkpoint.tower_slices import dense_files, join
 from app.checkpoint.write import (
+    EXPIRED,
+    EXPIRED_IDS,
     EXPIRY,
-    GONE,
-    GONE_IDS,
     LAST_TOUCHED,
     MOMENT,
     ROW_IDS,
@@ -121,13 +121,13 @@ class Checkpoint:
         Raises as `verify`, and ValueError if a table does not fit `spec`. The rows written so far are then invalid.
         """
         dense: list[tuple[str, np.ndarray]] = []
-        gone = self.gone_later()
+        expired = self.expired_later()
 
         def read_dense(reader: ArrayReader) -> None:
             dense.extend((name, reader.next_array(entry)) for name, entry in reader.entries.items())
 
         uses: list[tuple[Path, FileRecord, Callable[[ArrayReader], None]]] = [
-            (path, member.manifest.files[path.name], partial(_write_rows, table, spec, write, gone[member.path]))
+            (path, member.manifest.files[path.name], partial(_write_rows, table, spec, write, expired[member.path]))
             for member in self.chain
             for table in member.manifest.shards
             for path in member.table_files(table)
@@ -156,21 +156,21 @@ class Checkpoint:
         if EXPIRY in self.manifest.files:
             with _naming_damage(self.path / EXPIRY):
                 read_arrays_once(self.path / EXPIRY, self.manifest.files[EXPIRY], read)
-            if GONE_IDS in arrays:
+            if EXPIRED_IDS in arrays:
                 with _naming_file(self.path / EXPIRY):
-                    check_row_ids(arrays[GONE_IDS], "expired", self.manifest.data["vocabulary_size"])
+                    check_row_ids(arrays[EXPIRED_IDS], "expired", self.manifest.data["vocabulary_size"])
         return arrays
 
-    def gone_later(self) -> dict[Path, np.ndarray]:
+    def expired_later(self) -> dict[Path, np.ndarray]:
         """Return the ids whose rows of each member, by its path, do not count, as a later one names them as gone."""
-        later, gone = np.zeros(0, np.int64), {}
+        later, expired = np.zeros(0, np.int64), {}
         for member in reversed(self.chain):
-            gone[member.path] = later
-            later = union(later, member.expiry().get(GONE_IDS, later))
-        return gone
+            expired[member.path] = later
+            later = union(later, member.expiry().get(EXPIRED_IDS, later))
+        return expired
 
     def last_touched(self) -> np.ndarray | None:
-        """Return the moment at which the row of each id [V] int64 was last touched, GONE for ids that lost their value.
+        """Return the moment at which the row of each id [V] int64 was last touched, EXPIRED if it lost its value.
 
         None if a member of the chain does not say it.
         """
@@ -186,7 +186,7 @@ class Checkpoint:
             for table in member.manifest.shards:
                 for path in member.table_files(table):
                     touched[_map(path, read_entries(path)[ROW_IDS])] = moment
-            touched[arrays[GONE_IDS]] = GONE
+            touched[arrays[EXPIRED_IDS]] = EXPIRED
         return touched
 
 
@@ -231,18 +231,18 @@ def _naming_file(path: Path) -> Iterator[None]:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _write_rows(table: str, spec: TablesSpec, write: WriteRows, gone: np.ndarray, reader: ArrayReader) -> None:
+def _write_rows(table: str, spec: TablesSpec, write: WriteRows, expired: np.ndarray, reader: ArrayReader) -> None:
     layout = row_layout(reader.path, reader.entries)
     with _naming_file(reader.path):
         row_ids = reader.next_array(reader.entries[ROW_IDS])
         check_table(table, row_ids, layout, spec)
-        counts = ~np.isin(row_ids, gone) if gone.size else None
+        counts = ~np.isin(row_ids, expired) if expired.size else None
         for name in layout:
             start = 0
             for values in reader.next_rows(reader.entries[name], PIECE_BYTES):
                 piece = slice(start, start + len(values))
-                kept = slice(None) if counts is None else counts[piece]
-                write(table, name, row_ids[piece][kept], values[kept])
+                counted = slice(None) if counts is None else counts[piece]
+                write(table, name, row_ids[piece][counted], values[counted])
                 start += len(values)
 
 
@@ -286,8 +286,8 @@ class FileTable:
             self._files.append(arrays)
         self.layout = layouts[-1]
         ids = [np.array(arrays[ROW_IDS]) for arrays in self._files]
-        gone = checkpoint.gone_later()
-        counts = [~np.isin(of_file, gone[path.parent]) for path, of_file in zip(self._steps, ids, strict=True)]
+        expired = checkpoint.expired_later()
+        counts = [~np.isin(of_file, expired[path.parent]) for path, of_file in zip(self._steps, ids, strict=True)]
         file = np.repeat(np.arange(len(ids)), [of_file.size for of_file in ids])
         index = np.concatenate([np.arange(of_file.size) for of_file in ids])
         files_and_rows = [array[np.concatenate(counts)] for array in (np.concatenate(ids), file, index)]

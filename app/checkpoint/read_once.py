@@ -44,8 +44,8 @@ class FileReader:
     def take(self, num_bytes: int) -> memoryview:
         """Return the next bytes, fewer at the file's end, valid until the next call. Copy more than are `available`."""
         if num_bytes > self.available():
-            joined = np.empty(min(num_bytes, self._size), np.uint8)
-            return joined.data[: self.take_into(joined)]
+            whole = np.empty(min(num_bytes, self._size), np.uint8)
+            return whole.data[: self.take_into(whole)]
         block, self._block = self._block[:num_bytes], self._block[num_bytes:]
         self._digest.update(block)
         return block

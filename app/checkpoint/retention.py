@@ -21,8 +21,8 @@ Read = Callable[[Path], Manifest]  # gives the manifest of a checkpoint's folder
 
 def step_folders(folder: Path) -> list[Path]:
     """Return what lies below `folder` under a checkpoint's name, whole or not, oldest step first."""
-    named = (path for path in folder.glob("step-*") if re.fullmatch(r"step-\d+", path.name))
-    return sorted(named, key=lambda path: int(path.name.removeprefix("step-")))
+    folders = (path for path in folder.glob("step-*") if re.fullmatch(r"step-\d+", path.name))
+    return sorted(folders, key=lambda path: int(path.name.removeprefix("step-")))
 
 
 def open_if_whole(path: Path, read: Read = read_manifest) -> Checkpoint | str:
@@ -45,8 +45,8 @@ def open_named(path: Path) -> Checkpoint:
         return Checkpoint.open(path)
     except FileNotFoundError as error:
         nearby = (path, path / "checkpoints", path.parent)
-        there = ", ".join(str(each.path) for folder in nearby for each in whole_checkpoints(folder))
-        raise FileNotFoundError(f"{error}; whole ones nearby: {there or 'none'}") from error
+        names = ", ".join(str(each.path) for folder in nearby for each in whole_checkpoints(folder))
+        raise FileNotFoundError(f"{error}; whole ones nearby: {names or 'none'}") from error
 
 
 def best_or_newest(folder: Path, metric: str) -> Checkpoint:

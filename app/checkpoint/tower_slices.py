@@ -44,10 +44,10 @@ def join(arrays: Iterable[tuple[str, np.ndarray]]) -> dict[str, np.ndarray]:
         else:
             key, places, lengths = match.groups()
             slices.setdefault(key, []).append((places, lengths, values))
-    return whole | {name: _joined(name, parts) for name, parts in slices.items()}
+    return whole | {name: _join_slices(name, parts) for name, parts in slices.items()}
 
 
-def _joined(name: str, slices: list[tuple[str, str, np.ndarray]]) -> np.ndarray:
+def _join_slices(name: str, slices: list[tuple[str, str, np.ndarray]]) -> np.ndarray:
     """Join the slices of one array, each (its bounds as text, the whole's shape as text, values)."""
     lengths, dtype = slices[0][1], slices[0][2].dtype
     shape = tuple(int(length) for length in lengths.split(", "))

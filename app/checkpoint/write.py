@@ -9,8 +9,9 @@ Files are written into `step-00001000.partial`, synced, and renamed. A folder wi
 holds touched rows only: all others have their initial value, a function of the seed in the manifest. Row r is in shard
 r mod shards. A delta holds the rows that changed since its parent (`app/checkpoint/read.py` puts them together).
 
-Expiry: a full checkpoint has `last_touched` [V] int64, at which moment the row of each id was touched (GONE: its value
-lost it), a delta that `moment` [1], and the ids whose rows are `gone` [g], ascending, since its parent.
+Expiry: a full checkpoint has `last_touched` [V] int64, the moment at which the row of each id was touched, or EXPIRED
+if its value lost the id. A delta has its `moment` [1], and as `gone` [g] the ids that lost their values since its
+parent, ascending.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ DENSE = WHOLE_FILE
 ROW_IDS = "row_ids"
 
 EXPIRY = "expiry.safetensors"
-LAST_TOUCHED, MOMENT, GONE_IDS = "last_touched", "moment", "gone"
+LAST_TOUCHED, MOMENT, EXPIRED_IDS = "last_touched", "moment", "gone"
 
-GONE = -1
+EXPIRED = -1
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def write_checkpoint(
 
     @room_for(final, then="")
     def finish() -> None:
-        files = {name: record for records in written for name, record in records.items()}
+        files = {name: record for records in of_ranks for name, record in records.items()}
         shards = dict.fromkeys(state.tables, num_shards)
         if group.sharded:
             shards = dict.fromkeys((WIDE, DEEP), group.num_owners)
@@ -124,7 +125,7 @@ def write_checkpoint(
     try:
         group.on_rank0(begin)
         records = on_all_ranks(group, write_own)
-        written = [*group.rpc("write_shards", partial, manifest.parent is not None), *group.gather(records)]
+        of_ranks = [*group.rpc("write_shards", partial, manifest.parent is not None), *group.gather(records)]
         group.on_rank0(finish)
     except BaseException as error:
         if group.rank == 0:

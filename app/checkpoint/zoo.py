@@ -117,5 +117,5 @@ def _dense(path: Path, parameters: dict[str, np.ndarray]) -> dict[str, np.ndarra
 
 
 def _not_of_the_zoo(path: Path, parameters: dict[str, np.ndarray], missing: str) -> ValueError:
-    shown = ", ".join(sorted(parameters)[:8])
-    return ValueError(f"{path} is not of the model zoo's Wide&Deep: it has no {missing}; found {shown} …")
+    names = ", ".join(sorted(parameters)[:8])
+    return ValueError(f"{path} is not of the model zoo's Wide&Deep: it has no {missing}; found {names} …")

@@ -65,7 +65,7 @@ MAX_CROSSED_ROWS, MAX_CROSSED_IDS = 400_000, 2_000_000
 # The checksum of the schema that a choice holds for, "" for that of a run, its effects, and a line for the log.
 ChoiceOfCrosses = tuple[str, CrossEffects, str]
 NO_CHOICE: ChoiceOfCrosses = ("", "none", "")
-SHOWN = ("auc", "log_loss", "normalized_entropy")
+PRINTED_METRICS = ("auc", "log_loss", "normalized_entropy")
 
 
 @dataclass(frozen=True)
@@ -147,10 +147,10 @@ def run(arguments: argparse.Namespace) -> None:
         print(json.dumps({"split": split, **defined(metrics), **facts}))
         return
     print(f"{split}: {metrics.rows:,} rows, click rate {metrics.click_rate:.4f}; {schema.vocabulary_size:,} ids")
-    print(" ".join([f"  {'':30}", *(f"{METRICS[name].title:>18}" for name in SHOWN)]))
+    print(" ".join([f"  {'':30}", *(f"{METRICS[name].title:>18}" for name in PRINTED_METRICS)]))
     for name, values in rows.items():
-        shown = (f"{values[key]:.6f}" if values.get(key) is not None else "–" for key in SHOWN)
-        print(" ".join([f"  {name:30}", *(f"{text:>18}" for text in shown)]))
+        texts = (f"{values[key]:.6f}" if values.get(key) is not None else "–" for key in PRINTED_METRICS)
+        print(" ".join([f"  {name:30}", *(f"{text:>18}" for text in texts)]))
 
 
 def fit(folder: Path, schema: Schema, max_rows: int = MAX_ROWS) -> Fitted:
@@ -257,25 +257,25 @@ def measure_cross_effects(folder: Path, schema: Schema) -> ChoiceOfCrosses:
     The choice is left to further trainings of this process and of those that it starts.
     """
     data = checksum_of(asdict(schema))
-    known = _choice_of_crosses()
-    if known[0] != data:
-        found = json.loads(_gain_in_a_process(folder)) if _is_measured(schema) else None
-        gain = found and CrossesGain(**found)
-        known = (data, gain.effects, str(gain)) if gain else (data, "none", "")
-        os.environ[CHOICE_OF_CROSSES] = json.dumps(known)
-    return known
+    choice = _choice_of_crosses()
+    if choice[0] != data:
+        gain_values = json.loads(_gain_in_a_process(folder)) if _is_measured(schema) else None
+        gain = gain_values and CrossesGain(**gain_values)
+        choice = (data, gain.effects, str(gain)) if gain else (data, "none", "")
+        os.environ[CHOICE_OF_CROSSES] = json.dumps(choice)
+    return choice
 
 
 def _choice_of_crosses() -> ChoiceOfCrosses:
-    found: ChoiceOfCrosses = json.loads(os.environ.get(CHOICE_OF_CROSSES, json.dumps(NO_CHOICE)))
-    return found
+    choice: ChoiceOfCrosses = json.loads(os.environ.get(CHOICE_OF_CROSSES, json.dumps(NO_CHOICE)))
+    return choice
 
 
 def _gain_in_a_process(folder: Path) -> str:
     """Return what --crosses prints. Reading rows imports MindSpore, which this process may not have set up yet."""
     command = [sys.executable, "-P", "-m", "app", "baseline", str(folder), "--crosses", "--json"]
     environment = os.environ | {"PYTHONPATH": str(PROJECT)}
-    done = subprocess.run(  # noqa: S603 (this program)
+    process = subprocess.run(  # noqa: S603 (this program)
         command,
         env=environment,
         capture_output=True,
@@ -283,9 +283,9 @@ def _gain_in_a_process(folder: Path) -> str:
         check=False,
         start_new_session=True,  # Ctrl-C comes to this process alone
     )
-    if done.returncode:
-        raise ValueError(f"the crosses of {folder} could not be tried (train.auto): {done.stderr[-1000:].strip()}")
-    return done.stdout.strip()
+    if process.returncode:
+        raise ValueError(f"the crosses of {folder} could not be tried (train.auto): {process.stderr[-1000:].strip()}")
+    return process.stdout.strip()
 
 
 def _is_measured(schema: Schema) -> bool:
@@ -308,8 +308,8 @@ def crosses_gain(folder: Path, schema: Schema) -> CrossesGain | None:
         return None
 
     def losses(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-        found: NDArray[np.float64] = np.logaddexp(0.0, logits.astype(np.float64)) - valid_labels * logits
-        return found
+        of_rows: NDArray[np.float64] = np.logaddexp(0.0, logits.astype(np.float64)) - valid_labels * logits
+        return of_rows
 
     def fit_rows() -> tuple[NDArray[np.float32], float]:
         solver = Solver(features, labels, weights)

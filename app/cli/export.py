@@ -63,10 +63,10 @@ def _print(path: Path, rows: RowType, evaluated: Evaluated | None) -> None:
     )
     if evaluated is None:
         return
-    lost = evaluated.trained.auc - evaluated.metrics.auc
+    drop = evaluated.trained.auc - evaluated.metrics.auc
     print(
         f"  on {evaluated.split}: AUC {evaluated.metrics.auc:.6f}, by the training code {evaluated.trained.auc:.6f}; "
         f"logits differ by at most {evaluated.largest_difference:.1e}"
     )
-    if lost > MOST_AUC_LOST[rows]:
-        log.warning("warning: rows=%s lose %.1e of AUC; expected at most %.0e", rows, lost, MOST_AUC_LOST[rows])
+    if drop > MOST_AUC_LOST[rows]:
+        log.warning("warning: rows=%s lose %.1e of AUC; expected at most %.0e", rows, drop, MOST_AUC_LOST[rows])

@@ -135,10 +135,10 @@ def train(
     OSError if the last state cannot be saved.
     """
     path = Path(run).absolute()
-    wanted, lines = settle(lambda base: _config(config, sections, base), Path(dataset), path)
+    settled, lines = settle(lambda base: _config(config, sections, base), Path(dataset), path)
     with log_shown(*LOGGERS):
-        device.check_environment(wanted.device)
-        launch = plan_launch(wanted, Path(dataset), path, choices=lines)
+        device.check_environment(settled.device)
+        launch = plan_launch(settled, Path(dataset), path, choices=lines)
         launch = replace(launch, on_step=_for_run(on_step), on_evaluation=_for_run(on_evaluation))
         try:
             launch.check_folder()
@@ -168,11 +168,11 @@ def sweep(
     settings, KeyboardInterrupt after Ctrl-C, with the runs saved.
     """
     lists = {name: list(tried) for name, tried in values.items()}
-    chosen = {"config": str(config or ""), "dataset": str(dataset), **options}
+    set_values = {"config": str(config or ""), "dataset": str(dataset), **options}
     with log_shown(*LOGGERS):
         try:
-            wanted = settings.merge(sweep_command.SweepOptions(), chosen, where="arguments")
-            _, results = sweep_command.sweep(lists, wanted, Path(output), "arguments")
+            sweep_options = settings.merge(sweep_command.SweepOptions(), set_values, where="arguments")
+            _, results = sweep_command.sweep(lists, sweep_options, Path(output), "arguments")
         except Stopped as stopped:
             raise KeyboardInterrupt(f"{stopped}; the same call resumes") from None
     return data_frame(results)
@@ -192,9 +192,9 @@ def evaluate(
     """
     folder = run.path if isinstance(run, Run) else Path(run)
     by = [by] if isinstance(by, str) else by
-    chosen = named_or_best(folder, Path(checkpoint) if checkpoint else None)
+    opened = named_or_best(folder, Path(checkpoint) if checkpoint else None)
     with log_shown(*LOGGERS):
-        trained = open_trained(chosen, Path(dataset) if dataset else None).with_device(target="auto")
+        trained = open_trained(opened, Path(dataset) if dataset else None).with_device(target="auto")
         evaluate_split.check_evaluation(trained, split, by, calibrate)
         device.check_environment(trained.config.device)
         try:
@@ -220,8 +220,8 @@ class Run:
         self._predictor: Predictor | None = None
 
     def __repr__(self) -> str:
-        shown = "".join(f", {name} {self.metrics[name]:.6f}" for name in ("auc", "log_loss") if self.metrics.get(name))
-        return f"<Run {self.path}: {self.status}{shown}>"
+        text = "".join(f", {name} {self.metrics[name]:.6f}" for name in ("auc", "log_loss") if self.metrics.get(name))
+        return f"<Run {self.path}: {self.status}{text}>"
 
     @property
     def config(self) -> Config:
@@ -378,9 +378,9 @@ def _run_command(*words: str) -> None:
     """Run `python -m app` in another process. Raises ValueError with its last line if it fails."""
     environment = {**os.environ, "PYTHONPATH": f"{PROJECT}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")}
     command = [sys.executable, "-m", "app", *words]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603 (our own)
-    if done.returncode:
-        raise ValueError(done.stderr.strip().rpartition("\n")[2].removeprefix("error: "))
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603 (our own)
+    if process.returncode:
+        raise ValueError(process.stderr.strip().rpartition("\n")[2].removeprefix("error: "))
 
 
 @contextlib.contextmanager

@@ -80,8 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
                 arguments.restart,
             )
     except Stopped as stopped:
-        again = "" if STDIN in (arguments.output, *arguments.inputs) else "; the same command resumes"
-        log.error("stopped by %s%s", stopped.name, again)
+        advice = "" if STDIN in (arguments.output, *arguments.inputs) else "; the same command resumes"
+        log.error("stopped by %s%s", stopped.name, advice)
         return stopped.exit_status
     print(describe(summary, arguments.output), file=sys.stderr if arguments.output == STDIN else sys.stdout)
     if summary["bad_lines"] > bound * summary["rows"]:
@@ -108,9 +108,9 @@ def describe(summary: dict[str, Any], output: str) -> str:
     lines = [f"{where}: {summary['rows']:,} rows, {summary['bad_lines']:,} of them bad lines without a score"]
     for name, value in summary.get("metrics", {}).items():
         low, high = summary.get("intervals", {}).get(name, (None, None))
-        shown = "undefined" if value != value else f"{value:.6f}"
+        text = "undefined" if value != value else f"{value:.6f}"
         between = "" if low is None else f"   95 % within {low:.6f} … {high:.6f}"
-        lines.append(f"  {name.replace('_', ' '):18} {shown}{between}")
+        lines.append(f"  {name.replace('_', ' '):18} {text}{between}")
     return "\n".join(lines)
 
 

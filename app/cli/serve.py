@@ -130,8 +130,8 @@ def _pin(options: ServerOptions, version: str) -> None:
         raise ValueError(f"--version is for a folder of bundles; {options.path} is one bundle")
     versions = {short(manifest.version): folder.name for folder, manifest in read_manifests(options.path).items()}
     if version not in (NEWEST, *versions):
-        there = ", ".join(f"{version} ({name})" for version, name in versions.items())
-        raise ValueError(f"--version {version}: {options.path} has no such version; it has {there or 'none'}")
+        versions_text = ", ".join(f"{version} ({name})" for version, name in versions.items())
+        raise ValueError(f"--version {version}: {options.path} has no such version; it has {versions_text or 'none'}")
     Statement(options).write(None if version == NEWEST else version)
 
 

@@ -157,10 +157,10 @@ def sweep(values: Any, options: SweepOptions, output: Path, where: str) -> tuple
 
     with lock, StopRequest(0, ending="stopping the runs, which save") as stop:
         for epochs in rungs:
-            left = [trial for trial in remaining if not trial.has_trained(epochs)]
-            if left and any(config.train.auto and not config.train.init_from for config in configs):
+            unfinished = [trial for trial in remaining if not trial.has_trained(epochs)]
+            if unfinished and any(config.train.auto and not config.train.init_from for config in configs):
                 measure_cross_effects(dataset, read_schema(dataset))  # once for all runs
-            _train_all(left, epochs, options, stop)
+            _train_all(unfinished, epochs, options, stop)
             remaining = ranked(remaining, epochs)
             best = " ".join(remaining[0].words)
             log.info("the best of %d run(s) up to epoch %d: %s", len(remaining), epochs, best)
@@ -245,14 +245,14 @@ def _begin(output: Path, config: Config, dataset: Path, where: str) -> IO[str]:
 
 def _train_all(trials: list[Trial], epochs: int, options: SweepOptions, stop: StopRequest) -> None:
     """Train up to `epochs`, `options.parallel` runs at a time. Raises ValueError for wrong settings, Stopped."""
-    waiting, running = list(trials), dict[subprocess.Popen[bytes], Trial]()
-    for trial in filter(lambda trial: is_locked(trial.run), waiting):  # as of a sweep that was killed a moment ago
+    queue, running = list(trials), dict[subprocess.Popen[bytes], Trial]()
+    for trial in filter(lambda trial: is_locked(trial.run), queue):  # as of a sweep that was killed a moment ago
         log.info("%s: another process trains there still; its end is waited for", trial.run)
     try:
-        while waiting or running:
-            free = [trial for trial in waiting if not is_locked(trial.run)]
+        while queue or running:
+            free = [trial for trial in queue if not is_locked(trial.run)]
             for trial in free[: options.parallel - len(running)]:
-                waiting.remove(trial)
+                queue.remove(trial)
                 running[_start(trial, epochs, options)] = trial
             for process in [process for process in running if process.poll() is not None]:
                 folder, status = running.pop(process).run.parent, process.returncode

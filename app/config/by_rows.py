@@ -76,10 +76,10 @@ def resolve_by_rows(
 
     def by_effects(effects: CrossEffects) -> Config:
         def by_rows(epochs: int = 0, batch_size: int = 0, steps: int = 0, init_optimizer: bool = False) -> Config:
-            chosen = settings_by_rows(schema, epochs, batch_size, steps, effects)
+            values = settings_by_rows(schema, epochs, batch_size, steps, effects)
             if source is not None:
-                chosen = _from_model(chosen, source, schema, config.train.init_take, init_optimizer)
-            return resolve(settings.merge(Config(), chosen, where="train.auto"))
+                values = _from_model(values, source, schema, config.train.init_take, init_optimizer)
+            return resolve(settings.merge(Config(), values, where="train.auto"))
 
         first = by_rows()
         init_optimizer = source is not None and _have_same_optimizers(source, first)
@@ -109,9 +109,9 @@ def settings_by_rows(
     few_epochs, few_rate, few_l2 = _WIDE_OF_FEW[cross_effects]
     epochs = epochs or round(between(few_epochs, 3) / 3 ** _part_of_way(num_rows, _MANY, _WHOLE))
     width = 2 ** round(math.log2(between(64, 256)))
-    seen = _seen_fields(schema, num_rows)
-    crosses = [field for field in seen if field.cross]
-    by_fields = max(_L2_ROWS_OF_FIELD * (len(seen) - len(crosses)), _LEAST_L2_ROWS_WITH_CROSSES if crosses else 0)
+    fields = _seen_fields(schema, num_rows)
+    crosses = [field for field in fields if field.cross]
+    by_fields = max(_L2_ROWS_OF_FIELD * (len(fields) - len(crosses)), _LEAST_L2_ROWS_WITH_CROSSES if crosses else 0)
     l2_rows = min(_MOST_L2_ROWS, by_fields, _L2_SHARE_OF_ROWS * num_rows)
     schedule = {
         "name": "cosine",
@@ -119,7 +119,7 @@ def settings_by_rows(
         "final_factor": _FINAL_FACTOR,
     }
     return {
-        "model": {"embedding_dim": 8, "hidden_widths": [width, width // 2], **_parts(schema, seen)},
+        "model": {"embedding_dim": 8, "hidden_widths": [width, width // 2], **_parts(schema, fields)},
         "loss": {"l2_coef": float(f"{l2_rows / max(num_rows, 1):.3g}")},
         "wide_optimizer": {
             "name": "ftrl",
@@ -141,34 +141,34 @@ def _part_of_way(num_rows: int, start: int, end: int) -> float:
 
 
 def _from_model(
-    chosen: dict[str, Any], source: Config, schema: Schema, take: str, init_optimizer: bool
+    values: dict[str, Any], source: Config, schema: Schema, take: str, init_optimizer: bool
 ) -> dict[str, Any]:
-    """Return the settings `chosen` for a run that starts from a model with the settings `source`.
+    """Return `values`, the settings of a run by its rows, for one that starts from a model with the settings `source`.
 
     The sizes and the fields are the model's. With `take` all the run goes on where that one ended: L2 and batches are
     its too, as the rows of all its data count, and one epoch at lower rates is enough. The rates are not relative to
     the source's, which may have been lowered so itself.
     """
-    model = {**chosen["model"], "embedding_dim": source.model.embedding_dim}
+    model = {**values["model"], "embedding_dim": source.model.embedding_dim}
     if take != "tables":
         model |= {name: getattr(source.model, name) for name in OF_TOWER}
     names = [field.name for field in schema.categorical]
     for part in ("wide_fields", "deep_fields"):
         seen = getattr(source.model, part)
         model[part] = None if seen is None else [name for name in names if name in seen]
-    chosen = {**chosen, "model": model}
+    values = {**values, "model": model}
     if take != "all":
-        return chosen
+        return values
     for section in (f"{group}_optimizer" for group in source.optimizers):
-        rate = _WARM_RATE * chosen[section]["learning_rate"]
-        chosen[section] = chosen[section] | {"learning_rate": float(f"{rate:.3g}")}
-    wide, batches = source.wide_optimizer, source.train.batch_size / chosen["train"]["batch_size"]
+        rate = _WARM_RATE * values[section]["learning_rate"]
+        values[section] = values[section] | {"learning_rate": float(f"{rate:.3g}")}
+    wide, batches = source.wide_optimizer, source.train.batch_size / values["train"]["batch_size"]
     if isinstance(wide, FtrlOptions):
         penalties = {"l1": float(f"{wide.l1 * batches:.3g}"), "l2": float(f"{wide.l2 * batches:.3g}")}
-        chosen["wide_optimizer"] |= {"initial_accumulator": wide.initial_accumulator, **penalties}
-    chosen["loss"] = {"l2_coef": source.loss.l2_coef}
-    chosen["train"] = {"epochs": 1, "batch_size": source.train.batch_size, "init_optimizer": init_optimizer}
-    return chosen
+        values["wide_optimizer"] |= {"initial_accumulator": wide.initial_accumulator, **penalties}
+    values["loss"] = {"l2_coef": source.loss.l2_coef}
+    values["train"] = {"epochs": 1, "batch_size": source.train.batch_size, "init_optimizer": init_optimizer}
+    return values
 
 
 def _have_same_optimizers(source: Config, config: Config) -> bool:
@@ -191,11 +191,11 @@ def _seen_fields(schema: Schema, num_rows: int) -> list[CategoricalField]:
     return list(schema.categorical) if num_rows >= enough else without_buckets
 
 
-def _parts(schema: Schema, seen: list[CategoricalField]) -> dict[str, Any]:
-    """Return the settings of fields with which both parts see `seen`."""
-    if len(seen) == len(schema.categorical) and not any(field.cross for field in seen):
+def _parts(schema: Schema, fields: list[CategoricalField]) -> dict[str, Any]:
+    """Return the settings of fields with which both parts see `fields`."""
+    if len(fields) == len(schema.categorical) and not any(field.cross for field in fields):
         return {}
-    return {part: [field.name for field in seen] for part in ("wide_fields", "deep_fields")}
+    return {part: [field.name for field in fields] for part in ("wide_fields", "deep_fields")}
 
 
 def describe_by_rows(config: Config, num_rows: int) -> str:

@@ -50,9 +50,9 @@ class GradientSum:
             self._communicator.Barrier()
             all_ready = time.perf_counter()
             self._communicator.Alltoall(self._values, self._received)
-            part_sum, *others = self._received
+            part_sum, *other_sums = self._received
             with np.errstate(over="ignore", invalid="ignore"):  # reported by the flag
-                for values in others:
+                for values in other_sums:
                     part_sum += values
                 self._communicator.Allgather(part_sum, self._values)
                 is_finite = bool(np.isfinite(np.add.reduce(self._values)))

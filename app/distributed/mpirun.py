@@ -251,8 +251,8 @@ def check_rank_table(path: Path, num_ranks: int) -> None:
     except ValueError as error:
         raise ValueError(f"rank table {path} is not JSON: {error} ({EXAMPLE})") from error
     if not isinstance(table, dict) or table.get("version") != RANK_TABLE_VERSION:
-        found = table.get("version") if isinstance(table, dict) else type(table).__name__
-        raise ValueError(f"rank table {path}: expected version {RANK_TABLE_VERSION!r}, found {found!r} ({EXAMPLE})")
+        version = table.get("version") if isinstance(table, dict) else type(table).__name__
+        raise ValueError(f"rank table {path}: expected version {RANK_TABLE_VERSION!r}, found {version!r} ({EXAMPLE})")
     rank_ids = _rank_ids(path, table.get("server_list"))
     if sorted(rank_ids) != list(range(num_ranks)):
         raise ValueError(

@@ -103,8 +103,8 @@ class RowShard:
         with self.tables.loading(step) as write:
 
             def write_own(table: str, name: str, row_ids: np.ndarray, values: np.ndarray) -> None:
-                own = row_ids % num_owners == owner
-                write(table, name, row_ids[own], values[own])
+                is_own = row_ids % num_owners == owner
+                write(table, name, row_ids[is_own], values[is_own])
 
             yield write_own
 

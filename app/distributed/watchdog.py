@@ -43,7 +43,7 @@ class Watchdog:
         self._timeout_s = timeout_s
         self._first = first
         self._reported: float | None = None  # start of the wait that was reported last
-        self._ended = threading.Event()
+        self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def __enter__(self) -> Watchdog:
@@ -51,11 +51,11 @@ class Watchdog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended.set()
+        self._end.set()
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._ended.wait(min(self._timeout_s / 4, 5.0)):
+        while not self._end.wait(min(self._timeout_s / 4, 5.0)):
             since = _Wait.since
             if since is None or since == self._reported or time.monotonic() - since < self._timeout_s:
                 continue
@@ -70,15 +70,15 @@ class Watchdog:
     def _find_missing(self) -> list[int]:
         """Return the ranks that do not wait as this one does. The list is empty on all ranks but one."""
         rank, size = self._communicator.rank, self._communicator.size
-        sent = [self._communicator.isend(time.time(), other) for other in range(size) if other != rank]
-        self._ended.wait(GRACE_SECONDS + self._timeout_s / 2)  # they look at their clocks every quarter of the time
+        messages = [self._communicator.isend(time.time(), other) for other in range(size) if other != rank]
+        self._end.wait(GRACE_SECONDS + self._timeout_s / 2)  # they look at their clocks every quarter of the time
         waiting_ranks = {rank}
         oldest = time.time() - 2 * (GRACE_SECONDS + self._timeout_s)
         for other in range(size):
             while self._communicator.iprobe(other):
                 if self._communicator.recv(source=other) >= oldest:
                     waiting_ranks.add(other)
-        for request in sent:
+        for request in messages:
             request.Test()
         logs = min(waiting_ranks - set(range(self._first)), default=None) == rank
         return sorted(set(range(size)) - waiting_ranks) if logs else []

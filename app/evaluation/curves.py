@@ -20,16 +20,16 @@ def roc_curve(bins: Bins, most: int = CURVE_POINTS) -> tuple[np.ndarray, np.ndar
     false_rate, true_rate = (
         np.concatenate([[0], np.cumsum(counts[::-1]) / counts.sum()]) for counts in (bins.negatives, bins.positives)
     )
-    chosen = _thinned(false_rate + true_rate, most)
-    return false_rate[chosen], true_rate[chosen]
+    places = _thinned(false_rate + true_rate, most)
+    return false_rate[places], true_rate[places]
 
 
 def precision_recall_curve(bins: Bins, most: int = CURVE_POINTS) -> tuple[np.ndarray, np.ndarray]:
     """Return recall and precision over falling thresholds, at about equal steps of recall. There must be clicks."""
     clicks = np.cumsum(bins.positives[::-1])
     recall, precision = clicks / clicks[-1], clicks / np.cumsum(bins.counts[::-1])
-    chosen = _thinned(recall, most)
-    return recall[chosen], precision[chosen]
+    places = _thinned(recall, most)
+    return recall[places], precision[places]
 
 
 def _thinned(values: np.ndarray, most: int) -> np.ndarray:

@@ -58,8 +58,8 @@ class Evaluation:
 
     def __repr__(self) -> str:
         calibrated = ", calibrated" if self.calibration else ""
-        shown = f"auc {self.metrics.auc:.6f}, log_loss {self.metrics.log_loss:.6f}"
-        return f"<Evaluation {self.split}, step {self.step}{calibrated}: {shown}>"
+        text = f"auc {self.metrics.auc:.6f}, log_loss {self.metrics.log_loss:.6f}"
+        return f"<Evaluation {self.split}, step {self.step}{calibrated}: {text}>"
 
     @property
     def metrics(self) -> Metrics:

@@ -60,8 +60,8 @@ def _group_lines(groups: Groups) -> list[str]:
         f"{auc.rows_covered:.1%} of the rows (those of values with both classes); of {len(auc.ids):,} values:"
     ]
     for name, rows, clicks, value in zip(groups.names[:PRINTED_VALUES], auc.rows, auc.clicks, auc.auc, strict=False):
-        shown = "one class" if np.isnan(value) else f"AUC {value:.6f}"
-        lines.append(f"    {name:20} {rows:12,} rows, click rate {clicks / rows:.4f}, {shown}")
+        text = "one class" if np.isnan(value) else f"AUC {value:.6f}"
+        lines.append(f"    {name:20} {rows:12,} rows, click rate {clicks / rows:.4f}, {text}")
     return lines
 
 

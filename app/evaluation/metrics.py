@@ -122,7 +122,7 @@ class MetricStream:
         self._labels: list[np.ndarray] = []
         self._weights: list[np.ndarray] = []  # as many as there are labels, or none
         self._num_rows = 0
-        self._kept = 0
+        self._num_in_memory = 0
         self._bins = Bins.empty()
         self._sums = np.zeros(4)  # weights, clicks, Σ cross-entropy, Σ prediction
 
@@ -147,8 +147,8 @@ class MetricStream:
         self._num_rows += len(logits)
         self._logits.append(logits.astype(np.float32))
         self._labels.append(labels.astype(bool))
-        self._kept += len(logits)
-        if self._kept > self._exact_rows:
+        self._num_in_memory += len(logits)
+        if self._num_in_memory > self._exact_rows:
             self._spill()
 
     @property
@@ -159,7 +159,7 @@ class MetricStream:
     def _spill(self) -> None:
         """Count the kept rows into bins, and drop them."""
         self._bins = self._bins.plus(self._count_kept(binned))
-        self._logits, self._labels, self._weights, self._kept = [], [], [], 0
+        self._logits, self._labels, self._weights, self._num_in_memory = [], [], [], 0
 
     def _count_kept(self, move: Callable[[np.ndarray], np.ndarray]) -> Bins:
         weights = np.concatenate(self._weights) if self._weights else None
@@ -169,9 +169,9 @@ class MetricStream:
         """Return all rows so far, counted by logit. Raises NothingToMeasureError if there are none."""
         if not self._num_rows:
             raise NothingToMeasureError("no rows to measure: the split is empty, or all weights are 0")
-        if self._bins.keys.size and self._kept:
+        if self._bins.keys.size and self._num_in_memory:
             self._spill()  # exact logits must not rank beside those that were moved to the middle of their bin
-        if not self._kept:
+        if not self._num_in_memory:
             return self._bins
         return self._count_kept(lambda logits: logits)
 

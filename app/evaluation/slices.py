@@ -55,9 +55,9 @@ class SliceStream:
         of_row = self._parts.find(batch, self._rows)
         self._rows += batch.num_rows
         for part in np.unique(of_row):
-            chosen = of_row == part
-            weights = None if batch.weights is None else batch.weights[chosen]
-            self._streams[part].add(logits[chosen], batch.labels[chosen], weights)
+            is_part = of_row == part
+            weights = None if batch.weights is None else batch.weights[is_part]
+            self._streams[part].add(logits[is_part], batch.labels[is_part], weights)
 
     def result(self, replicates: int, seed: int) -> list[Slice]:
         """Return the parts in order, with intervals from so many `replicates` of the bootstrap, or without if 0."""
@@ -74,10 +74,10 @@ class SliceStream:
 
 def check_slices(by: Sequence[str], schema: Schema, split: str) -> None:
     """Raise ValueError unless each is `time`, `unseen` or a categorical field of the data."""
-    known = [field.name for field in schema.categorical] + [TIME, UNSEEN]
+    names = [field.name for field in schema.categorical] + [TIME, UNSEEN]
     for name in by:
-        if name not in known:
-            raise ValueError(f"--by {name} is no categorical field of the data; {did_you_mean(name, known)}")
+        if name not in names:
+            raise ValueError(f"--by {name} is no categorical field of the data; {did_you_mean(name, names)}")
         if name == TIME and split == "train":
             raise ValueError("--by time needs the log's order, and the rows of train are shuffled; use valid or test")
 
@@ -123,8 +123,8 @@ def _by_value(by: str, folder: Path, schema: Schema) -> Slices:
         parts = np.full(len(ids), len(top) + 1)
         parts[(ids >= first) & (ids < end)] = len(top)
         if len(top):
-            known = (ids >= top[0]) & (ids <= top[-1])
-            parts[known] = ids[known] - top[0]
+            is_known = (ids >= top[0]) & (ids <= top[-1])
+            parts[is_known] = ids[is_known] - top[0]
         return parts
 
     return Slices(by, [*names_of_ids(folder, schema, field, top), OUT_OF_VOCABULARY, OTHER], find)

@@ -150,10 +150,10 @@ def memory_of(parameter: Parameter) -> np.ndarray:
     """
     if not _on_cpu():
         return parameter.asnumpy()
-    place, kept = parameter.data_ptr(), getattr(parameter, "kept_view", None)
-    if kept is None or kept[0] != place:
-        kept = parameter.kept_view = place, parameter.asnumpy()
-    values: np.ndarray = kept[1]
+    place, view = parameter.data_ptr(), getattr(parameter, "kept_view", None)
+    if view is None or view[0] != place:
+        view = parameter.kept_view = place, parameter.asnumpy()
+    values: np.ndarray = view[1]
     return values
 
 

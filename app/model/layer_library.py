@@ -29,7 +29,7 @@ class TowerPointers:
         matrices = [output_address(values) for name, values in arrays.items() if name.startswith("tower.matrix_")]
         biases = [output_address(values) for name, values in arrays.items() if name.startswith("tower.bias_")]
         self._arrays = arrays
-        self._lists = [(ctypes.c_void_p * len(found))(*found) for found in (matrices, biases)]
+        self._lists = [(ctypes.c_void_p * len(addresses))(*addresses) for addresses in (matrices, biases)]
         names = "wide.bias", "wide.numeric_weight", "tower.numeric_rows", "tower.numeric_matrix"
         plain = (output_address(arrays[name]) if name in arrays else None for name in names)
         self._struct = TowerArrays(*plain, *map(ctypes.addressof, self._lists))

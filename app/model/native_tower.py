@@ -188,7 +188,7 @@ class _AdamCall:
         self._arrays = [*map(memory_of, inputs), *gradients, np.empty(1, np.float32)]
         shapes = [np.array(values.shape, np.int64) for values in self._arrays]
         count = len(self._arrays)
-        self._kept = shapes
+        self._shape_arrays = shapes  # whose memory `_shapes` points to
         self._values = (ctypes.c_void_p * count)(*map(output_address, self._arrays))
         self._dims = (ctypes.c_int * count)(*(values.ndim for values in self._arrays))
         self._shapes = (ctypes.c_void_p * count)(*(output_address(shape) for shape in shapes))

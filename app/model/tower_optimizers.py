@@ -49,7 +49,7 @@ class Ftrl(nn.Cell):
 
     def construct(self, gradients: tuple[Tensor, ...]) -> object:
         """Take one step. Below `LEAST_FTRL_RATE` nothing changes."""
-        done: tuple = ()
+        updates: tuple = ()
         moves = self.learning_rate >= LEAST_FTRL_RATE
         rate = ops.maximum(self.learning_rate, LEAST_FTRL_RATE)
         for i, weight in enumerate(self.weights):
@@ -60,14 +60,14 @@ class Ftrl(nn.Cell):
             shrunk = (ops.sign(linear) * self.l1 - linear) / (root / rate + 2 * self.l2)
             new = ops.select(ops.abs(linear) > self.l1, shrunk, ops.zeros_like(shrunk))
             # `ops.assign` in one graph with `EmbeddingLookup`, as stock has it, ends MindSpore 2.10's compiler.
-            done += (
+            updates += (
                 ops.scatter_update(
                     self.accumulators[i], self.places[i], ops.select(moves, accumulator, self.accumulators[i])
                 ),
                 ops.scatter_update(self.linear[i], self.places[i], ops.select(moves, linear, self.linear[i])),
                 ops.scatter_update(weight, self.places[i], ops.select(moves, new, weight)),
             )
-        return done
+        return updates
 
     def fit_linear(self, rate: float) -> None:
         """Set the linear terms from which a step computes the weights at this learning rate."""
@@ -90,7 +90,7 @@ class Ftrl(nn.Cell):
 
     def named_state(self) -> State:
         """Return the optimizer's state by array and the model's own parameter names."""
-        return _named("ftrl.accumulator", self.names, self.accumulators) | _named(
+        return _by_name("ftrl.accumulator", self.names, self.accumulators) | _by_name(
             "ftrl.linear", self.names, self.linear
         )
 
@@ -134,8 +134,8 @@ class Adam(nn.Cell):
 
     def named_state(self) -> State:
         return (
-            _named(f"{self.name}.first_moment", self.names, self.optimizer.moment1)
-            | _named(f"{self.name}.second_moment", self.names, self.optimizer.moment2)
+            _by_name(f"{self.name}.first_moment", self.names, self.optimizer.moment1)
+            | _by_name(f"{self.name}.second_moment", self.names, self.optimizer.moment2)
             | {
                 f"{self.name}.beta1_power": self.optimizer.beta1_power,
                 f"{self.name}.beta2_power": self.optimizer.beta2_power,
@@ -154,16 +154,16 @@ class Adagrad(nn.Cell):
         self.learning_rate = _rate(options.learning_rate)
 
     def construct(self, gradients: tuple[Tensor, ...]) -> tuple:
-        done: tuple = ()
+        updates: tuple = ()
         for i, weight in enumerate(self.weights):
             gradient = gradients[i] / self.loss_scale
             accumulator = self.accumulators[i] + gradient * gradient
             new = weight - self.learning_rate * gradient / (ops.sqrt(accumulator) + self.epsilon)
-            done += (ops.assign(self.accumulators[i], accumulator), ops.assign(weight, new))
-        return done
+            updates += (ops.assign(self.accumulators[i], accumulator), ops.assign(weight, new))
+        return updates
 
     def named_state(self) -> State:
-        return _named("adagrad.accumulator", self.names, self.accumulators)
+        return _by_name("adagrad.accumulator", self.names, self.accumulators)
 
 
 class Sgd(nn.Cell):
@@ -176,11 +176,11 @@ class Sgd(nn.Cell):
         self.learning_rate = _rate(options.learning_rate)
 
     def construct(self, gradients: tuple[Tensor, ...]) -> tuple:
-        done: tuple = ()
+        updates: tuple = ()
         for i, weight in enumerate(self.weights):
             new = weight - self.learning_rate * gradients[i] / self.loss_scale
-            done += (ops.assign(weight, new),)
-        return done
+            updates += (ops.assign(weight, new),)
+        return updates
 
     def named_state(self) -> State:
         return {}
@@ -228,14 +228,14 @@ class DenseMeans(nn.Cell):
 
     def construct(self, updated: tuple) -> tuple:
         """Take the weights into their means once `updated` is there."""
-        done: tuple = ()
+        updates: tuple = ()
         for i, weight in enumerate(self.weights):
             new = ops.depend(weight, updated)
-            done += (ops.assign(self.means[i], self.means[i] + self.rate * (new - self.means[i])),)
-        return done
+            updates += (ops.assign(self.means[i], self.means[i] + self.rate * (new - self.means[i])),)
+        return updates
 
     def named_state(self) -> State:
-        return _named(MEAN, self.names, self.means)
+        return _by_name(MEAN, self.names, self.means)
 
 
 class DenseOptimizers(nn.Cell):
@@ -259,16 +259,16 @@ class DenseOptimizers(nn.Cell):
         """For a rank with only a part of the tower: `wrap_tower` makes the tower's optimizer from its weights and a
         factory of optimizers, and `squared_norm` is a `SquaredNorm` over the whole tower."""
         super().__init__()
-        named = list(model.named_parameters().items())
+        parameters = list(model.named_parameters().items())
         self.num_wide = 0 if model.wide is None else len(model.wide.named_parameters())
-        self.wide = make_optimizer(dict(named[: self.num_wide]), wide, loss_scale)
+        self.wide = make_optimizer(dict(parameters[: self.num_wide]), wide, loss_scale)
         make_tower = functools.partial(make_optimizer, options=tower, loss_scale=loss_scale)
-        weights = dict(named[self.num_wide :])
+        weights = dict(parameters[self.num_wide :])
         self.tower = wrap_tower(weights, make_tower) if wrap_tower else make_tower(weights)
         self.loss_scale, self.tower_clip_norm = loss_scale, tower_clip_norm
         self.squared_norm = squared_norm or SquaredNorm()
         self.norms = nn.CellList(model.tower.norms())
-        self.means = DenseMeans(dict(named), ema_decay) if ema_decay else None
+        self.means = DenseMeans(dict(parameters), ema_decay) if ema_decay else None
         self.rates = {"wide": wide.learning_rate, "tower": tower.learning_rate}
 
     def set_learning_rates(self, wide: float, tower: float) -> None:
@@ -316,14 +316,14 @@ class DenseOptimizers(nn.Cell):
         tower = gradients[self.num_wide :]
         if self.tower_clip_norm:
             tower = self.clipped(tower)
-        done: tuple = (self.tower(tower),)
+        updates: tuple = (self.tower(tower),)
         if self.num_wide:
-            done = (self.wide(gradients[: self.num_wide]), *done)
+            updates = (self.wide(gradients[: self.num_wide]), *updates)
         for norm in self.norms:
-            done = (*done, norm.update())
+            updates = (*updates, norm.update())
         if self.means is not None:
-            done = (*done, self.means(done))
-        return done
+            updates = (*updates, self.means(updates))
+        return updates
 
     def clipped(self, gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Return the gradients times min(1, clip_norm / norm). The norm is that without the loss scale."""
@@ -369,5 +369,5 @@ def _filled(prefix: str, weights: State, value: float) -> ParameterTuple:
     )
 
 
-def _named(prefix: str, names: tuple[str, ...], states: tuple[Parameter, ...]) -> State:
+def _by_name(prefix: str, names: tuple[str, ...], states: tuple[Parameter, ...]) -> State:
     return {f"{prefix}.{name}": state for name, state in zip(names, states, strict=True)}

@@ -194,12 +194,12 @@ class Tower(nn.Cell):
 
     def named_parameters(self) -> dict[str, Parameter]:
         """Return the parameters by the names of `tower_arrays`. Those of normalizations come last."""
-        named = self.numeric_fields.named_parameters()
-        named |= {f"matrix_{self.first + i}": matrix for i, matrix in enumerate(self.matrices)}
-        named |= {f"bias_{self.first + i}": bias for i, bias in enumerate(self.biases)}
+        parameters = self.numeric_fields.named_parameters()
+        parameters |= {f"matrix_{self.first + i}": matrix for i, matrix in enumerate(self.matrices)}
+        parameters |= {f"bias_{self.first + i}": bias for i, bias in enumerate(self.biases)}
         for i, norm in enumerate(self.norms()):
-            named |= {f"norm_scale_{i}": norm.scale, f"norm_shift_{i}": norm.shift}
-        return named
+            parameters |= {f"norm_scale_{i}": norm.scale, f"norm_shift_{i}": norm.shift}
+        return parameters
 
 
 class WideDeep(nn.Cell):
@@ -235,15 +235,15 @@ class WideDeep(nn.Cell):
     def named_parameters(self) -> dict[str, Parameter]:
         """Return all parameters by names of our own: MindSpore's depend on the cell around them."""
         wide = {} if self.wide is None else self.wide.named_parameters()
-        named = {f"wide.{name}": parameter for name, parameter in wide.items()}
-        return named | {f"tower.{name}": parameter for name, parameter in self.tower.named_parameters().items()}
+        parameters = {f"wide.{name}": parameter for name, parameter in wide.items()}
+        return parameters | {f"tower.{name}": parameter for name, parameter in self.tower.named_parameters().items()}
 
     def named_statistics(self) -> dict[str, Parameter]:
         """Return the running statistics of batch normalization by names of our own."""
-        named: dict[str, Parameter] = {}
+        statistics: dict[str, Parameter] = {}
         for i, norm in enumerate(self.tower.norms()):
-            named |= {f"tower.running_mean_{i}": norm.mean, f"tower.running_variance_{i}": norm.variance}
-        return named
+            statistics |= {f"tower.running_mean_{i}": norm.mean, f"tower.running_variance_{i}": norm.variance}
+        return statistics
 
 
 def _steps(num_hidden: int, runs: Sequence[tuple[int, int]]) -> tuple[tuple[int, int, int], ...]:

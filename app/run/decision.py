@@ -75,8 +75,8 @@ def _plan_from_state(path: Path, config: Config, schema: Schema, damaged: Mappin
     return Plan(kind, reason + note, None if kind == "new" else newest, refused)
 
 
-def _of_other_epochs(state: Mapping[str, Any], config: Config, found: str) -> str:
-    if not config.train.auto or "decay_steps" not in found or state["epochs"] == config.train.epochs:
+def _of_other_epochs(state: Mapping[str, Any], config: Config, setting: str) -> str:
+    if not config.train.auto or "decay_steps" not in setting or state["epochs"] == config.train.epochs:
         return ""
     return (
         f"; train.auto lets the learning rates fall within the epochs, so the run there, of {state['epochs']}, is not "
@@ -128,9 +128,9 @@ def _known_state(path: Path, checkpoints: Path) -> tuple[dict[str, Any], str]:
     manifest = whole[-1].manifest
     epochs = manifest.config["train"]["epochs"]
     status = "finished" if manifest.epoch > epochs else "stopped"
-    known = {"config": kept_settings(manifest.config), "data": manifest.data}
+    began = {"config": kept_settings(manifest.config), "data": manifest.data}
     note = f" ({what}: taken from {whole[-1].path.name})"
-    return {"status": status, "epochs": epochs, "identity": known}, note
+    return {"status": status, "epochs": epochs, "identity": began}, note
 
 
 def settings_of_run(path: Path, config: Config, schema: Schema) -> Config:

@@ -103,12 +103,12 @@ class RunFolder:
         """Return descriptions of everything that could not be written in this launch."""
         unwritten = [file.path.name for file in (self._losses, self._evals, self._metrics) if not file.is_written]
         unwritten += [] if self._events.is_written else [TENSORBOARD]
-        lost = [f"the last lines of {name}" for name in unwritten]
+        failures = [f"the last lines of {name}" for name in unwritten]
         if self._failed_saves:
-            lost.append(f"{self._failed_saves} checkpoint(s)")
+            failures.append(f"{self._failed_saves} checkpoint(s)")
         if self._failed_evaluations:
-            lost.append(f"the curves of {self._failed_evaluations} evaluation(s)")
-        return lost if self._status_is_written else [*lost, STATE_FILE]
+            failures.append(f"the curves of {self._failed_evaluations} evaluation(s)")
+        return failures if self._status_is_written else [*failures, STATE_FILE]
 
     def describe(self, schema: Schema, asked: Config) -> None:
         """Write config.yaml and run.json. `asked` are the settings that were asked for."""

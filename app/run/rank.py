@@ -141,9 +141,9 @@ def check_one_place(group: ProcessGroup, folder: Path) -> None:
         probe.write_text("")
 
     group.on_rank0(write)
-    seen = group.gather(probe.exists())
+    is_seen = group.gather(probe.exists())
     group.on_rank0(lambda: probe.unlink(missing_ok=True))
-    blind = [str(rank) for rank, sees in enumerate(seen) if not sees]
+    blind = [str(rank) for rank, sees in enumerate(is_seen) if not sees]
     if blind:
         raise mark_collective(
             OSError(

@@ -52,7 +52,7 @@ class ChunkScorer:
         """Return `line` [n], `logits` [n] (NaN for a bad line), `labels` [n] (NaN: none), `reasons`, `kept`."""
         predictor = _open(self.bundle, self.bundle_id)
         log_format = predictor.log_format
-        kept = self._kept(chunk, predictor)
+        cells_to_keep = self._cells_to_keep(chunk, predictor)
         labelled = log_format.label_column in self.columns
         scored = predictor.score_chunk(chunk if labelled else add_label(chunk, log_format))
         first = chunk.first_line_number
@@ -69,10 +69,10 @@ class ChunkScorer:
             "labels": labels,
             "weights": weights,
             "reasons": scored.rejected,
-            "kept": kept,
+            "kept": cells_to_keep,
         }
 
-    def _kept(self, chunk: Chunk, predictor: Predictor) -> list[list[str]]:
+    def _cells_to_keep(self, chunk: Chunk, predictor: Predictor) -> list[list[str]]:
         """Return the cells of the columns to keep, column by column. If a line has too few cells, its cell is ""."""
         if not self.keep or chunk.kept:
             return list(chunk.kept)

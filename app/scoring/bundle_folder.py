@@ -142,14 +142,14 @@ def short(version: str) -> str:
     return version.rpartition(":")[2]
 
 
-def chains(seen: Mapping[Path, Manifest]) -> dict[str, Chain]:
+def chains(manifests: Mapping[Path, Manifest]) -> dict[str, Chain]:
     """Return the chain of each short version that has all its bundles here: a whole bundle, if there is one.
 
     Of two copies the first name counts.
     """
     chains_by_version: dict[str, Chain] = {}
     for folder, manifest in sorted(
-        seen.items(), key=lambda link: (bool(link[1].parent), link[1].generation, link[0].name)
+        manifests.items(), key=lambda link: (bool(link[1].parent), link[1].generation, link[0].name)
     ):
         before: Chain = ()
         if manifest.parent is not None:

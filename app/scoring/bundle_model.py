@@ -75,8 +75,8 @@ class BundleModel:
         of_deep, of_wide = (columns_of(self.fields, part) for part in ("deep", "wide"))
         used = sorted({*of_deep, *of_wide})  # Rows of others, as of buckets that no part sees, are not looked up
         self._used_fields = [field for field in self.fields if field.deep or field.wide]
-        self._used = np.array(used, np.intp)
-        places = (np.searchsorted(self._used, part) for part in (of_deep, of_wide))
+        self._visible_fields = np.array(used, np.intp)
+        places = (np.searchsorted(self._visible_fields, part) for part in (of_deep, of_wide))
         self._of_deep, self._of_wide = (slice(None) if len(part) == len(used) else part for part in places)
         self._has_lists, self._has_deep = len(used) > len(self._used_fields), bool(of_deep)
         self._tower = Tower(folder / TOWER, num_threads)
@@ -111,7 +111,7 @@ class BundleModel:
 
     def tower_inputs(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return deep rows [B, inputs · D] and the sum of wide rows [B] of `ids`, each part's over its own fields."""
-        ids = ids[:, self._used]
+        ids = ids[:, self._visible_fields]
         deep, wide = lookup(self.tables, np.maximum(ids, 0) if self._has_lists else ids)
         rows, wide = deep.reshape(*ids.shape, self.tables[0].spec.width)[:, self._of_deep], wide[:, self._of_wide]
         if not self._has_deep:

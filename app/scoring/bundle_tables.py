@@ -131,9 +131,9 @@ class BundleTables:
         index = self._arrays[INDEX].take(groups, axis=0)
         bits, bit = index[:, 0], _BITS[ids & 63]
         places = (index[:, 1] + np.bitwise_count(bits & (bit - _BITS[0]))).view(np.int64)
-        known = (bits & bit != 0) & (ids < self.spec.num_ids)
+        is_known = (bits & bit != 0) & (ids < self.spec.num_ids)
         # A place behind the last row is that of an id without one.
-        return np.minimum(places, max(self.spec.num_rows - 1, 0)), known
+        return np.minimum(places, max(self.spec.num_rows - 1, 0)), is_known
 
     def _deep(self, places: np.ndarray) -> np.ndarray:
         rows = self._arrays["deep"].take(places, axis=0, mode="clip")
@@ -189,18 +189,18 @@ def lookup(chain: Sequence[BundleTables], ids: np.ndarray) -> tuple[np.ndarray, 
     """Return deep rows [B, C * D] and wide rows [B, C], float32, of `ids` [B, C] in a chain. Raises as `rows`."""
     flat = ids.reshape(-1)
     base, *deltas = chain
-    places, known = base.find(flat)
+    places, is_known = base.find(flat)
     if base.spec.num_rows:
         deep, wide = base.rows(places)
     else:
         deep, wide = np.empty((flat.size, base.spec.width), np.float32), np.empty(flat.size, np.float32)
-    initial = ~known
+    initial = ~is_known
     for delta in deltas:
-        places, known = delta.find(flat)
-        changed = np.flatnonzero(known)
+        places, is_known = delta.find(flat)
+        changed = np.flatnonzero(is_known)
         if changed.size:
             deep[changed], wide[changed] = delta.rows(places[changed])
-        initial = (initial & ~known) | are_among(delta.deleted, flat)
+        initial = (initial & ~is_known) | are_among(delta.deleted, flat)
     if initial.any():
         spec = base.spec
         deep[initial] = initial_rows(spec.seed, flat[initial], spec.width, spec.initial_scale, spec.initial_dtype)
@@ -224,5 +224,5 @@ def _read_checksums(path: Path) -> dict[str, np.ndarray]:
 
 
 def _short(layout: dict[str, tuple[str, tuple[int, ...]]]) -> str:
-    shown = {name: array for name, array in layout.items() if not name.endswith(".padding")}
-    return ", ".join(f"{name} {dtype} {list(shape)}" for name, (dtype, shape) in shown.items())
+    arrays = {name: array for name, array in layout.items() if not name.endswith(".padding")}
+    return ", ".join(f"{name} {dtype} {list(shape)}" for name, (dtype, shape) in arrays.items())

@@ -206,9 +206,9 @@ def chain_stored(chain: Sequence[BundleTables]) -> ReadStored:
         dtype, shape = chain[0].spec.layout()[name]
         values = np.zeros((len(ids), *shape[1:]), dtype)
         for tables in chain:
-            places, known = tables.find(ids)
-            if known.any():
-                values[known] = tables.stored(name, places[known])
+            places, is_known = tables.find(ids)
+            if is_known.any():
+                values[is_known] = tables.stored(name, places[is_known])
         return values
 
     return read
@@ -227,8 +227,8 @@ def fold(delta: str | Path, output: str | Path, overwrite: bool = False) -> Mani
         tables = [BundleTables(path, BundleTablesSpec(**manifest.rows)) for path, manifest in chain]
         row_ids = chain_row_ids(tables)
         spec = replace(tables[-1].spec, num_rows=len(row_ids), num_deleted=0)
-        own = shutil.ignore_patterns(TABLES, CHECKSUMS, LOOKUP_FILE, EXPIRED_FILE, MANIFEST)
-        shutil.copytree(delta, folder, ignore=own, dirs_exist_ok=True)
+        own_files = shutil.ignore_patterns(TABLES, CHECKSUMS, LOOKUP_FILE, EXPIRED_FILE, MANIFEST)
+        shutil.copytree(delta, folder, ignore=own_files, dirs_exist_ok=True)
         write_rows(folder, spec, row_ids, chain_stored(tables))
         vocabulary = merge_lookups([(path, manifest.vocabulary) for path, manifest in chain], folder)
         whole = replace(newest, vocabulary=vocabulary, rows=spec.as_json())

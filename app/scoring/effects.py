@@ -33,7 +33,7 @@ RANGES = 10  # of a number, with about as many rows each
 VALUES = 20  # of a category, those with the largest mean changes
 RARE = 1_000  # a value that fewer than one of so many rows have is no strong one: its mean is chance
 ROWS = 100_000  # of a log
-_SHOWN = 3  # cells of a column, as a line of text
+_MOST_CELLS = 3  # cells of a column, as a line of text
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,10 @@ def effects_of_log(
     for chunk in sample.chunks():
         parsed, _ = model.encoder.encode(chunk if log.has_labels else add_label(chunk, model.log_format))
         explained.append((parsed.rows, changes_of_logits(model, parsed.rows)))
-    drawn = min(most_rows, sample.num_lines)
+    most = min(most_rows, sample.num_lines)
     if not any(len(rows.labels) for rows, _ in explained):
-        raise ValueError(f"{', '.join(inputs)}: none of {drawn:,} lines is good. Is it a log of the model's columns?")
-    return _table(model, explained, values, {"lines": sample.num_lines, "drawn": drawn, "seed": seed})
+        raise ValueError(f"{', '.join(inputs)}: none of {most:,} lines is good. Is it a log of the model's columns?")
+    return _table(model, explained, values, {"lines": sample.num_lines, "drawn": most, "seed": seed})
 
 
 def _table(model: BundleModel, explained: Sequence[Explained], values: int, about: dict[str, Any]) -> pa.Table:
@@ -118,7 +118,7 @@ def describe_effects(table: pa.Table) -> str:
     of = f"{about['rows']:,} good ones of {about['drawn']:,} lines, of {about['lines']:,} in all"
     lines = [f"effects over {of}: mean absolute change of the logit, and the cells with the largest mean changes"]
     for column, (whole, *parts) in by_column.items():
-        strongest = sorted(parts, key=lambda part: -abs(part["mean_change"]))[:_SHOWN]
+        strongest = sorted(parts, key=lambda part: -abs(part["mean_change"]))[:_MOST_CELLS]
         texts = [f"{_short(part)} {part['mean_change']:+.4f}" for part in strongest if part["value"] is not None]
         lines.append(f"  {column:16} {whole['mean_absolute_change']:.4f}  {', '.join(texts)}")
     return "\n".join(lines)
@@ -140,36 +140,36 @@ class _Sample:
     def __init__(self, most_rows: int, seed: int) -> None:
         self.num_lines, self._most_rows, self._seed = 0, most_rows, np.uint64(seed * int(GOLDEN) % 2**64)
         self._bound = np.uint64(2**64 - 1)  # no larger key is among them
-        self._drawn: list[tuple[np.ndarray, Chunk]] = []
+        self._samples: list[tuple[np.ndarray, Chunk]] = []
 
     def add(self, chunk: Chunk) -> None:
         """Draw from the next chunk of the log."""
         numbers = np.arange(self.num_lines, self.num_lines + chunk.num_lines, dtype=np.uint64)
         self.num_lines += chunk.num_lines
-        self._drawn.append(_up_to(self._bound, mix64(numbers + self._seed), chunk))
-        if sum(len(keys) for keys, _ in self._drawn) > 2 * self._most_rows:
+        self._samples.append(_up_to(self._bound, mix64(numbers + self._seed), chunk))
+        if sum(len(keys) for keys, _ in self._samples) > 2 * self._most_rows:
             self._cut()
 
     def chunks(self) -> Iterator[Chunk]:
         """Return the drawn lines in the log's order."""
         self._cut()
-        return (chunk for _, chunk in self._drawn)
+        return (chunk for _, chunk in self._samples)
 
     def _cut(self) -> None:
-        keys = np.concatenate([np.zeros(0, np.uint64), *(keys for keys, _ in self._drawn)])
+        keys = np.concatenate([np.zeros(0, np.uint64), *(keys for keys, _ in self._samples)])
         if len(keys) > self._most_rows:
             self._bound = np.partition(keys, self._most_rows - 1)[self._most_rows - 1]
-        cut = (_up_to(self._bound, *drawn) for drawn in self._drawn)
-        self._drawn = [drawn for drawn in cut if len(drawn[0])]
+        cut = (_up_to(self._bound, *sample) for sample in self._samples)
+        self._samples = [sample for sample in cut if len(sample[0])]
 
 
 def _up_to(bound: np.uint64, keys: np.ndarray, chunk: Chunk) -> tuple[np.ndarray, Chunk]:
     """Return the lines of a chunk whose keys are not above `bound`, and these keys."""
-    chosen = np.flatnonzero(keys <= bound)
-    if len(chosen) == len(keys):
+    places = np.flatnonzero(keys <= bound)
+    if len(places) == len(keys):
         return keys, chunk
     lines = chunk.lines.split(b"\n")
-    return keys[chosen], replace(chunk, num_lines=len(chosen), lines=b"".join(lines[at] + b"\n" for at in chosen))
+    return keys[places], replace(chunk, num_lines=len(places), lines=b"".join(lines[at] + b"\n" for at in places))
 
 
 def _summed(explained: Sequence[Explained], log_format: LogFormat, values: int) -> list[ColumnEffect]:
@@ -183,10 +183,10 @@ def _summed(explained: Sequence[Explained], log_format: LogFormat, values: int) 
             numbers = np.concatenate([rows.columns[name].values for rows, _ in explained])
             parts = _ranges(name, numbers[present], changes[present], name in log_format.time_fields)
         else:
-            found, of_rows = _values(name, explained, changes)
+            distinct, of_rows = _values(name, explained, changes)
             if log_format.columns[name] == "boolean":
-                found = np.array(["false", "true"])[found]
-            parts = _strongest(name, found, of_rows, max(len(changes) // RARE, 1), values)
+                distinct = np.array(["false", "true"])[distinct]
+            parts = _strongest(name, distinct, of_rows, max(len(changes) // RARE, 1), values)
         by_column.append([*whole, *parts])
     by_column.sort(key=lambda effects: -effects[0].mean_absolute_change)
     return [effect for effects in by_column for effect in effects]
@@ -194,8 +194,8 @@ def _summed(explained: Sequence[Explained], log_format: LogFormat, values: int) 
 
 def _mean(column: str, cells: str, changes: np.ndarray, **of: Any) -> ColumnEffect:
     mean, absolute = (float(each.mean()) if len(each) else 0.0 for each in (changes, np.abs(changes)))
-    named = {"value": None, "low": None, "high": None, **of}
-    return ColumnEffect(column, cells, **named, rows=len(changes), mean_change=mean, mean_absolute_change=absolute)
+    of_cells = {"value": None, "low": None, "high": None, **of}
+    return ColumnEffect(column, cells, **of_cells, rows=len(changes), mean_change=mean, mean_absolute_change=absolute)
 
 
 def _ranges(column: str, numbers: np.ndarray, changes: np.ndarray, are_times: bool) -> list[ColumnEffect]:
@@ -224,11 +224,11 @@ def _values(name: str, explained: Sequence[Explained], changes: np.ndarray) -> t
     for rows, _ in explained:
         cells, num_rows = rows.columns[name], len(rows.labels)
         if name in rows.lists:
-            found, rows_of = rows.lists[name].values, rows.lists[name].rows
+            items, rows_of = rows.lists[name].values, rows.lists[name].rows
         else:
             rows_of = np.flatnonzero(cells.present)
-            found = cells.values.take(rows_of)
-        values.append(found if isinstance(found, np.ndarray) else np.array(found.tolist(), object))
+            items = cells.values.take(rows_of)
+        values.append(items if isinstance(items, np.ndarray) else np.array(items.tolist(), object))
         places.append(first + rows_of)
         first += num_rows
     return np.concatenate(values), changes[np.concatenate(places)]
@@ -239,8 +239,8 @@ def _strongest(column: str, values: np.ndarray, changes: np.ndarray, least: int,
     distinct, places, counts = np.unique(values, return_inverse=True, return_counts=True)
     means = np.bincount(places, changes, len(distinct)) / np.maximum(counts, 1)
     frequent = np.flatnonzero(counts >= least)
-    chosen = frequent[np.argsort(-np.abs(means[frequent]), kind="stable")[:most]]
-    return [_mean(column, "value", changes[places == place], value=_text(distinct[place])) for place in chosen]
+    strongest = frequent[np.argsort(-np.abs(means[frequent]), kind="stable")[:most]]
+    return [_mean(column, "value", changes[places == place], value=_text(distinct[place])) for place in strongest]
 
 
 def _text(value: Any) -> str:

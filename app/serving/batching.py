@@ -36,7 +36,7 @@ MOST_DELAY = 1.5  # seconds of a refusal. Clients often give up after two; with 
 LEAST_LATE = 1.1  # seconds of a refusal that would come later at that rate
 
 Decode = Callable[[], RowsToScore]
-Seen = tuple[Predictor, RowsToScore, Scored]
+ScoredRows = tuple[Predictor, RowsToScore, Scored]
 Observe = Callable[[Predictor, RowsToScore, Scored], None]
 Result = np.ndarray | Exception
 
@@ -57,7 +57,7 @@ class Batch:
     """Requests that were scored together."""
 
     answers: list[tuple[Work, Result]]
-    seen: list[Seen]
+    scored: list[ScoredRows]
     milliseconds: float  # that they took
 
 
@@ -145,9 +145,9 @@ class _Queue:
         """
         self.check_room()
         self._num_coming += 1
-        asyncio.get_running_loop().call_soon(self._come)
+        asyncio.get_running_loop().call_soon(self._note_coming)
 
-    def _come(self) -> None:
+    def _note_coming(self) -> None:
         self._num_coming -= 1
 
     async def logits(self, work: Work) -> np.ndarray:
@@ -195,7 +195,7 @@ class _Queue:
     def _note_batch(self, batch: Batch, thread_ms: float) -> None:
         self._note_pace(batch, thread_ms)
         self._plan()
-        for each in batch.seen:
+        for each in batch.scored:
             self._observe(*each)
 
     def _note_pace(self, batch: Batch, thread_ms: float) -> None:
@@ -211,13 +211,13 @@ class _Queue:
         self._request_ms = sorted(self._last_ms)[len(self._last_ms) // 2]
 
 
-def score_batch(waiting: deque[Work], limits: Limits) -> Batch:
+def score_batch(queue: deque[Work], limits: Limits) -> Batch:
     """Take requests from a queue until they have enough rows, and score them. No other thread may take from it."""
-    started, num_rows = _Stopwatch(), 0
+    stopwatch, num_rows = _Stopwatch(), 0
     answers: list[tuple[Work, Result]] = []
     decoded: list[tuple[Work, RowsToScore]] = []
-    while waiting and num_rows < limits.max_batch:
-        work = waiting.popleft()
+    while queue and num_rows < limits.max_batch:
+        work = queue.popleft()
         try:
             chunk = _decoded(work)
         except RequestError as error:  # without its frames, which hold the body
@@ -227,14 +227,14 @@ def score_batch(waiting: deque[Work], limits: Limits) -> Batch:
         else:
             decoded.append((work, chunk))
             num_rows += chunk.num_lines
-    seen: list[Seen] = []
+    seen: list[ScoredRows] = []
     # Lines with quotes, without, and rows of tables cannot stand in one chunk.
     for _, alike in groupby(decoded, lambda each: (id(each[0].predictor), each[1].is_bare)):
         works, chunks = zip(*alike, strict=True)
         results, scored = score_together(works[0].predictor, chunks)
         answers += zip(works, results, strict=True)
         seen += scored
-    return Batch(answers, seen, started.milliseconds())
+    return Batch(answers, seen, stopwatch.milliseconds())
 
 
 class _Stopwatch:
@@ -290,7 +290,7 @@ def _join_tables(parts: Sequence[RawTable]) -> RawTable:
     return RawTable(integers, hex_values, parts[0].log_format)
 
 
-def score_together(predictor: Predictor, chunks: Sequence[RowsToScore]) -> tuple[list[Result], list[Seen]]:
+def score_together(predictor: Predictor, chunks: Sequence[RowsToScore]) -> tuple[list[Result], list[ScoredRows]]:
     """Return each request's logits or error, and what was scored. If all fail together, each is scored alone."""
     try:
         return _score_joined(predictor, chunks)
@@ -301,12 +301,12 @@ def score_together(predictor: Predictor, chunks: Sequence[RowsToScore]) -> tuple
     return [result for results, _ in alone for result in results], [each for _, seen in alone for each in seen]
 
 
-def _score_joined(predictor: Predictor, chunks: Sequence[RowsToScore]) -> tuple[list[Result], list[Seen]]:
-    joined = join(chunks)
-    scored = predictor.score_chunk(joined)
+def _score_joined(predictor: Predictor, chunks: Sequence[RowsToScore]) -> tuple[list[Result], list[ScoredRows]]:
+    all_rows = join(chunks)
+    scored = predictor.score_chunk(all_rows)
     logits = scored.logits
     if scored.rejected:
-        logits = np.full(joined.num_lines, np.nan, np.float32)
+        logits = np.full(all_rows.num_lines, np.nan, np.float32)
         logits[scored.places] = scored.logits
     results: list[Result] = []
     start = 0
@@ -318,4 +318,4 @@ def _score_joined(predictor: Predictor, chunks: Sequence[RowsToScore]) -> tuple[
         else:
             results.append(rejected_row(chunk, bad - start, scored.rejected[bad], predictor.log_format))
         start = end
-    return results, [(predictor, joined, scored)]
+    return results, [(predictor, all_rows, scored)]

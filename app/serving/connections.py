@@ -168,9 +168,9 @@ class BoundedRequests(HttpToolsProtocol):
 
     def _answer_invalid(self) -> None:
         """Answer what is no request, unless others before it wait: theirs is the first answer that a client reads."""
-        last, waiting = self.cycle, self.pipeline
-        if last is not None and not last.response_complete and last.more_body and waiting and waiting[0][0] is last:
-            waiting.popleft()  # its body is what is wrong, and it has not begun
+        last, pipeline = self.cycle, self.pipeline
+        if last is not None and not last.response_complete and last.more_body and pipeline and pipeline[0][0] is last:
+            pipeline.popleft()  # its body is what is wrong, and it has not begun
         elif last is None or last.response_complete or last.more_body:
             self.send_400_response(INVALID)
 

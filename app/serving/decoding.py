@@ -136,8 +136,8 @@ def _run(connection: Connection[Any, Any], memory_bytes: int) -> None:
     os.nice(NICE)
     if sys.platform == "linux":
         Path("/proc/self/oom_score_adj").write_text("1000")  # before the service
-        used = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_DATA, (used + memory_bytes, used + memory_bytes))
+        num_bytes = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_DATA, (num_bytes + memory_bytes, num_bytes + memory_bytes))
     with suppress(EOFError):
         while True:
             decode, body = connection.recv(), connection.recv_bytes()

@@ -59,7 +59,7 @@ def _kind(chunk: RowsToScore) -> str:
 
 
 @dataclass
-class _Seen:
+class _BundleState:
     """A bundle of the folder, for as long as the file of its manifest stays as it is."""
 
     stamp: tuple[int, ...]  # of that file
@@ -68,7 +68,7 @@ class _Seen:
     is_newer: bool = False  # than the current model, or pinned in its place
     reason: str = ""  # why it is refused
     pause: float = 0.0
-    again: float = 0.0  # when it is tried again
+    next_try: float = 0.0  # when it is tried again
 
 
 class Generations:
@@ -83,7 +83,7 @@ class Generations:
         self._statement = Statement(options)
         self._is_folder = not (self._path / MANIFEST).is_file()
         self._lock = threading.Lock()
-        self._seen: dict[Path, _Seen] = {}
+        self._bundles: dict[Path, _BundleState] = {}
         self._recent: deque[tuple[LogFormat, RowsToScore]] = deque()
         self._num_recent = 0  # rows of them
         self._folding: subprocess.Popen[bytes] | None = None
@@ -107,7 +107,7 @@ class Generations:
         raise FileNotFoundError(f"{message}{self._reasons()}")
 
     def _reasons(self) -> str:
-        return "".join(f"; {path.name}: {bundle.reason}" for path, bundle in self._seen.items() if bundle.reason)
+        return "".join(f"; {path.name}: {bundle.reason}" for path, bundle in self._bundles.items() if bundle.reason)
 
     def refresh_safely(self) -> None:
         """Refresh. Whatever happens, what serves keeps serving. The log has each error once."""
@@ -145,7 +145,7 @@ class Generations:
         """Read the manifests that are new, were replaced or could not be read, and forget what is gone."""
         if not self._is_folder:
             raise ValueError(f"{self._path} is one bundle; serve a folder of bundles to choose among them")
-        seen = {}
+        bundles = {}
         for path in bundles_in(self._path):
             stamp: tuple[int, ...] = ()
             try:
@@ -155,11 +155,11 @@ class Generations:
                 continue  # no bundle, or not yet
             except OSError:
                 pass  # reading it gives the reason
-            known = self._seen.get(path)
-            seen[path] = known if known is not None and known.stamp == stamp else _Seen(stamp, self._clock())
-        self._seen = seen
-        for path, bundle in seen.items():
-            if bundle.manifest is None and self._clock() >= bundle.again:
+            old = self._bundles.get(path)
+            bundles[path] = old if old is not None and old.stamp == stamp else _BundleState(stamp, self._clock())
+        self._bundles = bundles
+        for path, bundle in bundles.items():
+            if bundle.manifest is None and self._clock() >= bundle.next_try:
                 try:
                     bundle.manifest, bundle.reason = read_manifest(path), ""
                 except (ValueError, OSError) as error:
@@ -167,8 +167,8 @@ class Generations:
 
     def _chains(self, with_refused: bool = False) -> dict[str, Chain]:
         """Return the versions that may be opened: without those that were refused and are not to be tried yet."""
-        now, seen = self._clock(), self._seen.items()
-        usable = {path: bundle.manifest for path, bundle in seen if with_refused or now >= bundle.again}
+        now, bundles = self._clock(), self._bundles.items()
+        usable = {path: bundle.manifest for path, bundle in bundles if with_refused or now >= bundle.next_try}
         return chains({path: manifest for path, manifest in usable.items() if manifest is not None})
 
     def _open(self, chain: Chain, current: Predictor | None = None) -> Predictor | None:
@@ -184,7 +184,7 @@ class Generations:
             self._refuse(chain[-1][0], error)
             return None
         for folder, _ in chain:
-            self._seen[folder].reason, self._seen[folder].pause = "", 0.0
+            self._bundles[folder].reason, self._bundles[folder].pause = "", 0.0
         return predictor
 
     def _check_files(self, chain: Chain, num_mapped: int = 0) -> bool:
@@ -208,13 +208,13 @@ class Generations:
 
     def _refuse(self, path: Path, error: object) -> None:
         """Note why a bundle is not served, log each reason once, and try it again after a pause."""
-        bundle = self._seen[path]
+        bundle = self._bundles[path]
         bundle.pause = min(max(2 * bundle.pause, FIRST_PAUSE), LONGEST_PAUSE)
-        bundle.again = self._clock() + bundle.pause
+        bundle.next_try = self._clock() + bundle.pause
         self._note(path, str(error) or repr(error))
 
     def _note(self, path: Path, reason: str) -> None:
-        bundle = self._seen[path]
+        bundle = self._bundles[path]
         if bundle.reason != reason:
             log.warning("%s is not served: %s", path, reason)
             bundle.since = bundle.since if bundle.reason else self._clock()
@@ -222,33 +222,33 @@ class Generations:
 
     def _note_newer(self) -> None:
         """Mark what is newer than the current model, or pinned. Forget faults of bundles that neither needs."""
-        found, serving = self._chains(with_refused=True), short(self.current.version)
+        by_version, serving = self._chains(with_refused=True), short(self.current.version)
 
         def is_newer(version: str, chain: Chain) -> bool:
             return version != serving and (version == self.pinned or rank(chain) > rank(self.current.chain))
 
-        newer = [chain for version, chain in found.items() if is_newer(version, chain)]
+        newer = [chain for version, chain in by_version.items() if is_newer(version, chain)]
         needed = {folder for chain in newer for folder, _ in chain}
-        for path, bundle in self._seen.items():
+        for path, bundle in self._bundles.items():
             if bundle.manifest is None:
                 continue
             version, parent = short(bundle.manifest.version), bundle.manifest.parent
-            bundle.is_newer = is_newer(version, found.get(version, ((path, bundle.manifest),)))
-            if bundle.is_newer and version not in found and parent is not None:
+            bundle.is_newer = is_newer(version, by_version.get(version, ((path, bundle.manifest),)))
+            if bundle.is_newer and version not in by_version and parent is not None:
                 self._note(path, f"it waits for its parent {parent['name']}, which is not here")
             elif not bundle.pause or not (bundle.is_newer or version == serving or path in needed):
                 bundle.reason = ""
-            elif self._clock() >= bundle.again and self._check_files(((path, bundle.manifest),)):
+            elif self._clock() >= bundle.next_try and self._check_files(((path, bundle.manifest),)):
                 bundle.reason, bundle.pause = "", 0.0  # a pin or another copy kept it from being tried
 
     def _checked(self, predictor: Predictor) -> Predictor:
         """Score the golden rows, and the last requests' rows of this log for their pages. Raises ValueError."""
         predictor.check_golden()
         _ = predictor.example, held_out_rows(predictor)  # kept while its folder is there
-        kept = list(self._recent)
-        formats = {id(log_format): log_format for log_format, _ in kept}
+        recent_rows = list(self._recent)
+        formats = {id(log_format): log_format for log_format, _ in recent_rows}
         fit = {key for key, log_format in formats.items() if log_format == predictor.log_format}
-        recent = [chunk for log_format, chunk in kept if id(log_format) in fit]
+        recent = [chunk for log_format, chunk in recent_rows if id(log_format) in fit]
         # Together: thousands of chunks of one row would hold up the thread that scores for seconds.
         for _, alike in groupby(sorted(recent, key=_kind), _kind):
             chunk = join(list(alike))
@@ -275,9 +275,9 @@ class Generations:
             if version is None:
                 self._statement.write(None)
             elif not self._pin(lambda name, _: name == version):
-                there = ", ".join(sorted(self._chains())) or "none"
+                versions = ", ".join(sorted(self._chains())) or "none"
                 raise ValueError(
-                    f"{self._path} has no version {version} that can be served, but {there}{self._reasons()}"
+                    f"{self._path} has no version {version} that can be served, but {versions}{self._reasons()}"
                 )
             self._follow()
 
@@ -298,10 +298,10 @@ class Generations:
 
     def _pin(self, is_wanted: Callable[[str, Chain], bool]) -> bool:
         """Pin and serve the newest of the wanted versions. If none can be opened, change nothing and return False."""
-        for bundle in self._seen.values():
-            bundle.again = 0.0  # who asks does not wait
-        while wanted := [chain for version, chain in self._chains().items() if is_wanted(version, chain)]:
-            if (predictor := self._open(max(wanted, key=rank))) is not None:
+        for bundle in self._bundles.values():
+            bundle.next_try = 0.0  # who asks does not wait
+        while choices := [chain for version, chain in self._chains().items() if is_wanted(version, chain)]:
+            if (predictor := self._open(max(choices, key=rank))) is not None:
                 self._statement.write(short(predictor.version))
                 if predictor.version != self.current.version:
                     self._swap(predictor)
@@ -310,9 +310,10 @@ class Generations:
 
     def status(self) -> dict[str, Any]:
         """Return what serves and since when, what is pinned, and what is newer and does not serve, or is damaged."""
-        now, place, seen = self._clock(), self._place(), {path.name: bundle for path, bundle in self._seen.items()}
-        refused = {name: bundle for name, bundle in seen.items() if bundle.reason}
-        newer = {name: bundle for name, bundle in seen.items() if bundle.is_newer and bundle.manifest}
+        now, place = self._clock(), self._place()
+        bundles = {path.name: bundle for path, bundle in self._bundles.items()}
+        refused = {name: bundle for name, bundle in bundles.items() if bundle.reason}
+        newer = {name: bundle for name, bundle in bundles.items() if bundle.is_newer and bundle.manifest}
         return {
             "folder": place.name if place else None,
             "age_seconds": now - self.since,
@@ -325,8 +326,8 @@ class Generations:
 
     def _place(self) -> Path | None:
         """Return the folder that the current model has now, or None if it is gone."""
-        current, seen = self.current, self._seen.items()
-        places = [path for path, bundle in seen if bundle.manifest and bundle.manifest.version == current.version]
+        current, bundles = self.current, self._bundles.items()
+        places = [path for path, bundle in bundles if bundle.manifest and bundle.manifest.version == current.version]
         return current.folder if current.folder in places or not self._is_folder else next(iter(places), None)
 
     def _may_fold(self) -> bool:

@@ -55,12 +55,12 @@ class Recent:
         """`shared` has RECENT_BYTES for each worker."""
         counts = np.frombuffer(shared, np.int64).reshape(-1, _SLOTS, RECENT_BYTES // 8 // _SLOTS)
         self._counts = counts[..., : 2 + len(SECONDS) + 1]
-        self._own = self._counts[worker]
+        self._counts_here = self._counts[worker]
 
     def note(self, status: int, seconds: float) -> None:
         """Count a request."""
         point = int(time.monotonic()) // POINT_SECONDS
-        slot = self._own[point % _SLOTS]
+        slot = self._counts_here[point % _SLOTS]
         if slot[0] != point:
             slot[:] = 0
             slot[0] = point
@@ -139,13 +139,13 @@ class Observed:
 
     def request(self, route: str, status: int, seconds: float, num_waiting: int) -> None:
         """Count a request that was answered while others wait."""
-        found = self._by_route.get((route, status))
-        if found is None:
-            found = self._requests.labels(route, str(status)), self._seconds.labels(route)
-            self._by_route[route, status] = found
-        found[0].inc()
+        counters = self._by_route.get((route, status))
+        if counters is None:
+            counters = self._requests.labels(route, str(status)), self._seconds.labels(route)
+            self._by_route[route, status] = counters
+        counters[0].inc()
         if status != REFUSED:  # given by the headers, or late on purpose: no time that it took to answer
-            found[1].observe(seconds)
+            counters[1].observe(seconds)
         self._queue.set(num_waiting)
 
     def batch(self, predictor: Predictor, scored: Scored) -> bool:
@@ -230,10 +230,10 @@ def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
 
     An id has up to 128 letters, digits and ._:/+=@~- so that it can stand in any log.
     """
-    found = dict(headers)
-    if _ID.fullmatch(given := found.get(b"x-request-id", b"")):
-        return given.decode()
-    trace = _TRACE.fullmatch(found.get(b"traceparent", b""))
+    values = dict(headers)
+    if _ID.fullmatch(client_id := values.get(b"x-request-id", b"")):
+        return client_id.decode()
+    trace = _TRACE.fullmatch(values.get(b"traceparent", b""))
     return trace[1].decode() if trace else f"{random.getrandbits(128):032x}"
 
 

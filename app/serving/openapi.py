@@ -77,10 +77,10 @@ def document(
     paths["/v1/score"]["post"]["parameters"] = [logits | {"description": "whether the answer has logits, too"}]
     for path in ADMIN_PATHS:
         paths[path]["post"]["responses"] |= _errors("404", "409")
-    named = [_parameter("model", model)]
+    model_parameter = [_parameter("model", model)]
     for path, parameters in (
-        ("/v2/models/{model}", named),
-        ("/v2/models/{model}/versions/{version}", [*named, _parameter("version", version)]),
+        ("/v2/models/{model}", model_parameter),
+        ("/v2/models/{model}/versions/{version}", [*model_parameter, _parameter("version", version)]),
     ):
         paths[path] = {"parameters": parameters, **_get("The model's inputs and outputs", "404")}
         paths[f"{path}/ready"] = {"parameters": parameters, **_get("The model can score", "404")}

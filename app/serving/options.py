@@ -60,8 +60,8 @@ class ServerOptions:
 
 def host_name(host: str) -> str:
     """Return the name or address in a header Host, in lower case, without its port and brackets."""
-    found = re.fullmatch(r"(\[.*\]|[^:]*)(:\d*)?", host.lower())
-    return found[1].strip("[]") if found else host.lower()
+    match = re.fullmatch(r"(\[.*\]|[^:]*)(:\d*)?", host.lower())
+    return match[1].strip("[]") if match else host.lower()
 
 
 def _address(name: str) -> IPv4Address | IPv6Address | None:

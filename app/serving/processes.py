@@ -79,9 +79,9 @@ def _handle_signals(handler: Callable[[int, FrameType | None], None] | signal.Ha
 def _allow_files() -> None:
     """Let this process and its workers open as many files as the system allows, up to MOST_FILES."""
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_FILES if most == resource.RLIM_INFINITY else min(MOST_FILES, most)
-    if allowed != resource.RLIM_INFINITY and allowed < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    num_files = MOST_FILES if most == resource.RLIM_INFINITY else min(MOST_FILES, most)
+    if allowed != resource.RLIM_INFINITY and allowed < num_files:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (num_files, most))
 
 
 def _listen(kind: str, host: str, port: int) -> socket.socket:
@@ -94,8 +94,8 @@ def _listen(kind: str, host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        asked = f"--{kind}host {host} --{kind}port {port}"
-        raise OSError(f"{asked} cannot be listened on: {error.strerror}; give others") from None
+        flags = f"--{kind}host {host} --{kind}port {port}"
+        raise OSError(f"{flags} cannot be listened on: {error.strerror}; give others") from None
     listener.listen(BACKLOG)
     # All processes share whether it blocks, and dup() sets that anew. A worker that starts must not let another one
     # wait in accept(), for a connection that a third has taken.
@@ -114,10 +114,10 @@ class _Seat:
         default_factory=lambda: mmap.mmap(-1, 1)
     )  # shared: another number at each beat of its event loop, 0 before and after
     last_pulse: int = 0  # that the supervisor saw
-    heard: float = 0.0  # when that was another one, by time.monotonic, as `started` and `due`
+    heard: float = 0.0  # when that was another one, by time.monotonic, as `start_time` and `due`
     process: BaseProcess | None = None
     is_restart: bool = False
-    started: float = 0.0
+    start_time: float = 0.0
     pause_seconds: float = 0.0  # before the next start
     due: float = 0.0
 
@@ -180,7 +180,7 @@ class _Supervisor:
             if self._stopping:  # by a signal after the last seat's start: nobody would end this worker
                 return
             process.start()
-            seat.process, seat.started = process, time.monotonic()
+            seat.process, seat.start_time = process, time.monotonic()
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
@@ -195,7 +195,7 @@ class _Supervisor:
             log.error("worker %d ended with status %s before it served, and no other serves", seat.number, exit_status)
             self._stop()
             return CANNOT_START
-        pause = 0.0 if now - seat.started > STABLE_SECONDS else seat.pause_seconds
+        pause = 0.0 if now - seat.start_time > STABLE_SECONDS else seat.pause_seconds
         seat.due, seat.pause_seconds = now + pause, min(max(2 * pause, 1.0), MOST_PAUSE_SECONDS)
         log.warning("worker %d ended with status %s and is started again in %g s", seat.number, exit_status, pause)
         return 0

@@ -17,14 +17,14 @@ from common.files import make_folder, sync_folder, write_whole
 STATEMENT = "current.json"
 
 
-def choose(found: Mapping[str, Chain], pinned: str | None, current: Chain | None) -> Chain | None:
+def choose(versions: Mapping[str, Chain], pinned: str | None, current: Chain | None) -> Chain | None:
     """Return what must serve in place of `current`. None if that stays, or if nothing else can be opened."""
-    wanted = max(found.values(), key=rank, default=None) if pinned is None else found.get(pinned)
-    if wanted is None or current is None:
-        return wanted
-    if wanted[-1][1].version == current[-1][1].version:
-        return wanted if len(wanted) == 1 < len(current) else None  # folded
-    return wanted if pinned is not None or rank(wanted) > rank(current) else None
+    chain = max(versions.values(), key=rank, default=None) if pinned is None else versions.get(pinned)
+    if chain is None or current is None:
+        return chain
+    if chain[-1][1].version == current[-1][1].version:
+        return chain if len(chain) == 1 < len(current) else None  # folded
+    return chain if pinned is not None or rank(chain) > rank(current) else None
 
 
 class Statement:

@@ -21,8 +21,8 @@ def write_trained_parts(folder: Path, content: dict[str, Any]) -> None:
 
     A reason is cut where it quotes a row, since whoever reaches the service may read it. Raises OSError.
     """
-    held = {name: reason.partition(ROW)[0] for name, reason in content["held"].items()}
-    write_whole(folder / TRAINED_PARTS, json.dumps(content | {"held": held}) + "\n")
+    reasons = {name: reason.partition(ROW)[0] for name, reason in content["held"].items()}
+    write_whole(folder / TRAINED_PARTS, json.dumps(content | {"held": reasons}) + "\n")
 
 
 def read_trained_parts(folder: Path) -> dict[str, Any] | None:
@@ -43,6 +43,6 @@ def read_trained_parts(folder: Path) -> dict[str, Any] | None:
 def _is_good(content: Any) -> bool:
     if not isinstance(content, dict) or not isinstance(content.get("written"), int | float):
         return False
-    parts, held = content.get("parts"), content.get("held")
+    parts, reasons = content.get("parts"), content.get("held")
     are_parts = isinstance(parts, list) and all(isinstance(part, dict) for part in parts)
-    return are_parts and isinstance(held, dict)
+    return are_parts and isinstance(reasons, dict)

@@ -14,20 +14,20 @@ from app.tables.parts import PartTables
 log = logging.getLogger(__name__)
 
 
-def pick_backend(wanted: Backend, fold_numeric: bool, num_ranks: int = 1, fits_stock: bool = True) -> str:
-    """Return the backend to use: `wanted`, or for auto the fastest that is available.
+def pick_backend(setting: Backend, fold_numeric: bool, num_ranks: int = 1, fits_stock: bool = True) -> str:
+    """Return the backend to use: that of the setting, or for auto the fastest that is available.
 
     That is stock only if it has all that the settings ask for (`app.training.validate.fits_stock`), or no other can.
 
     Raises OSError where the wanted backend's library is missing. `app.training.validate` has the rules for settings.
     """
-    backend: str = wanted
-    if wanted == "auto":
+    backend: str = setting
+    if setting == "auto":
         slower = "stock" if fits_stock or not fold_numeric else "reference"
         backend = "native" if fold_numeric and _native_works(slower) else slower
     if num_ranks > 1 and backend == "stock":  # of one process alone
         backend = "reference"
-    if wanted == "native":
+    if setting == "native":
         from app.tables.native import library
 
         library.LIBRARY.load()

@@ -112,12 +112,12 @@ def check_table(table: str, row_ids: np.ndarray, layout: dict[str, RowArray], sp
     expected_layout, rows = spec.layout(table), row_ids.size
     if set(layout) != set(expected_layout):
         raise ValueError(f"{table} state must have the arrays {', '.join(expected_layout)}; found {', '.join(layout)}")
-    for name, found in layout.items():
+    for name, array in layout.items():
         expected = expected_layout[name]
-        if found != expected:
+        if array != expected:
             raise ValueError(
                 f"{table} {name} must be {expected.dtype} {[rows, expected.width]}, "
-                f"found {found.dtype} {[rows, found.width]}"
+                f"found {array.dtype} {[rows, array.width]}"
             )
 
 

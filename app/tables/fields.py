@@ -37,8 +37,8 @@ def field_of_position(fields: Sequence[TableField]) -> np.ndarray:
 def columns_of(fields: Sequence[TableField], part: Literal["wide", "deep"]) -> list[int]:
     """Return the columns of ids of the fields that a part sees."""
     ends = np.cumsum([field.length for field in fields]).tolist()
-    seen = [(end - field.length, end) for field, end in zip(fields, ends, strict=True) if getattr(field, part)]
-    return [column for first, end in seen for column in range(first, end)]
+    bounds = [(end - field.length, end) for field, end in zip(fields, ends, strict=True) if getattr(field, part)]
+    return [column for first, end in bounds for column in range(first, end)]
 
 
 def position_weights(ids: np.ndarray, fields: Sequence[TableField]) -> np.ndarray:

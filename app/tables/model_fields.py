@@ -38,10 +38,10 @@ def is_plain(fields: tuple[TableField, ...]) -> bool:
     return all(field.wide and field.deep and field.length == 1 for field in fields)
 
 
-def are_seen(ids: np.ndarray, schema: Schema, seen: Sequence[bool]) -> np.ndarray:
-    """Return a mask of the `ids` that are of a `seen` categorical field (one bool a field), or of a numeric one."""
+def are_seen(ids: np.ndarray, schema: Schema, by_field: Sequence[bool]) -> np.ndarray:
+    """Return a mask of the `ids` of numeric fields, and of the categorical ones that `by_field` (one bool each) has."""
     mask: np.ndarray = ids < schema.num_numeric
-    for field, is_seen in zip(schema.categorical, seen, strict=True):
+    for field, is_seen in zip(schema.categorical, by_field, strict=True):
         for first, end in (field.oov_ids, *field.id_ranges) if is_seen else ():
             mask |= (ids >= first) & (ids < end)
     return mask

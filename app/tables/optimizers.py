@@ -376,10 +376,10 @@ class StepHistory:
     def _rest(self, rows: np.ndarray, first: np.ndarray, second: np.ndarray, from_step: np.ndarray) -> None:
         """Take the steps after `from_step` [U, 1] up to the newest one in segments, in place."""
         length, begin, l2_coef = FIRST_SEGMENT, from_step, np.float32(self.l2_coef)
-        while (left := np.flatnonzero(begin[:, 0] < self.step)).size:
-            start = begin[left]
+        while (behind := np.flatnonzero(begin[:, 0] < self.step)).size:
+            start = begin[behind]
             num_steps = np.minimum(length, self.step - start)
-            row, square = rows[left], second[left]
+            row, square = rows[behind], second[behind]
             half, whole = self.beta2_powers[num_steps // 2], self.beta2_powers[num_steps]
             pull = l2_coef * row
             middle = half * square + (np.float32(1) - half) * (pull * pull)
@@ -387,8 +387,8 @@ class StepHistory:
             share = l2_coef * rate_sum / (np.sqrt(middle) + self.epsilons[start + num_steps])
             row = row / (np.float32(1) + share + np.float32(0.5) * share * share)
             pull = l2_coef * row
-            rows[left], first[left] = row, pull
-            second[left] = whole * square + (np.float32(1) - whole) * (pull * pull)
+            rows[behind], first[behind] = row, pull
+            second[behind] = whole * square + (np.float32(1) - whole) * (pull * pull)
             begin, length = begin + length, length + length // 2
 
     def update(self, states: States, gradient: np.ndarray) -> None:

@@ -41,18 +41,18 @@ def code_files(roots: tuple[str, ...]) -> tuple[Path, ...]:
     A package's __init__.py is left out if nothing in it is imported: Python does without.
     """
     trees: dict[Path, ast.Module] = {}
-    waiting = list(roots)
-    while waiting:
-        module = waiting.pop()
+    names = list(roots)
+    while names:
+        module = names.pop()
         path = _module_path(module)
         if path is None or path in trees:
             continue
         trees[path] = _WithoutTypes().visit(ast.parse(path.read_text(encoding="utf-8")))
         for node in ast.walk(trees[path]):
             if isinstance(node, ast.Import):
-                waiting += [alias.name for alias in node.names]
+                names += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module:
-                waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+                names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
     return tuple(sorted(path for path, tree in trees.items() if tree.body[bool(ast.get_docstring(tree)) :]))
 
 

@@ -61,8 +61,8 @@ def evaluate(
             calibration = calibrate_on_valid(trained, scorer)
             scorer = scorer.calibrated(calibration)
         streams = [SliceStream(find_parts(name, folder, schema, split)) for name in by]
-        field, shown = config.eval.group_field, shows_progress()
-        measured = measure(scorer, folder, schema, split, trained.batch_size, field, streams, shown)
+        field, has_bar = config.eval.group_field, shows_progress()
+        measured = measure(scorer, folder, schema, split, trained.batch_size, field, streams, has_bar)
         manifest = trained.checkpoint.manifest
         return Evaluation(
             checkpoint=trained.checkpoint.path,
@@ -93,8 +93,8 @@ def _stoppable(scorer: Scorer, stop: StopRequest) -> Scorer:
 
 def calibrate_on_valid(trained: Trained, scorer: Scorer) -> Calibration:
     """Fit the scores to the click rates of valid. Raises as `fit_calibration`."""
-    shown = shows_progress()
-    valid = measure(scorer, trained.folder, trained.schema, "valid", trained.batch_size, show_progress=shown)
+    has_bar = shows_progress()
+    valid = measure(scorer, trained.folder, trained.schema, "valid", trained.batch_size, show_progress=has_bar)
     return fit_calibration(valid.bins, valid.metrics.rows)
 
 

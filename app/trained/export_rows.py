@@ -35,7 +35,7 @@ def export_rows(checkpoint: Checkpoint, table: str, dataset: Path, schema: Schem
     saved = scored_table(FileTable(checkpoint, table), manifest.step, history, running_mean(manifest))
     row_ids, width = saved.row_ids, saved.layout[ROWS].width
     partial = output.with_name(f"{output.name}.{os.getpid()}.partial")  # nobody else's
-    written = 0
+    num_rows = 0
     try:
         with (
             room_for(output),
@@ -45,17 +45,17 @@ def export_rows(checkpoint: Checkpoint, table: str, dataset: Path, schema: Schem
             for names in _names_of_rows(dataset, schema):
                 touched_rows = _touched(names, saved)
                 writer.write_table(touched_rows)
-                written += touched_rows.num_rows
+                num_rows += touched_rows.num_rows
                 bar.update(touched_rows.num_rows)
-        if written != len(row_ids):
+        if num_rows != len(row_ids):
             raise ValueError(
-                f"the vocabulary in {dataset} names {written:,} of the {len(row_ids):,} touched rows of the {table} "
+                f"the vocabulary in {dataset} names {num_rows:,} of the {len(row_ids):,} touched rows of the {table} "
                 "table; give the folder that the run was trained on (--dataset DIR)"
             )
         partial.replace(output)
     finally:
         partial.unlink(missing_ok=True)
-    return written
+    return num_rows
 
 
 def _parquet_schema(width: int) -> pa.Schema:

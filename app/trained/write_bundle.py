@@ -98,10 +98,10 @@ class ExportedModel:
             values = initial_rows(self.config.train.seed, ids, model.embedding_dim, model.initial_row_scale, dtype)
         places = np.searchsorted(saved.row_ids, ids)
         places[places == len(saved.row_ids)] = 0
-        known = saved.row_ids[places] == ids if len(saved.row_ids) else np.zeros(len(ids), np.bool_)
-        if table == DEEP and self.history is not None and not known.all():
-            values[~known] = self._moved(ids[~known], values[~known])
-        values[known] = saved.read(ROWS, places[known])
+        is_known = saved.row_ids[places] == ids if len(saved.row_ids) else np.zeros(len(ids), np.bool_)
+        if table == DEEP and self.history is not None and not is_known.all():
+            values[~is_known] = self._moved(ids[~is_known], values[~is_known])
+        values[is_known] = saved.read(ROWS, places[is_known])
         return values[:, 0] if table == WIDE else values
 
     @property
@@ -204,11 +204,11 @@ def _manifest_of(
 
 def _check_fits(parent: Predictor, schema: Schema, spec: BundleTablesSpec) -> None:
     """Raise ValueError if a model cannot be written as changes of `parent`."""
-    there = parent.tables[0].spec
+    parent_spec = parent.tables[0].spec
     differences = [
-        f"{name} {getattr(spec, name)}, there {getattr(there, name)}"
+        f"{name} {getattr(spec, name)}, there {getattr(parent_spec, name)}"
         for name in ("width", "dtype", "seed", "initial_scale", "initial_dtype")
-        if getattr(spec, name) != getattr(there, name)
+        if getattr(spec, name) != getattr(parent_spec, name)
     ]
     if differences:
         raise ValueError(f"this model is no change of {parent.folder}: {'; '.join(differences)}; export a whole bundle")

@@ -92,11 +92,11 @@ class TrainingState:
         self.optimizers.set_step(step)
         self.optimizers.resume_learning_rates(rates["wide"], rates["tower"])
 
-    def check_dense(self, found: dict[str, np.ndarray], names: Iterable[str]) -> None:
-        """Raise ValueError unless `found` are the arrays `names` of the whole model."""
+    def check_dense(self, arrays: dict[str, np.ndarray], names: Iterable[str]) -> None:
+        """Raise ValueError unless `arrays` are those that `names` lists, of the whole model."""
         dense = self._dense()
         shapes = {name: self.placement.whole_shape(name, dense[name].shape) for name in names}
-        check_dense({name: array for name, array in found.items() if self.placement.holds(name)}, shapes)
+        check_dense({name: array for name, array in arrays.items() if self.placement.holds(name)}, shapes)
 
     def write_dense(self, values: dict[str, np.ndarray]) -> None:
         """Write dense arrays, given as of the whole model."""
@@ -197,17 +197,17 @@ def fold_numeric(state: ModelState, spec: TablesSpec, num_numeric: int) -> dict[
     }
 
 
-def check_dense(found: dict[str, np.ndarray], expected: dict[str, tuple[int, ...]]) -> None:
+def check_dense(arrays: dict[str, np.ndarray], expected: dict[str, tuple[int, ...]]) -> None:
     """Raise ValueError unless the arrays have the names and shapes `expected`."""
-    missing, foreign = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
+    missing, foreign = sorted(expected.keys() - arrays.keys()), sorted(arrays.keys() - expected.keys())
     if missing or foreign:
         raise ValueError(
             f"the checkpoint is of another model: it lacks {', '.join(missing) or 'nothing'}, "
             f"and has besides {', '.join(foreign) or 'nothing'}"
         )
     for name, shape in expected.items():
-        if found[name].shape != shape:
+        if arrays[name].shape != shape:
             raise ValueError(
-                f"the checkpoint is of another model: {name} has shape {list(found[name].shape)}, "
+                f"the checkpoint is of another model: {name} has shape {list(arrays[name].shape)}, "
                 f"expected {list(shape)}"
             )

@@ -159,8 +159,8 @@ def plan_launch(
     config = replace(config, prepare=settings.merge(PrepareOptions(), schema.options, where=str(dataset / SCHEMA_FILE)))
     asked = read_strategies(config, schema)
     config = settings_of_run(path, asked, schema)
-    chosen, precision_line = precision.choose(config, schema, num_ranks)
-    config = replace(config, device=replace(config.device, precision=chosen))
+    tower_precision, precision_line = precision.choose(config, schema, num_ranks)
+    config = replace(config, device=replace(config.device, precision=tower_precision))
     device.prepare_environment(config.device)
     plain, num_processes = is_plain(fields_of_model(schema, config.model)), num_ranks + num_servers
     backend = pick_backend(config.tables.backend, config.model.fold_numeric, num_processes, fits_stock(config, plain))

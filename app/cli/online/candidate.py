@@ -36,10 +36,10 @@ class Samples:
 
     def add(self, step: int, rows: Examples, keep: int) -> str:
         """Store rows of the part that ended with a step, and return the file's name. With `keep`, so many stay."""
-        chosen = _sampled(rows)
+        sample = _sampled(rows)
         name = f"{step_name(step)}.npz"
-        weights = np.ones(len(chosen), np.float32) if chosen.weights is None else chosen.weights
-        arrays = {"ids": chosen.ids, "numeric": chosen.numeric, "labels": chosen.labels, "weights": weights}
+        weights = np.ones(len(sample), np.float32) if sample.weights is None else sample.weights
+        arrays = {"ids": sample.ids, "numeric": sample.numeric, "labels": sample.labels, "weights": weights}
         write_arrays(self._folder / name, **arrays)
         of_parts = sorted(self._folder.glob("step-????????.npz"))  # others are renumbered ones
         oldest = of_parts[-(keep + LAST_PARTS) :][0].stem if keep else ""
@@ -67,11 +67,11 @@ class Samples:
 
         Fields of the time are left out: a part of one day has one weekday, which says nothing of the log.
         """
-        there = [name for name in names if (self._folder / name).is_file()]
-        if not there:
+        files = [name for name in names if (self._folder / name).is_file()]
+        if not files:
             return {}
         here, before = Distribution(schema), Distribution(schema)
-        for counts, rows in ((here, _sampled(part)), (before, self.read(there))):
+        for counts, rows in ((here, _sampled(part)), (before, self.read(files))):
             counts.add(rows.ids, rows.numeric, np.zeros(len(rows)))
         of_time = {f"{name}{ending}" for name in log_format.time_fields for ending in TIME_FEATURES.values()}
         for field in here.drift_from(before):

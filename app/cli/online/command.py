@@ -164,20 +164,20 @@ def _resumed(arguments: argparse.Namespace, work: Path) -> tuple[Config, Path]:
         raise ValueError(
             f"the online run in {work} began from {began_from}, not from {arguments.run}; give that, or another --work"
         )
-    asked = override(config, arguments.settings)
+    with_settings = override(config, arguments.settings)
     whole = whole_checkpoints(run_checkpoints(work))
     dataset = Path(whole[-1].manifest.dataset) if whole else work / PREPARED
     resume: Literal["auto", "require"] = "auto" if "train.resume=auto" in arguments.settings else "require"
-    return replace(asked, train=replace(asked.train, resume=resume)), dataset
+    return replace(with_settings, train=replace(with_settings.train, resume=resume)), dataset
 
 
 def _trainer(arguments: argparse.Namespace, context: RunContext, backend: str) -> Trainer:
     from app.cli.online.online_trainer import OnlineOptions, OnlineTrainer
 
     words = arguments
-    given = {bound: getattr(words, f"most_{bound}") for bound in BOUNDS}
+    most = {bound: getattr(words, f"most_{bound}") for bound in BOUNDS}
     after, ages_in = words.expire_after
-    bounds = Bounds(context.config.prepare.max_reject_fraction, **given)
+    bounds = Bounds(context.config.prepare.max_reject_fraction, **most)
     options = OnlineOptions(
         words.source,
         words.serve,
@@ -204,7 +204,7 @@ def _age(text: str) -> tuple[float, str]:
 
 
 def _seconds(text: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
-    if not found:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if not match:
         raise argparse.ArgumentTypeError(f"expected a number and one of s, m, h, d, such as 2h; found {text!r}")
-    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.checkpoint.read import Checkpoint
-from app.checkpoint.write import GONE, GONE_IDS, LAST_TOUCHED, MOMENT
+from app.checkpoint.write import EXPIRED, EXPIRED_IDS, LAST_TOUCHED, MOMENT
 from data_prep.encoding.lookup_file import NO_IDS
 
 IN_ROWS, IN_SECONDS = "rows", "seconds"
@@ -40,7 +40,7 @@ class Expiry:
         self.is_new = touched is None  # so that the next checkpoint must be a full one
         self.moment = int(saved.expiry()[MOMENT][0]) if saved is not None and not self.is_new else 0
         self._touched = np.full(num_ids, self.moment) if touched is None else touched
-        self._gone = NO_IDS  # since the last checkpoint
+        self._expired = NO_IDS  # since the last checkpoint
 
     def touch(self, ids: np.ndarray, num_ids: int, moment: int) -> None:
         """Note that these ids were touched at a moment, as were those that are new among `num_ids`. NO_ID is none."""
@@ -55,28 +55,30 @@ class Expiry:
 
         Of rows that were touched at the same moment those of higher `ranks` [V], whose values are rarer, go first.
         """
-        can = can & (self._touched != GONE)
+        can = can & (self._touched != EXPIRED)
         old = can & (self.moment - self._touched > options.after) if options.after else np.zeros_like(can)
-        left = np.flatnonzero(can & ~old)
-        if options.most_ids and (surplus := len(left) - options.most_ids) > 0:
-            touched = self._touched[left]
+        remaining = np.flatnonzero(can & ~old)
+        if options.most_ids and (surplus := len(remaining) - options.most_ids) > 0:
+            touched = self._touched[remaining]
             last = np.partition(touched, surplus - 1)[surplus - 1]
-            older, among = left[touched < last], left[touched == last]
+            older, among = remaining[touched < last], remaining[touched == last]
             rarest_last = among[np.lexsort((among, ranks[among]))]
             old[older] = old[rarest_last[len(among) - (surplus - len(older)) :]] = True
-        gone = np.flatnonzero(old)
-        self._touched[gone] = GONE
-        self._gone = gone
-        return gone
+        expired = np.flatnonzero(old)
+        self._touched[expired] = EXPIRED
+        self._expired = expired
+        return expired
 
     def renumber(self, new_ids: np.ndarray, num_ids: int) -> None:
         """Let the id i be `new_ids[i]` from now on, of so many ids."""
         touched = np.zeros(num_ids, np.int64)
         touched[new_ids[new_ids >= 0]] = self._touched[new_ids >= 0]
-        self._touched, self._gone = touched, NO_IDS
+        self._touched, self._expired = touched, NO_IDS
 
     def arrays(self, changed_only: bool) -> Mapping[str, np.ndarray]:
         """Return what a checkpoint has of it: all, or the changes since the checkpoint before."""
         self.is_new = False
         moment = np.array([self.moment])
-        return {GONE_IDS: self._gone, MOMENT: moment} if changed_only else {LAST_TOUCHED: self._touched, MOMENT: moment}
+        if changed_only:
+            return {EXPIRED_IDS: self._expired, MOMENT: moment}
+        return {LAST_TOUCHED: self._touched, MOMENT: moment}

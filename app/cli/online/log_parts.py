@@ -87,18 +87,18 @@ class Ledger:
     withheld: str = ""  # why the model is not published
     ages_in: str = ""  # what the ages of values are in: rows or seconds, "" if none expires
 
-    def after(self, part: Part, there: Collection[str] = (), keep: int = 0) -> Ledger:
-        """Return the ledger with one part more, and with `keep` without those before the last that are not `there`."""
+    def after(self, part: Part, existing: Collection[str] = (), keep: int = 0) -> Ledger:
+        """Return the ledger with one part more, and with `keep` without those before the last but `existing` ones."""
         record = {"checksum": part.checksum, "state": asdict(part.file.state)}
         recent = [*self.recent, part.counts][-RECENT:]
         trained = self.trained | {part.file.name: record}
-        needed = {*there, *list(trained)[-keep:], max(trained, key=_order)} if keep else trained
+        needed = {*existing, *list(trained)[-keep:], max(trained, key=_order)} if keep else trained
         return replace(self, trained={name: trained[name] for name in trained if name in needed}, recent=recent)
 
     def has(self, file: LogFile) -> bool:
         """Return True if a part was trained on and has not been written since."""
-        known = self.trained.get(file.name)
-        return known is not None and known["state"] == vars(file.state)
+        record = self.trained.get(file.name)
+        return record is not None and record["state"] == vars(file.state)
 
     def why_never(self, name: str, checksum: str) -> str | None:
         """Return why a part must not be trained on: "" if it was already, or None if it may be."""
@@ -106,7 +106,7 @@ class Ledger:
             if self.trained[name]["checksum"] == checksum:
                 return ""
             return "it was trained on with another content; give new rows a new name, after those of the others"
-        if twin := next((other for other, known in self.trained.items() if known["checksum"] == checksum), None):
+        if twin := next((other for other, record in self.trained.items() if record["checksum"] == checksum), None):
             return f"it has the content of {twin}, which was trained on"
         return None
 
@@ -150,8 +150,8 @@ class Source:
     def next_part(self, ledger: Ledger) -> tuple[LogFile, str] | None:
         """Return the next part and its checksum, None if none is left. Hold aside what must not be trained on."""
         files, self.waiting = self._files(), ""
-        for gone in self._looked_at.keys() - {file.name for file in files}:
-            self._forget(gone)
+        for name in self._looked_at.keys() - {file.name for file in files}:
+            self._forget(name)
         for file in files:
             if ledger.has(file) or (self._is_known(file) and not self._is_wanted(file.name)):
                 continue
@@ -205,19 +205,19 @@ class Source:
             of_parts.pop(name, None)
 
     def _is_known(self, file: LogFile) -> bool:
-        again = self._read_again.get(file.name, math.inf)
-        return self._looked_at.get(file.name) == file.state and time.monotonic() < again
+        next_try = self._read_again.get(file.name, math.inf)
+        return self._looked_at.get(file.name) == file.state and time.monotonic() < next_try
 
     def _is_wanted(self, name: str) -> bool:
         return name in self.can_be_released and self.is_released(name, self.can_be_released[name])
 
     def _files(self) -> list[LogFile]:
-        found = files_in(self.folder)
-        while found != (again := files_in(self.folder)):  # a listing may miss a part, and have one that came later
-            found = again
-        if found is None:
+        paths = files_in(self.folder)
+        while paths != (again := files_in(self.folder)):  # a listing may miss a part, and have one that came later
+            paths = again
+        if paths is None:
             raise FileNotFoundError(f"SOURCE {self.folder}: there is no such folder; parts are renamed into it")
-        names = {path: file_name(path) for path in found}
+        names = {path: file_name(path) for path in paths}
         self._log_no_parts({name for name in names.values() if not is_part(name)})
         parts = sorted((path for path, name in names.items() if is_part(name)), key=lambda path: _order(names[path]))
         states = {path: file_state(path) for path in parts}  # None: it was removed meanwhile
@@ -278,11 +278,11 @@ def why_suspicious(
         )
     if ledger.recent:
         click_rate = sum(each["clicks"] for each in ledger.recent) / sum(each["rows"] for each in ledger.recent)
-    found, expected = counts["clicks"] / counts["rows"], counts["rows"] * click_rate
+    rate, expected = counts["clicks"] / counts["rows"], counts["rows"] * click_rate
     is_chance = abs(counts["clicks"] - expected) <= FEW_CLICKS * np.sqrt(expected + 1)
-    if not is_chance and _is_far(found, click_rate, bounds.change):
+    if not is_chance and _is_far(rate, click_rate, bounds.change):
         return (
-            f"its click rate is {found:.4f}, that of the last parts {click_rate:.4f}: more than a factor of "
+            f"its click rate is {rate:.4f}, that of the last parts {click_rate:.4f}: more than a factor of "
             f"{bounds.change:g} apart (--most-change)"
         )
     for name, what, bound in (("missing", "are missing", bounds.missing), ("unknown", "have no id", bounds.unknown)):
@@ -305,21 +305,21 @@ def why_miscalibrated(part: Part, ledger: Ledger, bounds: Bounds) -> str | None:
     A model that is withheld says nothing of a part.
     """
     last = [each["calibration"] for each in ledger.recent if each.get("calibration")]
-    clicks, found = part.counts["clicks"], part.calibration
-    if not last or not found or ledger.withheld:
+    clicks, actual = part.counts["clicks"], part.calibration
+    if not last or not actual or ledger.withheld:
         return None
     usual = float(np.median(last))
-    is_chance = abs(found / usual - 1) * clicks <= FEW_CLICKS * np.sqrt(found / usual * clicks + 1)
-    if is_chance or not _is_far(found, usual, bounds.miscalibration):
+    is_chance = abs(actual / usual - 1) * clicks <= FEW_CLICKS * np.sqrt(actual / usual * clicks + 1)
+    if is_chance or not _is_far(actual, usual, bounds.miscalibration):
         return None
     return (
-        f"the model expects {found:.3f} times its clicks, of the last parts {usual:.3f} times: more than a factor of "
+        f"the model expects {actual:.3f} times its clicks, of the last parts {usual:.3f} times: more than a factor of "
         f"{bounds.miscalibration:g} apart (--most-miscalibration)"
     )
 
 
-def _is_far(found: float, usual: float, factor: float) -> bool:
-    return not usual / factor <= found <= usual * factor
+def _is_far(value: float, usual: float, factor: float) -> bool:
+    return not usual / factor <= value <= usual * factor
 
 
 def why_useless(part: Part) -> str | None:

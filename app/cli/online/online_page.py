@@ -35,7 +35,7 @@ def online_page(name: str, lines: Sequence[Line], status: Mapping[str, Any]) -> 
         [Part("warning", f"The newest model is not published: {status['withheld']}")] if status["withheld"] else []
     )
     warnings += [Part("warning", f"Waiting for the labels of {status['waiting']}")] if status["waiting"] else []
-    sections = [_held(status["held"]), _quality(lines), _vocabulary(lines), _lag(lines), _drift(lines), _parts(lines)]
+    sections = [_aside(status["held"]), _quality(lines), _vocabulary(lines), _lag(lines), _drift(lines), _parts(lines)]
     subtitle = f"Its last {len(lines):,} parts" if lines else "No part was trained on yet"
     top = [Part("tiles", _figures(lines, status)), *warnings]
     return render_page(f"Online run {name}", subtitle, top, [section for section in sections if section is not None])
@@ -55,10 +55,10 @@ def _figures(lines: Sequence[Line], status: Mapping[str, Any]) -> list[tuple[str
     return figures
 
 
-def _held(held: Mapping[str, str]) -> Section | None:
-    if not held:
+def _aside(reasons: Mapping[str, str]) -> Section | None:
+    if not reasons:
         return None
-    table = Part("table", [("part", "text"), ("why", "text")], list(held.items()))
+    table = Part("table", [("part", "text"), ("why", "text")], list(reasons.items()))
     note = "Look at the part. One that is right is trained on after: python -m app online release PART --work DIR"
     return Section("Parts held aside", table, note=note)
 
@@ -117,8 +117,8 @@ def _cell(value: Any, kind: str) -> Any:
 
 
 def _section(title: str, charts: Sequence[Chart | None], note: str) -> Section | None:
-    there = [chart for chart in charts if chart is not None]
-    return Section(title, Part("charts", there), note=note) if there else None
+    present = [chart for chart in charts if chart is not None]
+    return Section(title, Part("charts", present), note=note) if present else None
 
 
 def _chart(

@@ -87,8 +87,8 @@ def _constant_optimizers(trained: Config, manifest: Manifest) -> tuple[dict[str,
         optimizers[f"{group}_optimizer"] = replace(options, learning_rate=rate, schedule=ConstantSchedule())
     deep = optimizers["deep_optimizer"]
     if isinstance(deep, AdamOptions):
-        kept = {name: getattr(deep, name) for name in ("learning_rate", "schedule", "beta1", "beta2", "epsilon")}
-        optimizers["deep_optimizer"] = LazyAdamOptions(**kept)
+        alike = {name: getattr(deep, name) for name in ("learning_rate", "schedule", "beta1", "beta2", "epsilon")}
+        optimizers["deep_optimizer"] = LazyAdamOptions(**alike)
         lines.append(
             "the deep table's adam goes on as lazy_adam with its moments: a step changes the rows of its batch alone, "
             "and L2 pulls those"

@@ -129,8 +129,8 @@ class OnlineTrainer(Trainer):
             while True:
                 self.context.stop.check()
                 start = time.monotonic()
-                if (found := self.source.next_part(self.ledger)) is not None:
-                    self._take_part(*found)
+                if (part_and_checksum := self.source.next_part(self.ledger)) is not None:
+                    self._take_part(*part_and_checksum)
                     give_back_freed_memory()  # of a part's rows and files
                     continue
                 self._write_status(is_idle=True)
@@ -259,14 +259,14 @@ class OnlineTrainer(Trainer):
                 "next row; give several times as many",
                 *(part.file.name, f"{num_touched:,}", f"{most_ids:,}"),
             )
-        gone = expiry.expire(can, self.vocabulary.ranks(), self.options.expiry)
-        if len(gone):
-            self.vocabulary.expire(gone)
+        expired = expiry.expire(can, self.vocabulary.ranks(), self.options.expiry)
+        if len(expired):
+            self.vocabulary.expire(expired)
             self.schema = self.checkpoints.schema = self.vocabulary.schema
-            self._tables_step().remove(gone)
+            self._tables_step().remove(expired)
         if self.schema.num_expired and not self.ledger.withheld and self.checkpoints.is_full(self.position.step):
             self._renumber()
-        return len(gone)
+        return len(expired)
 
     def _seen_positions(self) -> list[int]:
         """Return the columns of ids that a part of the model sees: the others have no rows."""

@@ -20,7 +20,7 @@ PAGE_SECONDS = 10.0  # between two pages while parts wait: one takes as long as 
 ON_PAGE, BESIDE_BUNDLES = 200, 40  # parts
 TAIL_BYTES = 1 << 20  # of metrics.jsonl, more than the lines of ON_PAGE parts
 # Of a part's line, for the service.
-SHOWN = (
+PRINTED = (
     *("part", "rows", "rejected", "auc", "auc_low", "auc_high", "frozen_auc", "best_auc", "log_loss", "calibration"),
     *("new_values", "pending_values", "expired_values", "ids_in_use"),
     *("scores_psi", "fields_psi", "shifted_field", "lag_seconds"),
@@ -57,7 +57,8 @@ class Progress:
         An error is logged: nobody's training ends for it.
         """
         beside = {name: status[name] for name in ("held", "waiting", "withheld")}
-        parts = [_plain({name: line[name] for name in SHOWN if name in line}) for line in self._lines[-BESIDE_BUNDLES:]]
+        last = self._lines[-BESIDE_BUNDLES:]
+        parts = [_plain({name: line[name] for name in PRINTED if name in line}) for line in last]
         try:
             write_trained_parts(self._serve, {"written": round(time.time(), 1), "parts": parts, **beside})
             if not is_idle and time.monotonic() - self._page_time < PAGE_SECONDS:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from app.checkpoint.read import Checkpoint
-from app.checkpoint.write import GONE_IDS, ModelState, step_name
+from app.checkpoint.write import EXPIRED_IDS, ModelState, step_name
 from app.config.config import Config
 from app.evaluation.measure import Scorer
 from app.scoring.bundle_folder import MANIFEST, chains, rank, read_manifests
@@ -71,8 +71,8 @@ class Publisher:
 
         It is a delta if the folder's newest bundle is of the checkpoint's parent, else a whole one.
         """
-        there = read_manifests(self._folder)
-        for path, manifest in there.items():
+        manifests = read_manifests(self._folder)
+        for path, manifest in manifests.items():
             if manifest.checkpoint["id"] == checkpoint.manifest.id:
                 return path
         newest, of_checkpoint = self.served(), checkpoint.manifest.parent
@@ -99,7 +99,7 @@ def _changes_of(trained: Trained) -> ExportedModel:
     alone.checkpoint.verify()
     model = exported_model(alone)
     wide, deep = (model.state.tables[table].row_ids for table in (WIDE, DEEP))
-    model = replace(model, expired=alone.checkpoint.expiry().get(GONE_IDS))
+    model = replace(model, expired=alone.checkpoint.expiry().get(EXPIRED_IDS))
     if np.array_equal(wide, deep):
         return replace(model, changed=np.sort(wide))
     trained.checkpoint.verify()

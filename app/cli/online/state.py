@@ -62,8 +62,8 @@ def release(work: Path, name: str) -> str:
     """
     status = read_status(work)
     if name not in status["held"]:
-        held = ", ".join(status["held"]) or "none"
-        raise ValueError(f"{name} is not held aside by the online run in {work}; held are: {held}")
+        names = ", ".join(status["held"]) or "none"
+        raise ValueError(f"{name} is not held aside by the online run in {work}; held are: {names}")
     if name not in (can_be := status.get("can_be_released", {})):
         raise ValueError(
             f"{name} cannot be released: {status['held'][name]}; repair the part, and rename it into the folder again"
@@ -80,14 +80,14 @@ def remove_old_bundles(folder: Path, keep: int) -> list[Path]:
     """
     for leftover in folder.glob(f".*{REMOVED}"):  # a process was killed
         shutil.rmtree(leftover)
-    there = read_manifests(folder)
-    by_version = chains(there)
+    manifests = read_manifests(folder)
+    by_version = chains(manifests)
     pinned = Statement(ServerOptions(folder, name="")).read()
     newest = sorted(by_version.values(), key=rank)[-keep:]
     needed = {path for chain in [*newest, by_version.get(pinned or "", ())] for path, _ in chain}
-    old = [path for path in bundles_in(folder) if keep and path in there and path not in needed]
-    old = [path for path in old if path.name.startswith(step_name(there[path].checkpoint["step"]))]
-    for path in sorted(old, key=lambda path: -there[path].generation):  # a delta before what it needs
+    old = [path for path in bundles_in(folder) if keep and path in manifests and path not in needed]
+    old = [path for path in old if path.name.startswith(step_name(manifests[path].checkpoint["step"]))]
+    for path in sorted(old, key=lambda path: -manifests[path].generation):  # a delta before what it needs
         hidden = path.rename(path.with_name(f".{path.name}{REMOVED}"))
         sync_folder(folder)
         shutil.rmtree(hidden)
@@ -98,9 +98,9 @@ def remove_old_folders(work: Path, current: Path) -> None:
     """Remove the prepared folders of an online run that neither is `current` nor any of its checkpoints names."""
     folders = {path for path in work.glob(f"{PREPARED}*") if path.name != current.name}
     if folders:
-        named = {Path(each.manifest.dataset).name for each in whole_checkpoints(run_checkpoints(work))}
+        datasets = {Path(each.manifest.dataset).name for each in whole_checkpoints(run_checkpoints(work))}
         for path in folders:
-            if path.name not in named:
+            if path.name not in datasets:
                 shutil.rmtree(path)
 
 

@@ -58,5 +58,5 @@ def _of_column(name: str, lines: Any) -> list[Chart]:
 
 def _source(runs: Sequence[RunRecord], run: RunRecord) -> str:
     about = run.effects[0]
-    drawn = f"drawn from {about['lines']:,} by seed {about['seed']}, " if about["drawn"] < about["lines"] else ""
-    return f"{label(runs, run, 'Measured')}: {about['rows']:,} rows, {drawn}the model of step {about['step']:,}."
+    sample = f"drawn from {about['lines']:,} by seed {about['seed']}, " if about["drawn"] < about["lines"] else ""
+    return f"{label(runs, run, 'Measured')}: {about['rows']:,} rows, {sample}the model of step {about['step']:,}."

@@ -96,8 +96,8 @@ def _learning_rates(runs: Sequence[RunRecord]) -> list[Chart]:
     keys = list(dict.fromkeys(key for run in runs for key in run.keys("learning_rate")))
     if all(len(set(run.points(key)[1])) <= 1 for run in runs for key in keys):
         rates = [_constant_rates(run) for run in runs]
-        named = [f"{run.name}: {words}" for run, words in zip(runs, rates, strict=True)] if len(runs) > 1 else rates
-        return [Chart("Learning rates", "wide", f"Constant: {'; '.join(named)}.")]
+        of_runs = [f"{run.name}: {words}" for run, words in zip(runs, rates, strict=True)] if len(runs) > 1 else rates
+        return [Chart("Learning rates", "wide", f"Constant: {'; '.join(of_runs)}.")]
     names = {key: key.removesuffix("learning_rate").replace("_", " ").strip() or "all" for key in keys}
     rate = Axis("learning rate", log=True, clip=True)
     if len(runs) == 1:
@@ -139,24 +139,24 @@ def metrics_over_steps(runs: Sequence[RunRecord]) -> Section:
 def evaluations(runs: Sequence[RunRecord]) -> Section:
     """Show one evaluation of each run: metrics, ROC, calibration, scores, parts of the rows and groups."""
     title = "Ranking and calibration"
-    shown = [(run, content) for run in runs if (content := run.shown_evaluation())]
-    if not shown:
+    pairs = [(run, content) for run in runs if (content := run.shown_evaluation())]
+    if not pairs:
         return Section(title, note=NOT_EVALUATED)
     several = len(runs) > 1
-    prefixes = [f"{run.name}: " if several else "" for run, _ in shown]
-    each = [(prefix, content) for prefix, (_, content) in zip(prefixes, shown, strict=True)]
+    prefixes = [f"{run.name}: " if several else "" for run, _ in pairs]
+    each = [(prefix, content) for prefix, (_, content) in zip(prefixes, pairs, strict=True)]
     rows = [f"{prefix}{number_text(of['metrics']['rows'])} {of['split']} rows" for prefix, of in each]
     models = [f"the model of step {of['step']:,}" for _, of in each]
-    columns = [(word, "right") for run, _ in shown for word in (label(runs, run, "value"), "95 % interval")]
-    scores = [_scores(f": {run.name}" if several else "", content) for run, content in shown]
-    scores = scores if len(shown) <= MOST_BESIDE else []
-    table = Part("table", [("metric", "text"), *columns, ("best possible", "right")], _metric_rows(shown))
-    table = table if len(shown) <= MOST_BESIDE else _metrics_by_run(shown)
-    calibrated = [f"{run.name}: {content['calibrated']}" for run, content in shown if content.get("calibrated")]
+    columns = [(word, "right") for run, _ in pairs for word in (label(runs, run, "value"), "95 % interval")]
+    scores = [_scores(f": {run.name}" if several else "", content) for run, content in pairs]
+    scores = scores if len(pairs) <= MOST_BESIDE else []
+    table = Part("table", [("metric", "text"), *columns, ("best possible", "right")], _metric_rows(pairs))
+    table = table if len(pairs) <= MOST_BESIDE else _metrics_by_run(pairs)
+    calibrated = [f"{run.name}: {content['calibrated']}" for run, content in pairs if content.get("calibrated")]
     return Section(
         title,
         table,
-        Part("charts", [_roc(runs, shown), _precision_recall(runs, shown), _calibration(runs, shown), *scores]),
+        Part("charts", [_roc(runs, pairs), _precision_recall(runs, pairs), _calibration(runs, pairs), *scores]),
         *(Part("paragraph", f"Calibrated scores: {words}") for words in calibrated),
         *(
             Part("table", SLICE_COLUMNS, _slice_rows(of["slices"]), f"{prefix}{SLICES_TITLE}")
@@ -168,38 +168,38 @@ def evaluations(runs: Sequence[RunRecord]) -> Section:
     )
 
 
-def _metric_rows(shown: Evaluated) -> list[list[str]]:
+def _metric_rows(pairs: Evaluated) -> list[list[str]]:
     """Return [metric, (value, interval) of each run, best possible]. The best is known for synthetic logs alone."""
     rows = []
     for key, metric in METRICS.items():
-        if key == "grouped_auc" and not any(content["groups"] for _, content in shown):
+        if key == "grouped_auc" and not any(content["groups"] for _, content in pairs):
             continue
         row = [metric.title]
-        for _, content in shown:
+        for _, content in pairs:
             if key == "grouped_auc" and not content["groups"]:
                 row += ["–", "–"]
                 continue
             value, interval = content["metrics"].get(key), content["intervals"].get(key)
             within = f"{interval[0]:.5f} … {interval[1]:.5f}" if interval else "–"
             row += ["undefined" if value is None else f"{value:.5f}", within]
-        best = {content["best_possible"][key] for _, content in shown if key in (content["best_possible"] or {})}
+        best = {content["best_possible"][key] for _, content in pairs if key in (content["best_possible"] or {})}
         rows.append([*row, " / ".join(f"{value:.5f}" for value in sorted(best)) or "–"])
     return rows
 
 
-def _metrics_by_run(shown: Evaluated) -> Part:
+def _metrics_by_run(pairs: Evaluated) -> Part:
     keys = [key for key in METRICS if key != "grouped_auc"]
     rows = [
         [run.name, *("–" if (value := of["metrics"].get(key)) is None else f"{value:.5f}" for key in keys)]
-        for run, of in shown
+        for run, of in pairs
     ]
     return Part("table", [("run", "text"), *((METRICS[key].title, "right") for key in keys)], rows)
 
 
-def _roc(runs: Sequence[RunRecord], shown: Evaluated) -> Chart:
+def _roc(runs: Sequence[RunRecord], pairs: Evaluated) -> Chart:
     series = [
         Series(label(runs, run, "model"), content["roc"]["false_positive_rate"], content["roc"]["true_positive_rate"])
-        for run, content in shown
+        for run, content in pairs
         if "roc" in content
     ]
     chance = Series("by chance", [0, 1], [0, 1], reference=True)
@@ -207,9 +207,9 @@ def _roc(runs: Sequence[RunRecord], shown: Evaluated) -> Chart:
     return lines("ROC curve", [*series, chance], x, y, "The rows have one class only.")
 
 
-def _precision_recall(runs: Sequence[RunRecord], shown: Evaluated) -> Chart:
+def _precision_recall(runs: Sequence[RunRecord], pairs: Evaluated) -> Chart:
     series, rates = [], set()
-    for run, content in shown:
+    for run, content in pairs:
         if points := content.get("precision_recall"):
             series.append(Series(label(runs, run, "model"), points["recall"], points["precision"]))
             rates.add(round(content["metrics"]["click_rate"], 4))
@@ -218,9 +218,9 @@ def _precision_recall(runs: Sequence[RunRecord], shown: Evaluated) -> Chart:
     return lines("Precision and recall", [*series, *chance], x, y, "The rows have one class only.")
 
 
-def _calibration(runs: Sequence[RunRecord], shown: Evaluated) -> Chart:
+def _calibration(runs: Sequence[RunRecord], pairs: Evaluated) -> Chart:
     series, most = [], 0.0
-    for run, content in shown:
+    for run, content in pairs:
         predicted = [part["mean_prediction"] for part in content["calibration"]]
         clicked = [part["click_rate"] for part in content["calibration"]]
         most = max([most, *predicted, *clicked])
@@ -252,8 +252,8 @@ def _slice_rows(slices: list[dict[str, Any]]) -> list[list[Any]]:
         within = ["–" if name not in intervals else "{:.4f} … {:.4f}".format(*intervals[name])
                   for name in ("auc", "calibration")]  # fmt: skip
         counts = [metrics["rows"], round(metrics["rows"] * metrics["click_rate"])]
-        shown = [auc, within[0], f"{metrics['log_loss']:.4f}", calibration, within[1], off]
-        rows.append([each["by"], each["name"], *counts, *shown])
+        cells = [auc, within[0], f"{metrics['log_loss']:.4f}", calibration, within[1], off]
+        rows.append([each["by"], each["name"], *counts, *cells])
     return rows
 
 

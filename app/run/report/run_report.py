@@ -66,11 +66,11 @@ def report_page(runs: Sequence[RunRecord]) -> str:
     )
 
 
-def _subtitle(run: RunRecord, named: bool) -> str:
+def _subtitle(run: RunRecord, with_name: bool) -> str:
     rows = run.state.get("rows", {}).get("train")
     of = f" of {number_text(rows)} training rows" if rows else ""
     epochs = f"{run.steps:,} steps of batch {run.config['train']['batch_size']:,}{of}"
-    return f"{f'{run.name}: ' if named else ''}{run.state['status']}, {epochs}"
+    return f"{f'{run.name}: ' if with_name else ''}{run.state['status']}, {epochs}"
 
 
 def _key_figures(run: RunRecord) -> list[tuple[str, str, str]]:

@@ -30,8 +30,8 @@ def write_sweep_report(
     """Write the page of a sweep's results, the best first. `tried` are the values of each setting."""
     varied = {name: _in_order(values) for name, values in tried.items() if len(values) > 1 or len(tried) == 1}
     names = short_names([[result[name] for name in varied] for result in results])
-    there = [(result, name) for result, name in zip(results, names, strict=True) if result["status"]]
-    runs = [read_run(Path(result[RUN]), name) for result, name in there[:MOST_OVERLAID]]
+    pairs = [(result, name) for result, name in zip(results, names, strict=True) if result["status"]]
+    runs = [read_run(Path(result[RUN]), name) for result, name in pairs[:MOST_OVERLAID]]
     of = "" if len(results) <= MOST_OVERLAID else f", the best {len(runs)} of them overlaid"
     sections = [_results(results, names, list(varied), metric), _against_settings(results, varied, metric)]
     overlaid = [learning, metrics_over_steps, evaluations, time_and_memory, embedding_tables]
@@ -63,15 +63,15 @@ def _in_order(values: Sequence[Any]) -> list[Any]:
 
 
 def _results(results: Sequence[Result], names: Sequence[str], varied: Sequence[str], metric: str) -> Section:
-    shown = dict.fromkeys([metric, "auc", "log_loss"])
+    names_of_metrics = dict.fromkeys([metric, "auc", "log_loss"])
     columns = [("", "number"), *((name, "right") for name in varied)]
-    columns += [*((f"valid {METRICS[key].title}", "right") for key in shown), ("epoch", "number")]
+    columns += [*((f"valid {METRICS[key].title}", "right") for key in names_of_metrics), ("epoch", "number")]
     columns += [("epochs trained", "number"), ("time", "seconds"), ("status", "text")]
     rows = [
         [
             place,
             *(value_text(result[name]) for name in varied),
-            *("–" if result[key] is None else f"{result[key]:.5f}" for key in shown),
+            *("–" if result[key] is None else f"{result[key]:.5f}" for key in names_of_metrics),
             *(result[key] for key in ("epoch", "epochs", "seconds")),
             result["status"] or "did not start",
         ]

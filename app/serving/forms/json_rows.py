@@ -51,13 +51,17 @@ def as_columns(rows: list[dict[str, Any]], log_format: LogFormat) -> RawTable | 
         numbers = [row[name] for name in log_format.integer_fields for row in rows]
         texts = [row[name] for name in log_format.hex_fields for row in rows]
         digits = [_NO_DIGITS if text is None else text for text in texts]
-        joined = "".join(digits)
-        if not {*map(type, numbers)} <= {int, type(None)} or {*map(len, digits)} - {8} or not _HEX.fullmatch(joined):
+        all_digits = "".join(digits)
+        if (
+            not {*map(type, numbers)} <= {int, type(None)}
+            or {*map(len, digits)} - {8}
+            or not _HEX.fullmatch(all_digits)
+        ):
             return None
         integers = np.array([number or 0 for number in numbers], np.int64)
     except (KeyError, TypeError, OverflowError):
         return None
-    hex_values = np.frombuffer(bytes.fromhex(joined), ">u4").astype(np.uint32)
+    hex_values = np.frombuffer(bytes.fromhex(all_digits), ">u4").astype(np.uint32)
     are_numbers, are_texts = (np.array([each is not None for each in cells], np.bool_) for cells in (numbers, texts))
     shape = -1, len(rows)
     of_integers = Cells(integers.reshape(shape), are_numbers.reshape(shape))

@@ -183,8 +183,8 @@ def _binary_column(tensor: Tensor, data: memoryview, num_rows: int) -> pa.Array:
 
 def _texts(name: str, data: memoryview, num_rows: int) -> pa.Array:
     """Return texts that each have their length, uint32, before them."""
-    if (found := _texts_of_eight(np.frombuffer(data, np.uint8), num_rows)) is not None:
-        return found
+    if (texts := _texts_of_eight(np.frombuffer(data, np.uint8), num_rows)) is not None:
+        return texts
     lengths: list[int] = []
     place = 0
     read = struct.Struct("<I").unpack_from
@@ -202,11 +202,11 @@ def _texts(name: str, data: memoryview, num_rows: int) -> pa.Array:
     sizes = np.array(lengths, np.int64)
     ends = np.cumsum(sizes)
     # The texts without their lengths: byte i of the result lies 4 bytes further for each text up to its own.
-    taken = np.ones(len(data), np.bool_)
+    is_text = np.ones(len(data), np.bool_)
     starts = ends - sizes + 4 * np.arange(num_rows)
     for offset in range(4):
-        taken[starts + offset] = False
-    return _binary_array(sizes, np.frombuffer(data, np.uint8)[taken])
+        is_text[starts + offset] = False
+    return _binary_array(sizes, np.frombuffer(data, np.uint8)[is_text])
 
 
 def _texts_of_eight(data: np.ndarray, num_rows: int) -> pa.Array | None:

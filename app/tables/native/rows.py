@@ -77,18 +77,18 @@ class NativeRows:
         self._spec = spec
         self._row_bytes = spec.row_bytes()
         self._open: NativeSnapshot | None = None
-        self._found: tuple[np.ndarray, np.ndarray, int] | None = None  # the last `find`, until another row gets a slot
+        self._cached: tuple[np.ndarray, np.ndarray, int] | None = None  # the last `find`, until another row gets a slot
 
     def find(self, row_ids: np.ndarray) -> tuple[np.ndarray, int]:
         """Return the slots of `row_ids` int64, -1 for untouched rows, and the number of those.
 
         A step's update gets what its lookup found, as both have the same array of ids.
         """
-        if self._found is None or self._found[0] is not row_ids:
+        if self._cached is None or self._cached[0] is not row_ids:
             slots, count = np.empty(row_ids.size, np.int32), row_ids.size
             num_new = self._handle.call("find", address(row_ids, np.int64, count), count, output_address(slots))
-            self._found = row_ids, slots, num_new
-        return self._found[1:]
+            self._cached = row_ids, slots, num_new
+        return self._cached[1:]
 
     def touch(self, row_ids: np.ndarray) -> np.ndarray:
         """Return the slots [U] of the distinct `row_ids` [U] int64. New rows get one, with their initial values."""
@@ -105,20 +105,20 @@ class NativeRows:
         if growth_bytes := self._handle.call("growth_bytes", num_new):
             require_memory(growth_bytes, purpose, self._handle.call("uncommitted_bytes"))
         ids = address(row_ids, np.int64, row_ids.size), row_ids.size
-        self._found = None
+        self._cached = None
         if self._handle.call(give_slots, *ids, output_address(slots)) == NO_MEMORY:
             raise MemoryError(f"{purpose} needs {growth_bytes / 2**20:,.0f} MiB more, which the system refused")
         return slots
 
-    def forget_found(self) -> None:
+    def forget_last_find(self) -> None:
         """Let the next `find` look again, as ids have other rows now."""
-        self._found = None
+        self._cached = None
 
     def remove(self, row_ids: np.ndarray) -> None:
         """Make the distinct `row_ids` int64 untouched again, those that are touched. A snapshot keeps them."""
-        self._found = None  # the caller may have other ids in the same memory
+        self._cached = None  # the caller may have other ids in the same memory
         slots, _ = self.find(row_ids)
-        self._found = None
+        self._cached = None
         is_touched = slots >= 0
         row_ids, slots = row_ids[is_touched], slots[is_touched]
         self.before_change(slots)
@@ -148,7 +148,7 @@ class NativeRows:
         Raise ValueError for values that are not finite. The rows are then undefined.
         """
         values = np.require(values, requirements=["C", "A"])
-        self._found = None  # the caller may have other ids in the same memory
+        self._cached = None  # the caller may have other ids in the same memory
         slots = self._slots_for(np.ascontiguousarray(row_ids), "place")
         dtype, width = self._spec.layout(table)[name]
         array = TABLE_NUMBERS[table], self._array_number(table, name)
@@ -167,7 +167,7 @@ class NativeRows:
 
     def clear(self) -> None:
         """Forget all rows and return their memory to the system."""
-        self._open = self._found = None
+        self._open = self._cached = None
         self._handle.call("clear")
 
     def snapshot(self, changed_only: bool) -> NativeSnapshot:

@@ -187,7 +187,7 @@ class NativeTables(HostTables):
         spec = replace(self.spec, vocabulary_size=vocabulary_size)
         check_row_ids(np.sort(moved := new_ids[row_ids]), "every", vocabulary_size)
         self._rows.check_released()
-        self._rows.forget_found()
+        self._rows.forget_last_find()
         self._handle.renumber(moved, slots, spec)
         self.spec, self._caught_up = spec, (None, 0)
 

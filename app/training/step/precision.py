@@ -63,8 +63,9 @@ def choose(config: Config, schema: Schema, num_ranks: int) -> tuple[Precision, s
     if not seconds:
         return "float32", "precision: float32; bfloat16 could not be timed (device.precision=auto)"
     gain = seconds["float32"] / seconds["bfloat16"]
-    chosen: Precision = "bfloat16" if gain >= LEAST_GAIN else "float32"
-    return chosen, f"precision: {chosen}; bfloat16 is {gain:.2f} times as fast for this tower (device.precision=auto)"
+    precision: Precision = "bfloat16" if gain >= LEAST_GAIN else "float32"
+    line = f"precision: {precision}; bfloat16 is {gain:.2f} times as fast for this tower (device.precision=auto)"
+    return precision, line
 
 
 def _seconds_of(rows: int, inputs: int, widths: tuple[int, ...], num_threads: int) -> dict[str, float]:
@@ -79,10 +80,10 @@ def _seconds_of(rows: int, inputs: int, widths: tuple[int, ...], num_threads: in
     if key not in known:
         environment = {**os.environ, "OMP_NUM_THREADS": str(num_threads), "PYTHONPATH": str(PROJECT)}
         command = [sys.executable, "-P", "-m", __name__, *map(str, words)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603 (our own)
-        if done.returncode:
+        process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603 (our own)
+        if process.returncode:
             return {}
-        known[key] = json.loads(done.stdout)
+        known[key] = json.loads(process.stdout)
         with suppress(OSError):
             file.parent.mkdir(parents=True, exist_ok=True)
             write_whole(file, json.dumps(known, indent=1) + "\n")

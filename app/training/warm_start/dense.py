@@ -78,5 +78,5 @@ def _log_fields(source: Source, schema: Schema, config: Config) -> None:
     )
     if new := dict.fromkeys(name for part, name in fields_here if (part, name) not in source_fields):
         log.info("%s: it has nothing for these fields, which begin anew: %s", source.where, ", ".join(new))
-    if lost := dict.fromkeys(name for part, name in source_fields if (part, name) not in fields_here):
-        log.warning("warning: %s: what it learned of these fields is left out: %s", source.where, ", ".join(lost))
+    if dropped := dict.fromkeys(name for part, name in source_fields if (part, name) not in fields_here):
+        log.warning("warning: %s: what it learned of these fields is left out: %s", source.where, ", ".join(dropped))

@@ -60,10 +60,10 @@ def check_source(config: Config, schema: Schema) -> Path | None:
     path, manifest = source.path, source.manifest
     model = read_config(manifest.config, where=str(path)).model
     for key in ("embedding_dim", "fold_numeric", *(OF_TOWER if config.train.init_take != "tables" else ())):
-        found, expected = (settings.as_dict(options)[key] for options in (model, config.model))
-        if found != expected:
+        actual, expected = (settings.as_dict(options)[key] for options in (model, config.model))
+        if actual != expected:
             advice = "; train.init_take=tables leaves the tower out" if key in OF_TOWER else ""
-            raise ValueError(f"train.init_from={path} has model.{key}={found}, expected {expected}{advice}")
+            raise ValueError(f"train.init_from={path} has model.{key}={actual}, expected {expected}{advice}")
     if _needs_mapping(manifest, config, schema):
         _open_dataset(manifest, config)
     return path
@@ -250,15 +250,15 @@ def _zoo_source(path: Path, config: Config, schema: Schema) -> Source:
     state = read_zoo_checkpoint(path)
     dim, deep = config.model.embedding_dim, state.tables[DEEP]
     num_inputs = (schema.num_numeric + schema.num_categorical) * dim
-    for quantity, found, expected in (
+    for quantity, actual, expected in (
         ("its vocabulary", deep.row_ids.size, schema.vocabulary_size),
         ("its embedding width", deep.layout["rows"].width, dim),
         ("the inputs of its first layer", len(state.dense["tower.matrix_0"]), num_inputs),
     ):
-        if found != expected:
+        if actual != expected:
             raise ValueError(
-                f"train.init_from={path}: {quantity} is {found}, expected {expected}; its fields and ids must be those "
-                "of the prepared folder, as `prepare --layout zoo` writes them for the zoo"
+                f"train.init_from={path}: {quantity} is {actual}, expected {expected}; its fields and ids must be "
+                "those of the prepared folder, as `prepare --layout zoo` writes them for the zoo"
             )
     fields = tuple(TableField(field.name) for field in schema.categorical)
     return Source(str(path), state, schema, fields, folded=False)

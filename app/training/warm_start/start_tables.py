@@ -152,14 +152,14 @@ def _check_tables(source: Source, spec: TablesSpec, with_optimizer: bool) -> Non
         # last steps of rows that moved at every step, if these here do not: the rows were brought up to the newest one.
         layout_here = widened_layout(spec.layout(table))  # the source's rows come so
         unneeded = OPTIONAL_ARRAYS if LAST_STEP in layout_here else (*OPTIONAL_ARRAYS, LAST_STEP)
-        found, expected = (
+        actual, expected = (
             {name: array for name, array in layout.items() if name == ROWS or (with_optimizer and name not in unneeded)}
             for layout in (rows.layout, layout_here)
         )
-        if found != expected:
+        if actual != expected:
             advice = "; train.init_optimizer=false takes the rows alone" if with_optimizer else ""
             raise ValueError(
-                f"{source.where}: {table} table has {_described(found)}, expected {_described(expected)}{advice}"
+                f"{source.where}: {table} table has {_described(actual)}, expected {_described(expected)}{advice}"
             )
 
 

@@ -245,7 +245,7 @@ class Machine(Life):
             num_swaps, was_whole = worker.num_swaps, len(worker.current.chain) == 1
             worker.refresh_safely()
             found = worker.current.version
-            is_pausing = not is_settled and any(self.now < seen.again for seen in worker._seen.values())
+            is_pausing = not is_settled and any(self.now < bundle.next_try for bundle in worker._bundles.values())
             assert found == expected or (is_pausing and self._may_serve(found, before)), (
                 place,
                 before,

@@ -21,7 +21,7 @@ from app.checkpoint import write as checkpoint
 from app.checkpoint.manifest import Manifest, ParentRecord, read_manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import compact, rewrite
-from app.checkpoint.write import GONE_IDS, write_checkpoint
+from app.checkpoint.write import EXPIRED_IDS, write_checkpoint
 from app.config.config import Config
 from app.config.optimizer_settings import DeepOptimizer, WideOptimizer
 from app.config.schedules import ConstantSchedule, CosineSchedule, PlateauSchedule, StepSchedule
@@ -360,7 +360,7 @@ class TablesMachine(RuleBasedStateMachine):
         for later in [path for other, (path, _) in self.saved.items() if other >= step]:
             shutil.rmtree(later)
         self.saved = {other: saved for other, saved in self.saved.items() if other < step}
-        expiry = {GONE_IDS: np.flatnonzero(gone)} if changed_only and gone.any() else {}
+        expiry = {EXPIRED_IDS: np.flatnonzero(gone)} if changed_only and gone.any() else {}
         state = checkpoint.ModelState({}, snapshots.get(source, snapshots["native"]).tables, expiry)
         path = write_checkpoint(self.folder / str(self.run_number), state, manifest, shards)
         self.saved[step] = path, kept

@@ -84,8 +84,8 @@ def describe_pipeline(plan: PipelinePlan, whole: Shapes) -> list[str]:
     lines = []
     for rank in range(plan.num_ranks):
         stage = plan.stage(rank)
-        held = ["wide head"] if stage == FIRST else []
-        held += [f"{name} {list(shape)}" for name, shape in whole.items() if plan.holds(stage, TOWER + name)]
+        parts = ["wide head"] if stage == FIRST else []
+        parts += [f"{name} {list(shape)}" for name, shape in whole.items() if plan.holds(stage, TOWER + name)]
         place = f"rank {rank}: stage {stage}, with rank {plan.partner(rank)}, {plan.micro_batches} micro-batches"
-        lines.append(f"{place}: {', '.join(held)}")
+        lines.append(f"{place}: {', '.join(parts)}")
     return lines

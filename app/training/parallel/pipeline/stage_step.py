@@ -70,7 +70,7 @@ class PipelinePlacement(TowerPlacement):
 
     def gather(self, arrays: Arrays) -> Arrays:
         mine = arrays if self._group.rank % self.plan.num_pairs == 0 else {}
-        return {name: array for held in self._group.gather(mine) for name, array in held.items()}
+        return {name: array for stage_arrays in self._group.gather(mine) for name, array in stage_arrays.items()}
 
     def slices(self, arrays: Arrays) -> Arrays:
         if self._group.rank % self.plan.num_pairs:

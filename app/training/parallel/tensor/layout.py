@@ -102,15 +102,17 @@ def redistribution(source: Layout, target: Layout, shape: Sequence[int]) -> list
         holders.setdefault(source.part(rank), []).append(rank)
     pieces = []
     for receiver in range(target.mesh.num_ranks):
-        wanted = target.block(receiver, shape)
+        target_part = target.block(receiver, shape)
         for part in itertools.product(
-            *(_touched(n, p, w) for n, p, w in zip(shape, source.parts, wanted, strict=True))
+            *(_touched(n, p, w) for n, p, w in zip(shape, source.parts, target_part, strict=True))
         ):
             senders = holders[part]
             sender = receiver if receiver in senders else senders[receiver % len(senders)]
-            held = source.block(sender, shape)
-            common = [slice(max(h.start, w.start), min(h.stop, w.stop)) for h, w in zip(held, wanted, strict=True)]
-            pieces.append(Transfer(sender, receiver, _within(common, held), _within(common, wanted)))
+            source_part = source.block(sender, shape)
+            common = [
+                slice(max(h.start, w.start), min(h.stop, w.stop)) for h, w in zip(source_part, target_part, strict=True)
+            ]
+            pieces.append(Transfer(sender, receiver, _within(common, source_part), _within(common, target_part)))
     return sorted(pieces, key=lambda piece: (piece.sender, piece.receiver))
 
 

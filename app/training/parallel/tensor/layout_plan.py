@@ -65,10 +65,10 @@ def plan_tower(
             f"{batch_size - batch_size % num_ranks or num_ranks} would"
         )
     products, parameters = [], {}
-    for i, (name, chosen) in enumerate(strategies.items()):
+    for i, (name, text) in enumerate(strategies.items()):
         height, width = whole[name]
-        strategy.check(name, chosen, batch_size // data_parallel, height, width, group_size)
-        product = strategy.shard(chosen, data_parallel, group_size)
+        strategy.check(name, text, batch_size // data_parallel, height, width, group_size)
+        product = strategy.shard(text, data_parallel, group_size)
         products.append(product)
         parameters[name] = ShardedParameter((height, width), product.weight, (DATA, BATCH))
         if f"bias_{i}" in whole:

@@ -64,12 +64,12 @@ class OptimizerShards(nn.Cell):
     def construct(self, gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Take one step on the gradients' shards, then gather the weights of this rank's blocks."""
         after = self.optimizer(gradients)
-        done: tuple[Tensor, ...] = ()
+        updates: tuple[Tensor, ...] = ()
         for i in range(len(self.names)):
             gathered = self.gather[i](ops.depend(self.shares[i], after))
             after = ops.assign(self.whole[i], gathered)
-            done = (*done, after)
-        return done
+            updates = (*updates, after)
+        return updates
 
 
 class ReduceScatter(nn.Cell):
