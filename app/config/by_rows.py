@@ -39,7 +39,7 @@ _LEAST_L2_ROWS_WITH_CROSSES = 800.0
 # clicks follow them: with the rate and l2 that hold noise back FTRL ends their weights at a fraction, and the deep part
 # learns them by heart instead (AUC 0.006 lower, log loss 0.02 higher). Where clicks do not follow the crosses the
 # others cost MovieLens 0.018. Rows and values do not tell which it is. Where regression needs a strong penalty, the
-# least l2 costs 0.001 AUC and 0.008 log loss; where it needs a weak one, three times that costs 0.004 to 0.016 AUC.
+# least l2 costs 0.001 AUC and 0.008 log loss; if it needs a weak one, three times that costs 0.004 to 0.016 AUC.
 # Where the effects are slight, halfway is better than either end: by 0.002 to 0.004 AUC.
 CrossEffects = Literal["none", "slight", "weak", "strong"]
 _WIDE_OF_FEW: dict[CrossEffects, tuple[int, float, float]] = {

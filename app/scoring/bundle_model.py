@@ -30,7 +30,7 @@ class Scored:
     places: np.ndarray  # [n] of good lines in the chunk
     logits: np.ndarray  # [n] float32
     rejected: dict[int, str]
-    encoded: Examples | None = None  # ids and numbers of the good lines; None where there are no lines
+    encoded: Examples | None = None  # ids and numbers of the good lines; None if there are no lines
 
     @property
     def labels(self) -> np.ndarray:

@@ -19,7 +19,7 @@ def pick_backend(setting: Backend, fold_numeric: bool, num_ranks: int = 1, fits_
 
     That is stock only if it has all that the settings ask for (`app.training.validate.fits_stock`), or no other can.
 
-    Raises OSError where the wanted backend's library is missing. `app.training.validate` has the rules for settings.
+    Raises OSError if the wanted backend's library is missing. `app.training.validate` has the rules for settings.
     """
     backend: str = setting
     if setting == "auto":

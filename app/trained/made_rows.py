@@ -14,7 +14,7 @@ from data_prep.options.log_format import LogFormat, time_range, time_text
 from data_prep.prepared.schema import DAY, NEWEST
 
 OUTSIDE, MISSING = 0.1, 0.1  # shares of the cells
-SOME_TIME = 1_700_000_000_000  # in ms, where nothing depends on the age
+SOME_TIME = 1_700_000_000_000  # in ms, if nothing depends on the age
 
 
 def make_rows(vocabulary: BaseVocabulary, log_format: LogFormat, num_rows: int, seed: int, since: int = 0) -> pa.Table:

@@ -27,7 +27,7 @@ _END = signal.SIGRTMIN  # ends the waiting thread
 # The launcher sends a job's ranks these two through mpirun, which forwards them. They may come again.
 FORWARDED_SIGNALS = {signal.SIGUSR1: signal.SIGINT, signal.SIGUSR2: signal.SIGTERM}
 
-CONTINUE, TIME_LIMIT = -1, 0  # numbers of signals are larger, so they win where ranks differ
+CONTINUE, TIME_LIMIT = -1, 0  # numbers of signals are larger, so they win if ranks differ
 # Reserved for the last save while none was timed: a tenth of the limit, five minutes at most.
 UNTIMED_SAVE_SHARE = 0.1
 

@@ -197,7 +197,7 @@ def _divided_rows(log_format: LogFormat) -> str:
 
 
 def _other_labels(statistics: LogStatistics, folder: Path) -> str:
-    """Return the values of the label where most lines are rejected for it, and the setting, else ""."""
+    """Return the values of the label if most lines are rejected for it, and the setting, else ""."""
     if 2 * statistics.rejects_by_reason["label"] < statistics.num_lines:
         return ""
     log_format, column = statistics.log_format, statistics.log_format.label_column

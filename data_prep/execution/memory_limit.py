@@ -26,7 +26,7 @@ _WORKER_BYTES = 40 * _MIB  # Python and NumPy
 
 
 def chunk_bytes(options: PrepareOptions) -> int:
-    """Return the size of a chunk of the log in bytes: less where lists and crosses take more memory for each."""
+    """Return the size of a chunk of the log in bytes: less if lists and crosses take more memory for each."""
     usual = _LARGE_CHUNK_BYTES if options.memory_limit_bytes >= _LIMIT_FOR_LARGE_CHUNKS else _SMALL_CHUNK_BYTES
     return max(usual * _WORKER_BYTES_A_CHUNK_BYTE // _worker_bytes_a_chunk_byte(options), _LEAST_CHUNK_BYTES)
 

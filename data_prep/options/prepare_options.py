@@ -59,7 +59,7 @@ class PrepareOptions(Checked):
     crosses: tuple[tuple[str, ...], ...] = ()
     # The most combinations of values that a cross with a list has in a row, by name.
     field_max_length: dict[str, int] = field(default_factory=dict)
-    missing_indicator: bool = True  # Each numeric field has a second column, 1 where its cell is missing.
+    missing_indicator: bool = True  # Each numeric field has a second column, 1 if its cell is missing.
     shuffle_window_rows: Count = 1_000_000  # So many training rows are shuffled together, in memory.
     block_rows: BlockRows = 1_000  # Rows of a MindRecord sample.
     layout: Literal["blocks", "zoo"] = "blocks"  # zoo: MindRecord as the MindSpore model zoo's Wide&Deep reads it.

@@ -66,7 +66,7 @@ log = logging.getLogger("app")
 
 SAMPLES = "samples"  # folder of the run: rows of the last parts
 POLL_SECONDS = 0.5
-REST = 20  # between two looks into the folder, times the last one, which takes long where many parts are left there
+REST = 20  # between two looks into the folder, times the last one, which takes long if many parts are left there
 # Of a part's logits, for its intervals: with 8 times as many the ends move no more than by other draws, and take 0.5 s
 # of the processor in place of 0.1.
 INTERVAL_BINS = 2000

@@ -91,7 +91,7 @@ class Publisher:
 
 
 def _changes_of(trained: Trained) -> ExportedModel:
-    """Return the model of a delta checkpoint with the rows that it changed, read from its own files where they suffice.
+    """Return the model of a delta checkpoint with the rows that it changed, read from its own files if they suffice.
 
     They do if both tables changed the same rows, as tables of the same fields do.
     """

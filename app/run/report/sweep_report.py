@@ -42,7 +42,7 @@ def write_sweep_report(
 
 
 def short_names(points: Sequence[Sequence[Any]]) -> list[str]:
-    """Return a name for each run: its values, and its place where another one has the same."""
+    """Return a name for each run: its values, and its place if another one has the same."""
     names = [" · ".join(map(value_text, point)) for point in points]
     counts = Counter(names)
     return [f"{name} #{place}" if counts[name] > 1 else name for place, name in enumerate(names, 1)]

@@ -152,7 +152,7 @@ class ByPosition:
         """
         wide = np.zeros(ids.shape, np.float32)
         bad_row = np.flatnonzero(~np.isfinite(sums))[:1]
-        # Also where there is none: a lookup may be one of all ranks together.
+        # Also if there is none: a lookup may be one of all ranks together.
         id_by_id = np.repeat(ids[bad_row].reshape(-1, 1), self.tables.spec.num_positions, axis=1)
         wide[bad_row] = self.tables.lookup(self.tables.unique(id_by_id)).wide.reshape(-1, ids.shape[1])
         return wide
