@@ -48,14 +48,13 @@ static inline std::uint32_t row_word(std::uint64_t key, std::int64_t row_id) {
 // So many columns at a time, in vectors: of a width that it knows the compiler unrolls a loop before it sees that it
 // vectorizes.
 #if defined(__AVX2__)
-constexpr std::int64_t kLanes = 8;
-#define LANE_NUMBERS 0, 1, 2, 3, 4, 5, 6, 7
+typedef std::uint32_t Words __attribute__((vector_size(32)));
+constexpr Words kLaneNumbers = {0, 1, 2, 3, 4, 5, 6, 7};
 #else
-constexpr std::int64_t kLanes = 4;
-#define LANE_NUMBERS 0, 1, 2, 3
+typedef std::uint32_t Words __attribute__((vector_size(16)));
+constexpr Words kLaneNumbers = {0, 1, 2, 3};
 #endif
-typedef std::uint32_t Words __attribute__((vector_size(kLanes * sizeof(std::uint32_t))));
-constexpr Words kLaneNumbers = {LANE_NUMBERS};
+constexpr std::int64_t kLanes = sizeof(Words) / sizeof(std::uint32_t);
 typedef std::int32_t SignedWords __attribute__((vector_size(kLanes * sizeof(std::int32_t))));
 typedef Bfloat16 Halves __attribute__((vector_size(kLanes * sizeof(Bfloat16))));
 

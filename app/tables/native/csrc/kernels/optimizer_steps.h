@@ -109,14 +109,19 @@ STEP_FUNCTION scheduled_ftrl_columns(float* __restrict row, float* __restrict ac
   }
 }
 
-// Each optimizer: its states of D values, how it takes a step on some columns, and what it does when all columns of a row have taken theirs.
-struct LazyAdam {
-  static constexpr int kStates = 3;
+// Nothing is left to do when all columns of a row have taken their step.
+struct StepWithoutEnd {
   static constexpr bool kEndsRow = false;
+  STEP_FUNCTION end_row(const StepInput&, std::int32_t) {}
+};
+
+// Each optimizer: its states of D values, how it takes a step on some columns, and what it does when all columns of a
+// row have taken theirs.
+struct LazyAdam : StepWithoutEnd {
+  static constexpr int kStates = 3;
   STEP_FUNCTION take(const StepInput& input, const Columns& c) {
     adam_columns(c.row, c.row + c.stride, c.row + 2 * c.stride, c.sum, c.width, input.scale, input.options);
   }
-  STEP_FUNCTION end_row(const StepInput&, std::int32_t) {}
 };
 
 struct WholeTableAdam {
@@ -136,41 +141,33 @@ struct WholeTableAdam {
   }
 };
 
-struct Adagrad {
+struct Adagrad : StepWithoutEnd {
   static constexpr int kStates = 2;
-  static constexpr bool kEndsRow = false;
   STEP_FUNCTION take(const StepInput& input, const Columns& c) {
     adagrad_columns(c.row, c.row + c.stride, c.sum, c.width, input.scale, input.options);
   }
-  STEP_FUNCTION end_row(const StepInput&, std::int32_t) {}
 };
 
-struct Sgd {
+struct Sgd : StepWithoutEnd {
   static constexpr int kStates = 1;
-  static constexpr bool kEndsRow = false;
   STEP_FUNCTION take(const StepInput& input, const Columns& c) {
     sgd_columns(c.row, c.sum, c.width, input.scale, input.options);
   }
-  STEP_FUNCTION end_row(const StepInput&, std::int32_t) {}
 };
 
-struct Ftrl {
+struct Ftrl : StepWithoutEnd {
   static constexpr int kStates = 3;
-  static constexpr bool kEndsRow = false;
   STEP_FUNCTION take(const StepInput& input, const Columns& c) {
     ftrl_columns(c.row, c.row + c.stride, c.row + 2 * c.stride, c.sum, c.width, input.scale, input.options);
   }
-  STEP_FUNCTION end_row(const StepInput&, std::int32_t) {}
 };
 
-struct ScheduledFtrl {
+struct ScheduledFtrl : StepWithoutEnd {
   static constexpr int kStates = 4;
-  static constexpr bool kEndsRow = false;
   STEP_FUNCTION take(const StepInput& input, const Columns& c) {
     scheduled_ftrl_columns(c.row, c.row + c.stride, c.row + 2 * c.stride, c.row + 3 * c.stride, c.sum, c.width,
                            input.scale, input.options);
   }
-  STEP_FUNCTION end_row(const StepInput&, std::int32_t) {}
 };
 
 // Row-wise optimizers go over a row twice: the squares of its gradient first.
@@ -187,8 +184,8 @@ static inline void add_squares(const float* sum, const float* row, std::int64_t 
   }
 }
 
-// Each row-wise optimizer: its states of D values, what the mean of the squares makes of the row's scalar and of the options of its step, and
-// how it then takes the step on some columns.
+// Each row-wise optimizer: its states of D values, what the mean of the squares makes of the row's scalar and of the
+// options of its step, and how it then takes the step on some columns.
 struct RowwiseAdagrad {
   static constexpr int kStates = 1;
   static inline void begin_row(float* accumulator, float mean_square, HostTablesStep& options) {
