@@ -68,7 +68,7 @@ class AdagradOptions(_Optimizer):
     name: Literal["adagrad"] = "adagrad"
     learning_rate: Positive = 1e-2
     initial_accumulator: NotNegative = 0.0  # The value of Σ gradient² before the first step.
-    epsilon: Epsilon = 1e-10  # Added to the root of Σ gradient².
+    epsilon: Epsilon = 1e-10  # A term beside the root of Σ gradient².
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class RowwiseAdagradOptions(_Optimizer):
     name: Literal["rowwise_adagrad"] = "rowwise_adagrad"
     learning_rate: Positive = 1e-2
     initial_accumulator: NotNegative = 0.0  # The mean square of the gradients before the first step.
-    epsilon: Epsilon = 1e-8  # Added to the accumulator's root.
+    epsilon: Epsilon = 1e-8  # A term beside the accumulator's root.
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class _Adam(_Optimizer):
     learning_rate: Positive = 3.5e-4
     beta1: Decay = 0.9  # Decay of the first moment.
     beta2: Decay = 0.999  # Decay of the second moment.
-    epsilon: Epsilon = 1e-8  # Added to the root of the second moment.
+    epsilon: Epsilon = 1e-8  # A term beside the root of the second moment.
 
     def correction(self, step: int) -> float:
         # In float64: 1 - beta2**1 loses four digits in float32.

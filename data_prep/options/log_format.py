@@ -55,7 +55,7 @@ class ListForm:
     """A column of kind list: several values in a cell."""
 
     separator: str = "|"  # The character between the values.
-    max_length: int = 20  # Values of a row. Those after them are left out.
+    max_length: int = 20  # The most values of a row. Those after them are left out.
     pool: Literal["mean", "sum"] = "mean"  # How the model joins the embedding rows of the values.
 
 

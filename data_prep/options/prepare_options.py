@@ -34,11 +34,11 @@ class PrepareOptions(Checked):
     # counted: each frequent value has an id. hash: values share oov_buckets ids per field.
     vocabulary: Literal["counted", "hash"] = "counted"
     min_count: Count = 10  # A value has an id of its own if at least so many training rows have it.
-    field_min_count: dict[str, int] = field(default_factory=dict)  # min_count of single fields, by name.
+    field_min_count: dict[str, int] = field(default_factory=dict)  # The min_count of single fields, by name.
     field_max_size: dict[str, int] = field(default_factory=dict)  # The most values of a field that have ids, by name.
-    # Ids of a field whose values are not counted but share them by a hash, by name.
+    # The number of ids of single fields, by name. Their values are not counted, and share the ids by a hash.
     field_hash_size: dict[str, int] = field(default_factory=dict)
-    oov_buckets: Count = 1  # Ids per field for values without one of their own, which share them by a hash.
+    oov_buckets: Count = 1  # The number of ids per field that values without their own share by a hash.
     # hash: by a hash of the line's number. chronological: the last rows are test and those before them valid, by a
     # timestamp or, if the log has none, by line. stratified: as hash, but clicks and other rows apart. files: by
     # valid_files and test_files.
@@ -61,11 +61,12 @@ class PrepareOptions(Checked):
     field_max_length: dict[str, int] = field(default_factory=dict)
     missing_indicator: bool = True  # Each numeric field has a second column, 1 if its cell is missing.
     shuffle_window_rows: Count = 1_000_000  # So many training rows are shuffled together, in memory.
-    block_rows: BlockRows = 1_000  # Rows of a MindRecord sample.
+    block_rows: BlockRows = 1_000  # The number of rows of a MindRecord sample.
     layout: Literal["blocks", "zoo"] = "blocks"  # zoo: MindRecord as the MindSpore model zoo's Wide&Deep reads it.
     # The preparation fails if more than this share of the lines is rejected.
     max_reject_fraction: Annotated[float, Bounds(least=0, most=1, expected="between 0 and 1")] = 0.01
-    workers: Annotated[int | None, Bounds(least=1)] = None  # Processes. None: one a core, if memory_limit allows.
+    # The number of processes. None: one a core, if memory_limit allows.
+    workers: Annotated[int | None, Bounds(least=1)] = None
     memory_limit: str = "4 GiB"  # The memory of all processes together (the sum of their Pss).
     kernels: Literal["auto", "native", "numpy"] = "auto"  # auto: the native kernels if they are built.
 
