@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,7 +34,7 @@ from common.files import lock_folder
 from data_prep.prepared.schema import read_schema
 from tests.app.tables.tables_of_spec import reference_tables
 from tests.checkpoints import StateOfTables
-from tests.kills import num_kills
+from tests.kills import in_child, num_kills
 
 SPEC = TablesSpec(200, 4, (TableField("C1"), TableField("C2")), 7, 0.01, 1e-3, FtrlOptions(), LazyAdamOptions())
 LAST_STEP = 60
@@ -208,20 +207,6 @@ def test_leftovers_are_known_by_their_whole_name(tmp_path):
         (tmp_path / name).mkdir()
     write.clear_leftovers(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000003.partial.kept", "step-mine.partial"]
-
-
-def in_child(action, *words):
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            action(*words)
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    return child
 
 
 def train_and_save(base, config, schema):

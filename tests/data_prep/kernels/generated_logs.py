@@ -101,17 +101,6 @@ def generate_log(seed: int, num_lines: int = 300, bad_share: float | None = None
     return GeneratedLog(log_format, lines, reasons, random_.choice([b"\n", b"\r\n"]), tuple(cells.columns))
 
 
-def criteo_log_between(separator: str, seed: int, num_lines: int, num_bad: int) -> GeneratedLog:
-    """Criteo's columns, between another separator; `num_bad` of the lines have a bad label."""
-    log_format, random_ = LogFormat(separator=separator), random.Random(seed)
-    cells = _Cells(random_, log_format)
-    bad = set(random_.sample(range(num_lines), num_bad))
-    lines = [cells.spoiled("label") if number in bad else cells.good_line() for number in range(num_lines)]
-    return GeneratedLog(
-        log_format, lines, ["label" if n in bad else "" for n in range(num_lines)], b"\n", (*cells.columns,)
-    )
-
-
 def _draw_format(random_: random.Random) -> LogFormat:
     kinds = ["label", *random_.choices(_KINDS, (3, 4, 2, 1, 0.5, 1, 1, 0.7, 1), k=random_.randint(1, 12))]
     kinds += ["weight"] * (random_.random() < 0.3)

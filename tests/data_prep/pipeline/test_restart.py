@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ from data_prep.options.options_file import read_options
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import SCHEMA_FILE
-from tests.kills import num_kills
+from tests.kills import in_child, num_kills
 from tests.prepared_folders import contents
 
 OPTIONS = {
@@ -35,20 +34,6 @@ OPTIONS = {
 
 def prepare_small(log_path, output, options, **named):
     return prepare(log_path, output, options, chunk_bytes=20_000, file_rows=320, **named)
-
-
-def in_child(action):
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            action()
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    return child
 
 
 def status_of(child):

@@ -12,9 +12,7 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
-from app.config import device
 from app.config.config import Config
-from app.config.run_settings import DeviceOptions
 from common import yaml_settings
 from tests.ranks.programs.train_steps import (
     BATCH,
@@ -23,6 +21,7 @@ from tests.ranks.programs.train_steps import (
     batches,
     check_one_step,
     make_schema,
+    run_program,
     take_steps,
 )
 
@@ -70,13 +69,4 @@ def main(config_path, cases):
 
 
 if __name__ == "__main__":
-    options = DeviceOptions(target="CPU", threads=1)
-    device.prepare_environment(options)
-    device.select_device(options)
-    try:
-        main(Path(sys.argv[1]), sys.argv[2:])
-    except BaseException:
-        import traceback
-
-        traceback.print_exc()
-        MPI.COMM_WORLD.Abort(1)
+    run_program(main, Path(sys.argv[1]), sys.argv[2:])

@@ -7,6 +7,7 @@ ones against a control that starts one rounding away.
 """
 
 import sys
+import traceback
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -134,14 +135,17 @@ def main(config_path):
         print(f"rank {part.rank} of {size}, {servers} servers{', as a graph' * as_graph}: equal", flush=True)
 
 
-if __name__ == "__main__":
+def run_program(main, *words):
+    """Call `main` on the CPU. An error ends all ranks."""
     options = DeviceOptions(target="CPU", threads=1)
     device.prepare_environment(options)
     device.select_device(options)
     try:
-        main(Path(sys.argv[1]))
+        main(*words)
     except BaseException:
-        import traceback
-
         traceback.print_exc()
         MPI.COMM_WORLD.Abort(1)
+
+
+if __name__ == "__main__":
+    run_program(main, Path(sys.argv[1]))

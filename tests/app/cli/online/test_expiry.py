@@ -29,7 +29,7 @@ from data_prep.encoding.base import read_base_vocabulary
 from data_prep.encoding.growing import GrowingVocabulary
 from data_prep.encoding.prepared_vocabulary import open_vocabulary
 from data_prep.prepared.schema import read_schema
-from tests.app.cli.online.test_online_trainer import Killed, assert_same_end, metrics_of
+from tests.app.cli.online.test_online_trainer import Killed, assert_same_end, fails_at, metrics_of
 from tests.checkpoints import load
 
 AFTER, FULL_EVERY, MIN_COUNT = 450, 3, 2
@@ -291,27 +291,14 @@ DEATHS = [  # from the third part on, after which values go and ids are given an
 ]
 
 
-def test_killed_wherever_ids_go_it_ends_with_the_same_bits(make_online, never_killed, parts, monkeypatch):
-    folder, deaths = make_online("expiring-killed"), 0
+def test_killed_wherever_ids_go_it_ends_with_the_same_bits(make_online, never_killed, parts):
+    folder = make_online("expiring-killed")
     for part in parts:
         folder.deliver(part)
     for owner, name, number in DEATHS:
-        calls, function = [], getattr(owner, name)
-
-        def die(*arguments, calls=calls, function=function, number=number, **keywords):
-            calls.append(1)
-            if len(calls) == number:
-                raise Killed
-            return function(*arguments, **keywords)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(owner, name, die)
-            try:
-                folder.run(*SETTINGS)
-            except Killed:
-                deaths += 1
+        with fails_at(owner, name, number, Killed()), pytest.raises(Killed):
+            folder.run(*SETTINGS)
     assert folder.run(*SETTINGS) == 0
-    assert deaths == len(DEATHS)
     assert_same_end(folder, never_killed)
     for name in ("online/prepared", f"online/prepared-{GIVEN_ANEW[5:]}"):
         assert read_schema(folder.path / name) == read_schema(never_killed.path / name)

@@ -1,13 +1,14 @@
 """An online run: each row is trained on once, and whatever stops it, the same command ends with the same bits."""
 
 import errno
+import itertools
 import json
 import random
 import shutil
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
@@ -209,30 +210,34 @@ DEATHS = [
 ]
 
 
+@contextmanager
+def fails_at(owner, name, number, error):
+    """Let the `number`-th call of a function raise an error."""
+    calls, function = itertools.count(1), getattr(owner, name)
+
+    def failing(*arguments, **keywords):
+        if next(calls) == number:
+            raise error
+        return function(*arguments, **keywords)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, failing)
+        yield
+
+
 WRITES = ("write_manifest", "publish", "finish", "_write", "data_file", "_write_status")
 
 
 @pytest.mark.parametrize("error", [Killed(), OSError(errno.ENOSPC, "no space left")], ids=["killed", "full disk"])
-def test_a_run_that_ends_at_each_boundary_goes_on_to_the_same_bits(
-    error, make_online, never_killed, parts, monkeypatch, caplog
-):
+def test_a_run_that_ends_at_each_boundary_goes_on_to_the_same_bits(error, make_online, never_killed, parts, caplog):
     folder = make_online("ended")
     for part in parts[:3]:
         folder.deliver(part)
     for owner, name, number in [each for each in DEATHS if isinstance(error, Killed) or each[1] in WRITES]:
-        calls, function = [], getattr(owner, name)
-
-        def die(*arguments, calls=calls, function=function, number=number, **keywords):
-            calls.append(1)
-            if len(calls) == number:
-                raise error
-            return function(*arguments, **keywords)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(owner, name, die)
-            with pytest.raises(Killed) if isinstance(error, Killed) else nullcontext():
-                assert folder.run() in (1, 2, 3)
-                assert isinstance(error, Killed) or "make room" in caplog.text
+        end = pytest.raises(Killed) if isinstance(error, Killed) else nullcontext()
+        with fails_at(owner, name, number, error), end:
+            assert folder.run() in (1, 2, 3)
+            assert isinstance(error, Killed) or "make room" in caplog.text
         caplog.clear()
     assert folder.run() == 0
     assert_same_end(folder, never_killed)
