@@ -20,6 +20,7 @@ from typing import Annotated, Any, TypeVar
 from common.text import nearest
 
 Settings = TypeVar("Settings")
+_type_hints = functools.cache(typing.get_type_hints)  # to evaluate those of a class takes most of the time of `merge`
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def flatten(sections: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 def merge(settings: Settings, changes: Mapping[str, Any], where: str, prefix: str = "") -> Settings:
     """Return `settings` with `changes` applied. `where` and `prefix` name their origin in errors."""
-    hints = typing.get_type_hints(type(settings))
+    hints = _type_hints(type(settings))  # type: ignore[arg-type]
     names = [field.name for field in dataclasses.fields(settings)]  # type: ignore[arg-type]
     changed: dict[str, Any] = {}
     for name, value in changes.items():

@@ -19,6 +19,7 @@ from app.evaluation.results import interval_ends, read_evaluations
 from app.run.decision import STATE_FILE
 from app.run.folder import CONFIG_FILE
 from app.run.logs import LOSS_LOG, METRICS, OP_TIMES, PROFILE_FOLDER
+from common.yaml_settings import load_yaml
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +128,7 @@ def read_run(path: Path, name: str) -> RunRecord:
     return RunRecord(
         name=name,
         state=_whole(path / STATE_FILE, json.loads),
-        config=_whole(path / CONFIG_FILE, yaml.safe_load),
+        config=_whole(path / CONFIG_FILE, load_yaml),
         wide_losses=np.array([float(wide) for wide in _LOSSES.findall(loss_lines)]),
         lines=read_lines(path / METRICS),
         evaluations=read_evaluations(path),

@@ -72,6 +72,8 @@ def test_values_get_the_type_of_the_field(word, name, value):
         ("steps=3.5", r"'steps' must be a whole number; found float 3.5"),
         ("steps=true", r"'steps' must be a whole number; found bool True"),
         ("steps=[", r"the value is not YAML"),
+        ("tower={widths: [3], widths: [4]}", r"the value is not YAML: key 'widths' occurs twice"),
+        ("tower={[1]: 2}", r"the value is not YAML: (?s:.*)found unhashable key"),
         ("seed=x", r"'seed' must be a whole number; found str 'x'"),
         ("shuffle=1", r"'shuffle' must be true or false; found int 1"),
         ("name=[a]", r"'name' must be text; found list"),
@@ -95,6 +97,7 @@ def test_wrong_keys_and_values_are_errors_that_name_them(word, message):
     [
         ("[1, 2]", "expected sections with keys, found list"),
         ("a: [", "is not YAML"),
+        ("? [1]\n: 2", "is not YAML: (?s:.*)found unhashable key"),
         ("step: 1", r"run.yaml: unknown key"),
     ],
 )
