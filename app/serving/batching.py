@@ -145,9 +145,9 @@ class _Queue:
         """
         self.check_room()
         self._num_coming += 1
-        asyncio.get_running_loop().call_soon(self._note_coming)
+        asyncio.get_running_loop().call_soon(self._note_arrival)
 
-    def _note_coming(self) -> None:
+    def _note_arrival(self) -> None:
         self._num_coming -= 1
 
     async def logits(self, work: Work) -> np.ndarray:
