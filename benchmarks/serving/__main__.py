@@ -485,7 +485,7 @@ async def swaps(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         await asyncio.sleep(2)
         put("delta", str(count + 2))
         renamed = time.perf_counter()
-        while await generation(port) == 0:
+        while (await asyncio.to_thread(ask, port, "/v2/health/live")).headers["x-model-generation"] == "0":
             await asyncio.sleep(0.02)
         seconds = time.perf_counter() - renamed
         rss = process.memory_info().rss >> 20
@@ -502,10 +502,6 @@ async def swaps(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         "delta_seconds": round(seconds, 2),
         "rss_mib": rss,
     }
-
-
-async def generation(port: int) -> int:
-    return int((await asyncio.to_thread(ask, port, "/v2/health/live")).headers["x-model-generation"])
 
 
 QUESTIONS = {"fastapi": against_fastapi, "large": large_requests, "overload": overload, "storm": storm, "swaps": swaps}
