@@ -32,9 +32,9 @@ OPENING = """# Configuration
 
 Written by `make docs` from the dataclasses in `app/config/` and `data_prep/options/`; do not edit it by hand.
 
-A run's settings are the defaults below, changed by the YAML file of `--config`, then by words such as
-`train.batch_size=4096` on the command line. An unknown name or a value of the wrong type is an error that names the
-nearest setting. `configs/*.yaml` are complete examples.
+A run's settings are the defaults below, changed by the YAML file of `--config` (for `train` it is `configs/auto.yaml`
+if none is given), then by words such as `train.batch_size=4096` on the command line. An unknown name or a value of the
+wrong type is an error that names the nearest setting. `configs/*.yaml` are complete examples.
 """
 PREPARE = "The preparation, `python -m data_prep prepare`. All settings but the last three decide its result."
 DATA = """The format of a raw log. A file of `configs/data/` has these names without `prepare.data.`; the defaults are

@@ -23,11 +23,15 @@ from app.training.warm_start.source import source_settings
 from common import yaml_settings
 from data_prep.prepared.schema import Schema, read_schema
 
+CONFIG = Path("configs/auto.yaml")
+
 
 def add_parser(commands: Any) -> None:
     """Add the command to those of `python -m app`."""
     parser = commands.add_parser("train", help="train a new run, or resume the one in ./device_0 or ./NAME")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with settings")
+    parser.add_argument(
+        "--config", type=Path, default=CONFIG, metavar="FILE", help="YAML file with settings (%(default)s)"
+    )
     parser.add_argument("--dataset", type=Path, required=True, metavar="DIR", help="the prepared folder")
     parser.add_argument("--name", default=FIRST_RANK, help=f"name of the run's folder, made here ({FIRST_RANK})")
     parser.add_argument("--ranks", type=int, default=1, metavar="N", help="number of processes that train (1)")
@@ -82,6 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
         verify_files(arguments.dataset, plan.schema)
     target = plan.select_device()
     if arguments.dry_run:
+        plan.describe_steps(plan.config)
         for line in filter(None, lines):
             print(line)
         _print_placement(plan.config, plan.schema, target, plan.backend, arguments.ranks)

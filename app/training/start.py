@@ -114,7 +114,7 @@ class Launch:
                 log.warning("warning: a newer checkpoint is not used: %s", refused)
             for line in describe_kept(self.asked, config):
                 log.info("%s", line)
-            self._describe_steps(config)
+            self.describe_steps(config)
             for line in filter(None, self.choices):
                 log.info("%s", line)
             threads = config.device.num_threads
@@ -135,7 +135,8 @@ class Launch:
                 error.checkpoint = folder.plan.checkpoint.path if folder.plan.checkpoint else None
                 raise
 
-    def _describe_steps(self, config: Config) -> None:
+    def describe_steps(self, config: Config) -> None:
+        """Log what follows from the rows, and a warning where that is few steps."""
         num_rows = self.schema.splits["train"].rows
         if self.make_trainer is not None:  # its steps are not of these rows
             return

@@ -190,6 +190,12 @@ def test_a_run_whose_last_state_is_not_saved_is_not_finished(command, tmp_path, 
     assert "step-00000005: epoch 2, step 1 of it" in log
 
 
+def test_without_a_config_train_takes_the_settings_that_follow_from_the_table(run_here, tiny_dataset, caplog):
+    caplog.set_level(logging.INFO)
+    run_here(main, "train", "--dataset", tiny_dataset, "--dry-run")
+    assert "training rows (train.auto)" in caplog.text
+
+
 def test_evaluate_takes_the_run_in_this_folder(command, capsys, trained):
     for split in ("test", "valid", "train"):
         assert command("evaluate", "--split", split)[0] == 0
