@@ -74,7 +74,7 @@ class NativeRows:
 
     def __init__(self, handle: NativeHandle, spec: TablesSpec) -> None:
         self._handle = handle
-        self._spec = spec
+        self._layouts = {table: spec.layout(table) for table in spec.tables}
         self._row_bytes = spec.row_bytes()
         self._open: NativeSnapshot | None = None
         self._cached: tuple[np.ndarray, np.ndarray, int] | None = None  # the last `find`, until another row gets a slot
@@ -136,7 +136,7 @@ class NativeRows:
 
     def read(self, table: str, slots: np.ndarray) -> dict[str, np.ndarray]:
         """Return copies of all state arrays of rows."""
-        layout = self._spec.layout(table).items()
+        layout = self._layouts[table].items()
         arrays = {name: np.empty((slots.size, width), dtype) for name, (dtype, width) in layout}
         for number, values in enumerate(arrays.values()):
             self._handle.call("read", TABLE_NUMBERS[table], number, *_slots(slots), output_address(values))
@@ -150,7 +150,7 @@ class NativeRows:
         values = np.require(values, requirements=["C", "A"])
         self._cached = None  # the caller may have other ids in the same memory
         slots = self._slots_for(np.ascontiguousarray(row_ids), "place")
-        dtype, width = self._spec.layout(table)[name]
+        dtype, width = self._layouts[table][name]
         array = TABLE_NUMBERS[table], self._array_number(table, name)
         if not self._handle.call("write", *array, *_slots(slots), address(values, dtype, slots.size, width)):
             check_finite(table, name, row_ids, values)
@@ -195,8 +195,8 @@ class NativeRows:
             self._mark_changed(all_slots)  # too many rather than too few
             raise
         tables = {
-            table: NativeTableSnapshot(table, row_ids, slots, self._spec.layout(table), self._read_snapshot, [])
-            for table in self._spec.tables
+            table: NativeTableSnapshot(table, row_ids, slots, layout, self._read_snapshot, [])
+            for table, layout in self._layouts.items()
         }
         self._open = NativeSnapshot(tables, changed_slots)
         return self._open
@@ -249,7 +249,7 @@ class NativeRows:
         self._open = None
 
     def _array_number(self, table: str, name: str) -> int:
-        return list(self._spec.layout(table)).index(name)
+        return list(self._layouts[table]).index(name)
 
 
 def _slots(slots: np.ndarray) -> tuple[int, int]:
