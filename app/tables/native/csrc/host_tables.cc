@@ -317,12 +317,10 @@ void host_tables_close_snapshot(HostTables* tables) {
 void host_tables_read(const HostTables* tables, HostTablesTable table, int32_t array, const int32_t* slots,
                       int64_t count, void* values) {
   char* const out = static_cast<char*>(values);
-  const host_tables::Slots view = tables->slabs.view();
-  const std::size_t bytes = static_cast<std::size_t>(host_tables::array_bytes(view, table, array));
+  const host_tables::SlotArray states = host_tables::slot_array(tables->slabs.view(), table, array);
 #pragma omp parallel for num_threads(tables->spec.num_threads) schedule(static)
   for (int64_t i = 0; i < count; ++i) {
-    const char* const state = host_tables::array_values(view, table, array, slots[i]);
-    std::memcpy(out + static_cast<std::size_t>(i) * bytes, state, bytes);
+    host_tables::copy_values(values_of(states, slots[i]), states.bytes, out + i * states.bytes);
   }
 }
 

@@ -28,10 +28,12 @@ static inline bool values_are_finite(const float* values, std::int64_t count) {
 
 // Of bfloat16.
 static inline bool values_are_finite(const std::uint16_t* values, std::int64_t count) {
-  constexpr std::uint16_t kUpperExponent = kExponent >> 16;
-  std::int32_t num_bad = 0;
-  for (std::int64_t i = 0; i < count; ++i) num_bad += (values[i] & kUpperExponent) == kUpperExponent;
-  return num_bad == 0;
+  std::int16_t largest = 0;  // without the sign
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int16_t value = static_cast<std::int16_t>(values[i] & 0x7FFF);
+    largest = value > largest ? value : largest;
+  }
+  return largest < kExponent >> 16;
 }
 
 }  // namespace host_tables

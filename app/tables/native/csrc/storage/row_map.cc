@@ -9,14 +9,9 @@ namespace host_tables {
 namespace {
 
 constexpr int kSmallestBits = 10;
-constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15;  // 2^64 / golden ratio: Fibonacci hashing (Knuth, 6.4)
 
 // Linear probing slows down steeply above this.
 std::int64_t most_entries(int capacity_bits) { return (std::int64_t{1} << capacity_bits) * 7 / 10; }
-
-std::uint64_t home_of(std::int64_t row, int capacity_bits) {
-  return static_cast<std::uint64_t>(row) * kGolden >> (64 - capacity_bits);
-}
 
 }  // namespace
 
@@ -36,29 +31,6 @@ std::size_t RowMap::layout_bytes(const Layout& layout) const {
     default:
       return 0;
   }
-}
-
-RowMap::Entry* RowMap::entry_of(std::int64_t row) const {
-  const std::uint64_t mask = (std::uint64_t{1} << layout_.capacity_bits) - 1;
-  std::uint64_t place = home_of(row, layout_.capacity_bits);
-  while (hash()[place].slot_plus_one != 0 && hash()[place].row() != row) place = (place + 1) & mask;
-  return hash() + place;
-}
-
-std::int32_t RowMap::find(std::int64_t row) const {
-  switch (layout_.form) {
-    case Form::kFlat:
-      return flat()[row] - 1;
-    case Form::kHash:
-      return entry_of(row)->slot_plus_one - 1;
-    default:
-      return -1;
-  }
-}
-
-void RowMap::prefetch(std::int64_t row) const {
-  if (layout_.form == Form::kFlat) __builtin_prefetch(flat() + row);
-  if (layout_.form == Form::kHash) __builtin_prefetch(hash() + home_of(row, layout_.capacity_bits));
 }
 
 std::size_t RowMap::growth_bytes(std::int64_t num_new) const {

@@ -20,8 +20,14 @@ class RowMap {
 
   std::int64_t size() const { return size_; }
   // The slot of `row`, -1 where it has none.
-  std::int32_t find(std::int64_t row) const;
-  void prefetch(std::int64_t row) const;
+  std::int32_t find(std::int64_t row) const {
+    if (layout_.form == Form::kFlat) return flat()[row] - 1;
+    return layout_.form == Form::kHash ? entry_of(row)->slot_plus_one - 1 : -1;
+  }
+  void prefetch(std::int64_t row) const {
+    if (layout_.form == Form::kFlat) __builtin_prefetch(flat() + row);
+    if (layout_.form == Form::kHash) __builtin_prefetch(hash() + home_of(row, layout_.capacity_bits));
+  }
 
   // Bytes that reserve(num_new) would ask the system for.
   std::size_t growth_bytes(std::int64_t num_new) const;
@@ -53,7 +59,17 @@ class RowMap {
 
   Layout layout_for(std::int64_t num_rows) const;
   std::size_t layout_bytes(const Layout& layout) const;
-  Entry* entry_of(std::int64_t row) const;
+  // Fibonacci hashing by 2^64 / golden ratio (Knuth, 6.4).
+  static std::uint64_t home_of(std::int64_t row, int capacity_bits) {
+    return static_cast<std::uint64_t>(row) * 0x9E3779B97F4A7C15 >> (64 - capacity_bits);
+  }
+  // Where `row` is, or is to be.
+  Entry* entry_of(std::int64_t row) const {
+    const std::uint64_t mask = (std::uint64_t{1} << layout_.capacity_bits) - 1;
+    std::uint64_t place = home_of(row, layout_.capacity_bits);
+    while (hash()[place].slot_plus_one != 0 && hash()[place].row() != row) place = (place + 1) & mask;
+    return hash() + place;
+  }
   template <typename Visit>
   void for_each(Visit visit) const;
 

@@ -103,27 +103,47 @@ static inline bool has_numbers(const RowLayout& layout, HostTablesTable table, i
          !(layout.keeps_means && array == layout.deep_states + layout.deep_scalars - 1);
 }
 
-// How many values a row has in state array number `array` of a table.
-static inline std::int64_t array_width(const Slots& slots, HostTablesTable table, int array) {
-  return table == HOST_TABLES_WIDE || array >= slots.layout.deep_states ? 1 : slots.layout.embedding_dim;
-}
-
-// True if they are bfloat16: else they have 4 bytes.
+// True if the values of a state array are bfloat16: else they have 4 bytes.
 static inline bool is_bfloat16(const RowLayout& layout, HostTablesTable table, int array) {
   return layout.is_bfloat16 && table == HOST_TABLES_DEEP && array < layout.deep_states;
 }
 
-static inline std::int64_t array_bytes(const Slots& slots, HostTablesTable table, int array) {
-  return array_width(slots, table, array) * (is_bfloat16(slots.layout, table, array) ? 2 : 4);
+// One state array of a table.
+struct SlotArray {
+  char* const* slabs;
+  int slab_bits;
+  std::int64_t width, bytes;   // the number of values of a slot, and their bytes
+  std::int64_t start, stride;  // in bytes of a slab: where the values of its first slot lie, and from slot to slot
+};
+
+static inline SlotArray slot_array(const Slots& slots, HostTablesTable table, int array) {
+  const RowLayout& layout = slots.layout;
+  if (table == HOST_TABLES_DEEP && array < layout.deep_states) {
+    const std::int64_t bytes = layout.embedding_dim * layout.deep_value_bytes();
+    return {slots.slabs, slots.slab_bits, layout.embedding_dim, bytes, array * bytes, layout.deep_bytes()};
+  }
+  const std::int64_t number = table == HOST_TABLES_WIDE ? array : layout.wide_states + array - layout.deep_states;
+  const std::int64_t start = layout.narrow_start(slots.slab_bits) + number * 4;
+  return {slots.slabs, slots.slab_bits, 1, 4, start, layout.narrow_bytes()};
 }
 
-// Their address.
-static inline char* array_values(const Slots& slots, HostTablesTable table, int array, std::int32_t slot) {
-  if (table == HOST_TABLES_DEEP && array < slots.layout.deep_states) {
-    return deep_bytes(slots, slot) + array * array_bytes(slots, table, array);
+// The address of a slot's values.
+static inline char* values_of(const SlotArray& array, std::int32_t slot) {
+  const std::int64_t place = slot & ((std::int64_t{1} << array.slab_bits) - 1);
+  return array.slabs[slot >> array.slab_bits] + array.start + place * array.stride;
+}
+
+// Copies the values of a slot. A call of memcpy takes longer than the 4 bytes of most arrays.
+static inline void copy_values(const char* source, std::int64_t bytes, char* target) {
+  if (bytes == 4) {
+    __builtin_memcpy(target, source, 4);
+  } else {
+    __builtin_memcpy(target, source, static_cast<std::size_t>(bytes));
   }
-  float* const first = table == HOST_TABLES_WIDE ? wide_state(slots, slot) : deep_scalar(slots, slot);
-  return reinterpret_cast<char*>(first + (table == HOST_TABLES_WIDE ? array : array - slots.layout.deep_states));
+}
+
+static inline __attribute__((always_inline)) void prefetch_values(const char* values, std::int64_t bytes) {
+  for (std::int64_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(values + byte);
 }
 
 // Of a slot: which of its arrays were written, a bit each. A table has six at most.

@@ -1,7 +1,6 @@
 #include "storage/snapshot.h"
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 
 namespace host_tables {
@@ -58,24 +57,19 @@ bool Snapshot::preserve(const std::int32_t* slots, std::int64_t count, int num_t
 
 void Snapshot::read(HostTablesTable table, int array, const std::int32_t* slots, std::int64_t count, void* values,
                     int num_threads) const {
-  char* const out = static_cast<char*>(values);
-  const std::size_t bytes = static_cast<std::size_t>(array_bytes(live_, table, array));
+  const SlotArray live = slot_array(live_, table, array), preserved = slot_array(preserved_view_, table, array);
 #pragma omp parallel for num_threads(num_threads) schedule(static)
   for (std::int64_t i = 0; i < count; ++i) {
-    if (i + kPrefetchAhead < count) {
-      const char* const ahead = array_values(live_, table, array, slots[i + kPrefetchAhead]);
-      for (std::size_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(ahead + byte);
-    }
+    if (i + kPrefetchAhead < count) prefetch_values(values_of(live, slots[i + kPrefetchAhead]), live.bytes);
+    char* const out = static_cast<char*>(values) + i * live.bytes;
     std::int32_t place = __atomic_load_n(places() + slots[i], __ATOMIC_ACQUIRE);
     if (place == kLive) {
-      std::memcpy(out + static_cast<std::size_t>(i) * bytes, array_values(live_, table, array, slots[i]), bytes);
+      copy_values(values_of(live, slots[i]), live.bytes, out);
       // An update may have begun meanwhile. It preserved the slot before it wrote: then the copy is taken anew.
       __atomic_thread_fence(__ATOMIC_ACQUIRE);
       place = __atomic_load_n(places() + slots[i], __ATOMIC_RELAXED);
     }
-    if (place > kLive) {
-      std::memcpy(out + static_cast<std::size_t>(i) * bytes, array_values(preserved_view_, table, array, place - 1), bytes);
-    }
+    if (place > kLive) copy_values(values_of(preserved, place - 1), live.bytes, out);
   }
 }
 
