@@ -451,10 +451,12 @@ class TablesMachine(RuleBasedStateMachine):
     def check_step_without_gradients(self, memory):
         """Check that a step without gradients changes no prediction of the source's rows, but for Adam's moments."""
         before, taken = self.lookup_all("native"), self.plain[DEEP].touched.copy()
+        error = {table: plain.error.copy() for table, plain in self.plain.items()}  # of FTRL's rows near 0 it is large
         self.take_step(self.all_ids(), self.zero_gradients(self.vocabulary_size))
         for table, after in self.lookup_all("native").items():
             if not (memory and "adam" in self.plain[table].options.name):
-                np.testing.assert_allclose(after[taken], before[table][taken], rtol=1e-4, atol=1e-9, err_msg=table)
+                allowed = 1e-4 * np.abs(before[table]) + 1e-9 + error[table] + self.plain[table].error
+                assert (np.abs(after - before[table]) <= allowed)[taken].all(), table
 
     def take_over_far(self, table, source, origins, to):
         """Rows of `adam` come as they are after the last step, if need be not exactly."""
