@@ -45,6 +45,9 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 	on Python 3.11 here, $(PYTHON) is $$($(PYTHON) -V 2>&1); install it or give PYTHON=..." >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
+	@# Its Python finds the project's packages from any folder.
+	@$(VENV)/bin/python -c 'import pathlib, sys, sysconfig; \
+	pathlib.Path(sysconfig.get_path("purelib"), "wide_deep.pth").write_text(sys.argv[1] + "\n")' "$(CURDIR)"
 	touch $@
 
 .PHONY: setup

@@ -54,7 +54,7 @@ EXAMPLES = {
     "baseline": "prepared --run device_0",
     "sweep": "rates.yaml --output rates",
     "report": "device_0 device_0.1 --output both.html",
-    "checkpoint list": "--run device_0",
+    "checkpoint list": "device_0",
     "checkpoint show": "--run device_0",
     "checkpoint verify": "device_0/checkpoints/step-00001000",
     "checkpoint reshard": "device_0/checkpoints/step-00001000 resharded --shards 4",

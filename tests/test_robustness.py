@@ -1,6 +1,10 @@
 """Misuses of a user's day that belong to no single file, and the page that names the tests of all of them."""
 
+import os
 import re
+import subprocess
+import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -15,6 +19,18 @@ def test_the_page_names_tests_that_are_there():
     named = re.findall(r"`(tests/\S+\.py)::(test_\w+)`", (ROOT / "docs" / "robustness.md").read_text())
     assert len(named) >= 25 and len(set(named)) == len(named)
     assert [name for file, name in named if f"def {name}(" not in (ROOT / file).read_text()] == []
+
+
+@pytest.mark.skipif(
+    not Path(sysconfig.get_path("purelib"), "wide_deep.pth").exists(), reason="this Python is not that of `make setup`"
+)
+@pytest.mark.parametrize("package", ["app", "data_prep"])
+def test_the_python_of_make_setup_finds_the_commands_from_any_folder(tmp_path, package):
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-m", package, "--help"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: python -m {package}")
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     actions = parser.add_subparsers(required=True, metavar="ACTION")
 
     action = actions.add_parser("list", help="print a line for each checkpoint, and mark the one that make eval takes")
+    action.add_argument("place", type=Path, nargs="?", metavar="RUN", help="a run's folder (that of --run)")
     _add_run(action)
     action.add_argument("--folder", type=Path, metavar="DIR", help="folder of checkpoints (the run's)")
     action.set_defaults(command=_list)
@@ -80,12 +81,13 @@ def _add_run(action: argparse.ArgumentParser) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    folder = arguments.folder or run_checkpoints(arguments.run)
+    run = arguments.place or arguments.run
+    folder = arguments.folder or run_checkpoints(run)
     paths = step_folders(folder)
     if not paths:
         raise FileNotFoundError(f"no checkpoint in {folder}")
     whole = [] if arguments.folder else whole_checkpoints(folder)
-    best = best_or_newest(folder, run_config(arguments.run).eval.metric).path if whole else None
+    best = best_or_newest(folder, run_config(run).eval.metric).path if whole else None
     for path in paths:
         print(f"{path.name}  {_one_line(path)}{'  <- make eval takes this one' if path == best else ''}")
 

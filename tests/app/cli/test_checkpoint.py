@@ -108,17 +108,17 @@ def test_the_checkpoint_that_make_eval_takes_is_marked_and_is_the_default(tmp_pa
     for step, log_loss in ((1, 0.5), (2, 0.4), (3, 0.6)):
         write_checkpoint(run / "checkpoints", make_state({1, 2}), make_manifest(step, metrics={"log_loss": log_loss}))
 
-    def marked():
-        assert main(["checkpoint", "list", "--run", "wide"]) == 0
+    def marked(*words):
+        assert main(["checkpoint", "list", *words]) == 0
         return [line.split()[0] for line in capsys.readouterr().out.splitlines() if "make eval takes" in line]
 
-    assert marked() == ["step-00000002"] == [best_of_run(run).path.name]
+    assert marked("wide") == marked("--run", "wide") == ["step-00000002"] == [best_of_run(run).path.name]
     for action, text in (("show", "step-00000002: "), ("verify", "step-00000002: whole")):
         for words in (["--run", "wide"], ["wide"]):
             assert main(["checkpoint", action, *words]) == 0
             assert text in capsys.readouterr().out
     (run / "checkpoints" / "step-00000002" / "manifest.json").unlink()
-    assert marked() == ["step-00000001"] == [best_of_run(run).path.name]
+    assert marked("wide") == ["step-00000001"] == [best_of_run(run).path.name]
 
 
 def test_list_of_nothing(tmp_path, capsys, caplog):
