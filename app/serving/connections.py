@@ -200,6 +200,7 @@ class BoundedRequests(HttpToolsProtocol):
 
     async def _write(self, cycle: RequestResponseCycle, response: Response) -> None:
         """Write an answer in one piece: the two of ASGI would wake its client twice."""
+        cycle.scope["extensions"] = {}  # They refer to it: else a collection of garbage has to find every request
         if self.flow.write_paused and not cycle.disconnected:
             await self.flow.drain()
         if cycle.disconnected:

@@ -6,6 +6,7 @@ import re
 import resource
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -371,6 +372,26 @@ def test_many_new_connections_are_accepted_in_one_turn_of_a_busy_loop(project, t
             assert connection.recv(4096).startswith(b"HTTP/1.1 200")
             connection.close()
         assert time.monotonic() - began < 2.5
+
+
+COUNTS_LEFTOVERS = """
+import gc, sys
+from app.cli.serve import add_arguments, main
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+gc.disable()
+main(add_arguments, "app.cli.serve")
+print(sum(isinstance(each, RequestResponseCycle) for each in gc.get_objects()))
+"""
+
+
+def test_answered_requests_leave_nothing_for_a_collection_of_garbage(project, tiny_bundle):
+    command = ["-c", COUNTS_LEFTOVERS, tiny_bundle, "--port", "0"]
+    with running(command, project, output=subprocess.PIPE) as (process, port):
+        for path in 50 * ("/v2/health/live", "/v2"):
+            assert get(port, path) == 200
+        process.terminate()
+        assert int(process.stdout.read()) < 10
 
 
 FEW_FILES = """
