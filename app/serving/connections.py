@@ -37,6 +37,11 @@ POLL_SECONDS = 0.02  # of requests that wait for the model to be open
 WHOLE_ANSWER = "whole_answer"  # ASGI extension of `BoundedRequests`: a function that writes an answer
 
 
+def moment_of(due: float) -> float:
+    """Return the moment of a refusal that is due: the next one at which late refusals are given."""
+    return math.ceil(due / TOGETHER_SECONDS) * TOGETHER_SECONDS
+
+
 class _Refused:
     """Stands for a request that is refused by its headers. Its body is dropped."""
 
@@ -256,8 +261,7 @@ class BoundedRequests(HttpToolsProtocol):
         self.cycle: Any = _Refused()  # the body has as much time as the headers
         answer, delay = refusal
         if delay:
-            due = math.ceil((self.loop.time() + delay) / TOGETHER_SECONDS) * TOGETHER_SECONDS
-            self.loop.call_at(due, self._refuse, self.cycle, answer)
+            self.loop.call_at(moment_of(self.loop.time() + delay), self._refuse, self.cycle, answer)
         else:
             self._refuse(self.cycle, answer)
 

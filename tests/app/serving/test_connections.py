@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from app.serving import processes
+from app.serving.connections import TOGETHER_SECONDS, moment_of
 from app.serving.options import ADMIN_PATHS, ServerOptions
 from app.serving.processes import MOST_FILES
 from tests.app.serving.conftest import running
@@ -300,6 +301,14 @@ sys.exit(main(add_arguments, "app.cli.serve"))
 def impatient(project, tiny_bundle):
     with running(["-c", IMPATIENT, tiny_bundle, "--port", "0"], project) as (process, port):
         yield process, port
+
+
+def test_late_refusals_are_given_at_multiples_of_20_ms():
+    due = [123.4 + number / 1000 for number in range(1000)]
+    moments = [moment_of(each) for each in due]
+    assert all(-1e-9 < moment - each < TOGETHER_SECONDS + 1e-9 for moment, each in zip(moments, due, strict=True))
+    assert len(set(moments)) <= 51
+    assert all(abs(50 * moment - round(50 * moment)) < 1e-6 for moment in moments)
 
 
 NO_ADDRESS = SCORE.replace(b"score", b"other")
