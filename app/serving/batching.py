@@ -11,7 +11,7 @@ import resource
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
@@ -25,7 +25,8 @@ from app.serving.options import Limits
 from data_prep.encoding.encoder import Chunk
 from data_prep.encoding.from_table import Cells, RawTable
 
-TIMED_BATCHES = 31  # of which the median is the pace: a pause of a few, as while a model is opened, does not count
+TIMED_BATCHES = 31  # that show the pace
+PAUSED_SHARE = 10  # one in so many does not count: it may have paused, as while a model is opened
 LARGE_BODY = 1 << 16  # bytes: larger ones have a queue of their own, so that small ones do not wait for them
 HUGE_BODY = 1 << 20  # larger ones too
 LOOP_BYTES = 1 << 14  # of JSON that the event loop itself decodes and scores: 25 rows, 2 ms
@@ -124,14 +125,14 @@ class _Queue:
         self._num_coming = 0
         self._next: asyncio.Handle | None = None  # the next batch's start
         self._is_scoring = False  # in the thread
-        self._last_ms: deque[float] = deque(maxlen=TIMED_BATCHES)
-        self._request_ms = 0.0  # that a request takes: the median of the last batches
+        self._last: deque[tuple[float, int]] = deque(maxlen=TIMED_BATCHES)  # milliseconds of a request, requests
+        self._request_ms = 0.0  # that a request takes, by the last batches
         self._loop_ms = 0.0  # that the event loop has had when the last batch was answered
 
     def check_room(self) -> None:
         """Raise RequestError 429 if a new request would wait too long at the pace of the last batches.
 
-        A short pause of the machine refuses nothing, because the pace is a median.
+        A short pause of the machine refuses nothing: the pace is without the slowest batches.
         """
         waiting = self.num_waiting + self._num_coming
         is_slow = waiting >= LEAST_QUEUE and waiting * self._request_ms > self.limits.max_wait_ms
@@ -203,12 +204,22 @@ class _Queue:
 
         Of small batches only their own, since the loop may have done anything between them.
         """
-        before, (self._loop_ms, _) = self._loop_ms, _usage()
+        before, self._loop_ms = self._loop_ms, processor_ms()
         milliseconds = batch.milliseconds
         if self._loop_bytes and len(batch.answers) >= LEAST_QUEUE:
             milliseconds = self._loop_ms - before + thread_ms
-        self._last_ms.append(milliseconds / len(batch.answers))
-        self._request_ms = sorted(self._last_ms)[len(self._last_ms) // 2]
+        self._last.append((milliseconds / len(batch.answers), len(batch.answers)))
+        self._request_ms = pace_of(self._last)
+
+
+def pace_of(batches: Collection[tuple[float, int]]) -> float:
+    """Return the mean time of a request from that of each batch's requests and their number, but for the slowest.
+
+    A request alone takes several times as long as one of many, and what the event loop has read during one batch counts
+    in the next. So each batch counts by its requests: by a median of batches a few that come at a time let few in.
+    """
+    kept = sorted(batches)[: len(batches) - len(batches) // PAUSED_SHARE]
+    return sum(value * count for value, count in kept) / sum(count for _, count in kept)
 
 
 def score_batch(queue: deque[Work], limits: Limits) -> Batch:
@@ -241,19 +252,22 @@ class _Stopwatch:
     """Measures the time that this thread has, without what other processes take, and what it waits for the disk."""
 
     def __init__(self) -> None:
-        self._began, (self._had_ms, self._num_read) = time.monotonic(), _usage()
+        self._began, self._had_ms, self._num_read = time.monotonic(), processor_ms(), _num_read()
 
     def milliseconds(self) -> float:
-        had_ms, num_read = _usage()
-        return 1000 * (time.monotonic() - self._began) if num_read > self._num_read else had_ms - self._had_ms
+        if _num_read() > self._num_read:
+            return 1000 * (time.monotonic() - self._began)
+        return processor_ms() - self._had_ms
 
 
-def _usage() -> tuple[float, int]:
-    """Return the milliseconds that this thread has had, and the pages of mapped files that it has waited for."""
-    if sys.platform != "linux":
-        return 1000 * time.thread_time(), 0
-    usage = resource.getrusage(resource.RUSAGE_THREAD)
-    return 1000 * (usage.ru_utime + usage.ru_stime), usage.ru_majflt
+def processor_ms() -> float:
+    """Return the milliseconds that this thread has had. Those of getrusage grow by the kernel's ticks of 4 ms."""
+    return 1000 * time.thread_time()
+
+
+def _num_read() -> int:
+    """Return the pages of mapped files that this thread has waited for."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt if sys.platform == "linux" else 0
 
 
 def _decoded(work: Work) -> RowsToScore:

@@ -22,7 +22,16 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 
-from app.serving.batching import FREE_REFUSALS, LEAST_LATE, LEAST_QUEUE, MOST_DELAY, REFUSALS_A_SECOND, Refusals
+from app.serving.batching import (
+    FREE_REFUSALS,
+    LEAST_LATE,
+    LEAST_QUEUE,
+    MOST_DELAY,
+    REFUSALS_A_SECOND,
+    Refusals,
+    pace_of,
+    processor_ms,
+)
 from app.serving.forms import tensors
 from app.serving.forms.form import RequestError
 from app.serving.forms.tensors import HEADER_LENGTH
@@ -574,7 +583,19 @@ def test_the_pace_is_of_the_time_that_the_process_has_had(make_service, tiny_bun
         for _ in range(4):
             assert score(Client(service), row).status_code == 200
         assert (service.batcher.small._request_ms > 25) == is_slow
-        service.batcher.small._last_ms.clear()
+        service.batcher.small._last.clear()
+
+
+def test_the_pace_counts_less_than_a_tick_of_the_kernel():
+    """A batch of a few rows takes less than 4 ms: by the system's counts of ticks, most took nothing."""
+    assert len({processor_ms() for _ in range(1000)}) > 500
+
+
+def test_the_pace_is_of_all_requests_and_of_no_pause():
+    assert pace_of([(3.0, 1)]) == 3.0
+    assert pace_of([(1.0, 1)] * 30 + [(0.2, 300)]) < 0.3  # many have come after a quiet time
+    assert pace_of([(0.2, 8)] * 28 + [(9.0, 8)] * 3) == pytest.approx(0.2)  # three pauses
+    assert pace_of([(0.05, 200), (1.0, 20)] * 15) > 0.1  # those that the second batch has read are in the first
 
 
 def test_refusals_are_spaced_once_there_are_many():
