@@ -30,6 +30,7 @@ PAUSED_SHARE = 10  # one in so many does not count: it may have paused, as while
 LARGE_BODY = 1 << 16  # bytes: larger ones have a queue of their own, so that small ones do not wait for them
 HUGE_BODY = 1 << 20  # larger ones too
 LOOP_BYTES = 1 << 14  # of JSON that the event loop itself decodes and scores: 25 rows, 2 ms
+REFUSED = 429  # status of a request that would wait too long
 LEAST_QUEUE = 4  # requests that wait, however long they take
 REFUSALS_A_SECOND = 250  # Beyond, a refusal is given later: clients that ask again at once would take all the time
 FREE_REFUSALS = 25  # at once
@@ -75,7 +76,7 @@ class Batcher:
         return self.small.num_waiting + self.large.num_waiting + self.huge.num_waiting
 
     def admit(self, num_bytes: int) -> None:
-        """Raise RequestError 429 if a request with a body of so many bytes would wait too long. Else it has a place."""
+        """Raise RequestError REFUSED if a body of so many bytes would wait too long. Else it has a place."""
         self._queue(num_bytes).admit()
 
     async def logits(self, predictor: Predictor, decode: Decode, num_bytes: int, deadline: float) -> np.ndarray:
@@ -130,14 +131,14 @@ class _Queue:
         self._loop_ms = 0.0  # that the event loop has had when the last batch was answered
 
     def check_room(self) -> None:
-        """Raise RequestError 429 if a new request would wait too long at the pace of the last batches.
+        """Raise RequestError REFUSED if a new request would wait too long at the pace of the last batches.
 
         A short pause of the machine refuses nothing: the pace is without the slowest batches.
         """
         waiting = self.num_waiting + self._num_coming
         is_slow = waiting >= LEAST_QUEUE and waiting * self._request_ms > self.limits.max_wait_ms
         if is_slow or waiting >= self.limits.max_queue:
-            raise RequestError(429, f"{waiting} requests wait already; try again in a second")
+            raise RequestError(REFUSED, f"{waiting} requests wait already; try again in a second")
 
     def admit(self) -> None:
         """Check the room for a request whose headers have arrived, and count it until its task begins.

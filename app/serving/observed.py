@@ -26,6 +26,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from app.scoring.bundle_model import Scored
 from app.scoring.distribution import SCORE_BINS, Distribution, count_scores, held_out_rows
 from app.scoring.predictor import Predictor
+from app.serving.batching import REFUSED
 from app.serving.generations import Generations
 from app.serving.options import RECENT_BYTES
 from data_prep.encoding.encoder import Examples
@@ -36,7 +37,6 @@ NOTED_ROWS = 1024
 WINDOW_ROWS = 100_000  # of drift: the last one to two times as many rows
 POINTS, POINT_SECONDS = 60, 2  # of the page's charts
 _SLOTS = 64  # of a worker, one a point: the last POINTS are whole
-REFUSED = 429
 _REFUSALS = (REFUSED, 503, 504)
 ID_HEADER = "x-request-id"
 _ID = re.compile(rb"[A-Za-z0-9._:/+=@~-]{1,128}")

@@ -25,7 +25,7 @@ from app.scoring.bundle_model import Scored
 from app.scoring.explain import FieldEffect
 from app.scoring.predictor import Predictor, probabilities
 from app.serving import openapi
-from app.serving.batching import HUGE_BODY, LOOP_BYTES, Batcher, score_together
+from app.serving.batching import HUGE_BODY, LOOP_BYTES, REFUSED, Batcher, score_together
 from app.serving.decoding import Decode, DecodingProcess, decode_checked, decode_rows, decode_tensors
 from app.serving.forms import FORMS, json_rows, packed, tensors
 from app.serving.forms.form import NameRow, RequestError, RowsToScore, decode_json, rows_to_chunk
@@ -49,8 +49,8 @@ _PAGE_HEADERS = {
     "connect-src 'self'; img-src data:; frame-ancestors 'none'"
 }
 _CLOSE = {"connection": "close"}  # after an answer to a request whose body was not read
-_REFUSED = b"HTTP/1.1 429 Too Many Requests\r\n%s: " % ID_HEADER.encode()
-_HEADERS_OF = {408: _CLOSE, 413: _CLOSE, 429: {"retry-after": "1"}, 503: {"retry-after": "1"}}
+_REFUSAL = b"HTTP/1.1 %d Too Many Requests\r\n%s: " % (REFUSED, ID_HEADER.encode())
+_HEADERS_OF = {408: _CLOSE, 413: _CLOSE, REFUSED: {"retry-after": "1"}, 503: {"retry-after": "1"}}
 
 EXPLAIN = "/v1/explain"
 MOST_EXPLAINED_BYTES = 1 << 17  # of one row, which the event loop decodes, or a version
@@ -143,9 +143,9 @@ class Service:
             self.batcher.admit(num_bytes)
         except RequestError as error:
             number, current = request_id(headers), self.generations.current
-            self._note(number, "POST", path, 429, None, 0.0)
+            self._note(number, "POST", path, REFUSED, None, 0.0)
             rest = _rest_of_refusal(str(error), version_of(current), current.generation)
-            return b"%s%s%s" % (_REFUSED, number.encode(), rest), self.batcher.refusals.delay()
+            return b"%s%s%s" % (_REFUSAL, number.encode(), rest), self.batcher.refusals.delay()
         return None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -351,7 +351,7 @@ class Service:
     async def _explained(self, request: ServiceRequest, row: dict[str, Any]) -> Response:
         """Explain a row. It is none of those that are served: no metric, drift or queue has it."""
         if self._explaining.locked():
-            raise RequestError(429, "another row is being explained; try again in a second")
+            raise RequestError(REFUSED, "another row is being explained; try again in a second")
         request.predictor = predictor = self.generations.current
         chunk = rows_to_chunk([row], predictor.log_format, self.options.limits)
 
@@ -494,9 +494,9 @@ def _content_length(request: ServiceRequest) -> int:
 
 @lru_cache(maxsize=256)
 def _rest_of_refusal(message: str, version: str, generation: int) -> bytes:
-    """Return an answer 429 from behind its request's id on."""
+    """Return an answer REFUSED from behind its request's id on."""
     body = msgspec.json.encode({"error": message})
-    headers = {**_HEADERS_OF[429], **_model_headers(version, generation), "content-type": "application/json"}
+    headers = {**_HEADERS_OF[REFUSED], **_model_headers(version, generation), "content-type": "application/json"}
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     return f"\r\n{lines}content-length: {len(body)}\r\n\r\n".encode() + body
 
