@@ -6,7 +6,8 @@
 namespace host_tables {
 namespace {
 
-constexpr std::int64_t kPrefetchAhead = 8;
+// As much memory as can be on its way: the shorter the values, the more slots.
+constexpr std::int64_t kBytesAhead = 3840, kMostSlotsAhead = 64;
 
 }  // namespace
 
@@ -58,9 +59,11 @@ bool Snapshot::preserve(const std::int32_t* slots, std::int64_t count, int num_t
 void Snapshot::read(HostTablesTable table, int array, const std::int32_t* slots, std::int64_t count, void* values,
                     int num_threads) const {
   const SlotArray live = slot_array(live_, table, array), preserved = slot_array(preserved_view_, table, array);
+  const std::int64_t ahead = std::clamp<std::int64_t>(kBytesAhead / live.bytes, 1, kMostSlotsAhead);
 #pragma omp parallel for num_threads(num_threads) schedule(static)
   for (std::int64_t i = 0; i < count; ++i) {
-    if (i + kPrefetchAhead < count) prefetch_values(values_of(live, slots[i + kPrefetchAhead]), live.bytes);
+    if (i + 2 * ahead < count) __builtin_prefetch(places() + slots[i + 2 * ahead]);
+    if (i + ahead < count) prefetch_values(values_of(live, slots[i + ahead]), live.bytes);
     char* const out = static_cast<char*>(values) + i * live.bytes;
     std::int32_t place = __atomic_load_n(places() + slots[i], __ATOMIC_ACQUIRE);
     if (place == kLive) {
