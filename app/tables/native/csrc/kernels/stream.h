@@ -16,9 +16,14 @@ namespace host_tables {
 constexpr std::int64_t kLineFloats = 16;  // a cache line
 constexpr std::int64_t kLineBytes = kLineFloats * sizeof(float);
 
+// Bytes to the next line's start, 0 at one.
+static inline std::int64_t bytes_to_line(const void* target) {
+  return -reinterpret_cast<std::intptr_t>(target) & (kLineBytes - 1);
+}
+
 // True if stream_bytes may write to `target`: whole lines only.
 static inline bool can_stream(const void* target, std::int64_t bytes) {
-  return bytes % kLineBytes == 0 && reinterpret_cast<std::uintptr_t>(target) % kLineBytes == 0;
+  return bytes % kLineBytes == 0 && bytes_to_line(target) == 0;
 }
 
 // Source and target may be the same.

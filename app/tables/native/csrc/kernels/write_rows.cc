@@ -11,6 +11,21 @@ namespace {
 
 constexpr std::int64_t kPrefetchAhead = 16;
 
+// Prefetches the lines of which copy_lines writes a part.
+PREFETCH_FUNCTION prefetch_ends(const char* target, std::int64_t bytes) {
+  if (bytes_to_line(target) != 0) __builtin_prefetch(target, 1);
+  if (bytes_to_line(target + bytes) != 0) __builtin_prefetch(target + bytes - 1, 1);
+}
+
+// Copies values, whole lines of the target past the caches.
+void copy_lines(const char* source, std::int64_t bytes, char* target) {
+  const std::int64_t head = std::min(bytes_to_line(target), bytes);
+  const std::int64_t end = head + (bytes - head) / kLineBytes * kLineBytes;
+  copy_values(source, head, target);
+  stream_bytes(source + head, end - head, target + head);
+  copy_values(source + end, bytes - end, target + end);
+}
+
 }  // namespace
 
 bool write_rows(const Slots& view, HostTablesTable table, int array, const std::int32_t* slots, std::int64_t count,
@@ -31,12 +46,8 @@ bool write_rows(const Slots& view, HostTablesTable table, int array, const std::
         finite = are_short ? values_are_finite(reinterpret_cast<const Bfloat16*>(row), states.width)
                            : values_are_finite(reinterpret_cast<const float*>(row), states.width);
       }
-      if (can_stream(target, states.bytes)) {
-        stream_bytes(row, states.bytes, target);
-      } else {
-        if (i + kPrefetchAhead < count) prefetch_values(values_of(states, slots[i + kPrefetchAhead]), states.bytes);
-        copy_values(row, states.bytes, target);
-      }
+      if (i + kPrefetchAhead < count) prefetch_ends(values_of(states, slots[i + kPrefetchAhead]), states.bytes);
+      copy_lines(row, states.bytes, target);
       if (written != nullptr) written[slots[i]] |= bit;
     }
     end_stream();

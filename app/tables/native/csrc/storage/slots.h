@@ -142,8 +142,9 @@ static inline void copy_values(const char* source, std::int64_t bytes, char* tar
   }
 }
 
+// To the second-level cache, on the way to which more lines may be at a time than to the first.
 static inline __attribute__((always_inline)) void prefetch_values(const char* values, std::int64_t bytes) {
-  for (std::int64_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(values + byte);
+  for (std::int64_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(values + byte, 0, 2);
 }
 
 // Of a slot: which of its arrays were written, a bit each. A table has six at most.

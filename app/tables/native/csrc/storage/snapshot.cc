@@ -7,7 +7,7 @@ namespace host_tables {
 namespace {
 
 // As much memory as can be on its way: the shorter the values, the more slots.
-constexpr std::int64_t kBytesAhead = 3840, kMostSlotsAhead = 64;
+constexpr std::int64_t kBytesAhead = 7680, kMostSlotsAhead = 128;
 
 }  // namespace
 
