@@ -104,7 +104,7 @@ BENCHMARKS = {
         "--data 5m --recipes auto many_rows --epochs 12 --no-regression --threads 1",
     ),
     "real_rows": Benchmark("Real rows, five rolling cuts", "benchmarks.accuracy.real_rows", needs="CRITEO_ROWS"),
-    "crossed_lists": Benchmark("Crosses of lists", "benchmarks.accuracy.crossed_lists", "--seeds 3", "--rows 4000"),
+    "crossed_lists": Benchmark("Crosses of lists", "benchmarks.accuracy.crossed_lists", "--seeds 5", "--rows 4000"),
     "real_tables": Benchmark(
         "Real tables, five folds", "benchmarks.accuracy.real_tables", "--threads 1", needs="REAL_LOGS"
     ),
