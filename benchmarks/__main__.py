@@ -71,7 +71,9 @@ BENCHMARKS = {
         "--of first_layer --rows 50000 --seeds 1",
     ),
     "table_dtypes": Benchmark("Tables in bfloat16", KERNELS, "--dtypes", "--dtypes --rounds 2"),
-    "checkpoint_dtypes": Benchmark("Checkpoints in bfloat16", CHECKPOINT, "--dtypes --rounds 15", "--dtypes --size 0.3 --rounds 1"),
+    "checkpoint_dtypes": Benchmark(
+        "Checkpoints in bfloat16", CHECKPOINT, "--dtypes --rounds 15", "--dtypes --size 0.3"
+    ),
     **{
         f"rows_{log}": Benchmark(f"Tables in bfloat16: AUC, {log}", PRECISIONS, f"--of rows_{log}", quick, needs)
         for log, quick, needs in (
