@@ -69,16 +69,18 @@ def choose(config: Config, schema: Schema, num_ranks: int) -> tuple[Precision, s
 
 
 def _seconds_of(rows: int, inputs: int, widths: tuple[int, ...], num_threads: int) -> dict[str, float]:
-    """Return the seconds of a step by precision: of an earlier start with this tower here, or measured now."""
+    """Return the processor seconds of a step by precision: of an earlier start with this tower here, or measured now."""
     words = [rows, inputs, json.dumps(widths), num_threads]
     model = next((line for line in _lines_of(CPU_INFO) if line.startswith("model name")), "")
     key = " ".join(map(str, [*words, model.partition(":")[2].strip(), *sorted(cpu_flags() & BFLOAT16_FLAGS)]))
-    file = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wide_deep" / "precision.json"
+    file = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wide_deep" / "tower_seconds.json"
     known: dict[str, dict[str, float]] = {}
     with suppress(OSError, ValueError, TypeError):
         known = dict(json.loads(file.read_text(encoding="utf-8")))
     if key not in known:
-        environment = {**os.environ, "OMP_NUM_THREADS": str(num_threads), "PYTHONPATH": str(PROJECT)}
+        # The threads sleep when idle, as those of a training do: to spin would count as work.
+        threads = {"OMP_NUM_THREADS": str(num_threads), "OMP_WAIT_POLICY": "passive"}
+        environment = {**os.environ, **threads, "PYTHONPATH": str(PROJECT)}
         command = [sys.executable, "-P", "-m", __name__, *map(str, words)]
         process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603 (our own)
         if process.returncode:
@@ -97,7 +99,10 @@ def _lines_of(path: Path) -> list[str]:
 
 
 def measure(rows: int, inputs: int, widths: tuple[int, ...], num_threads: int) -> dict[str, float]:
-    """Return the median seconds of forward and backward by precision, which take turns."""
+    """Return the median processor seconds of forward and backward by precision, which take turns.
+
+    By the clock, a busy machine gives both what its scheduler's turns take, and the answer is kept.
+    """
     LIBRARY.load().dense_set_threads(num_threads)
     steps = {precision: _step_of(rows, inputs, widths, precision) for precision in PRECISIONS}
     for step in steps.values():
@@ -106,9 +111,9 @@ def measure(rows: int, inputs: int, widths: tuple[int, ...], num_threads: int) -
     until = time.perf_counter() + SECONDS
     while time.perf_counter() < until or len(times["float32"]) < LEAST_STEPS:
         for precision, step in steps.items():
-            start = time.perf_counter()
+            start = time.process_time()
             step()
-            times[precision].append(time.perf_counter() - start)
+            times[precision].append(time.process_time() - start)
     return {precision: float(np.median(seconds)) for precision, seconds in times.items()}
 
 

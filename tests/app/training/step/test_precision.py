@@ -1,7 +1,9 @@
 """`device.precision=auto` takes what is faster on this processor, and asks it once."""
 
+import functools
 import json
 import subprocess
+import time
 
 import pytest
 
@@ -67,7 +69,7 @@ def test_a_small_gain_is_not_worth_the_rounding(tiny_schema, monkeypatch, gain):
 @pytest.mark.parametrize("content", ["", "{", "[]", "[1]", '{"another": {}}'])
 def test_what_is_remembered_may_be_damaged(tiny_schema, started, home, content):
     (home / "wide_deep").mkdir()
-    (home / "wide_deep" / "precision.json").write_text(content)
+    (home / "wide_deep" / "tower_seconds.json").write_text(content)
     assert [chosen(tiny_schema)[0] for _ in range(2)] == ["bfloat16", "bfloat16"]
     assert len(started) == 1
 
@@ -120,3 +122,10 @@ def test_a_tower_is_timed_in_a_process_of_its_own(tiny_schema, monkeypatch):
     seconds = precision._seconds_of(64, 40, (16, 8), 1)
     assert seconds.keys() == SECONDS.keys()
     assert all(0 < each < 1 for each in seconds.values())
+
+
+def test_what_other_work_takes_is_not_the_towers_time(monkeypatch):
+    """The answer is kept: by the clock, a busy first start gave both precisions the scheduler's turns for good."""
+    monkeypatch.setattr(precision, "SECONDS", 0.0)
+    monkeypatch.setattr(precision, "_step_of", lambda *_: functools.partial(time.sleep, 0.02))
+    assert max(precision.measure(64, 40, (16, 8), 1).values()) < 0.01
