@@ -27,6 +27,10 @@ ANY_MACHINE void round_values(const float* from, std::int64_t size, BFloat16* to
   for (std::int64_t i = 0; i < size; ++i) to[i] = rounded(from[i]);
 }
 
+ANY_MACHINE void set_multiple(float factor, const float* from, std::int64_t size, float* to) {
+  for (std::int64_t i = 0; i < size; ++i) to[i] = factor * from[i];
+}
+
 ANY_MACHINE void relu_gradient(const float* dy, const float* y, std::int64_t size, float scale, BFloat16* to) {
   for (std::int64_t i = 0; i < size; ++i) to[i] = rounded(y[i] > 0.0f ? dy[i] * scale : 0.0f);
 }

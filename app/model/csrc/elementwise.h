@@ -21,6 +21,9 @@ using BFloat16 = std::uint16_t;
 // to[i] = from[i]
 void round_values(const float* from, std::int64_t size, BFloat16* to);
 
+// to[i] = factor * from[i]
+void set_multiple(float factor, const float* from, std::int64_t size, float* to);
+
 // to[i] = dy[i] * scale where y[i] > 0, else 0: the gradient through a ReLU whose output, times `scale` where it was
 // not dropped, was y.
 void relu_gradient(const float* dy, const float* y, std::int64_t size, float scale, BFloat16* to);

@@ -31,11 +31,6 @@ ANY_MACHINE void add_multiple(float factor, const float* from, std::int64_t size
   for (std::int64_t i = 0; i < size; ++i) to[i] += factor * from[i];
 }
 
-// to[i] = factor * from[i]
-ANY_MACHINE void set_multiple(float factor, const float* from, std::int64_t size, float* to) {
-  for (std::int64_t i = 0; i < size; ++i) to[i] = factor * from[i];
-}
-
 // What lies between the passes; used again by the next step.
 template <typename Input>
 struct Scratch {
