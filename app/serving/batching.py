@@ -127,7 +127,7 @@ class _Queue:
         self._next: asyncio.Handle | None = None  # the next batch's start
         self._is_scoring = False  # in the thread
         self._last: deque[tuple[float, int]] = deque(maxlen=TIMED_BATCHES)  # milliseconds of a request, requests
-        self._request_ms = 0.0  # that a request takes, by the last batches
+        self._request_ms: float | None = 0.0  # that a request takes, by these; None until somebody asks
         self._loop_ms = 0.0  # that the event loop has had when the last batch was answered
 
     def check_room(self) -> None:
@@ -136,7 +136,7 @@ class _Queue:
         A short pause of the machine refuses nothing: the pace is without the slowest batches.
         """
         waiting = self.num_waiting + self._num_coming
-        is_slow = waiting >= LEAST_QUEUE and waiting * self._request_ms > self.limits.max_wait_ms
+        is_slow = waiting >= LEAST_QUEUE and waiting * self._pace() > self.limits.max_wait_ms
         if is_slow or waiting >= self.limits.max_queue:
             raise RequestError(REFUSED, f"{waiting} requests wait already; try again in a second")
 
@@ -210,7 +210,13 @@ class _Queue:
         if self._loop_bytes and len(batch.answers) >= LEAST_QUEUE:
             milliseconds = self._loop_ms - before + thread_ms
         self._last.append((milliseconds / len(batch.answers), len(batch.answers)))
-        self._request_ms = pace_of(self._last)
+        self._request_ms = None
+
+    def _pace(self) -> float:
+        """Return the milliseconds that a request takes. To find them takes a thirtieth of a request of one row."""
+        if self._request_ms is None:
+            self._request_ms = pace_of(self._last)
+        return self._request_ms
 
 
 def pace_of(batches: Collection[tuple[float, int]]) -> float:

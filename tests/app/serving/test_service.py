@@ -582,7 +582,7 @@ def test_the_pace_is_of_the_time_that_the_process_has_had(make_service, tiny_bun
         monkeypatch.setattr(service.generations.current, "score_chunk", slowly)
         for _ in range(4):
             assert score(Client(service), row).status_code == 200
-        assert (service.batcher.small._request_ms > 25) == is_slow
+        assert (service.batcher.small._pace() > 25) == is_slow
         service.batcher.small._last.clear()
 
 
