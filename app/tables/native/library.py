@@ -90,6 +90,7 @@ class NativeHandle:
     def __init__(self, spec: TablesSpec, num_threads: int) -> None:
         self._library = LIBRARY.load()
         self._spec = spec
+        self.num_threads = num_threads
         handle = ctypes.c_void_p()
         options = Spec(
             spec.vocabulary_size,

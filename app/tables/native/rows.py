@@ -62,7 +62,7 @@ class NativeSnapshot:
 
     def __post_init__(self) -> None:
         self.released = threading.Event()
-        self.awaited = threading.Event()  # set while an update waits for the release
+        self.awaited = threading.Event()  # set while somebody waits for the release
 
     def release(self, saved: bool) -> None:
         self.saved = saved
@@ -231,9 +231,11 @@ class NativeRows:
         return bool(self._handle.call("preserve", *_slots(slots)) == OK)
 
     def _read_snapshot(self, table: str, name: str, slots: np.ndarray, values: np.ndarray) -> None:
-        # One thread: in the background a second one would take the training's other core.
+        # One thread in the background: a second one would take the training's other core.
+        snapshot = self._open
+        num_threads = self._handle.num_threads if snapshot is not None and snapshot.awaited.is_set() else 1
         array = TABLE_NUMBERS[table], self._array_number(table, name)
-        self._handle.call("read_snapshot", *array, *_slots(slots), output_address(values), 1)
+        self._handle.call("read_snapshot", *array, *_slots(slots), output_address(values), num_threads)
 
     def _mark_changed(self, slots: np.ndarray) -> None:
         if self._handle.call("mark_changed", *_slots(slots)) == NO_MEMORY:

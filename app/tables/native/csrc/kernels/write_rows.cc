@@ -10,6 +10,7 @@ namespace host_tables::ISA {
 namespace {
 
 constexpr std::int64_t kPrefetchAhead = 16;
+constexpr std::int64_t kRowsPerTask = 256;
 
 // Prefetches the lines of which copy_lines writes a part.
 PREFETCH_FUNCTION prefetch_ends(const char* target, std::int64_t bytes) {
@@ -34,7 +35,9 @@ bool write_rows(const Slots& view, HostTablesTable table, int array, const std::
   const bool are_numbers = has_numbers(view.layout, table, array), are_short = is_bfloat16(view.layout, table, array);
   const WrittenArrays bit = written_bit(table, array);
   // Slots that follow each other share huge pages. Two threads that take the same fresh one clear two.
-  const std::int64_t rows_of_task = std::max<std::int64_t>(1, static_cast<std::int64_t>(kHugePage) / states.stride);
+  const bool is_fresh = written != nullptr && count > 0 && written[slots[0]] == 0;
+  const std::int64_t rows_of_page = std::max<std::int64_t>(1, static_cast<std::int64_t>(kHugePage) / states.stride);
+  const std::int64_t rows_of_task = is_fresh ? rows_of_page : kRowsPerTask;
   bool finite = true;
 #pragma omp parallel num_threads(num_threads) reduction(&& : finite)
   {
