@@ -60,9 +60,11 @@ def test_reading_beside_updates_never_sees_half_of_one(native_library, make_spec
         while not enough.is_set():
             run_steps(tables, 1, seed=tables.step, batch=400)
 
-    for _ in range(5):
+    for number in range(6):
         expected, reads_beside, give_up = tables.state(), 0, time.monotonic() + 60
         snapshot = tables.snapshot(changed_only=False)
+        if number % 2:
+            snapshot.awaited.set()  # read by all threads
         enough.clear()
         updates = threading.Thread(target=update)
         updates.start()

@@ -52,7 +52,8 @@ bool Snapshot::preserve(const std::int32_t* slots, std::int64_t count, int num_t
     copy_slot(live_, slot, preserved_view_, place);
     __atomic_store_n(places() + slot, place + 1, __ATOMIC_RELEASE);
   }
-  num_preserved_ += num_fresh;
+  __atomic_store_n(&num_preserved_, num_preserved_ + num_fresh, __ATOMIC_RELEASE);
+  __atomic_thread_fence(__ATOMIC_RELEASE);  // what the update writes comes after it
   return true;
 }
 
@@ -62,13 +63,18 @@ void Snapshot::read(HostTablesTable table, int array, const std::int32_t* slots,
   const std::int64_t ahead = std::clamp<std::int64_t>(kBytesAhead / live.bytes, 1, kMostSlotsAhead);
 #pragma omp parallel for num_threads(num_threads) schedule(static)
   for (std::int64_t i = 0; i < count; ++i) {
-    if (i + 2 * ahead < count) __builtin_prefetch(places() + slots[i + 2 * ahead]);
+    if (i + 2 * ahead < count && has_preserved()) __builtin_prefetch(places() + slots[i + 2 * ahead]);
     if (i + ahead < count) prefetch_values(values_of(live, slots[i + ahead]), live.bytes);
     char* const out = static_cast<char*>(values) + i * live.bytes;
+    // An update may begin meanwhile. It preserves a slot before it writes: then the copy is taken anew.
+    if (!has_preserved()) {  // one place to look at in place of one a slot
+      copy_values(values_of(live, slots[i]), live.bytes, out);
+      __atomic_thread_fence(__ATOMIC_ACQUIRE);
+      if (!has_preserved()) continue;
+    }
     std::int32_t place = __atomic_load_n(places() + slots[i], __ATOMIC_ACQUIRE);
     if (place == kLive) {
       copy_values(values_of(live, slots[i]), live.bytes, out);
-      // An update may have begun meanwhile. It preserved the slot before it wrote: then the copy is taken anew.
       __atomic_thread_fence(__ATOMIC_ACQUIRE);
       place = __atomic_load_n(places() + slots[i], __ATOMIC_RELAXED);
     }

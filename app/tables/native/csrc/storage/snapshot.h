@@ -43,6 +43,7 @@ class Snapshot {
   static constexpr std::int32_t kLive = 0, kNotIncluded = -1;  // of `places_`; else the place in `preserved_`, + 1
 
   std::int32_t* places() const { return static_cast<std::int32_t*>(places_.data()); }
+  bool has_preserved() const { return __atomic_load_n(&num_preserved_, __ATOMIC_ACQUIRE) > 0; }
 
   bool is_open_ = false;
   std::int64_t num_places_ = 0;         // slots in use when it was opened
