@@ -12,6 +12,7 @@ which leaves rows outside the batch alone:
     found_adam, found_sparse    optimizers at their defaults, numbers looked up like the other fields
     best_adam, best_sparse      fused Adam, numbers folded into the first layer
     compiled_adam               best_adam, its tower by torch.compile
+    autocast_adam               best_adam, its tower in bfloat16
 
 All of them are peers/pytorch_wide_deep.py, whose wide part has Adam or Adagrad in place of FTRL. The bound is the
 tower's FLOPs at the speed of one large matrix product, and the tables' bytes at that of a copy.
@@ -46,7 +47,7 @@ from common.packages import require
 from data_prep.prepared.schema import Schema, read_schema
 
 NATIVE = ("native", "native_auto")
-PEERS = ("found_adam", "found_sparse", "best_adam", "best_sparse", "compiled_adam")
+PEERS = ("found_adam", "found_sparse", "best_adam", "best_sparse", "compiled_adam", "autocast_adam")
 MODULE, CONFIG = "benchmarks.training.default_step", Path(__file__).parents[2] / "configs" / "auto.yaml"
 PRODUCT_SIZE = 2048  # rows and columns of the product that gives the speed of FLOPs
 
@@ -89,6 +90,8 @@ def pytorch_step(name: str, workload: Workload, schema: Schema, config: Config) 
     rates = config.deep_optimizer.learning_rate, config.loss.l2_coef, config.wide_optimizer.learning_rate
     peer_settings = PeerSettings(*rates, whole_table=optimizer == "adam", fused=None if form == "found" else True)
     workload = replace(workload, fold_numeric=form != "found")
+    if form == "autocast":
+        workload = replace(workload, precision="bfloat16")
     step = PyTorchStep(workload, schema.num_categorical, schema.num_numeric, peer_settings)
     if form == "compiled":
         step.tower.compile()
