@@ -53,7 +53,8 @@ def choose(config: Config, schema: Schema, num_ranks: int) -> tuple[Precision, s
         return config.device.precision, ""
     if config.device.target not in ("auto", "CPU") or config.parallel.is_sharded:
         return "float32", ""
-    if not cpu_flags() & BFLOAT16_FLAGS or not LIBRARY.is_available():
+    # The file alone: to load it loads OpenMP, which then reads variables that follow from the precision.
+    if not cpu_flags() & BFLOAT16_FLAGS or not LIBRARY.path.is_file():
         return "float32", ""
     if started_by_mpi():
         return ("bfloat16" if os.environ.get(CHOSEN_PRECISION) == "bfloat16" else "float32"), ""

@@ -129,3 +129,10 @@ def test_what_other_work_takes_is_not_the_towers_time(monkeypatch):
     monkeypatch.setattr(precision, "SECONDS", 0.0)
     monkeypatch.setattr(precision, "_step_of", lambda *_: functools.partial(time.sleep, 0.02))
     assert max(precision.measure(64, 40, (16, 8), 1).values()) < 0.01
+
+
+@pytest.mark.skipif(not LIBRARY.path.is_file(), reason="the native layer is not built")
+def test_nothing_loads_openmp_before_its_variables_are_set(tiny_schema, started, monkeypatch):
+    """They follow from the choice. OpenMP reads them as it is loaded: without them idle threads spin."""
+    monkeypatch.setattr(LIBRARY, "load", lambda: pytest.fail("the library was loaded"))
+    assert chosen(tiny_schema)[0] == "bfloat16"
