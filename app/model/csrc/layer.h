@@ -43,6 +43,7 @@ int run_blocks(std::int64_t num_rows, const Work& work) {
 template <typename Input>
 struct LayerMemory {
   std::vector<Input> weights, gradient;  // W if the products round it, and dz
+  std::vector<Input> inputs;             // x if the products round it and it is kept
   std::vector<std::uint32_t> hashes;     // of the units, with dropout
 };
 
@@ -64,6 +65,11 @@ class Layer {
     if (dropout_ != nullptr) unit_hashes(s_.out, room(memory.hashes, s_.out));
   }
 
+  // Has forward keep x as the products take it, so that weight_gradient need not round it again.
+  void keep_inputs() {
+    if constexpr (kRounds) inputs_ = room(memory_.inputs, s_.rows * s_.in);
+  }
+
   // To be called before the first of the gradients.
   void prepare_backward() const { room(memory_.gradient, s_.rows * s_.out); }
 
@@ -79,7 +85,7 @@ class Layer {
       multiply({rows, s_.out, s_.numeric}, dnnl::memory::data_type::f32, row_major(from, s_.numeric),
                row_major(numeric_weights, s_.out), target, Finish::kStore);
     }
-    multiply({rows, s_.out, s_.in}, kType, row_major(rounded_rows(x + first * s_.in, rows), s_.in),
+    multiply({rows, s_.out, s_.in}, kType, row_major(rounded_rows(x, first, rows), s_.in),
              row_major(weights_, s_.out), target, Finish::kAddRelu);
     if (dropout_ != nullptr) drop_units(y + first * s_.out, rows, s_.out, *dropout_, first, memory_.hashes.data());
   }
@@ -112,7 +118,8 @@ class Layer {
       multiply({s_.numeric, s_.out, s_.rows}, kType, rounded_columns(n, s_.numeric, 0, s_.numeric), dz,
                row_major(df, s_.out), Finish::kStore);
     } else {
-      multiply({columns, s_.out, s_.rows}, kType, rounded_columns(x, s_.in, first, columns), dz,
+      const Matrix from = inputs_ ? transposed(inputs_ + first, s_.in) : rounded_columns(x, s_.in, first, columns);
+      multiply({columns, s_.out, s_.rows}, kType, from, dz,
                row_major(dw + first * s_.out, s_.out), Finish::kStore);
     }
   }
@@ -126,15 +133,15 @@ class Layer {
     return num_blocks(s_.in, steps * kTasksInStep);
   }
 
-  // A block of rows of x as the products take it.
-  Input* rounded_rows(float* x, std::int64_t rows) const {
+  // Rows first ... first + rows - 1 of x as the products take them.
+  Input* rounded_rows(float* x, std::int64_t first, std::int64_t rows) const {
     if constexpr (kRounds) {
       thread_local std::vector<Input> buffer;
-      Input* const to = room(buffer, rows * s_.in);
-      round_values(x, rows * s_.in, to);
+      Input* const to = inputs_ ? inputs_ + first * s_.in : room(buffer, rows * s_.in);
+      round_values(x + first * s_.in, rows * s_.in, to);
       return to;
     } else {
-      return x;
+      return x + first * s_.in;
     }
   }
 
@@ -155,7 +162,8 @@ class Layer {
   LayerSizes s_;
   const Dropout* dropout_;  // or null
   LayerMemory<Input>& memory_;
-  Input* weights_;  // [K, H], as the products take them
+  Input* weights_;           // [K, H], as the products take them
+  Input* inputs_ = nullptr;  // [B, K], of `keep_inputs`
 };
 
 }  // namespace dense

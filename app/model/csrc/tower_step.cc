@@ -75,7 +75,10 @@ class Model {
     const std::int64_t width = last_ + 2 + s_.num_numeric;  // of a block: of the last matrix, loss, bias, numeric weights
     const std::int64_t count = num_blocks(s_.num_rows, rows_per_task(s_.num_rows));
     float* const sums = room(scratch_.block_sums, count * width);
-    for (const Layer<Input>& layer : layers_) layer.prepare_backward();
+    for (Layer<Input>& layer : layers_) {
+      layer.keep_inputs();
+      layer.prepare_backward();
+    }
     int status = run_blocks(s_.num_rows, [&](std::int64_t block, std::int64_t first, std::int64_t rows) {
       forward_rows(first, rows, logits);
       thread_local std::vector<float> gradient, next;

@@ -70,7 +70,7 @@ def choose(config: Config, schema: Schema, num_ranks: int) -> tuple[Precision, s
 
 
 def _seconds_of(rows: int, inputs: int, widths: tuple[int, ...], num_threads: int) -> dict[str, float]:
-    """Return the processor seconds of a step by precision: of an earlier start with this tower here, or measured now."""
+    """Return the processor seconds of a step by precision: of an earlier start with this tower, or measured now."""
     words = [rows, inputs, json.dumps(widths), num_threads]
     model = next((line for line in _lines_of(CPU_INFO) if line.startswith("model name")), "")
     key = " ".join(map(str, [*words, model.partition(":")[2].strip(), *sorted(cpu_flags() & BFLOAT16_FLAGS)]))
