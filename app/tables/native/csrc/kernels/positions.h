@@ -8,6 +8,7 @@
 
 #include "host_tables.h"
 #include "kernels/stream.h"
+#include "storage/slots.h"
 
 namespace host_tables {
 
@@ -92,7 +93,8 @@ template <int kLanes, typename RowOf>
 static inline void pool_lanes(const HostTablesBatch& batch, std::int64_t place, const RowOf& row_of, float* pooled) {
   Lane sums[kLanes] = {};
   for (std::int64_t i = batch.first[place]; i < batch.first[place + 1]; ++i) {
-    prefetch_row_to_l2(row_of(positions_ahead(batch, i, kPositionsFarAhead)), kLanes * kLineFloats);
+    const float* const far = row_of(positions_ahead(batch, i, kPositionsFarAhead));
+    prefetch_values(reinterpret_cast<const char*>(far), kLanes * kLineBytes);
     prefetch_row(row_of(positions_ahead(batch, i)), kLanes * kLineFloats);
     const float* const row = row_of(i);
     const float weight = batch.weights[i];

@@ -62,11 +62,6 @@ PREFETCH_FUNCTION prefetch_row(const Value* row, std::int64_t width) {
   if (sizeof(Value) < sizeof(float)) __builtin_prefetch(row + width - 1);  // such rows seldom begin a line
 }
 
-// As many lines of memory may be on their way to the second-level cache, and far fewer to the first.
-PREFETCH_FUNCTION prefetch_row_to_l2(const float* row, std::int64_t width) {
-  for (std::int64_t i = 0; i < width; i += kLineFloats) __builtin_prefetch(row + i, 0, 2);
-}
-
 }  // namespace host_tables
 
 #endif  // STREAM_H_
