@@ -66,18 +66,11 @@ void Snapshot::read(HostTablesTable table, int array, const std::int32_t* slots,
     if (i + 2 * ahead < count && has_preserved()) __builtin_prefetch(places() + slots[i + 2 * ahead]);
     if (i + ahead < count) prefetch_values(values_of(live, slots[i + ahead]), live.bytes);
     char* const out = static_cast<char*>(values) + i * live.bytes;
-    // An update may begin meanwhile. It preserves a slot before it writes: then the copy is taken anew.
-    if (!has_preserved()) {  // one place to look at in place of one a slot
-      copy_values(values_of(live, slots[i]), live.bytes, out);
-      __atomic_thread_fence(__ATOMIC_ACQUIRE);
-      if (!has_preserved()) continue;
-    }
-    std::int32_t place = __atomic_load_n(places() + slots[i], __ATOMIC_ACQUIRE);
-    if (place == kLive) {
-      copy_values(values_of(live, slots[i]), live.bytes, out);
-      __atomic_thread_fence(__ATOMIC_ACQUIRE);
-      place = __atomic_load_n(places() + slots[i], __ATOMIC_RELAXED);
-    }
+    copy_values(values_of(live, slots[i]), live.bytes, out);
+    // An update may have begun meanwhile. It preserved a slot before it wrote: then the copy is taken anew.
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    if (!has_preserved()) continue;  // one place to look at in place of one a slot
+    const std::int32_t place = __atomic_load_n(places() + slots[i], __ATOMIC_ACQUIRE);
     if (place > kLive) copy_values(values_of(preserved, place - 1), live.bytes, out);
   }
 }
