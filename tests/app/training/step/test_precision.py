@@ -15,6 +15,8 @@ from common import yaml_settings
 
 SECONDS = {"float32": 0.3, "bfloat16": 0.2}
 
+needs_library = pytest.mark.skipif(not LIBRARY.is_available(), reason="the native layer is not built")
+
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
@@ -114,7 +116,7 @@ def test_ranks_take_the_choice_of_who_started_them(tiny_schema, started, monkeyp
     assert not started
 
 
-@pytest.mark.skipif(not LIBRARY.is_available(), reason="the native layer is not built")
+@needs_library
 def test_a_tower_is_timed_in_a_process_of_its_own(tiny_schema, monkeypatch):
     """In bfloat16 too where the processor lacks it: oneDNN then converts."""
     if not cpu_flags() & BFLOAT16_FLAGS:
@@ -124,6 +126,7 @@ def test_a_tower_is_timed_in_a_process_of_its_own(tiny_schema, monkeypatch):
     assert all(0 < each < 1 for each in seconds.values())
 
 
+@needs_library
 def test_what_other_work_takes_is_not_the_towers_time(monkeypatch):
     """The answer is kept: by the clock, a busy first start gave both precisions the scheduler's turns for good."""
     monkeypatch.setattr(precision, "SECONDS", 0.0)
@@ -131,7 +134,7 @@ def test_what_other_work_takes_is_not_the_towers_time(monkeypatch):
     assert max(precision.measure(64, 40, (16, 8), 1).values()) < 0.01
 
 
-@pytest.mark.skipif(not LIBRARY.path.is_file(), reason="the native layer is not built")
+@needs_library
 def test_nothing_loads_openmp_before_its_variables_are_set(tiny_schema, started, monkeypatch):
     """They follow from the choice. OpenMP reads them as it is loaded: without them idle threads spin."""
     monkeypatch.setattr(LIBRARY, "load", lambda: pytest.fail("the library was loaded"))
