@@ -35,6 +35,7 @@ from app.batches import Batch, read_batches, training_order
 from app.config import device
 from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
+from app.config.run_settings import Precision
 from app.training.step import precision
 from benchmarks.harness.commands import run_command
 from benchmarks.harness.contender import KEEP_PAGES, Contender, Parts
@@ -89,9 +90,8 @@ def pytorch_step(name: str, workload: Workload, schema: Schema, config: Config) 
     form, optimizer = name.split("_")
     rates = config.deep_optimizer.learning_rate, config.loss.l2_coef, config.wide_optimizer.learning_rate
     peer_settings = PeerSettings(*rates, whole_table=optimizer == "adam", fused=None if form == "found" else True)
-    workload = replace(workload, fold_numeric=form != "found")
-    if form == "autocast":
-        workload = replace(workload, precision="bfloat16")
+    of_tower: Precision = "bfloat16" if form == "autocast" else "float32"
+    workload = replace(workload, fold_numeric=form != "found", precision=of_tower)
     step = PyTorchStep(workload, schema.num_categorical, schema.num_numeric, peer_settings)
     if form == "compiled":
         step.tower.compile()
