@@ -9,7 +9,7 @@ import ctypes
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,26 +60,22 @@ class Interface:
         return self.structures.get(name) or getattr(ctypes, f"c_{name.removesuffix('_t')}")
 
 
+# OpenMP reads it as the first library that uses it is loaded. By default its threads spin between kernels, on the cores
+# that MindSpore's threads need: with one other busy thread on two cores a lookup took 32 ms, and 14 with sleeping ones.
+_WHILE_LOADING = {"OMP_WAIT_POLICY": "passive"}
+
+
 class NativeLibrary:
     """A library `csrc/build/lib<name>.so` beside a Python file. The variable `<NAME>_LIBRARY` names another file.
 
     `headers` in csrc/ declare its functions. `what` ("log kernels are") and `otherwise` (the setting that does without
-    it) are for messages. `while_loading` are environment variables for its constructors, if the user has set no others.
+    it) are for messages.
     """
 
-    def __init__(
-        self,
-        name: str,
-        beside: str,
-        headers: Sequence[str],
-        what: str,
-        otherwise: str,
-        while_loading: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, name: str, beside: str, headers: Sequence[str], what: str, otherwise: str) -> None:
         self._file = Path(beside).parent / "csrc" / "build" / f"lib{name}.so"
         self._variable = f"{name.upper()}_LIBRARY"
         self._what, self._otherwise = what, otherwise
-        self._while_loading = while_loading or {}
         self._loaded: tuple[str | None, ctypes.CDLL] | None = None
         self.interface = Interface()
         for header in headers:
@@ -120,8 +116,8 @@ class NativeLibrary:
                 is_ahead = newer.stat().st_mtime > time.time()  # then what is built now is older, too
                 advice = "set this machine's clock right, which is behind, or touch all sources; then " * is_ahead
                 raise OSError(f"{path} was built before {newer} changed; {advice}run `make native` to build it again")
-        added = self._while_loading.keys() - os.environ.keys()
-        os.environ.update((name, self._while_loading[name]) for name in added)
+        added = _WHILE_LOADING.keys() - os.environ.keys()
+        os.environ.update((name, _WHILE_LOADING[name]) for name in added)
         try:
             library = ctypes.CDLL(str(path))
             for name, (result, arguments) in self.interface.functions.items():

@@ -15,7 +15,6 @@ LIBRARY = NativeLibrary(
     ["dense_layer.h", "distinct_layer.h", "tower_step.h"],
     "dense layer is",
     "continue with MindSpore's operators",
-    while_loading={"OMP_WAIT_POLICY": "passive"},  # as for the host tables: the first of both loads OpenMP
 )
 
 TowerShape, TowerArrays, TowerBatch = (

@@ -27,9 +27,6 @@ LIBRARY = NativeLibrary(
     ["host_tables.h"],
     "host tables are",
     "choose another table backend",
-    # OpenMP reads it when it is loaded. By default its threads spin between kernels, on the cores that MindSpore's
-    # threads need: with one other busy thread on two cores a lookup took 32 ms, and 14 ms with sleeping threads.
-    while_loading={"OMP_WAIT_POLICY": "passive"},
 )
 Spec, Batch, Step, History, Means, RowArrays = (
     LIBRARY.interface.structures[f"HostTables{name}"]
