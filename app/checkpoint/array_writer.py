@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from app.checkpoint.array_file import DTYPE_NAMES, LENGTH_BYTES, item_bytes
-from app.checkpoint.disk import Part, Progress, no_progress, write_file
+from app.checkpoint.disk import Part, Progress, Rows, no_progress, write_file
 from common.files import FileRecord
 
 ALIGNMENT = 8  # of the arrays' first byte
@@ -23,7 +23,7 @@ class Column:
 
     dtype: str
     shape: tuple[int, ...]
-    pieces: Callable[[], Iterable[np.ndarray]]  # yields its values in order, C-contiguous
+    pieces: Callable[[], Iterable[np.ndarray | Rows]]  # yields its values in order, arrays C-contiguous
 
     @property
     def num_bytes(self) -> int:
@@ -60,4 +60,4 @@ def _parts(columns: dict[str, Column], alignment: int) -> Iterator[Part]:
     yield len(text).to_bytes(LENGTH_BYTES, "little") + text
     for column in columns.values():
         for piece in column.pieces():
-            yield piece.reshape(-1).view(np.uint8).data
+            yield piece if isinstance(piece, Rows) else piece.reshape(-1).view(np.uint8).data

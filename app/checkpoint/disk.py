@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,18 @@ from common.files import FileRecord, format_checksum
 from common.pages import huge_pages
 
 Progress = Callable[[int], object]  # called with the number of bytes just read or written, as tqdm's `update`
-Part = memoryview | bytes
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows that are read to where they are written from. A copy of them would take as long as the disk."""
+
+    count: int
+    row_bytes: int
+    read: Callable[[slice, np.ndarray], None]  # the rows to read, and where to: uint8 [their bytes]
+
+
+Part = memoryview | bytes | Rows
 BUFFER_BYTES = 4 << 20
 BLOCK_BYTES = 1 << 20  # copied and hashed while it is in the core's cache
 ALIGNMENT = 4096  # of all that O_DIRECT moves: enough for any disk
@@ -41,10 +53,8 @@ def write_file(path: Path, parts: Iterable[Part], progress: Progress = no_progre
         with lend_buffers(WRITES_ON_THEIR_WAY + 1) as buffers, threads:
             writer = _Writer(descriptor, buffers, threads)
             for part in parts:
-                for start in range(0, len(part), BLOCK_BYTES):
-                    block = memoryview(part)[start : start + BLOCK_BYTES]
-                    writer.write(block)
-                    progress(len(block))
+                for num_bytes in writer.write_rows(part) if isinstance(part, Rows) else writer.write(memoryview(part)):
+                    progress(num_bytes)
             record = writer.finish()
         os.fsync(descriptor)
     finally:
@@ -63,15 +73,38 @@ class _Writer:
         self._digest = xxhash.xxh3_64()
         self._filled = self._num_written = 0  # bytes in the buffer at hand, and those of all before it
 
-    def write(self, block: memoryview) -> None:
-        self._digest.update(block)
-        while block:
-            part = block[: BUFFER_BYTES - self._filled]
-            self._views[0][self._filled : self._filled + len(part)] = part
-            self._filled += len(part)
-            block = block[len(part) :]
-            if self._filled == BUFFER_BYTES:
-                self._send(BUFFER_BYTES)
+    def write(self, part: memoryview) -> Iterator[int]:
+        """Copy `part`, and yield the number of bytes of each block after it."""
+        while part:
+            block = part[: min(BLOCK_BYTES, BUFFER_BYTES - self._filled)]
+            self._views[0][self._filled : self._filled + len(block)] = block
+            part = part[len(block) :]
+            yield self._advance(len(block))
+
+    def write_rows(self, rows: Rows) -> Iterator[int]:
+        """Let `rows` be read into the buffers. Yield as `write`."""
+        start = 0
+        while start < rows.count:
+            count = min((BUFFER_BYTES - self._filled) // rows.row_bytes, rows.count - start)
+            if count > 0:
+                num_bytes = count * rows.row_bytes
+                rows.read(slice(start, start + count), self._array(self._filled, num_bytes))
+                yield self._advance(num_bytes)
+            else:  # a row in two buffers
+                count, row = 1, np.empty(rows.row_bytes, np.uint8)
+                rows.read(slice(start, start + 1), row)
+                yield from self.write(row.data)
+            start += count
+
+    def _array(self, start: int, num_bytes: int) -> np.ndarray:
+        return np.frombuffer(self._views[0], np.uint8, num_bytes, start)
+
+    def _advance(self, num_bytes: int) -> int:
+        self._digest.update(self._views[0][self._filled : self._filled + num_bytes])
+        self._filled += num_bytes
+        if self._filled == BUFFER_BYTES:
+            self._send(BUFFER_BYTES)
+        return num_bytes
 
     def _send(self, num_bytes: int) -> None:
         def write_all(part: memoryview, start: int) -> None:

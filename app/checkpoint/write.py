@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -26,11 +26,11 @@ import numpy as np
 
 from app.checkpoint.array_file import item_bytes
 from app.checkpoint.array_writer import Column, column_of, write_arrays
-from app.checkpoint.disk import BLOCK_BYTES, Progress, no_progress
+from app.checkpoint.disk import Progress, Rows, no_progress
 from app.checkpoint.manifest import EXPIRY_VERSION, FORMAT_VERSION, Manifest, identify, write_manifest
 from app.checkpoint.tower_slices import WHOLE_FILE, slice_file
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup, is_collective, on_all_ranks
-from app.tables.interface import DEEP, WIDE, Indices, RowArray, TableSnapshot
+from app.tables.interface import DEEP, WIDE, Indices, ReadsInto, RowArray, TableSnapshot
 from common.files import FileRecord, replace_folder, room_for, sync_folder
 
 PARTIAL = ".partial"
@@ -151,14 +151,16 @@ def shard_columns(rows: TableSnapshot, shard: int, num_shards: int) -> dict[str,
     row_ids = rows.row_ids[indices]
 
     def column_of_rows(name: str, array: RowArray) -> Column:
-        rows_at_once = max(1, BLOCK_BYTES // (array.width * item_bytes(array.dtype)))
+        def read(piece: slice, out: np.ndarray) -> None:
+            places = piece if isinstance(indices, slice) else indices[piece]
+            values = out.view(array.dtype).reshape(-1, array.width)
+            if isinstance(rows, ReadsInto) and values.flags.aligned:
+                rows.read_into(name, places, values)
+            else:
+                values[:] = rows.read(name, places)
 
-        def pieces() -> Iterator[np.ndarray]:
-            for start in range(0, row_ids.size, rows_at_once):
-                piece = slice(start, min(start + rows_at_once, row_ids.size))
-                yield np.ascontiguousarray(rows.read(name, piece if isinstance(indices, slice) else indices[piece]))
-
-        return Column(array.dtype, (row_ids.size, array.width), pieces)
+        of_rows = Rows(row_ids.size, array.width * item_bytes(array.dtype), read)
+        return Column(array.dtype, (row_ids.size, array.width), lambda: [of_rows])
 
     return {ROW_IDS: column_of(row_ids)} | {name: column_of_rows(name, array) for name, array in rows.layout.items()}
 

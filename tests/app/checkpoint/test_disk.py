@@ -55,6 +55,31 @@ def test_a_file_is_read_as_it_was_written(folder, direct, size, takes):
         assert sum(rest) == size - start
 
 
+@settings(max_examples=60)
+@given(
+    before=st.integers(0, 2 * SMALL_BUFFER),
+    row_bytes=st.one_of(st.integers(1, 40), st.integers(SMALL_BUFFER // 2, 3 * SMALL_BUFFER)),
+    count=st.integers(0, 3000),
+)
+def test_rows_are_read_where_they_are_written_from(folder, before, row_bytes, count):
+    count = min(count, 6 * SMALL_BUFFER // row_bytes)
+    rng = np.random.default_rng(row_bytes)
+    head, values = rng.bytes(before), rng.integers(0, 256, (count, row_bytes), np.uint8)
+    asked, progress = [], []
+
+    def read(rows, out):
+        asked.append((rows.start, rows.stop))
+        out.reshape(-1, row_bytes)[:] = values[rows]
+
+    parts = [head, disk.Rows(count, row_bytes, read), b"end"]
+    record = disk.write_file(folder / "rows", parts, progress.append)
+    content = head + values.tobytes() + b"end"
+    assert (folder / "rows").read_bytes() == content
+    assert record == {"size_bytes": len(content), "checksum": f"xxh3:{xxhash.xxh3_64(content).hexdigest()}"}
+    assert sum(progress) == len(content)
+    assert [row for start, stop in asked for row in range(start, stop)] == list(range(count))
+
+
 def test_buffers_are_used_again(folder):
     disk.write_file(folder / "file", [b"x" * 5 * SMALL_BUFFER])
     for _ in range(3):
