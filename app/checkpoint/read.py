@@ -36,7 +36,7 @@ from app.tables.optimizers import LAST_STEP, MEAN, MEAN_STEP
 from common.files import DamagedFileError, FileRecord, check_size
 from data_prep.prepared.expired import union
 
-PIECE_BYTES = 2 << 20  # of one array, given to the tables at once
+PIECE_BYTES = 4 << 20  # of one array, given to the tables at once
 
 
 class DamagedCheckpointError(ValueError):
