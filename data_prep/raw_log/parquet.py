@@ -28,6 +28,7 @@ from data_prep.raw_log.chunks import Fingerprint, StoredFile
 from data_prep.raw_log.log_files import LogFile
 
 _CELL_BYTES = 6  # of text, roughly: for the number of rows in a chunk
+_UNITS_OF_A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # by Arrow's name
 _READABLE = "strings, whole numbers, floats, decimals or booleans"
 
 
@@ -214,7 +215,7 @@ def _since_1970(times: pa.Array, per_second: int) -> pa.Array:
     """
     if pa.types.is_date(times.type):
         times = times.cast(pa.timestamp("s"))
-    units = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[times.type.unit]
+    units = _UNITS_OF_A_SECOND[times.type.unit]
     numbers = times.cast(pa.int64()).fill_null(0).to_numpy()  # of a time zone too, they are UTC
     if units < per_second:
         whole = np.clip(numbers, -(2**52), 2**52) * (per_second // units)
@@ -270,8 +271,10 @@ def cells_as_text(
         text = _float_text(cells)
     elif pa.types.is_binary(cells.type) or pa.types.is_large_binary(cells.type):
         text = cells
-    elif pa.types.is_timestamp(cells.type):  # whatever their unit
-        text = pc.replace_substring_regex(cells.cast(pa.large_string()), r"\.([0-9]*?)0+($|Z|[+-])", r".\1\2")
+    elif pa.types.is_timestamp(cells.type) or pa.types.is_time(cells.type) or pa.types.is_duration(cells.type):
+        # Whatever their unit: programs change it as they copy a table. A duration becomes seconds.
+        times = _seconds(cells) if pa.types.is_duration(cells.type) else cells
+        text = pc.replace_substring_regex(times.cast(pa.large_string()), r"\.([0-9]*?)0+($|Z|[+-])", r".\1\2")
         text = pc.replace_substring_regex(text, r"\.($|Z|[+-])", r"\1")
     else:
         text = cells.cast(pa.large_string())
@@ -279,6 +282,16 @@ def cells_as_text(
         text = pc.replace_substring_regex(text, "^-?[0-9]+$", r"\0.0")
     text = pc.fill_null(text.cast(pa.large_binary()), b"")
     return pc.replace_substring(text, b"\n", separator)
+
+
+def _seconds(durations: pa.Array) -> pa.Array:
+    """Return durations as decimals."""
+    units, numbers = _UNITS_OF_A_SECOND[durations.type.unit], durations.cast(pa.int64())
+    size = pc.abs(numbers)
+    whole = pc.divide(size, units)
+    digits = pc.utf8_lpad(pc.subtract(size, pc.multiply(whole, units)).cast(pa.string()), len(str(units)) - 1, "0")
+    sign = pc.if_else(pc.less(numbers, 0), "-", "")
+    return pc.binary_join_element_wise(pc.binary_join_element_wise(sign, whole.cast(pa.string()), ""), digits, ".")
 
 
 def _float_text(cells: pa.Array) -> pa.Array:

@@ -13,7 +13,7 @@ from data_prep.options.log_format import LogFormat, time_text
 from data_prep.options.options_file import read_options
 from data_prep.pipeline.prepare import prepare
 from data_prep.raw_log.log_files import find_log
-from data_prep.raw_log.parquet import TableChunk, open_table
+from data_prep.raw_log.parquet import TableChunk, cells_as_text, open_table
 from tests.prepared_folders import contents
 
 FORMAT = LogFormat(
@@ -164,6 +164,29 @@ def test_a_time_of_a_day_is_no_timestamp(tmp_path):
         ValueError, match=r"'seen' is of type time64\[us\]; expected for kind timestamp: timestamps, dates"
     ):
         open_it(tmp_path / "log.parquet", LogFormat({"click": "label", "seen": "timestamp"}))
+
+
+@pytest.mark.parametrize(
+    ("of_type", "numbers", "texts"),
+    [
+        (pa.duration, [0, 17464, -3, None, 10**9], [b"0", b"17464", b"-3", b"", b"1000000000"]),
+        (lambda unit: (pa.time32 if unit in ("s", "ms") else pa.time64)(unit), [0, 5607, 86399, None],
+         [b"00:00:00", b"01:33:27", b"23:59:59", b""]),
+    ],
+    ids=["durations", "times"],
+)  # fmt: skip
+def test_times_have_one_text_whatever_their_unit(of_type, numbers, texts):
+    for unit, units in (("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)):
+        kind = of_type(unit)
+        whole = pa.array([each and each * units for each in numbers], pa.int64())
+        cells = whole.cast(pa.int32()).cast(kind) if kind.bit_width == 32 else whole.cast(kind)
+        assert cells_as_text(cells, "string", b"\t").to_pylist() == texts
+    parts = pa.array([1_500_000, -1, 10], pa.int64())
+    assert cells_as_text(parts.cast(pa.duration("us")), "string", b"\t").to_pylist() == [
+        b"1.5",
+        b"-0.000001",
+        b"0.00001",
+    ]
 
 
 def test_a_table_gives_the_rows_of_the_text(tmp_path, log_path, prepared, small_options):
