@@ -88,12 +88,14 @@ def _what_is_left(state: Mapping[str, Any], config: Config, schema: Schema, mani
     """Return the kind of plan for a run of the same settings and data, and the reason."""
     epochs, done_epochs = config.train.epochs, manifest.epoch - 1  # whole epochs
     steps, done_steps = config.train.steps, manifest.step
-    if state["status"] != "finished":
-        return "resume", "unfinished, same settings and data"
+    if epochs == done_epochs and manifest.epoch_step:
+        return "new", f"the run there went on to step {done_steps}, in epoch {manifest.epoch}, {epochs} are wanted"
     if epochs < done_epochs:
         return "new", f"the run there finished {done_epochs} epochs, {epochs} are wanted"
     if 0 < steps < done_steps:
         return "new", f"the run there finished {done_steps} steps, {steps} are wanted"
+    if state["status"] != "finished":
+        return "resume", "unfinished, same settings and data"
     selection = Selection(config.eval, schema.splits["valid"].files)
     selection.load_state(manifest.selection)
     if selection.is_over:

@@ -111,8 +111,8 @@ def start(tmp_path, tiny_config, tiny_schema):
     return start_run
 
 
-def save_checkpoint(folder, step, config, schema, epochs_done=0):
-    position = {"epoch": epochs_done + 1, "epoch_step": 0 if epochs_done else step}
+def save_checkpoint(folder, step, config, schema, epochs_done=0, epoch_step=0):
+    position = {"epoch": epochs_done + 1, "epoch_step": epoch_step if epochs_done else step}
     manifest = run_manifest(step, config, schema, "", selection={"last_step": step - 1}, **position)
     return write_checkpoint(folder, ModelState({}, {}), manifest)
 

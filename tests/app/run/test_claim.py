@@ -239,6 +239,25 @@ def test_steps_end_a_run_and_more_or_none_continue_it(start):
     assert (plan.kind, plan.reason) == ("new", "the run there finished 12 steps, 5 are wanted")
 
 
+@pytest.mark.parametrize("status", ["stopped", "finished"])
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [
+        (["train.epochs=1"], "the run there finished 2 epochs, 1 are wanted"),
+        (["train.epochs=2"], "the run there went on to step 12, in epoch 3, 2 are wanted"),
+        (["train.epochs=5", "train.steps=11"], "the run there finished 12 steps, 11 are wanted"),
+    ],
+)
+def test_a_run_that_went_further_than_is_wanted_is_not_its_beginning(
+    start, tiny_config, tiny_schema, status, wanted, reason
+):
+    run = start("train.epochs=5", "train.steps=20")
+    save_checkpoint(run.path / "checkpoints", 12, run.config, tiny_schema, epochs_done=2, epoch_step=2)
+    run.set_status(status)
+    plan = start(*wanted).plan
+    assert (plan.kind, plan.reason, plan.checkpoint) == ("new", reason, None)
+
+
 def test_a_run_that_stopped_early_is_finished_until_its_patience_is_more(start, tiny_schema):
     overrides = ("train.epochs=9", "eval.patience=2")
     run = start(*overrides, status="finished")
