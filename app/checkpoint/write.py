@@ -21,6 +21,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -30,7 +31,7 @@ from app.checkpoint.disk import Progress, Rows, no_progress
 from app.checkpoint.manifest import EXPIRY_VERSION, FORMAT_VERSION, Manifest, identify, write_manifest
 from app.checkpoint.tower_slices import WHOLE_FILE, slice_file
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup, is_collective, on_all_ranks
-from app.tables.interface import DEEP, WIDE, Indices, ReadsInto, RowArray, TableSnapshot
+from app.tables.interface import DEEP, WIDE, Indices, RowArray, TableSnapshot
 from common.files import FileRecord, replace_folder, room_for, sync_folder
 
 PARTIAL = ".partial"
@@ -56,6 +57,15 @@ class ModelState:
     dense: dict[str, np.ndarray]
     tables: Mapping[str, TableSnapshot]
     expiry: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+@runtime_checkable
+class ReadsInto(Protocol):
+    """A `TableSnapshot` that reads to given memory."""
+
+    def read_into(self, name: str, indices: Indices, out: np.ndarray) -> None:
+        """Fill `out` [n, width], aligned and in C order, with what `read` returns."""
+        ...
 
 
 def step_name(step: int) -> str:

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -242,15 +242,6 @@ class TableSnapshot(Protocol):
 
     def read(self, name: str, indices: Indices) -> np.ndarray:
         """Return one state array of `row_ids[indices]`: [n, width], valid until the next call."""
-        ...
-
-
-@runtime_checkable
-class ReadsInto(Protocol):
-    """A `TableSnapshot` that reads to given memory."""
-
-    def read_into(self, name: str, indices: Indices, out: np.ndarray) -> None:
-        """Fill `out` [n, width], aligned and in C order, with what `read` returns."""
         ...
 
 

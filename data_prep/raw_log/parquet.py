@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -271,27 +272,18 @@ def cells_as_text(
         text = _float_text(cells)
     elif pa.types.is_binary(cells.type) or pa.types.is_large_binary(cells.type):
         text = cells
-    elif pa.types.is_timestamp(cells.type) or pa.types.is_time(cells.type) or pa.types.is_duration(cells.type):
-        # Whatever their unit: programs change it as they copy a table. A duration becomes seconds.
-        times = _seconds(cells) if pa.types.is_duration(cells.type) else cells
-        text = pc.replace_substring_regex(times.cast(pa.large_string()), r"\.([0-9]*?)0+($|Z|[+-])", r".\1\2")
+    elif pa.types.is_timestamp(cells.type) or pa.types.is_time(cells.type):  # whatever their unit
+        text = pc.replace_substring_regex(cells.cast(pa.large_string()), r"\.([0-9]*?)0+($|Z|[+-])", r".\1\2")
         text = pc.replace_substring_regex(text, r"\.($|Z|[+-])", r"\1")
+    elif pa.types.is_duration(cells.type):  # in seconds
+        units, numbers = _UNITS_OF_A_SECOND[cells.type.unit], cells.cast(pa.int64()).to_pylist()
+        text = pa.array([each if each is None else f"{Decimal(each) / units:f}" for each in numbers], pa.string())
     else:
         text = cells.cast(pa.large_string())
     if point_zero:
         text = pc.replace_substring_regex(text, "^-?[0-9]+$", r"\0.0")
     text = pc.fill_null(text.cast(pa.large_binary()), b"")
     return pc.replace_substring(text, b"\n", separator)
-
-
-def _seconds(durations: pa.Array) -> pa.Array:
-    """Return durations as decimals."""
-    units, numbers = _UNITS_OF_A_SECOND[durations.type.unit], durations.cast(pa.int64())
-    size = pc.abs(numbers)
-    whole = pc.divide(size, units)
-    digits = pc.utf8_lpad(pc.subtract(size, pc.multiply(whole, units)).cast(pa.string()), len(str(units)) - 1, "0")
-    sign = pc.if_else(pc.less(numbers, 0), "-", "")
-    return pc.binary_join_element_wise(pc.binary_join_element_wise(sign, whole.cast(pa.string()), ""), digits, ".")
 
 
 def _float_text(cells: pa.Array) -> pa.Array:
