@@ -72,7 +72,7 @@ BENCHMARKS = {
     ),
     "table_dtypes": Benchmark("Tables in bfloat16", KERNELS, "--dtypes", "--dtypes --rounds 2"),
     "checkpoint_dtypes": Benchmark(
-        "Checkpoints in bfloat16", CHECKPOINT, "--dtypes --rounds 15", "--dtypes --size 0.3"
+        "Checkpoints in bfloat16", CHECKPOINT, "--dtypes --rounds 41", "--dtypes --size 0.3"
     ),
     **{
         f"rows_{log}": Benchmark(f"Tables in bfloat16: AUC, {log}", PRECISIONS, f"--of rows_{log}", quick, needs)
