@@ -88,6 +88,8 @@ def _what_is_left(state: Mapping[str, Any], config: Config, schema: Schema, mani
     """Return the kind of plan for a run of the same settings and data, and the reason."""
     epochs, done_epochs = config.train.epochs, manifest.epoch - 1  # whole epochs
     steps, done_steps = config.train.steps, manifest.step
+    if manifest.online and state["status"] != "finished":  # its epochs are the parts of a log that has no end
+        return "resume", "unfinished, same settings and data"
     if epochs == done_epochs and manifest.epoch_step:
         return "new", f"the run there went on to step {done_steps}, in epoch {manifest.epoch}, {epochs} are wanted"
     if epochs < done_epochs:
