@@ -91,17 +91,21 @@ def check_group_field(options: EvalOptions, schema: Schema) -> None:
 
 
 def _check_both_classes(schema: Schema, split: str, consequence: str) -> None:
-    rows, clicks = schema.splits[split].rows, schema.splits[split].clicks
-    if rows and clicks in (0, rows):
+    rows, clicks, whole = schema.splits[split].rows, schema.splits[split].clicks, schema.whole_log
+    num_labelled = rows - schema.splits[split].unlabelled
+    if rows and clicks in (0, num_labelled):
         which = "none of them is a click" if clicks == 0 else "all of them are clicks"
-        in_log, clicks_in_log = (sum(getattr(s, of) for s in schema.splits.values()) for of in ("rows", "clicks"))
         way = f"{consequence}prepare the data with both classes in every split (prepare.split=stratified)"
-        if clicks_in_log in (0, in_log):  # which no split mends
+        if whole.clicks in (0, whole.rows - whole.unlabelled):  # which no split mends
             way = (
                 "the whole log has one class, so there is nothing to learn: python -m data_prep describe LOG names its "
                 "column and its values, and --label NAME=VALUE says which value is a click"
             )
-        raise ValueError(f"split {split!r} has {rows:,} rows, and {which}: {way}")
+        of_rows = f"{rows:,} rows"
+        if num_labelled < rows:
+            of_rows = f"{num_labelled:,} rows with a label and {rows - num_labelled:,} without"
+            way += "; if those without a label are the no-clicks, give them one"
+        raise ValueError(f"split {split!r} has {of_rows}, and {which}: {way}")
 
 
 def _validate_backend(config: Config, num_processes: int, backend: str, plain: bool) -> None:

@@ -30,13 +30,13 @@ def inspect(folder: Path) -> None:
     print(f"{folder}: {num_files} files with the right size and checksum")
     print(f"layout: {schema.layout} ({', '.join(_file_ranges(schema))})")
     print(f"{schema.vocabulary_size:,} ids, {schema.rejected_rows:,} of {schema.source['lines']:,} lines rejected")
-    num_rows, clicks = (sum(getattr(split, of) for split in schema.splits.values()) for of in ("rows", "clicks"))
-    print(f"{schema.label_in_words}; click rate {clicks / max(num_rows, 1):.2%}")
+    whole = schema.whole_log
+    print(f"{schema.label_in_words}; click rate {whole.click_rate:.2%}")
     print_table(
         "Splits",
         ["rows", "fraction", "files", "clicks", "click rate"],
         {
-            name: [split.rows, split.rows / max(num_rows, 1), len(split.files), split.clicks, split.click_rate]
+            name: [split.rows, split.rows / max(whole.rows, 1), len(split.files), split.clicks, split.click_rate]
             for name, split in schema.splits.items()
         },
     )

@@ -123,10 +123,15 @@ def prepare(
 
 def _log_result(result: schema.Schema, options: PrepareOptions, output: Path, seconds: float) -> None:
     train, num_lines = result.splits["train"], result.source["lines"]
-    if train.rows and train.clicks in (0, train.rows):
-        log.warning("%s of %s training rows are clicks: a model learns nothing from them", train.clicks, train.rows)
-    rows, clicks = (sum(getattr(split, of) for split in result.splits.values()) for of in ("rows", "clicks"))
-    log.info("%s; click rate %.2f %% of %s rows", options.data.label_in_words, 100 * clicks / max(rows, 1), f"{rows:,}")
+    num_labelled = train.rows - train.unlabelled
+    if train.rows and train.clicks in (0, num_labelled):
+        with_label = " with a label" if train.unlabelled else ""
+        text = "%s of %s training rows%s are clicks: a model learns nothing from them"
+        log.warning(text, train.clicks, num_labelled, with_label)
+    whole = result.whole_log
+    without_label = f", {whole.unlabelled:,} more have no label" if whole.unlabelled else ""
+    rate, rows = 100 * whole.click_rate, whole.rows - whole.unlabelled
+    log.info("%s; click rate %.2f %% of %s rows%s", options.data.label_in_words, rate, f"{rows:,}", without_label)
     log.info("prepared %s: %s lines, %s rows/s", output, f"{num_lines:,}", f"{num_lines / seconds:,.0f}")
 
 

@@ -25,6 +25,7 @@ class EncodedRest:
 
     row_numbers: dict[str, NDArray[np.int64]]
     clicks: dict[str, int]
+    unlabelled: dict[str, int]  # rows, of logs whose labels are optional
     unknown: NDArray[np.int64]  # [C] training rows whose value, or one of a list's, has no id of its own
     counts: ChunkCounts | None  # if there was no first pass
 
@@ -58,7 +59,13 @@ class Encoder:
         rest = EncodedRest(
             {name: rows.row_numbers[of_split] for name, of_split in row_indices.items()},
             {name: int(part.labels.sum()) for name, part in by_split.items()},
+            {name: self._num_unlabelled(part) for name, part in by_split.items()},
             is_unknown.sum(axis=0),
             self._counter.count_lines(chunk, parsed, splits == TRAIN) if self.counts else None,
         )
         return {**by_split, REST: rest}
+
+    def _num_unlabelled(self, rows: Examples) -> int:
+        if self._counter.options.data.label != "optional" or rows.weights is None:
+            return 0
+        return int(np.count_nonzero((rows.weights == 0) & (rows.labels == 0)))

@@ -125,7 +125,9 @@ def write_splits(
             rest: EncodedRest = read(REST)
             number = next(numbers)
             for split, output in outputs.items():
-                output.add(rest.row_numbers[split], rest.clicks[split], numbered(_TITLE, number, split))
+                output.num_clicks += rest.clicks[split]
+                output.num_unlabelled += rest.unlabelled[split]
+                output.add(rest.row_numbers[split], numbered(_TITLE, number, split))
             statistics.unknown += rest.unknown
             if rest.counts is not None:
                 statistics.add(rest.counts)
@@ -182,7 +184,7 @@ class _SplitOutput:
         self._finished = self._find_finished()
         self._num_leading = 0  # of the first files, all finished
         self._num_files = 0  # that were finished or given to a worker
-        self._clicks = self._num_rows = 0
+        self.num_clicks = self.num_unlabelled = self._num_rows = 0
         self._membership = xxhash.xxh3_64()
         # The rows of train are not written in the log's order.
         row_numbers_path = work_dir.folder / row_numbers_file(split)
@@ -222,9 +224,8 @@ class _SplitOutput:
     def _is_written(self, number: int) -> bool:
         return number < self._num_files and self._pieces.is_whole(self._piece(number))
 
-    def add(self, row_numbers: NDArray[np.int64], clicks: int, part: str) -> None:
+    def add(self, row_numbers: NDArray[np.int64], part: str) -> None:
         """Take a result's rows, in the log's order, which are in the piece `part`. Start files that have all rows."""
-        self._clicks += clicks
         self._membership.update(np.ascontiguousarray(row_numbers).data)
         if self._row_numbers is not None:
             self._row_numbers.write(row_numbers)
@@ -257,4 +258,4 @@ class _SplitOutput:
     def written(self) -> Split:
         """Return the split's entry of schema.json, once all files are there."""
         files = tuple(self._pieces.expect(self._piece(number))[0] for number in range(self._num_files))
-        return Split(self._num_rows, self._clicks, files, format_checksum(self._membership))
+        return Split(self._num_rows, self.num_clicks, files, format_checksum(self._membership), self.num_unlabelled)

@@ -13,7 +13,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from common.files import checksum, write_whole
-from data_prep.prepared.schema import BLOCK_CHECKSUM, CHECKSUM, SCHEMA_FILE, DataFile, Schema, checksum_of
+from data_prep.prepared.schema import CHECKSUM, SCHEMA_FILE, DataFile, Schema, checksum_of
+
+BLOCK_CHECKSUM = 8  # hex digits
 
 
 def row_numbers_file(split: str) -> str:
@@ -41,6 +43,12 @@ def block_checksum(columns: Iterable[NDArray[Any]]) -> str:
         if column.ndim:  # MindRecord returns an empty one as a scalar
             digest.update(np.ascontiguousarray(column).data)
     return digest.hexdigest()[:BLOCK_CHECKSUM]
+
+
+def block_checksums(schema: Schema, split: str) -> list[str]:
+    """Return the checksum of each block of a split, in order."""
+    checksums = "".join(file.blocks for file in schema.splits[split].files)
+    return [checksums[i : i + BLOCK_CHECKSUM] for i in range(0, len(checksums), BLOCK_CHECKSUM)]
 
 
 def damaged_files(folder: Path, schema: Schema, names: str = "") -> Iterator[str]:

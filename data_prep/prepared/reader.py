@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from common.process import held
-from data_prep.prepared.data_files import block_checksum, damaged_files
+from data_prep.prepared.data_files import block_checksum, block_checksums, damaged_files
 from data_prep.prepared.examples import KEY_PREFIX, Examples
 from data_prep.prepared.expired import numbering_of_rows
 from data_prep.prepared.schema import ADVICE, Schema, read_schema
@@ -28,7 +28,7 @@ def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int]
     if not len(numbers):
         return
     paths = [folder / file.name for file in schema.splits[split].files]
-    beside, checksums = columns_beside(bool(schema.weight), schema.keys), schema.block_checksums(split)
+    beside, checksums = columns_beside(bool(schema.weight), schema.keys), block_checksums(schema, split)
     samples = read_samples(paths, schema.layout, numbers, beside)
     numbering = numbering_of_rows(folder, schema)
     for number in numbers:

@@ -44,7 +44,6 @@ FIRST_VOCABULARY = "first_vocabulary"  # key of `source`: checksum of the one wh
 EXPIRED_PREFIX, NUMPY = "expired-", ".npy"  # of the files with ids that lost their values, as each begins and ends
 FORMAT_VERSION = 4
 CHECKSUM = "checksum"  # key of schema.json: that of all else in it
-BLOCK_CHECKSUM = 8  # hex digits
 ADVICE = "copy the folder again or prepare the data again"
 
 SPLITS = ("train", "valid", "test")
@@ -111,11 +110,12 @@ class Split:
     clicks: int
     files: tuple[DataFile, ...]
     membership: str = ""  # checksum of its rows' line numbers in the log, int64, in rising order
+    unlabelled: int = 0  # of its rows
 
     @property
     def click_rate(self) -> float:
-        """Clicks divided by rows. NaN for an empty split."""
-        return self.clicks / self.rows if self.rows else float("nan")
+        """Clicks divided by rows that have a label. NaN without any."""
+        return self.clicks / num_labelled if (num_labelled := self.rows - self.unlabelled) else float("nan")
 
 
 def added_file_name(first_id: int) -> str:
@@ -165,6 +165,12 @@ class Schema:
     def label_in_words(self) -> str:
         """The log's column of labels, and which of its cells count as a click."""
         return from_dict(self.options.get("data", {}), LogFormat).label_in_words
+
+    @property
+    def whole_log(self) -> Split:
+        """All splits as one, without its files."""
+        counts = ("rows", "clicks", "unlabelled")
+        return Split(files=(), **{of: sum(getattr(split, of) for split in self.splits.values()) for of in counts})
 
     @property
     def num_numeric(self) -> int:
@@ -238,11 +244,6 @@ class Schema:
             if file.rows % self.block_rows:
                 sizes.append(file.rows % self.block_rows)
         return sizes
-
-    def block_checksums(self, split: str) -> list[str]:
-        """Return the checksum of each block of a split, in order."""
-        checksums = "".join(file.blocks for file in self.splits[split].files)
-        return [checksums[i : i + BLOCK_CHECKSUM] for i in range(0, len(checksums), BLOCK_CHECKSUM)]
 
     def all_files(self) -> Iterator[DataFile]:
         """Yield every file but schema.json itself."""

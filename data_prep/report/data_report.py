@@ -68,12 +68,11 @@ def write_report(folder: Path) -> Path:
 
 def _key_figures(schema: Schema, timing: Timing | None) -> list[tuple[str, str, str]]:
     """Return (quantity, number, a word on it)."""
-    lines, rows = schema.source["lines"], sum(split.rows for split in schema.splits.values())
-    clicks = sum(split.clicks for split in schema.splits.values())
+    lines, whole = schema.source["lines"], schema.whole_log
     figures = [
         ("lines", f"{lines:,}", number_text(schema.source["size_bytes"], "bytes")),
-        ("rows kept", f"{rows:,}", f"{schema.rejected_rows:,} lines rejected"),
-        ("click rate", number_text(clicks / rows if rows else None, "percent"), f"{clicks:,} clicks"),
+        ("rows kept", f"{whole.rows:,}", f"{schema.rejected_rows:,} lines rejected"),
+        ("click rate", number_text(whole.click_rate, "percent"), f"{whole.clicks:,} clicks"),
         ("ids", f"{schema.vocabulary_size:,}", f"of {schema.num_categorical + schema.num_numeric} columns"),
     ]
     if timing is None:
@@ -87,7 +86,7 @@ def _key_figures(schema: Schema, timing: Timing | None) -> list[tuple[str, str, 
 
 
 def _splits(schema: Schema) -> list[list[object]]:
-    rows = sum(split.rows for split in schema.splits.values())
+    rows = schema.whole_log.rows
     return [
         [
             name,

@@ -116,8 +116,7 @@ class OnlineTrainer(Trainer):
         self._last: dict[str, Any] = {}  # what was measured of the last part
         self._status, self._is_shown = "", False
         self.progress = Progress(self.run.path, options.serve, self.position.step)
-        train = self.schema.splits["train"]
-        self._click_rate = train.clicks / train.rows
+        self._click_rate = self.schema.splits["train"].click_rate
 
     def train(self) -> None:
         """Train on the parts that come. Raise Stopped after a signal, or with `once` if none is left.

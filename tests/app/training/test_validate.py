@@ -21,7 +21,10 @@ def check(tiny_config, make_schema):
 
     def run(*words, num_ranks=1, num_servers=0, backend="native", **splits):
         splits = {"train": (3, 10), "valid": (3, 10), "test": (3, 10), **splits}
-        split_records = {name: Split(rows, clicks, ()) for name, (clicks, rows) in splits.items()}
+        split_records = {
+            name: Split(rows, clicks, (), unlabelled=sum(unlabelled))
+            for name, (clicks, rows, *unlabelled) in splits.items()
+        }
         schema = dataclasses.replace(make_schema(), splits=split_records)
         validate(tiny_config(*words), schema, num_ranks, num_servers, backend)
 
@@ -35,6 +38,7 @@ def check(tiny_config, make_schema):
         (("eval.patience=2", "eval.group_field=C2", PLATEAU), {}),
         (("model.deep_fields=[]", "model.wide_fields=[C2,C1]"), {}),
         ((), {"valid": (0, 0)}),
+        ((), {"train": (3, 10, 6)}),
         (("eval.metric=log_loss",), {"valid": (0, 10)}),
         ((SPLIT,), {"num_ranks": 6}),
         (("parallel.recompute=[all]", "model.dropout=0.1", "device.precision=bfloat16"), RANKS),
@@ -54,6 +58,12 @@ def test_what_fits_together_passes(check, words, others):
         ((), {"num_servers": -1}, "SERVERS must be 0 or more, found -1"),
         # the data
         ((), {"valid": (0, 10)}, r"'valid' has 10 rows, and none of them is a click: eval\.metric=auc is undefined"),
+        (
+            (),
+            {"train": (4, 10, 6)},
+            r"'train' has 4 rows with a label and 6 without, and all of them are clicks: there .*; if those without a ",
+        ),
+        ((), {"train": (0, 10, 10)}, r"'train' has 0 rows with a label and 10 without, and none of them is a click"),
         ((), {"train": (10, 10)}, r"'train' has 10 rows, and all of them are clicks: there is nothing to learn"),
         (
             (),

@@ -1,5 +1,7 @@
 """Columns that stand beside a row and are no field: weights, and keys of ids."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.reader import read_blocks
-from data_prep.prepared.schema import read_schema
+from data_prep.prepared.schema import Split, read_schema
 
 COLUMNS = {"click": "label", "user": "id", "w": "weight", "site": "string"}
 OPTIONS = PrepareOptions(
@@ -61,7 +63,8 @@ def test_the_zoos_layout_has_no_place_for_them():
         PrepareOptions(data=OPTIONS.data, layout="zoo", missing_indicator=False)
 
 
-def test_a_label_by_rule_and_rows_without_one(tmp_path):
+def test_a_label_by_rule_and_rows_without_one(tmp_path, caplog):
+    caplog.set_level("INFO")
     log_format = LogFormat({"site": "string", "rating": "label"}, ",", clicked=">= 4", label="optional")
     (tmp_path / "log.csv").write_text("a,5\nb,4.0\nc,3.99\nd,\ne,4e0\nf,five\ng,nan\n")
     options = PrepareOptions(data=log_format, train_fraction=1, valid_fraction=0, test_fraction=0, workers=1,
@@ -72,6 +75,23 @@ def test_a_label_by_rule_and_rows_without_one(tmp_path):
     assert (schema.weight, schema.splits["train"].clicks) == ("rating", 3)
     assert block.labels.tolist() == [1, 1, 0, 0, 1]
     assert block.weights.tolist() == [1, 1, 1, 0, 1]
+    assert read_schema(tmp_path / "out").whole_log == Split(5, 3, (), unlabelled=1)
+    assert "click rate 75.00 % of 4 rows, 1 more have no label" in caplog.text
+
+
+def test_rows_of_weight_0_have_a_label(tmp_path):
+    log_format = LogFormat({"w": "weight", "site": "string", "click": "label"}, ",")
+    (tmp_path / "log.csv").write_text("0,a,0\n0,b,1\n2,c,0\n1,d,1\n")
+    schema = prepare(tmp_path / "log.csv", tmp_path / "out", dataclasses.replace(OPTIONS, data=log_format))
+    assert (schema.whole_log.unlabelled, schema.whole_log.click_rate) == (0, 0.5)
+
+
+def test_a_log_whose_labels_are_all_clicks_is_reported(tmp_path, caplog):
+    log_format = LogFormat({"site": "string", "click": "label"}, ",", label="optional")
+    (tmp_path / "log.csv").write_text("a,1\nb,\nc,1\nd,\n")
+    fractions = {"train_fraction": 1, "valid_fraction": 0, "test_fraction": 0}
+    prepare(tmp_path / "log.csv", tmp_path / "out", dataclasses.replace(OPTIONS, data=log_format, **fractions))
+    assert "2 of 2 training rows with a label are clicks: a model learns nothing from them" in caplog.text
 
 
 @pytest.mark.parametrize(
