@@ -22,7 +22,7 @@ from data_prep.checks.pre_check import leaking_columns
 from data_prep.kernels.native import choose_kernels
 from data_prep.options.format_checks import checked_format
 from data_prep.options.kinds import KINDS
-from data_prep.options.log_format import LogFormat
+from data_prep.options.log_format import TIME_FEATURES, ListForm, LogFormat
 
 DEFAULT_ROWS = 100_000
 _LEAK_AUC = 0.99  # from which a column is left out; one that seems a leak for pre-check alone is kept, with a remark
@@ -86,7 +86,7 @@ class Proposal:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: value if isinstance(value, str) else asdict(value) for name, value in value.items()}
+        return {name: asdict(each) if isinstance(each, ListForm) else _plain(each) for name, each in value.items()}
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -132,6 +132,10 @@ def _settings(
         )
     settings |= label.settings
     settings["timestamps"] = {each.name: each.form for each in guesses if each.kind == "timestamp"}
+    names = {each.name for each in guesses}
+    features = {each.name: [part for part in ("hour", "weekday") if each.name + TIME_FEATURES[part] not in names]
+                for each in guesses if each.kind == "timestamp"}  # fmt: skip
+    settings["features"] = {name: tuple(parts) for name, parts in features.items() if len(parts) < 2}
     settings["lists"] = {each.name: each.list_form for each in guesses if each.kind == "list"}
     return {name: value for name, value in settings.items() if value not in ((), {})}
 

@@ -6,6 +6,7 @@ import re
 
 from data_prep.options.kinds import TEXT_KINDS, VALUE_KINDS
 from data_prep.options.log_format import (
+    AGE,
     MAX_LIST_LENGTH,
     MILLISECONDS,
     NOON,
@@ -64,8 +65,14 @@ def checked_format(log_format: LogFormat) -> LogFormat:
             raise ValueError(f"timestamps: {name!r} is no column of kind timestamp")
         _check_time_form(name, form)
     for name in log_format.time_fields:
-        if twice := log_format.columns.keys() & {f"{name}{ending}" for ending in TIME_FEATURES.values()}:
-            raise ValueError(f"columns: {min(twice)!r} is a field that the timestamp {name!r} gives; rename one")
+        given: dict[str, str] = {f"{name}{TIME_FEATURES[part]}": part for part in log_format.parts_of_time(name)}
+        given |= {f"{name}{AGE}": "age"} if log_format.has_age(name) else {}
+        if twice := log_format.columns.keys() & given.keys():
+            parts = ", ".join(part for field, part in given.items() if field not in twice)
+            raise ValueError(
+                f"columns: {min(twice)!r} is a field that the timestamp {name!r} gives, too; rename the column, or let "
+                f"the timestamp give others: features: {{{name}: [{parts}]}}"
+            )
     for name in log_format.columns:
         if not name or set(name) & set("\t\n\r"):
             raise ValueError(f"columns: {name!r} cannot be a column's name")

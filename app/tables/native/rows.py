@@ -42,13 +42,13 @@ class NativeTableSnapshot:
     buffer: list[np.ndarray]  # used again by each read
 
     def read(self, name: str, indices: Indices) -> np.ndarray:
+        slots = np.ascontiguousarray(self.slots[indices])
         dtype, width = self.layout[name]
-        num_rows = self.row_ids[indices].size
-        num_bytes = num_rows * width * np.dtype(dtype).itemsize
+        num_bytes = slots.size * width * np.dtype(dtype).itemsize
         if not self.buffer or self.buffer[0].size < num_bytes:
             self.buffer[:] = [np.empty(num_bytes, np.uint8)]
-        values = self.buffer[0][:num_bytes].view(dtype).reshape(num_rows, width)
-        self.read_into(name, indices, values)
+        values = self.buffer[0][:num_bytes].view(dtype).reshape(slots.size, width)
+        self.read_array(self.table, name, slots, values)
         return values
 
     def read_into(self, name: str, indices: Indices, out: np.ndarray) -> None:

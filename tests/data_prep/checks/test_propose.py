@@ -243,6 +243,16 @@ def test_a_log_of_ratings_with_lists_and_times(tmp_path, capsys):
     assert (shipped.num_positions, shipped.rejected_rows) == (14, 0)
 
 
+def test_a_timestamp_does_not_give_what_a_column_has(tmp_path, capsys):
+    lines = [f"{n // 28 % 2},2024-03-{n % 28 + 1:02} {n % 24:02}:10:00,{n % 24},site {n % 7}" for n in range(500)]
+    (tmp_path / "log.csv").write_text("\n".join(["click,when,when_hour,site", *lines]) + "\n")
+    proposed, schema = prepare_as_described(tmp_path / "log.csv", tmp_path, capsys)
+    assert proposed["features"] == {"when": ["weekday"]}
+    assert schema.rejected_rows == 0
+    names = [field.name for field in (*schema.categorical, *schema.numeric)]
+    assert {"when_weekday", "when_hour"} < set(names) and len(set(names)) == len(names)
+
+
 def test_criteos_day_files_have_the_columns_of_its_contest():
     assert (
         read_options(data_path=SHIPPED / "criteo_1tb.yaml").data == read_options(data_path=SHIPPED / "criteo.yaml").data

@@ -184,7 +184,14 @@ def test_parquet_times_are_read_as_they_are(tmp_path):
         ({"timestamps": {"seen": "%H:%M"}}, "which must give year, month and day"),
         ({"timestamps": {"seen": "%Y%m%d%d"}}, "of which each may occur once"),
         ({"timestamps": {"seen": "%Y-%j"}}, "expected seconds, milliseconds, or a form of"),
-        ({"columns": {**COLUMNS, "seen_hour": "string"}}, "rename one"),
+        (
+            {"columns": {**COLUMNS, "seen_hour": "string"}},
+            r"'seen_hour' is a field that the timestamp 'seen' gives, too; .* features: {seen: \[weekday\]}",
+        ),
+        (
+            {"columns": {**COLUMNS, "seen_age_days": "float"}, "features": {"seen": ("age",)}},
+            r"'seen_age_days' is a field .* features: {seen: \[\]}",
+        ),
         ({"others": "ignored"}, "needs header: true"),
     ],
 )
