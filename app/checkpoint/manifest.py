@@ -15,6 +15,7 @@ from common.files import FileRecord, check_format_version, format_checksum
 FORMAT_VERSION = 4
 EXPIRY_VERSION = 5  # of a checkpoint that says which rows are gone, or when they were touched
 MANIFEST = "manifest.json"
+REMOVE = "remove"  # begins the advice in an error about a damaged checkpoint
 
 
 class ParentRecord(TypedDict):
@@ -132,7 +133,7 @@ class ManifestReader:
 
 def use_an_older(checkpoint: Path) -> str:
     """Return the advice at the end of an error about a damaged checkpoint."""
-    return f"remove {checkpoint}, and the one before it is used"
+    return f"{REMOVE} {checkpoint}, and the one before it is used"
 
 
 def _checksum(content: dict[str, Any]) -> str:

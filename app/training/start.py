@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.batches import check_files
+from app.checkpoint.manifest import REMOVE
 from app.checkpoint.read import DamagedCheckpointError
 from app.config import device
 from app.config.by_rows import describe_by_rows, describe_few_steps
@@ -110,8 +111,9 @@ class Launch:
         ):
             verb = {"new": "Starting", "resume": "Resuming", "continue": "Continuing"}[folder.plan.kind]
             log.info("%s %s (%s)", verb, folder.path, folder.plan.reason)
-            for refused in folder.plan.refused.values():
-                log.warning("warning: a newer checkpoint is not used: %s", refused)
+            for checkpoint, reason in folder.plan.refused.items():
+                why = reason.partition(f"; {REMOVE}")[0]  # that is out of date: it was renamed
+                log.warning("warning: a newer checkpoint is not used, %s: %s", checkpoint.name, why)
             for line in describe_kept(self.asked, config):
                 log.info("%s", line)
             self.describe_steps(config)

@@ -186,7 +186,8 @@ def test_what_turns_out_to_be_damaged_as_it_is_loaded_is_put_aside(whole_run, ru
     assert "train.resume=auto resumes from device_0/checkpoints/step-00000003" in errors.replace(f"{tmp_path}/", "")
     status, errors, run = run_in(tmp_path)
     assert status == 0, errors
-    assert "warning: a newer checkpoint is not used: checkpoint file" in errors
+    assert "warning: a newer checkpoint is not used, step-00000005: checkpoint file" in errors
+    assert "remove" not in errors  # by then the name is that of a good one
     assert "step-00000003: epoch 1, step 4 of it" in errors
     names = [path.name for path in (run / "checkpoints").glob("*.refused.*")]
     assert names == ["step-00000005.refused.1"]
