@@ -27,7 +27,7 @@ Progress = Callable[[int], object]  # called with the number of bytes just read 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows that are read to where they are written from. A copy of them would take as long as the disk."""
+    """Rows that are read to where they are written from, without a copy."""
 
     count: int
     row_bytes: int
@@ -88,16 +88,14 @@ class _Writer:
             count = min((BUFFER_BYTES - self._filled) // rows.row_bytes, rows.count - start)
             if count > 0:
                 num_bytes = count * rows.row_bytes
-                rows.read(slice(start, start + count), self._array(self._filled, num_bytes))
+                room = np.frombuffer(self._views[0], np.uint8, num_bytes, self._filled)
+                rows.read(slice(start, start + count), room)
                 yield self._advance(num_bytes)
             else:  # a row in two buffers
                 count, row = 1, np.empty(rows.row_bytes, np.uint8)
                 rows.read(slice(start, start + 1), row)
                 yield from self.write(row.data)
             start += count
-
-    def _array(self, start: int, num_bytes: int) -> np.ndarray:
-        return np.frombuffer(self._views[0], np.uint8, num_bytes, start)
 
     def _advance(self, num_bytes: int) -> int:
         self._digest.update(self._views[0][self._filled : self._filled + num_bytes])
