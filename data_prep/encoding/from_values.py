@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import date
+from datetime import date, time, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -23,6 +23,8 @@ from data_prep.options.log_format import LIKELY_SECONDS, MILLISECONDS, NO_BOOLEA
 
 _BARE = bytes([BARE_SEPARATOR])
 _HEX32 = range(-(2**31), 2**32)
+_MOMENTS = (date, np.datetime64)
+_TIMES = (*_MOMENTS, time, timedelta, np.timedelta64)
 
 
 def lines_of(rows: Any, log_format: LogFormat) -> Chunk:
@@ -122,7 +124,7 @@ def mappings_to_chunk(rows: Sequence[Mapping[str, Any]], log_format: LogFormat) 
             elif value is not None:
                 try:
                     cells[name] = _text(value, name, log_format)
-                except (TypeError, ValueError, OverflowError) as error:
+                except (TypeError, ValueError, OverflowError, NotImplementedError) as error:
                     raise TypeError(f"row {number}, column {name!r} of kind {kind}: {error}") from None
         try:
             lines.append(_line(cells.values(), separator))
@@ -220,45 +222,38 @@ def _value_text(value: Any, name: str, log_format: LogFormat) -> str:
         return texts[0] if value else texts[1]
     if isinstance(value, Decimal):
         if kind.keeps_zeros:
-            return _category_text(value, name, log_format)
+            return _text_of_column(value, name, log_format)
         if not (kind.has_hex_digits or value.as_tuple().exponent):
             return format(value, "f")
         value = float(value)
     if isinstance(value, (float, np.floating)):
         if not (float(value).is_integer() and abs(float(value)) < 2.0**63):
-            return _category_text(value, name, log_format) if kind.array == "strings" else str(value)
+            return _text_of_column(value, name, log_format) if kind.array == "strings" else str(value)
         value = int(value)
-    if isinstance(value, (int, np.integer)):
+    if isinstance(value, _TIMES if kind.array == "strings" else _MOMENTS * ("moments" in kind.arrow)):
+        return _text_of_column(value, name, log_format)
+    if isinstance(value, (int, np.integer)) and not isinstance(value, np.timedelta64):
         point = ".0" * (name in log_format.point_zero)
         return _hex_text(int(value)) if kind.has_hex_digits else f"{value}{point}"
-    if "moments" in kind.arrow and isinstance(value, (date, np.datetime64)):
-        return _time_text(value, log_format.time_form(name))
     raise TypeError(f"expected text, a number or None, found {value!r}")
 
 
-def _category_text(value: float | np.floating | Decimal, name: str, log_format: LogFormat) -> str:
-    """Return a number that is no whole float as a column has it: Arrow's 0.00001 is Python's 1e-05, another value."""
+def _text_of_column(value: Any, name: str, log_format: LogFormat) -> str:
+    """Return a number that is no whole float, or a time, as a column has it: Arrow's 0.00001 is Python's 1e-05."""
     if isinstance(value, float) and 1e-4 <= abs(value) < 1e10:
         return str(value)  # here the texts are the same, and an array of one value would take some 100 times as long
     import pyarrow as pa
 
-    from data_prep.raw_log.parquet import cells_as_text
+    from data_prep.raw_log.parquet import cells_as_text, times_as_text
 
-    number = value if isinstance(value, (Decimal, np.float16, np.float32)) else float(value)
-    cell: bytes = cells_as_text(pa.array([number]), log_format.columns[name], b"\n")[0].as_py()
-    return cell.decode()
-
-
-def _time_text(value: date | np.datetime64, form: str) -> str:
-    import pyarrow as pa
-
-    from data_prep.raw_log.parquet import times_as_text
-
-    has_zone = getattr(value, "tzinfo", None) is not None
-    value = getattr(value, "to_datetime64", lambda: value)()  # of pandas, whose nanoseconds a datetime has not
-    times = pa.array(np.array([value]) if isinstance(value, np.datetime64) else [value])
-    times = times.cast(pa.timestamp(times.type.unit, "UTC")) if has_zone else times
-    return str(times_as_text(times, form)[0].as_py())
+    value, zone = float(value) if isinstance(value, np.longdouble) else value, getattr(value, "tz", None)
+    # A time of pandas has nanoseconds, which Arrow takes from its array alone.
+    cells = pa.array(np.array([getattr(value, "to_numpy", lambda: value)()]))
+    cells = cells.cast(pa.timestamp(cells.type.unit, zone)) if zone else cells
+    if "moments" in KINDS[log_format.columns[name]].arrow:
+        return str(times_as_text(cells, log_format.time_form(name))[0].as_py())
+    text: bytes = cells_as_text(cells, log_format.columns[name], b"\n")[0].as_py()
+    return text.decode()
 
 
 def _hex_text(value: int) -> str:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from data_prep.encoding.encoder import has_point_zero
-from data_prep.encoding.from_table import table_to_chunk
+from data_prep.encoding.from_table import arrow_table, table_to_chunk
 from data_prep.encoding.from_values import add_label, bad_cell, chunk_to_mapping, mappings_to_chunk
 from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.parsed import Chunk
@@ -213,3 +213,23 @@ def test_a_line_becomes_the_mapping_of_its_fields(quotes):
     row = chunk_to_mapping(Chunk(0, 1, b"1;-3;0,25;NA;a.b\n"), form)
     assert row == {"count": -3, "price": 0.25, "none": None, "site": "a.b"}
     assert chunk_to_mapping(mappings_to_chunk([row], form), form) == row
+
+
+def test_times_of_mappings_are_the_categories_that_a_column_of_them_has():
+    form = LogFormat({"label": "label", "C": "string", "tags": "list"}, separator=",")
+    moment = pd.Timestamp("2024-07-01 14:00:00.123456")
+    exact = moment + pd.Timedelta(7, "ns")
+    values = [moment.date(), moment.to_pydatetime(), moment.floor("s"), exact, exact.tz_localize("Europe/Paris")]
+    values += [moment.tz_localize("UTC").to_pydatetime(), pd.Timestamp("1600-01-01").as_unit("s"), exact.to_numpy()]
+    values += [moment.time(), pd.Timedelta(1_500_000_001, "ns"), pd.Timedelta("2D").to_pytimedelta()]
+    values += [np.datetime64("2024-07-01T14:00:00.120"), np.timedelta64(1500, "ms"), pd.NaT]
+    for value in values:
+        tags = [moment.date(), None]
+        table = arrow_table(pd.DataFrame({"C": [value], "tags": [tags]}))
+        expected = table_to_chunk(table, form).lines
+        assert mappings_to_chunk([{"C": value, "tags": tags}], form).lines == expected, value
+    days = mappings_to_chunk([{"C": np.datetime64("2024-07-01"), "tags": np.array(["2024-07-01"], "M8[ns]")}], form)
+    assert days.lines == b"0,2024-07-01,2024-07-01 00:00:00\n"
+    for kind, value in (("integer", np.timedelta64(3, "s")), ("float", moment), ("string", np.datetime64("2024", "h"))):
+        with pytest.raises(TypeError, match="row 0, column 'C' of kind"):
+            mappings_to_chunk([{"C": value}], LogFormat({"label": "label", "C": kind}, separator=","))
