@@ -103,6 +103,7 @@ class LogFormat:
     point_zero: tuple[str, ...] = ()
     archive_member: str = "train.txt"  # The name of the log in a .tar.gz file.
 
+    origin = "prepare.data.columns (--data FILE)"  # of the columns, in errors
     key_fields = _of_kind("id")
     numeric_fields = _of_kind(*NUMERIC_KINDS)
     sized_fields = _of_kind("integer", "float")  # whose numbers are counted by size: all but times
@@ -236,6 +237,8 @@ class FormatToScore(LogFormat):
     """The format of a log to score: it may lack the label, and other columns that change no score."""
 
     keep: tuple[str, ...] = ()  # columns that are written beside the scores, described or not
+
+    origin = "the model"
 
     @classmethod
     def of(cls, log_format: LogFormat, **changes: Any) -> FormatToScore:

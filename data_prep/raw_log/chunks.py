@@ -201,7 +201,7 @@ def _skip_header(location: str, stream: io.BufferedIOBase, log_format: LogFormat
         advice = "; with others: ignored in that file columns are taken by name, in any order" * (not missing)
         advice += "; each file of the log needs the line of names" * (len(missing) == len(expected))
         raise ValueError(
-            f"{location}: its first line names other columns than prepare.data.columns (--data FILE): "
+            f"{location}: its first line names other columns than {log_format.origin}: "
             f"{_listed('not found', missing)}{_listed('not expected', unknown)}found {', '.join(names)[:500]}; "
             f"expected {', '.join(expected)}, between {log_format.separator!r}{advice}"
         )

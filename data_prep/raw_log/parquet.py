@@ -153,8 +153,8 @@ def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> No
     missing = [name for name in expected if schema.names.count(name) != 1]
     if missing:
         raise ValueError(
-            f"{location} lacks columns of prepare.data.columns (--data FILE): not found, or not once: "
-            f"{', '.join(missing)}; found {', '.join(schema.names)}"
+            f"{location} lacks columns of {log_format.origin}: not found, or not once: {', '.join(missing)}; "
+            f"found {', '.join(schema.names)}"
         )
     for name, kind in expected.items():
         if not is_readable(schema.field(name).type, kind):

@@ -183,6 +183,18 @@ def test_a_test_file_with_another_column_and_no_label_scores(text_bundle, make_a
     assert pq.read_table(tmp_path / "flags.parquet")["flag"].to_pylist() == ["true"] * 200
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_other_columns_are_an_error_without_an_option_of_another_command(text_bundle, make_avazu, tmp_path, ending):
+    header, *rows = make_avazu(20, seed=5).splitlines()
+    path = tmp_path / f"log.{ending}"
+    path.write_text("\n".join([header, *rows]).replace(",", ";"))
+    if ending == "parquet":
+        pq.write_table(pa.table({"C21": ["a"]}), path)
+    with pytest.raises(ValueError, match=r"columns (than|of) the model: not found") as error:
+        predict(text_bundle, [str(path)], str(tmp_path / "scores.csv"))
+    assert "--data" not in str(error.value)
+
+
 @pytest.mark.parametrize(("num_bad", "words", "status"), [
     (0, [], 0), (1, [], 0), (2, [], 2), (100, [], 2), (2, ["--max-reject-fraction", "0.02"], 0),
     (1, ["--max-reject-fraction", "0"], 2), (100, ["--max-reject-fraction", "1"], 0),
