@@ -133,8 +133,9 @@ class LogFormat:
         return self.booleans.get(name, KINDS[self.columns[name]].booleans)
 
     def _labels_of_booleans(self) -> tuple[str, ...]:
-        clicked, not_clicked, _ = self.label_cells
-        return next((pair for pair in BOOLEANS if set(pair) <= {*clicked, *not_clicked}), ())
+        clicked, not_clicked, rest = self.label_cells
+        pairs, num_known = (*BOOLEANS, ("1", "-1")), 1 if rest else 2  # of a pair's texts
+        return next((pair for pair in pairs if len({*pair} & {*clicked, *not_clicked}) >= num_known), ())
 
     def parts_of_time(self, name: str) -> list[Literal["hour", "weekday"]]:
         """Return the categorical features of a timestamp."""

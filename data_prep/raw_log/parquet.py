@@ -166,7 +166,8 @@ def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> No
         if name in to_keep and log_format.columns[name] == "ignored":
             continue
         if holds_booleans(schema.field(name).type) and not log_format.texts_of_booleans(name):
-            raise ValueError(f"{location}: column {name!r} of kind {kind} holds booleans; {NO_BOOLEANS}")
+            cells = f": {log_format.label_in_words}" if kind == "label" else ""
+            raise ValueError(f"{location}: column {name!r} of kind {kind} holds booleans; {NO_BOOLEANS}{cells}")
 
 
 def read_schema(location: str) -> pa.Schema:

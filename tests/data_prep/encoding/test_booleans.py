@@ -118,7 +118,7 @@ def test_texts_that_are_given_are_taken(tmp_path):
         (
             "label",
             {"clicked": ("Ja",), "not_clicked": ("Nein",)},
-            "column 'x' of kind label holds booleans; nothing says",
+            r"column 'x' of kind label holds booleans; nothing says .* the texts: label x, a click is 'Ja' \(no",
         ),
         ("hex32", {}, "column 'x' of kind hex32 holds booleans"),
         ("timestamp", {}, "column 'x' of kind timestamp holds booleans"),
@@ -130,6 +130,23 @@ def test_a_boolean_that_stands_for_nothing_is_refused(tmp_path, kind, settings, 
     pq.write_table(pa.table({"x": [True], "site": ["a"], "click": ["1"]}), tmp_path / "log.parquet")
     with pytest.raises(ValueError, match=message):
         prepare(tmp_path / "log.parquet", tmp_path / "out", PrepareOptions(data=LogFormat(columns, ",", **settings)))
+
+
+@pytest.mark.parametrize(
+    ("clicked", "not_clicked", "texts"),
+    [
+        (("1",), ("-1",), ("1", "-1")),
+        (("-1",), ("1",), ("1", "-1")),
+        (("1",), "rest", ("1", "0")),
+        ("rest", ("no", "?"), ("yes", "no")),
+        ("rest", ("-1",), ("1", "-1")),
+        (("sale",), "rest", ()),
+        (("1",), ("2",), ()),
+    ],
+)
+def test_the_labels_of_booleans_follow_from_the_label_s_cells(clicked, not_clicked, texts):
+    log_format = checked_format(LogFormat(COLUMNS, clicked=clicked, not_clicked=not_clicked))
+    assert log_format.texts_of_booleans("click") == texts
 
 
 @pytest.mark.parametrize("kind", ["integer", "float", "weight"])
