@@ -106,10 +106,17 @@ void RowMap::for_each(Visit visit) const {
 }
 
 void RowMap::entries(std::int64_t* rows, std::int32_t* slots) const {
+  if (layout_.form == Form::kFlat) {  // in order as it is
+    for_each([&rows, &slots](std::int64_t row, std::int32_t slot) {
+      *rows++ = row;
+      *slots++ = slot;
+    });
+    return;
+  }
   std::vector<std::pair<std::int64_t, std::int32_t>> pairs;
   pairs.reserve(static_cast<std::size_t>(size_));
   for_each([&pairs](std::int64_t row, std::int32_t slot) { pairs.emplace_back(row, slot); });
-  if (layout_.form == Form::kHash) std::sort(pairs.begin(), pairs.end());
+  std::sort(pairs.begin(), pairs.end());
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     rows[i] = pairs[i].first;
     slots[i] = pairs[i].second;
