@@ -123,23 +123,26 @@ def check_format_version(path: Path, actual: object, version: int, advice: str, 
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write `text` to `path` atomically: a kill or a power cut leaves the old or the new file. Of several writers the
-    last one counts.
+    """Write `text` to `path` atomically: a kill or a power cut leaves the old or the new file.
 
-    A temporary file is synced and renamed, then the folder is synced, which takes some milliseconds. Use it once for an
-    evaluation, a launch or a preparation, not for steps.
+    Of several writers the last one counts. A temporary file is synced and renamed, then the folder is synced, which
+    takes some milliseconds. Use it once for an evaluation, a launch or a preparation, not for steps.
     """
     beside = path.with_name(f"{path.name}.tmp")
-    with room_for(path), _alone(beside) as file:
-        try:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())  # before the rename: some file systems order the name before the content
-            beside.replace(path)
-        except OSError:
-            beside.unlink(missing_ok=True)
-            raise
-        sync_folder(path.parent)
+    try:
+        with room_for(path), _alone(beside) as file:
+            try:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())  # before the rename: some file systems order the name before the content
+                beside.replace(path)
+            except OSError:
+                beside.unlink(missing_ok=True)
+                raise
+            sync_folder(path.parent)
+    except OSError as error:
+        error.filename = error.filename and str(path)  # which a user knows
+        raise
 
 
 @contextmanager

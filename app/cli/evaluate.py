@@ -14,6 +14,7 @@ from app.distributed.process_group import ONE_PROCESS, ProcessGroup, started_by_
 from app.evaluation.metric_text import describe
 from app.run import rank
 from app.run.folder import named_or_best
+from app.run.report import NOT_WRITTEN
 from app.trained.evaluate_split import check_evaluation, evaluate, save_evaluation
 from app.trained.follow import WRONG_INPUT, follow
 from app.trained.trained_model import open_trained
@@ -90,7 +91,7 @@ def _evaluate(arguments: argparse.Namespace, checkpoint: Checkpoint) -> int:
         return stopped.exit_status
     if group.rank == 0:
         print(describe(evaluation))
-        save_evaluation(evaluation, arguments.run)
+        return NOT_WRITTEN if save_evaluation(evaluation, arguments.run) else 0
     return 0
 
 

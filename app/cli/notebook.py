@@ -30,7 +30,7 @@ from app.run.claim import RunIsFinishedError
 from app.run.decision import read_state
 from app.run.folder import RunFolder, best_of_run, named_or_best, run_config
 from app.run.record import EFFECTS, read_runs
-from app.run.report import leave_report, report_page
+from app.run.report import NOT_WRITTEN, leave_report, report_page
 from app.scoring.bundle_folder import read_manifest
 from app.scoring.bundle_tables import RowType
 from app.scoring.effects import VALUES, effects_of_log, effects_of_rows, write_effects
@@ -39,7 +39,7 @@ from app.scoring.predictor import Predictor
 from app.trained import evaluate_split
 from app.trained.export_bundle import export
 from app.trained.trained_model import open_trained
-from app.training.start import NOT_WRITTEN, plan_launch, report_finished
+from app.training.start import plan_launch, report_finished
 from app.training.stop_signals import Stopped
 from common import settings, yaml_settings
 from common.console import AboveBars

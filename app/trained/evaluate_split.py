@@ -98,13 +98,14 @@ def calibrate_on_valid(trained: Trained, scorer: Scorer) -> Calibration:
     return fit_calibration(valid.bins, valid.metrics.rows)
 
 
-def save_evaluation(evaluation: Evaluation, run: Path) -> None:
+def save_evaluation(evaluation: Evaluation, run: Path) -> list[str]:
     """Write an evaluation into the run folder, if that is the one of its checkpoint, and draw its report anew.
 
-    A run of another user, in which nothing may be written, is a warning: what was measured is there.
+    Returns the names of files that could not be written. A run of another user, in which nothing may be written, is a
+    warning: what was measured is there.
     """
     if run.resolve() not in evaluation.checkpoint.resolve().parents:
-        return
+        return []
     split, step, epoch, measured = evaluation.split, evaluation.step, evaluation.epoch, evaluation.measured
     content = content_of(split, step, epoch, measured, evaluation.intervals, evaluation.best)
     content |= {"slices": [as_json(asdict(part)) for part in evaluation.slices]} if evaluation.slices else {}
@@ -118,5 +119,5 @@ def save_evaluation(evaluation: Evaluation, run: Path) -> None:
             raise
         why = message_of(error)
         log.warning("warning: %s does not keep this evaluation: %s; to keep it, let this user write there", run, why)
-    else:
-        leave_report(run)
+        return []
+    return leave_report(run)

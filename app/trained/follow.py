@@ -12,6 +12,7 @@ from app.checkpoint.read import Checkpoint, DamagedCheckpointError
 from app.checkpoint.retention import open_if_whole, step_folders
 from app.run.decision import read_state
 from app.run.folder import CONFIG_FILE, run_checkpoints
+from app.run.report import NOT_WRITTEN
 from common.files import is_locked
 
 log = logging.getLogger("app")
@@ -26,10 +27,10 @@ ENDS = {"finished": "has finished", "stopped": "was stopped", "failed": "failed"
 def follow(run_path: Path, evaluate: Callable[[Checkpoint], int]) -> int:
     """Evaluate each checkpoint of a run, and return the exit status.
 
-    `evaluate` returns that of one checkpoint. Any but 0 ends the loop. A damaged checkpoint is skipped, and the
-    status at the end is then WRONG_INPUT.
+    `evaluate` returns that of one checkpoint, which ends the loop unless it is 0, or NOT_WRITTEN of a report that the
+    next one draws anew. A damaged checkpoint is skipped, and the status at the end is then WRONG_INPUT.
     """
-    worst = 0
+    status = worst = 0
     for checkpoint in new_checkpoints(run_path):
         try:
             status = _evaluate_while_kept(checkpoint, evaluate)
@@ -37,9 +38,9 @@ def follow(run_path: Path, evaluate: Callable[[Checkpoint], int]) -> int:
             log.error("error: %s is skipped: %s", checkpoint.path, error)
             worst = WRONG_INPUT
             continue
-        if status:
+        if status not in (0, NOT_WRITTEN):
             return status
-    return worst
+    return worst or status
 
 
 def _evaluate_while_kept(checkpoint: Checkpoint, evaluate: Callable[[Checkpoint], int]) -> int:

@@ -22,7 +22,7 @@ from app.distributed.mpirun import DID_NOT_LEARN
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup
 from app.run.claim import RunIsFinishedError, check_launch, evaluation_of, open_run
 from app.run.decision import describe_kept, read_state, settings_of_run
-from app.run.report import leave_report
+from app.run.report import NOT_WRITTEN, leave_report
 from app.run.training_loss import trained_click_rate, why_useless
 from app.tables.backends import pick_backend
 from app.tables.model_fields import fields_of_model, is_plain
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("app")
 
-NOT_WRITTEN = 3  # exit status
 
 USELESS_BECAUSE = "useless_because"  # of run.json
 

@@ -64,10 +64,9 @@ def split_line(line: bytes, log_format: LogFormat, is_bare: bool = False) -> lis
 
 def has_label(line: bytes, log_format: LogFormat, is_bare: bool = False) -> bool:
     """Return False for a line that has one column less than the format: that is the label's."""
-    separator = _BARE if is_bare else log_format.separator.encode()
     if log_format.quotes and not is_bare:
-        line, separator = take_quotes_off(line + b"\n", log_format)[0], _BARE
-    return line.count(separator) != len(log_format.columns) - 2
+        line, is_bare = take_quotes_off(line + b"\n", log_format)[0], True
+    return line.count(_BARE if is_bare else log_format.separator.encode()) != len(log_format.columns) - 2
 
 
 def add_label(chunk: Chunk, log_format: LogFormat) -> Chunk:
@@ -159,14 +158,9 @@ def cells_to_chunk(cells: dict[str, str], log_format: LogFormat) -> Chunk:
     return Chunk(0, 1, f"{between.join((log_format.blank_row | cells).values())}\n".encode(), is_bare=log_format.quotes)
 
 
-def cells_of_line(chunk: Chunk, index: int, log_format: LogFormat) -> list[str]:
-    """Return the cells of one of a chunk's lines, as `split_line`."""
-    return split_line(chunk.lines.split(b"\n")[index], log_format, chunk.is_bare)
-
-
 def chunk_to_mapping(chunk: Chunk, log_format: LogFormat) -> dict[str, Any]:
     """Return the only row of a chunk as a mapping from fields to values. A missing one is None."""
-    cells = dict(zip(log_format.columns, cells_of_line(chunk, 0, log_format), strict=True))
+    cells = dict(zip(log_format.columns, split_line(chunk.lines, log_format, chunk.is_bare), strict=True))
     return {name: _value(cells[name], kind, log_format) for name, kind in log_format.fields}
 
 
@@ -275,7 +269,7 @@ def rejected(chunk: Chunk, parsed: ParsedChunk) -> dict[int, str]:
 
 def bad_cell(chunk: Chunk, row: int, log_format: LogFormat) -> str:
     """Return what is wrong with a rejected row of lines that have labels: its column and the cell."""
-    cells = cells_of_line(chunk, row, log_format)
+    cells = split_line(chunk.lines.split(b"\n")[row], log_format, chunk.is_bare)
     if len(cells) != len(log_format.columns):
         return (
             f"found {len(cells)} cells, expected {len(log_format.columns)} columns, "

@@ -54,6 +54,12 @@ def test_the_file_is_synced_before_it_is_renamed_and_its_folder_after(tmp_path, 
     assert calls == ["sync 5 bytes", "rename", "sync the folder"]
 
 
+def test_the_error_of_a_folder_that_cannot_be_written_to_names_the_file(tmp_path):
+    with pytest.raises(FileNotFoundError) as raised:
+        write_whole(tmp_path / "nowhere" / "report.html", "12345")
+    assert raised.value.filename == str(tmp_path / "nowhere" / "report.html")
+
+
 def test_of_writers_at_once_one_s_text_is_there_whole(tmp_path):
     """As of two evaluations of a run, or two reports."""
     texts, path = ["a" * 300_000, "b" * 100, "c" * 5_000], tmp_path / "report.html"

@@ -20,6 +20,7 @@ from common.text import number_text
 log = logging.getLogger("app")
 
 REPORT_FILE = "report.html"
+NOT_WRITTEN = 3  # exit status
 OVERVIEW = [("run", "text"), ("status", "text"), ("steps", "number"), ("best step", "number"), ("valid AUC", "right"),
             ("valid log loss", "right"), ("test AUC", "right"), ("95 % interval", "right"), ("samples/s", "number"),
             ("time", "seconds")]  # fmt: skip

@@ -260,6 +260,15 @@ def test_the_report_in_a_run_shows_later_evaluations(command, capsys, trained, t
     assert "2 runs side by side" in (tmp_path / "report.html").read_text()
 
 
+def test_an_evaluation_whose_report_cannot_be_written_is_kept_and_ends_with_status_3(command, capsys, trained):
+    (trained / "report.html").unlink()
+    (trained / "report.html").mkdir()
+    status, log = command("evaluate")
+    assert "AUC" in capsys.readouterr().out
+    assert (status, "error: no report.html: Is a directory: device_0/report.html" in log) == (3, True), log
+    assert "split: test" in (trained / "eval.log").read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -10,6 +10,7 @@ import pytest
 from app.checkpoint.manifest import Manifest
 from app.checkpoint.read import Checkpoint, DamagedCheckpointError
 from app.checkpoint.write import ModelState, write_checkpoint
+from app.run.report import NOT_WRITTEN
 from app.trained import follow as following
 from app.trained.follow import POLL_SECONDS, RESUME_SECONDS, WRONG_INPUT, new_checkpoints
 from common.files import lock_folder
@@ -220,6 +221,10 @@ def test_a_checkpoint_that_is_compacted_while_it_is_evaluated_is_read_again(eval
 def test_a_damaged_checkpoint_is_logged_and_the_next_is_evaluated(evaluate_all, caplog):
     assert evaluate_all(lambda path: raises(DamagedCheckpointError(f"{path} is damaged"))) == (2, "12")
     assert "step-00000001 is damaged" in caplog.text
+
+
+def test_a_report_that_cannot_be_written_does_not_end_it(evaluate_all):
+    assert evaluate_all(lambda path: NOT_WRITTEN) == (0, "12")  # the next one drew it
 
 
 def test_an_error_of_the_command_ends_it(evaluate_all):
