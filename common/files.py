@@ -162,7 +162,7 @@ def _alone(path: Path) -> Iterator[IO[str]]:
 
 
 class NoRoomError(OSError):
-    """A full disk, a quota or a limit of files' sizes; its text names the file and what to do."""
+    """A full disk, a quota or a limit of files' sizes. Its text names the file and what to do."""
 
 
 @contextmanager

@@ -99,7 +99,7 @@ def _mib(num_bytes: int) -> str:
 def held() -> Iterator[None]:
     """Defer signals to the end of the block. Threads that are started in it block them for good.
 
-    Outside of the main thread, where no handler is called, this does nothing.
+    Do nothing outside of the main thread, as no handler is called there.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -61,7 +61,7 @@ def test_the_error_of_a_folder_that_cannot_be_written_to_names_the_file(tmp_path
 
 
 def test_of_writers_at_once_one_s_text_is_there_whole(tmp_path):
-    """As of two evaluations of a run, or two reports."""
+    """Two evaluations of a run, or two reports, write one file."""
     texts, path = ["a" * 300_000, "b" * 100, "c" * 5_000], tmp_path / "report.html"
 
     def write(text):

@@ -101,7 +101,7 @@ def test_a_second_sweep_in_the_folder_is_refused_before_it_ends_the_first_one_s_
 
 
 def test_the_end_of_a_run_of_a_killed_sweep_is_waited_for(sweep_file, tmp_path, monkeypatch, caplog):
-    """It saves after the sweep's end."""
+    """A run that still saves after the sweep's end keeps its lock."""
     trials = [Trial((f"train.seed={seed}",), tmp_path / f"seed={seed}" / "device_0") for seed in (1, 2)]
     older, started = lock_folder(trials[0].run), []
 

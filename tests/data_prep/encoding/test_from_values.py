@@ -92,7 +92,7 @@ def test_values_as_pandas_gives_them_are_cells():
     ("zone", "expected"), [("+02:00", "16:00"), ("-0330", "10:30"), (" UTC", "14:00"), ("", "14:00")]
 )
 def test_times_of_a_zone_are_written_by_the_clock_of_the_form_s(zone, expected):
-    """As pandas and others write them to text: another hour would be another category."""
+    """Pandas and others write them to text so: another hour would be another category."""
     log_format = LogFormat(
         {"label": "label", "seen": "timestamp"}, ",", timestamps={"seen": f"%Y-%m-%d %H:%M:%S{zone}"}, label="optional"
     )

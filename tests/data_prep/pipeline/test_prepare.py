@@ -1,4 +1,4 @@
-"""What `prepare` writes, refuses and replaces. `kernels/test_third_voice.py` compares rows with a plain reader's."""
+"""Check what `prepare` writes, refuses and replaces. `kernels/test_third_voice.py` has a plain reader to compare."""
 
 import dataclasses
 import gzip
