@@ -16,7 +16,6 @@ from app.checkpoint.read import Checkpoint, row_layout
 from app.checkpoint.retention import (
     best_or_newest,
     compact,
-    open_if_whole,
     open_named,
     rewrite,
     step_folders,
@@ -93,9 +92,11 @@ def _list(arguments: argparse.Namespace) -> None:
 
 
 def _one_line(path: Path) -> str:
-    checkpoint = open_if_whole(path)
-    if isinstance(checkpoint, str):
-        return f"not whole: {checkpoint}"
+    try:
+        checkpoint = Checkpoint.open(path)
+        checkpoint.verify(sizes_only=True)
+    except (FileNotFoundError, ValueError) as error:
+        return f"not whole: {error}"
     manifest = checkpoint.manifest
     auc = f"{manifest.metrics['auc']:.6f}" if "auc" in manifest.metrics else "-"
     shards = max(manifest.shards.values(), default=0)

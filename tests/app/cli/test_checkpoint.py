@@ -97,6 +97,10 @@ def test_list_prints_a_line_each_and_the_reason_if_one_is_not_whole(saved, capsy
         "full",
     ]
     assert second.startswith("step-00000010  not whole: ")
+    (saved / "deep-1-of-2.safetensors").unlink()
+    assert main(["checkpoint", "list", "--folder", str(saved.parent)]) == 0
+    assert "step-00000009  not whole: " in (first := capsys.readouterr().out.splitlines()[0])
+    assert f"{saved / 'deep-1-of-2.safetensors'} is missing" in first
 
 
 def test_the_checkpoint_that_make_eval_takes_is_marked_and_is_the_default(tmp_path, monkeypatch, capsys):
