@@ -24,6 +24,7 @@ from data_prep.kernels.parsed import Chunk, ParsedChunk, ParsedRows
 from data_prep.options.columns import CategoricalColumn
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.split import TRAIN, SplitRule, assign_rows, splitmix64
+from data_prep.prepared.examples import Examples
 from data_prep.statistics.profile import ChunkSpans
 from data_prep.statistics.statistics import ChunkCounts, LogStatistics, NumericStatistics, RowSample
 from data_prep.statistics.value_counts import count_numbers, count_texts
@@ -94,8 +95,14 @@ class ChunkCounter:
                 (count_float_bins if name in log_format.float_fields else count_bins)(*rows.columns[name], training)
                 for name in log_format.sized_fields
             ],
-            spans=ChunkSpans.of(rows.row_numbers, rows.labels),
+            spans=ChunkSpans.of(rows.row_numbers, self.labelled(rows), rows.labels),
         )
+
+    def labelled(self, rows: ParsedRows | Examples) -> NDArray[np.bool_]:
+        """Return which rows [n] have a label. One that lacks it is no click and has weight 0."""
+        if self.options.data.label != "optional" or rows.weights is None:
+            return np.ones(len(rows.labels), np.bool_)
+        return (rows.weights != 0) | (rows.labels != 0)
 
     def _numeric(self, rows: ParsedRows, name: str, training: NDArray[np.bool_]) -> NumericStatistics:
         numbers, present = rows.columns[name]

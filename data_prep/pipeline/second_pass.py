@@ -59,13 +59,8 @@ class Encoder:
         rest = EncodedRest(
             {name: rows.row_numbers[of_split] for name, of_split in row_indices.items()},
             {name: int(part.labels.sum()) for name, part in by_split.items()},
-            {name: self._num_unlabelled(part) for name, part in by_split.items()},
+            {name: int(np.count_nonzero(~self._counter.labelled(part))) for name, part in by_split.items()},
             is_unknown.sum(axis=0),
             self._counter.count_lines(chunk, parsed, splits == TRAIN) if self.counts else None,
         )
         return {**by_split, REST: rest}
-
-    def _num_unlabelled(self, rows: Examples) -> int:
-        if self._counter.options.data.label != "optional" or rows.weights is None:
-            return 0
-        return int(np.count_nonzero((rows.weights == 0) & (rows.labels == 0)))

@@ -104,13 +104,15 @@ def _splits(schema: Schema) -> list[list[object]]:
 def _over_time(schema: Schema, profile: Profile) -> list[Chart]:
     """Draw clicks over the log. A rate that wanders further than chance allows is drift."""
     per_point = -(-len(profile.rows) // _MOST_POINTS) or 1
-    rows = [sum(profile.rows[i : i + per_point]) for i in range(0, len(profile.rows), per_point)]
-    clicks = [sum(profile.clicks[i : i + per_point]) for i in range(0, len(profile.clicks), per_point)]
+    rows, labelled, clicks = (
+        [sum(counts[i : i + per_point]) for i in range(0, len(counts), per_point)]
+        for counts in (profile.rows, profile.labelled or profile.rows, profile.clicks)
+    )
     lines = per_point * profile.span_lines
     middles = [min((i + 0.5) * lines, schema.source["lines"]) for i in range(len(rows))]
-    rates = [c / n if n else math.nan for c, n in zip(clicks, rows, strict=True)]
-    mean = sum(clicks) / sum(rows) if sum(rows) else math.nan
-    margins = [2 * math.sqrt(mean * (1 - mean) / n) if n else math.nan for n in rows]
+    rates = [c / n if n else math.nan for c, n in zip(clicks, labelled, strict=True)]
+    mean = sum(clicks) / sum(labelled) if sum(labelled) else math.nan
+    margins = [2 * math.sqrt(mean * (1 - mean) / n) if n else math.nan for n in labelled]
     series = [
         Series("click rate", middles, rates, points=len(rates) < 60),
         Series("mean ± 2 standard errors", middles, [mean + margin for margin in margins], reference=True),

@@ -1,4 +1,4 @@
-"""Counts for the report alone: clicks over the log, and the size of the vocabulary by `min_count`.
+"""Counts for the report alone: rows and clicks over the log, and the size of the vocabulary by `min_count`.
 
 Sums of whole numbers over chunks, so they are the same however the log was cut. They take bounded memory, and about one
 per cent of a pass's time.
@@ -17,47 +17,44 @@ MOST_SPANS = 1 << 12
 
 @dataclass(frozen=True)
 class ChunkSpans:
-    """Kept rows and clicks of a chunk, by spans of SHORTEST_SPAN lines."""
+    """Counts of a chunk by spans of SHORTEST_SPAN lines."""
 
     first_span: int
-    rows: NDArray[np.int64]
-    clicks: NDArray[np.int64]
+    counts: NDArray[np.int64]  # [3, spans]: kept rows, those with a label, clicks
 
     @classmethod
-    def of(cls, row_numbers: NDArray[np.int64], labels: NDArray[np.bool_]) -> ChunkSpans:
+    def of(cls, row_numbers: NDArray[np.int64], labelled: NDArray[np.bool_], labels: NDArray[np.bool_]) -> ChunkSpans:
         """Count rows [n], whose numbers ascend."""
         if not len(row_numbers):
-            return cls(0, np.empty(0, np.int64), np.empty(0, np.int64))
+            return cls(0, np.empty((3, 0), np.int64))
         first, last = int(row_numbers[0]) // SHORTEST_SPAN, int(row_numbers[-1]) // SHORTEST_SPAN
         starts = np.arange(first, last + 2) * SHORTEST_SPAN
         ends = np.searchsorted(row_numbers, starts)
-        clicks = np.concatenate([[0], np.cumsum(labels, dtype=np.int64)])
-        return cls(first, np.diff(ends), np.diff(clicks[ends]))
+        sums = np.zeros((3, len(labels) + 1), np.int64)
+        np.cumsum([np.ones_like(labels), labelled, labels], axis=1, out=sums[:, 1:])
+        return cls(first, np.diff(sums[:, ends]))
 
 
 class Timeline:
-    """Kept rows and clicks over the lines of the log, in at most MOST_SPANS spans of one length.
+    """Counts over the lines of the log, as in `ChunkSpans`, in at most MOST_SPANS spans of one length.
 
     The spans become twice as long whenever there are too many, so the length depends on the log's lines alone.
     """
 
     def __init__(self) -> None:
         self.span_lines = SHORTEST_SPAN
-        self.rows: NDArray[np.int64] = np.zeros(0, np.int64)
-        self.clicks: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.counts: NDArray[np.int64] = np.zeros((3, 0), np.int64)
 
     def add(self, chunk: ChunkSpans) -> None:
-        while (chunk.first_span + len(chunk.rows)) * SHORTEST_SPAN > MOST_SPANS * self.span_lines:
-            if len(self.rows):
-                pairs = np.arange(0, len(self.rows), 2)
-                self.rows, self.clicks = np.add.reduceat(self.rows, pairs), np.add.reduceat(self.clicks, pairs)
+        num_spans = chunk.counts.shape[1]
+        while (chunk.first_span + num_spans) * SHORTEST_SPAN > MOST_SPANS * self.span_lines:
+            if self.counts.size:
+                self.counts = np.add.reduceat(self.counts, np.arange(0, self.counts.shape[1], 2), axis=1)
             self.span_lines *= 2
-        indices = (chunk.first_span + np.arange(len(chunk.rows))) * SHORTEST_SPAN // self.span_lines
-        if len(indices) and indices[-1] >= len(self.rows):
-            more = np.zeros(indices[-1] + 1 - len(self.rows), np.int64)
-            self.rows, self.clicks = np.concatenate([self.rows, more]), np.concatenate([self.clicks, more])
-        np.add.at(self.rows, indices, chunk.rows)
-        np.add.at(self.clicks, indices, chunk.clicks)
+        indices = (chunk.first_span + np.arange(num_spans)) * SHORTEST_SPAN // self.span_lines
+        if num_spans and (num_more := indices[-1] + 1 - self.counts.shape[1]) > 0:
+            self.counts = np.pad(self.counts, ((0, 0), (0, num_more)))
+        np.add.at(self.counts.T, indices, chunk.counts.T)
 
 
 # Values of `min_count` for which the report shows the vocabulary's size.

@@ -225,12 +225,12 @@ class LogStatistics:
 
     def state(self) -> dict[str, Any]:
         """Return what remains once the counts of values are forgotten, to be stored."""
-        timeline = (self.timeline.span_lines, self.timeline.rows, self.timeline.clicks)
+        timeline = self.timeline.span_lines, self.timeline.counts
         coverage = (self.values.coverage, self.texts.coverage)
         return {name: getattr(self, name) for name in _SAVED_FIELDS} | {"timeline": timeline, "coverage": coverage}
 
     def restore(self, state: dict[str, Any]) -> None:
         for name in _SAVED_FIELDS:
             setattr(self, name, state[name])
-        self.timeline.span_lines, self.timeline.rows, self.timeline.clicks = state["timeline"]
+        self.timeline.span_lines, self.timeline.counts = state["timeline"]
         self.values.coverage, self.texts.coverage = state["coverage"]

@@ -44,7 +44,7 @@ class CategoricalProfile:
 
 @dataclass(frozen=True)
 class Profile:
-    """The content of statistics.json. `rows` and `clicks` count all kept lines, by spans of `span_lines` lines."""
+    """The content of statistics.json. `rows`, `clicks` and `labelled` count kept lines, by spans of `span_lines`."""
 
     training_rows: int
     span_lines: int
@@ -53,6 +53,7 @@ class Profile:
     min_counts: tuple[int, ...]
     numeric: dict[str, NumericProfile]
     categorical: dict[str, CategoricalProfile]
+    labelled: tuple[int, ...] = ()  # () for `rows`: all have a label
 
 
 def write_statistics(statistics: LogStatistics, folder: Path) -> None:
@@ -72,8 +73,9 @@ def write_statistics(statistics: LogStatistics, folder: Path) -> None:
         is_counted = covered.values.any()
         values, rows = (tuple(c.tolist()) if is_counted else () for c in (covered.values, covered.rows))
         categorical[column.name] = CategoricalProfile(missing, unknown, values, rows, statistics.cut.get(column.name))
-    by_span = (tuple(timeline.rows.tolist()), tuple(timeline.clicks.tolist()))
-    profile = Profile(num_rows, timeline.span_lines, *by_span, MIN_COUNTS, numeric, categorical)
+    by_span, labelled, clicks = (tuple(counts) for counts in timeline.counts.tolist())
+    labelled = () if labelled == by_span else labelled
+    profile = Profile(num_rows, timeline.span_lines, by_span, clicks, MIN_COUNTS, numeric, categorical, labelled)
     (folder / STATISTICS_FILE).write_text(json.dumps(asdict(profile)) + "\n", encoding="utf-8")
 
 

@@ -14,6 +14,8 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import Split, read_schema
+from data_prep.report.data_report import _over_time
+from data_prep.statistics.statistics_file import read_statistics
 
 COLUMNS = {"click": "label", "user": "id", "w": "weight", "site": "string"}
 OPTIONS = PrepareOptions(
@@ -77,6 +79,10 @@ def test_a_label_by_rule_and_rows_without_one(tmp_path, caplog):
     assert block.weights.tolist() == [1, 1, 1, 0, 1]
     assert read_schema(tmp_path / "out").whole_log == Split(5, 3, (), unlabelled=1)
     assert "click rate 75.00 % of 4 rows, 1 more have no label" in caplog.text
+    profile = read_statistics(tmp_path / "out")
+    assert (profile.rows, profile.labelled, profile.clicks) == ((5,), (4,), (3,))
+    (rate, *_) = _over_time(read_schema(tmp_path / "out"), profile)
+    assert 0.75 in rate.drawing["lines"][0]["y"]
 
 
 def test_rows_of_weight_0_have_a_label(tmp_path):

@@ -43,7 +43,8 @@ def test_only_present_and_chosen_integers_are_counted():
 def test_a_timeline_does_not_depend_on_chunks(data, num_lines):
     random = np.random.default_rng(data.draw(st.integers(0, 99)))
     numbers = np.flatnonzero(random.random(num_lines * 7) < 0.6)  # the others were rejected
-    labels = random.random(len(numbers)) < 0.3
+    labelled = random.random(len(numbers)) < 0.8
+    labels = labelled & (random.random(len(numbers)) < 0.3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(profile, "SHORTEST_SPAN", 16)
         patch.setattr(profile, "MOST_SPANS", 32)
@@ -51,25 +52,25 @@ def test_a_timeline_does_not_depend_on_chunks(data, num_lines):
         for num_cuts in (0, 5):
             cuts = np.sort(random.integers(0, len(numbers) + 1, num_cuts))
             timeline = Timeline()
-            for rows, clicks in zip(np.split(numbers, cuts), np.split(labels, cuts), strict=True):
-                timeline.add(ChunkSpans.of(rows, clicks))
+            for rows in zip(*(np.split(each, cuts) for each in (numbers, labelled, labels)), strict=True):
+                timeline.add(ChunkSpans.of(*rows))
             timelines.append(timeline)
     for timeline in timelines:
-        assert len(timeline.rows) <= 32
-        expected = np.bincount(numbers // timeline.span_lines) if len(numbers) else []
-        np.testing.assert_array_equal(timeline.rows, expected)
-        clicks = np.bincount(numbers // timeline.span_lines, labels) if len(numbers) else []
-        np.testing.assert_array_equal(timeline.clicks, clicks)
+        assert timeline.counts.shape[1] <= 32
+        for found, counted in zip(timeline.counts, (np.ones_like(labels), labelled, labels), strict=True):
+            expected = np.bincount(numbers // timeline.span_lines, counted) if len(numbers) else []
+            np.testing.assert_array_equal(found, expected)
     assert timelines[0].span_lines == timelines[1].span_lines
 
 
 def test_a_timeline_of_billions_of_lines_is_short():
     timeline = Timeline()
     last = 4_370_000_000
-    timeline.add(ChunkSpans.of(np.array([0]), np.array([True])))
-    timeline.add(ChunkSpans.of(np.array([last]), np.array([False])))
-    assert len(timeline.rows) <= MOST_SPANS
-    assert (timeline.rows.sum(), timeline.clicks.sum(), timeline.clicks[0]) == (2, 1, 1)
+    timeline.add(ChunkSpans.of(np.array([0]), np.array([True]), np.array([True])))
+    timeline.add(ChunkSpans.of(np.array([last]), np.array([False]), np.array([False])))
+    assert timeline.counts.shape[1] <= MOST_SPANS
+    assert timeline.counts.sum(axis=1).tolist() == [2, 1, 1]
+    assert timeline.counts[:, 0].tolist() == [1, 1, 1]
 
 
 @given(
