@@ -15,7 +15,14 @@ from common.files import FileRecord, check_format_version, format_checksum
 FORMAT_VERSION = 4
 EXPIRY_VERSION = 5  # of a checkpoint that says which rows are gone, or when they were touched
 MANIFEST = "manifest.json"
-REMOVE = "remove"  # begins the advice in an error about a damaged checkpoint
+
+
+class UnusableCheckpointError(ValueError):
+    """A checkpoint cannot be used. The text is what is wrong and, at its end, what to do."""
+
+    def __init__(self, what: str, advice: str = "") -> None:
+        super().__init__("; ".join(filter(None, (what, advice))))
+        self.what, self.advice = what, advice
 
 
 class ParentRecord(TypedDict):
@@ -100,7 +107,7 @@ def read_manifest(checkpoint: Path) -> Manifest:
         content = json.loads(path.read_text(encoding="utf-8"))
         version = content["format_version"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged ({error!r}); {use_an_older(checkpoint)}") from error
+        raise UnusableCheckpointError(f"{path} is damaged ({error!r})", use_an_older(checkpoint)) from error
     advice = "use the release that wrote the checkpoint, or train again"
     check_format_version(path, version, EXPIRY_VERSION, advice, FORMAT_VERSION)
     try:
@@ -108,8 +115,10 @@ def read_manifest(checkpoint: Path) -> Manifest:
         if expected == actual:
             return Manifest(**content)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged ({error!r}); {use_an_older(checkpoint)}") from error
-    raise ValueError(f"{path} is damaged: checksum {actual}, expected {expected}; {use_an_older(checkpoint)}")
+        raise UnusableCheckpointError(f"{path} is damaged ({error!r})", use_an_older(checkpoint)) from error
+    raise UnusableCheckpointError(
+        f"{path} is damaged: checksum {actual}, expected {expected}", use_an_older(checkpoint)
+    )
 
 
 class ManifestReader:
@@ -133,7 +142,7 @@ class ManifestReader:
 
 def use_an_older(checkpoint: Path) -> str:
     """Return the advice at the end of an error about a damaged checkpoint."""
-    return f"{REMOVE} {checkpoint}, and the one before it is used"
+    return f"remove {checkpoint}, and the one before it is used"
 
 
 def _checksum(content: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 
 from app.checkpoint.array_file import ArrayEntry, read_entries
 from app.checkpoint.disk import Progress, no_progress
-from app.checkpoint.manifest import Manifest, ParentRecord, read_manifest, use_an_older
+from app.checkpoint.manifest import Manifest, ParentRecord, UnusableCheckpointError, read_manifest, use_an_older
 from app.checkpoint.read_once import ArrayReader, read_arrays_once, read_checked
 from app.checkpoint.tower_slices import dense_files, join
 from app.checkpoint.write import (
@@ -39,7 +39,7 @@ from data_prep.prepared.expired import union
 PIECE_BYTES = 4 << 20  # of one array, given to the tables at once
 
 
-class DamagedCheckpointError(ValueError):
+class DamagedCheckpointError(UnusableCheckpointError):
     """A checkpoint has a file that is missing or differs from the manifest."""
 
     checkpoint: Path | None = None  # set by a launch: the path of the checkpoint that it was to resume
@@ -204,11 +204,14 @@ def _read_parent(
     try:
         parent = read(path)
     except (ValueError, FileNotFoundError) as error:
-        raise ValueError(f"{child} holds changes since {path.name}, which cannot be used: {error}") from error
+        what, advice = getattr(error, "what", str(error)), getattr(error, "advice", "")
+        what = f"{child} holds changes since {path.name}, which cannot be used: {what}"
+        raise UnusableCheckpointError(what, advice) from error
     if parent.id != expected["id"] or parent.step >= manifest.step:
-        raise ValueError(
+        raise UnusableCheckpointError(
             f"{child} holds changes since {path.name} with id {expected['id']}, but that one has id {parent.id}: it "
-            f"was written anew; {use_an_older(child)}"
+            "was written anew",
+            use_an_older(child),
         )
     return parent
 
@@ -218,7 +221,7 @@ def _naming_damage(path: Path) -> Iterator[None]:
     try:
         yield
     except DamagedFileError as error:
-        raise DamagedCheckpointError(f"checkpoint file {path} {error}; {use_an_older(path.parent)}") from error
+        raise DamagedCheckpointError(f"checkpoint file {path} {error}", use_an_older(path.parent)) from error
 
 
 @contextmanager

@@ -241,7 +241,7 @@ def find_newest(
             if changed := difference({"config": manifest.config, "data": manifest.data}, identity):
                 raise ValueError(f"{path} is of another run: {changed}")
         except (ValueError, OSError) as error:
-            refused[path] = str(error)
+            refused[path] = getattr(error, "what", str(error))  # without the advice to remove it: a launch renames it
         else:
             return checkpoint, refused
     return None, refused

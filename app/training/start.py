@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.batches import check_files
-from app.checkpoint.manifest import REMOVE
 from app.checkpoint.read import DamagedCheckpointError
 from app.config import device
 from app.config.by_rows import describe_by_rows, describe_few_steps
@@ -93,7 +92,7 @@ class Launch:
             except DamagedCheckpointError as error:
                 if damaged is None or error.checkpoint is None or error.checkpoint in damaged:
                     raise
-                damaged[error.checkpoint] = str(error)
+                damaged[error.checkpoint] = error.what
 
     def _find_source(self) -> Path | None:
         return check_source(self.config, self.schema)
@@ -111,8 +110,7 @@ class Launch:
             verb = {"new": "Starting", "resume": "Resuming", "continue": "Continuing"}[folder.plan.kind]
             log.info("%s %s (%s)", verb, folder.path, folder.plan.reason)
             for checkpoint, reason in folder.plan.refused.items():
-                why = reason.partition(f"; {REMOVE}")[0]  # that is out of date: it was renamed
-                log.warning("warning: a newer checkpoint is not used, %s: %s", checkpoint.name, why)
+                log.warning("warning: a newer checkpoint is not used, %s: %s", checkpoint.name, reason)
             for line in describe_kept(self.asked, config):
                 log.info("%s", line)
             self.describe_steps(config)
