@@ -66,6 +66,8 @@ def _parameters(path: Path) -> dict[str, np.ndarray]:
     parameters: dict[str, np.ndarray] = {}
     for name, pieces in groupby(message.value, key=lambda value: value.tag):
         tensors = [piece.tensor for piece in pieces if piece.HasField("tensor")]
+        if isinstance(name, bytes):  # from protobuf's native reader; its Python one raises
+            raise ValueError(f"{path}: the parameter name {name!r} is no UTF-8")
         if name in parameters:
             raise ValueError(f"{path}: parameter {name!r} is there twice")
         if tensors and tensors[0].tensor_type in DTYPES:

@@ -96,6 +96,12 @@ def test_names_that_come_again_and_pieces_that_differ_are_refused(ckpt):
         read_zoo_checkpoint(ckpt(message(("V_l2", (6, 2), "Float32", b""), ("V_l2", (6, 3), "Float32", b""))))
 
 
+def test_a_name_that_is_no_text_is_refused(ckpt):
+    path = ckpt(message(*of_arrays(GOOD)).replace(b"V_l2", b"V_l\xff"))
+    with pytest.raises(ValueError, match=rf"^{re.escape(str(path))}(: the parameter name| is no Mind).*(utf|UTF)-8"):
+        read_zoo_checkpoint(path)
+
+
 @given(st.data())
 @settings(deadline=None, max_examples=300)
 def test_any_bytes_are_a_model_or_an_error(tmp_path_factory, data):
