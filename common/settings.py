@@ -13,7 +13,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -68,6 +68,11 @@ class Checked:
                 is_infinite = isinstance(value, float) and not math.isfinite(value)
                 value_to_print = list(value) if isinstance(value, tuple) else value
                 raise OutOfBoundsError(f"{name} must be {bounds}{', and finite' * is_infinite}; found {value_to_print}")
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """Return the end of a message about an unknown name: the nearest known one, else all of them."""
+    return f"did you mean {close!r}?" if (close := nearest(name, known)) else f"known here: {', '.join(known)}"
 
 
 @functools.cache

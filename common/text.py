@@ -21,11 +21,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return "".join(difflib.get_close_matches(name, list(known), n=1, cutoff=0.5))
 
 
-def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """Return the end of a message about an unknown name: the nearest known one, else all of them."""
-    return f"did you mean {close!r}?" if (close := nearest(name, known)) else f"known here: {', '.join(known)}"
-
-
 def shortened(texts: Sequence[str], most: int, between: str = ", ") -> str:
     """Return the first `most` texts, and how many more there are."""
     more = f" and {len(texts) - most} more" if len(texts) > most else ""

@@ -100,13 +100,6 @@ def read_manifest(folder: Path) -> Manifest:
     return Manifest(**content)
 
 
-def version_of(rows: dict[str, Any], expired: bool = False) -> int:
-    """Return the format version of a bundle of these tables, which may name values as gone."""
-    if "initial_dtype" in rows:
-        return BFLOAT16_VERSION
-    return EXPIRED_VERSION if expired else FORMAT_VERSION
-
-
 def read_chain(folder: Path) -> Chain:
     """Return a bundle, after those beside it that it holds changes of if it is a delta. The oldest comes first.
 

@@ -11,20 +11,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xxhash
 
 from app.checkpoint.array_writer import Column, column_of, write_arrays
 from app.scoring.bundle_folder import (
+    BFLOAT16_VERSION,
+    EXPIRED_VERSION,
     FORMAT,
+    FORMAT_VERSION,
     MANIFEST,
     Manifest,
     check_files,
     checksum_of,
     read_chain,
     read_manifests,
-    version_of,
 )
 from app.scoring.bundle_tables import (
     ALIGNMENT,
@@ -54,6 +57,13 @@ from data_prep.prepared.expired import union
 
 WRITTEN_ROWS = 1 << 16  # at a time
 WORK = ".{}.partial"  # the folder beside a bundle that it is written in
+
+
+def version_of(rows: dict[str, Any], expired: bool = False) -> int:
+    """Return the format version of a bundle of these tables, which may name values as gone."""
+    if "initial_dtype" in rows:
+        return BFLOAT16_VERSION
+    return EXPIRED_VERSION if expired else FORMAT_VERSION
 
 
 @contextmanager

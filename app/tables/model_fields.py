@@ -8,7 +8,7 @@ import numpy as np
 
 from app.config.config import ModelOptions
 from app.tables.fields import TableField
-from common.text import did_you_mean
+from common.settings import did_you_mean
 from data_prep.prepared.schema import Schema
 
 

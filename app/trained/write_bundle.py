@@ -19,7 +19,7 @@ from app.checkpoint.write import ModelState
 from app.config.config import Config
 from app.config.run_settings import TableDtype
 from app.evaluation.calibration import Calibration
-from app.scoring.bundle_folder import GOLDEN, TOLERANCE, Manifest, version_of
+from app.scoring.bundle_folder import GOLDEN, TOLERANCE, Manifest
 from app.scoring.bundle_model import golden_rows
 from app.scoring.bundle_tables import INDEX, BundleTables, BundleTablesSpec, RowType, are_among, lookup
 from app.scoring.bundle_writer import (
@@ -28,6 +28,7 @@ from app.scoring.bundle_writer import (
     chain_stored,
     in_pieces,
     numbered,
+    version_of,
     write_manifest,
     write_rows,
 )

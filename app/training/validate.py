@@ -15,7 +15,7 @@ from app.tables.backends import check_supported
 from app.tables.model_fields import fields_of_model, is_plain
 from app.training.parallel.pipeline.stage_plan import plan_pipeline
 from app.training.parallel.tensor.layout_plan import plan_run, run_shapes
-from common.text import did_you_mean
+from common.settings import did_you_mean
 from data_prep.prepared.schema import Schema
 
 

@@ -38,13 +38,14 @@ from data_prep.prepared.data_files import data_file, write_schema
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.expired import NUMBERING_FILE, numbering_of_rows, read_expired, union, with_expired, write_array
 from data_prep.prepared.schema import (
+    ADDED_PREFIX,
     FIRST_VOCABULARY,
     NO_ID,
+    PARQUET,
     SCHEMA_FILE,
     VOCABULARY_FILE,
     CategoricalField,
     Schema,
-    added_file_name,
     read_schema,
 )
 from data_prep.statistics.sketch import ValueSketch
@@ -53,6 +54,11 @@ from data_prep.statistics.value_counts import count_numbers, count_texts
 
 SMALL_FIELD = 256  # values of a field that keep their ids however old they are
 _ANY_BYTES = 1 << 62  # the counts of a part stay in memory
+
+
+def added_file_name(first_id: int) -> str:
+    """Return the name of the file with values that were added in place, whose ids begin with `first_id`."""
+    return f"{ADDED_PREFIX}{first_id:012d}{PARQUET}"
 
 
 def open_to_grow(prepared: Path, folder: Path, moment: Mapping[str, Any] | None) -> Schema:

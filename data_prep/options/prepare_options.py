@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from common import settings
-from common.settings import Bounds, Checked, Count, Seed
-from common.text import did_you_mean
+from common.settings import Bounds, Checked, Count, Seed, did_you_mean
 from data_prep.options.columns import CategoricalColumn, EncodingOptions, cross_name
 from data_prep.options.format_checks import checked_format
 from data_prep.options.log_format import MAX_LIST_LENGTH, LogFormat

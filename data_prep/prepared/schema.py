@@ -118,11 +118,6 @@ class Split:
         return self.clicks / num_labelled if (num_labelled := self.rows - self.unlabelled) else float("nan")
 
 
-def added_file_name(first_id: int) -> str:
-    """Return the name of the file with values that were added in place, whose ids begin with `first_id`."""
-    return f"{ADDED_PREFIX}{first_id:012d}{PARQUET}"
-
-
 def first_added_id(name: str) -> int:
     """Return the first id in a file of the vocabulary, 0 for VOCABULARY_FILE and all other files."""
     return int(name[len(ADDED_PREFIX) : -len(PARQUET)]) if name.startswith(ADDED_PREFIX) else 0

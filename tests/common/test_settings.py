@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from common import settings, yaml_settings
-from common.settings import Bounds
+from common.settings import Bounds, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -170,3 +170,14 @@ def test_a_file_of_configs_is_the_project_s_unless_there_is_one_here(tmp_path, m
     assert yaml_settings.read_yaml(Path("configs/auto.yaml")) == {"train": {"epochs": 2}}
     with pytest.raises(FileNotFoundError, match=r"no config file configs/atuo.yaml; .* in configs: auto.yaml$"):
         yaml_settings.read_yaml(Path("configs/atuo.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("acu", "did you mean 'auc'?"),
+        ("colour", "known here: auc, log_loss"),
+    ],
+)
+def test_an_unknown_name_is_answered_by_the_nearest_or_all(name, said):
+    assert did_you_mean(name, ["auc", "log_loss"]) == said

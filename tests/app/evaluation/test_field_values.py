@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app.evaluation.results import names_of_ids
-from data_prep.prepared.schema import VOCABULARY_FILE, CategoricalField, DataFile, added_file_name
+from data_prep.encoding.growing import added_file_name
+from data_prep.prepared.schema import VOCABULARY_FILE, CategoricalField, DataFile
 
 FIELD = CategoricalField("C1", (10, 12), ((20, 23),))
 
