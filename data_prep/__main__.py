@@ -172,8 +172,8 @@ def _add_prepare_arguments(prepare: argparse.ArgumentParser) -> None:
     prepare.add_argument(
         "input",
         nargs="+",
-        help="the log: text, .gz, .zst, .tar.gz or Parquet, as files, a folder or a quoted glob, by paths or URIs "
-        "(s3://bucket/day_*.gz)",
+        help="the log: text, JSON lines or Parquet, .gz, .zst, .tar.gz, as files, a folder or a quoted glob, by "
+        "paths or URIs (s3://bucket/day_*.gz)",
     )
     prepare.add_argument("output", type=Path, help="the prepared folder to make")
     prepare.set_defaults(after_stop="; the same command resumes")

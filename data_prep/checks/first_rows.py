@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from data_prep.kernels.parsed import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
 from data_prep.options.log_format import LogFormat
 from data_prep.raw_log.chunks import TO_UTF8
-from data_prep.raw_log.log_files import LogFile, find_log, is_parquet
+from data_prep.raw_log.log_files import LogFile, find_log, is_json, is_table
 from data_prep.raw_log.sample import sample_log
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def read_first_rows(log: Any, num_rows: int) -> FirstRows:
         table = log if isinstance(log, pa.Table) else pa.Table.from_pandas(log.iloc[:num_rows], preserve_index=False)
         return _of_table("the table", table.slice(0, num_rows))
     file = find_log(log)[0]
-    return _read_table(file, num_rows) if is_parquet(file.location) else _read_lines(file, num_rows)
+    return _read_table(file, num_rows) if is_table(file.location) else _read_lines(file, num_rows)
 
 
 def _read_lines(file: LogFile, num_rows: int) -> FirstRows:
@@ -173,8 +173,7 @@ def _first_lines(file: LogFile, num_lines: int) -> list[bytes]:
         raise ValueError(f"{file.location} holds NUL bytes: it is no text, or it is UTF-16; {TO_UTF8}")
     if all(line.startswith(b"{") and line.endswith(b"}") for line in lines[:100]):
         raise ValueError(
-            f"{file.location} holds JSON; a log is text with separators or Parquet. Convert it: "
-            "pandas.read_json(OLD, lines=True, dtype=False).to_parquet(NEW)"
+            f"{file.location} holds JSON; a log with an object a line has a name that ends in .jsonl; rename it"
         )
     return lines
 
@@ -255,8 +254,11 @@ def _read_table(file: LogFile, num_rows: int) -> FirstRows:
     import pyarrow.parquet as pq
 
     from data_prep.raw_log import storage
+    from data_prep.raw_log.json_lines import columns_of, first_objects
     from data_prep.raw_log.parquet import naming_damage
 
+    if is_json(file.location):
+        return _of_table(file.location, pa.table(columns_of(first_objects(file, num_rows)[:num_rows])))
     with storage.open_random(file.location) as stored, naming_damage(file.location), pq.ParquetFile(stored) as table:
         batches = list(itertools.islice(table.iter_batches(num_rows), 1))
         return _of_table(file.location, pa.Table.from_batches(batches, table.schema_arrow))

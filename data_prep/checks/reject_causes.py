@@ -192,7 +192,8 @@ def _divided_rows(log_format: LogFormat) -> str:
     or_separator = "" if log_format.quotes else f" or {log_format.separator!r}"
     return (
         f"They seem to have cells with a line end{or_separator} inside, which no cell may have: replace these by "
-        "blanks, in rows to score too, in pandas by frame.replace(r'\\s+', ' ', regex=True)"
+        "blanks, in rows to score too, in pandas by frame.replace(r'\\s+', ' ', regex=True). A line of JSON is one "
+        "whole object"
     )
 
 

@@ -1,4 +1,4 @@
-"""Booleans and whole numbers of a Parquet file as texts: those that the vocabulary to be taken has for them."""
+"""Booleans and whole numbers of a table as texts: those that the vocabulary to be taken has for them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from data_prep.encoding.encoder import BOOLEAN_TEXTS, has_point_zero, texts_among
 from data_prep.options.log_format import LogFormat
-from data_prep.raw_log.log_files import LogFile, is_parquet
+from data_prep.raw_log.log_files import LogFile, is_json, is_table
 
 if TYPE_CHECKING:
     from data_prep.encoding.base import BaseVocabulary
 
 
 def with_booleans(files: Sequence[LogFile], log_format: LogFormat, base: BaseVocabulary | None) -> LogFormat:
-    """Return the format of a log with the texts of the booleans in its Parquet files.
+    """Return the format of a log with the texts of the booleans in its tables.
 
     A new vocabulary has 1 and 0 for them, unless the format names others. Raises ValueError for a column that is
     boolean in some files only, or whose texts are not clear from the vocabulary that is extended.
@@ -23,15 +23,16 @@ def with_booleans(files: Sequence[LogFile], log_format: LogFormat, base: BaseVoc
     names = {name for name in log_format.text_fields if name not in log_format.booleans}
     columns_by_file = {file.location: _boolean_columns(file, names) for file in files}
     booleans = dict(log_format.booleans)
+    may_come_later = base is not None and any(is_json(file.location) for file in files)  # in lines not looked at
     for name in log_format.text_fields:
         locations = [location for location, columns in columns_by_file.items() if name in columns]
-        if not locations:
+        if not locations and not may_come_later:
             continue
-        where = f"{locations[0]}: column {name!r} holds booleans"
+        where = f"{''.join(locations[:1])}: column {name!r} holds booleans"
         advice = f"set the texts that stand for true and false: prepare.data.booleans={{{name}: [TRUE, FALSE]}}"
         if base is not None:
             booleans[name] = _texts_of_base(base, name)
-            if not booleans[name]:
+            if locations and not booleans[name]:
                 raise ValueError(f"{where}, and the vocabulary of {base.folder} does not say which are its; {advice}")
         elif len(locations) < len(files):
             other = next(location for location, columns in columns_by_file.items() if name not in columns)
@@ -42,8 +43,8 @@ def with_booleans(files: Sequence[LogFile], log_format: LogFormat, base: BaseVoc
 
 
 def with_point_zero(files: Sequence[LogFile], log_format: LogFormat, base: BaseVocabulary | None) -> LogFormat:
-    """Return the format of a log whose Parquet files have whole numbers as the base has them, if that has any."""
-    if base is None or not any(is_parquet(file.location) for file in files):
+    """Return the format of a log whose tables have whole numbers as the base has them, if that has any."""
+    if base is None or not any(is_table(file.location) for file in files):
         return log_format
     owners = {name: log_format.shares.get(name, name) for name in log_format.text_fields}
     of_base = {name for name, owner in owners.items() if has_point_zero([base.texts_of(owner)])}
@@ -52,10 +53,15 @@ def with_point_zero(files: Sequence[LogFile], log_format: LogFormat, base: BaseV
 
 
 def _boolean_columns(file: LogFile, names: set[str]) -> set[str]:
-    if not names or not is_parquet(file.location):
+    if not names or not is_table(file.location):
         return set()
     from data_prep.raw_log.parquet import holds_booleans, read_schema
 
+    if is_json(file.location):
+        from data_prep.raw_log.json_lines import columns_of, first_objects
+
+        columns = columns_of(first_objects(file))
+        return {name for name in names & columns.keys() if holds_booleans(columns[name].type)}
     return names & {field.name for field in read_schema(file.location) if holds_booleans(field.type)}
 
 

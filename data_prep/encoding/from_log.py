@@ -16,7 +16,7 @@ from data_prep.options.executor import ExecutorChoice
 from data_prep.options.kinds import FIELD_KINDS, Kind
 from data_prep.options.log_format import FormatToScore, LogFormat
 from data_prep.raw_log.compression import ENDINGS
-from data_prep.raw_log.log_files import LogFile, absolute, find_log, is_parquet
+from data_prep.raw_log.log_files import LogFile, absolute, find_log, is_table
 from data_prep.raw_log.reading import LogReading, column_names, file_of_log, first_chunks
 
 Result = TypeVar("Result")
@@ -80,11 +80,11 @@ class LogToScore:
 
 def ending_of(start: bytes) -> str:
     """Return how the name of a file ends whose first bytes these are, so that it is read as the log that it holds."""
-    return next((ending for magic, ending in ENDINGS.items() if start.startswith(magic)), ".txt")
+    return next((ending for magic, ending in {**ENDINGS, b'{"': ".jsonl"}.items() if start.startswith(magic)), ".txt")
 
 
 def _format_to_score(files: Sequence[LogFile], log_format: LogFormat, keep: Sequence[str]) -> LogFormat:
-    has_names = log_format.header or is_parquet(files[0].location)
+    has_names = log_format.header or is_table(files[0].location)
     columns = dict(log_format.columns)
     if not has_names and not _has_labels(files, log_format):
         del columns[log_format.label_column]

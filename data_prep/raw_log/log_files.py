@@ -21,16 +21,9 @@ from data_prep.raw_log.storage import FileState, file_name, file_state, files_in
 TAR_ENDINGS = (".tar.gz", ".tgz")
 PARQUET_ENDINGS = (".parquet", ".pq")
 PACKED_ENDINGS = (".gz", ".zst")
-_TEXT_ENDINGS = (
-    "",
-    ".txt",
-    ".tsv",
-    ".csv",
-    ".log",
-    ".psv",
-    ".dat",
-    ".data",
-)  # of parts in a folder; any file can be given directly
+_JSON_ENDINGS = (".jsonl", ".ndjson")
+# Of parts in a folder, where a .json may be anything. Any file can be given directly.
+_TEXT_ENDINGS = ("", ".txt", ".tsv", ".csv", ".log", ".psv", ".dat", ".data", *_JSON_ENDINGS)
 _WHOLE_LOG = "train.txt"  # as Criteo names it
 _NAMES_SHOWN = 5
 _ARCHIVE = "dac.tar.gz"  # as Criteo packs it
@@ -83,9 +76,14 @@ def absolute(file: LogFile) -> LogFile:
     return dataclasses.replace(file, location=location)
 
 
-def is_parquet(location: str) -> bool:
-    """Return True if a file is a table, by its name's ending. All others are lines."""
-    return split_query(location)[0].endswith(PARQUET_ENDINGS)
+def is_json(location: str) -> bool:
+    """Return True if a file has a JSON object a line, by its name's ending."""
+    return _unpacked(file_name(location)).endswith((*_JSON_ENDINGS, ".json"))
+
+
+def is_table(location: str) -> bool:
+    """Return True if a file's columns have names in every row, by its name's ending. All others are lines of cells."""
+    return is_json(location) or split_query(location)[0].endswith(PARQUET_ENDINGS)
 
 
 def _check_name(location: str) -> None:

@@ -102,8 +102,7 @@ class TableReader:
 
     def chunks(self, chunk_bytes: int, file: FileOfLog = ONLY_FILE) -> Iterator[tuple[TableChunk, None]]:
         """Yield the rows in chunks of about `chunk_bytes` of text."""
-        names = [name for name, kind in self._format.columns.items() if kind != "ignored"]
-        names += [name for name in columns_to_keep(self._format) if name not in names]
+        names = columns_to_read(self._format)
         num_rows = max(chunk_bytes // (_CELL_BYTES * len(names)), 1)
         batches = self._table.iter_batches(num_rows, columns=names)
         while (rows := self._next_of(batches)) is not None:
@@ -144,6 +143,12 @@ def naming_damage(location: str) -> Iterator[None]:
 def columns_to_keep(log_format: LogFormat) -> tuple[str, ...]:
     """Return the columns that are not for lines alone, but copied."""
     return log_format.keep if isinstance(log_format, FormatToScore) else ()
+
+
+def columns_to_read(log_format: LogFormat) -> list[str]:
+    """Return the columns that are for lines, then the others that are copied."""
+    names = [name for name, kind in log_format.columns.items() if kind != "ignored"]
+    return names + [name for name in columns_to_keep(log_format) if name not in names]
 
 
 def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import partial
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import xxhash
@@ -23,14 +24,16 @@ from data_prep.execution.tasks import ReadPart, Results, job_name, map_in_order
 from data_prep.kernels.parsed import Chunk, FileOfLog
 from data_prep.options.log_format import FormatToScore, LogFormat
 from data_prep.raw_log.chunks import Fingerprint, LogReader, StoredChunk, changed_while_read, header_columns, open_log
-from data_prep.raw_log.log_files import LogFile, is_parquet
+from data_prep.raw_log.log_files import LogFile, is_json, is_table
 from data_prep.raw_log.storage import file_state
 
 if TYPE_CHECKING:  # workers that read no Parquet need no pyarrow
+    from data_prep.raw_log.json_lines import JsonChunk, JsonReader
     from data_prep.raw_log.parquet import TableChunk, TableReader
 
 Result = TypeVar("Result")
-Task: TypeAlias = "Chunk | StoredChunk | TableChunk"  # a chunk, or what loads it
+Task: TypeAlias = "Chunk | StoredChunk | TableChunk | JsonChunk"  # a chunk, or what loads it
+Reader: TypeAlias = "LogReader | TableReader | JsonReader"
 
 _ONE = "all"  # the part of a result that has no others
 
@@ -52,13 +55,13 @@ storable(FileRead, StoredChunk, Chunk, FileOfLog)
 
 def num_header_lines(file: LogFile, log_format: LogFormat) -> int:
     """Return the number of lines of a file before its first row."""
-    return int(log_format.header and not is_parquet(file.location))
+    return int(log_format.header and not is_table(file.location))
 
 
 def file_of_log(index: int, name: str, first_line: int, file: LogFile, log_format: LogFormat) -> FileOfLog:
     """Return the part of a chunk that describes its file. Reads the file's header if that decides the columns."""
     columns: tuple[str, ...] = ()
-    if is_parquet(file.location):
+    if is_table(file.location):
         columns = tuple(log_format.columns) if isinstance(log_format, FormatToScore) else ()
     elif log_format.others == "ignored":
         columns = header_columns(file, log_format)
@@ -67,25 +70,39 @@ def file_of_log(index: int, name: str, first_line: int, file: LogFile, log_forma
 
 def column_names(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
     """Return the columns of a file that names them: a table, or lines after a header. Raises as `open_reader`."""
-    if not is_parquet(file.location):
+    if not is_table(file.location):
         return header_columns(file, log_format)
+    if is_json(file.location):
+        return tuple(_json_lines(file).names_in(file))
     from data_prep.raw_log.parquet import read_schema
 
     return tuple(read_schema(file.location).names)
 
 
-def open_reader(file: LogFile, log_format: LogFormat) -> AbstractContextManager[LogReader | TableReader]:
+def open_reader(file: LogFile, log_format: LogFormat) -> AbstractContextManager[Reader]:
     """Open a file of the log, lines or a table, to be read once. Raises as `open_log` and `open_table`."""
-    if not is_parquet(file.location):
+    if not is_table(file.location):
         return open_log(file, log_format)
+    if is_json(file.location):
+        return _json_lines(file).open_json_lines(file, log_format)
     from data_prep.raw_log.parquet import open_table
 
     return open_table(file, log_format)
 
 
+def _json_lines(file: LogFile) -> ModuleType:
+    try:
+        from data_prep.raw_log import json_lines
+    except ImportError:
+        raise ValueError(
+            f"{file.location}: a bundle's own code reads no JSON; score by python -m app predict, or make it Parquet"
+        ) from None
+    return json_lines
+
+
 def first_chunks(
     file: LogFile, log_format: LogFormat, of_log: FileOfLog, chunk_bytes: int
-) -> Generator[tuple[LogReader | TableReader, Task], None, None]:
+) -> Generator[tuple[Reader, Task], None, None]:
     """Yield the open file and each chunk. Close this to leave the rest of the file unread."""
     with open_reader(file, log_format) as reader:
         for task, _ in reader.chunks(chunk_bytes, of_log):

@@ -228,8 +228,8 @@ class Source:
         names = {name for name in names if not name.startswith((".", "_")) and not name.endswith(".truth.parquet")}
         if new := shortened(sorted(names - self._no_parts), 5):
             log.warning(
-                "warning: not read as parts of the log, by their names: %s; a part's name ends in .csv, .txt, .parquet "
-                "or another ending of a log, or has none",
+                "warning: not read as parts of the log, by their names: %s; a part's name ends in .csv, .jsonl, "
+                ".parquet or another ending of a log, or has none",
                 new,
             )
         self._no_parts = names

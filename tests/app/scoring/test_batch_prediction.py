@@ -136,6 +136,24 @@ def test_packed_and_parquet_logs_and_globs_score_the_same(tiny_bundle, predictor
 
 
 @pytest.mark.parametrize("labelled", [True, False])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_json_lines_score_the_same_and_keep_what_they_hold(tiny_bundle, predictor, tmp_path, lines, labelled, workers):
+    names = list(predictor.log_format.columns)
+    rows = [dict(zip(names, line.split("\t"), strict=True)) | {"n": number} for number, line in enumerate(lines)]
+    texts = [json.dumps({k: v for k, v in row.items() if v != "" and (labelled or k != "label")}) for row in rows]
+    texts[9] = "null"
+    (tmp_path / "log.jsonl").write_text("\n".join(texts))
+    predict(
+        tiny_bundle, [str(tmp_path / "log.jsonl")], str(tmp_path / "scores.parquet"), keep=["n"], num_workers=workers
+    )
+    table = pq.read_table(tmp_path / "scores.parquet").to_pydict()
+    assert table["line"] == list(range(1, 1201))
+    assert table["n"] == [str(number) if number != 9 else "" for number in range(1200)]
+    assert (table["score"].pop(9), table["reason"][9]) == (None, "columns")
+    assert np.array_equal(np.array(table["score"], np.float32), predictor.score(lines[:9] + lines[10:]))
+
+
+@pytest.mark.parametrize("labelled", [True, False])
 def test_a_log_with_a_header_keeps_its_columns(text_bundle, make_avazu, tmp_path, labelled):
     header, *rows = make_avazu(200, seed=5).splitlines()
     rows[7] = "short,line"
@@ -348,6 +366,15 @@ def test_an_environment_with_the_required_packages_alone_scores_the_same_bits(
         }
         subprocess.run(command, cwd=tmp_path, env=environment, check=True)
     assert np.array_equal(pq.read_table(scores)["score"].to_numpy(), predictor.score(lines))
+
+
+def test_the_code_of_a_bundle_says_that_it_reads_no_json(tiny_bundle, tmp_path):
+    (tmp_path / "log.jsonl").write_text('{"I1": 1}\n')
+    command = [sys.executable, "-m", "wide_deep_bundle.app.cli.predict", tiny_bundle, "log.jsonl", "scores.csv"]
+    environment = os.environ | {"PYTHONPATH": str(tiny_bundle / "code"), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "log.jsonl: a bundle's own code reads no JSON" in done.stderr
 
 
 def test_several_processes_write_the_same_bytes(tiny_bundle, log, tmp_path):

@@ -296,7 +296,7 @@ def test_a_bad_line_does_not_hide_the_others(tmp_path, bad_line):
         (b"a,b\n", "no rows"),
         (b"click,a,a\n" + b"1,x,y\n0,y,x\n" * 9, "its header names 'a' twice"),
         ("a,b\n".encode("utf-16"), "iconv -f UTF-16"),
-        (b'{"click": 1, "c": "x"}\n{"click": 0, "c": "y"}\n', "pandas.read_json"),
+        (b'{"click": 1, "c": "x"}\n{"click": 0, "c": "y"}\n', "ends in .jsonl; rename it"),
     ],
 )
 def test_what_cannot_be_described_is_refused(tmp_path, content, message, capsys):
