@@ -271,8 +271,9 @@ def _of_table(location: str, table: pa.Table) -> FirstRows:
     index = (table.schema.pandas_metadata or {}).get("index_columns", ())
     table = table.drop_columns([name for name in table.column_names if name in index or name.startswith("__index_")])
     columns = [_of_arrow(name, table.column(name)) for name in table.column_names]
-    trim = any(map(_has_blanks, columns))
-    return FirstRows(location, columns, {"trim": True} if trim else {}, table=table)
+    layout: dict[str, Any] = {"separator": ",", "header": True, "quotes": True}  # of a CSV file to score
+    layout |= {"trim": True} if any(map(_has_blanks, columns)) else {}
+    return FirstRows(location, columns, layout, table=table)
 
 
 def _of_arrow(name: str, cells: pa.ChunkedArray) -> Column:

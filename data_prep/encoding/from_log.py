@@ -80,7 +80,7 @@ class LogToScore:
 
 def ending_of(start: bytes) -> str:
     """Return how the name of a file ends whose first bytes these are, so that it is read as the log that it holds."""
-    return next((ending for magic, ending in {**ENDINGS, b'{"': ".jsonl"}.items() if start.startswith(magic)), ".txt")
+    return next((ending for magic, ending in {**ENDINGS, b"{": ".jsonl"}.items() if start.startswith(magic)), ".txt")
 
 
 def _format_to_score(files: Sequence[LogFile], log_format: LogFormat, keep: Sequence[str]) -> LogFormat:

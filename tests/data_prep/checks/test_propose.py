@@ -1,5 +1,6 @@
 """The description that is proposed for a log prepares that log unedited."""
 
+import json
 import random
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -133,6 +134,28 @@ def test_a_parquet_log(tmp_path, capsys):
     proposed, schema = prepare_as_described(tmp_path / "log.parquet", tmp_path, capsys)
     assert proposed["columns"] == {"user": "string", "bought": "label", "price": "integer", "when": "float"}
     assert schema.rejected_rows == 0
+
+
+@pytest.mark.parametrize("ending", ["parquet", "jsonl"])
+def test_a_description_of_a_table_is_one_of_a_csv_file_of_it(tmp_path, capsys, ending):
+    random_ = random.Random(3)
+    user, price = ["ann", 'bob, "b"', "eve\t1", None], [0.5, 1.25, 3.0, None]
+    rows = [
+        {"user": random_.choice(user), "price": random_.choice(price), "bought": int(random_.random() < 0.3)}
+        for _ in range(400)
+    ]
+    table = pa.Table.from_pylist(rows)
+    pq.write_table(table, tmp_path / "log.parquet")
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    table.to_pandas().to_csv(tmp_path / "log.csv", index=False)
+    prepare_as_described(tmp_path / f"log.{ending}", tmp_path, capsys)
+    words = ["prepare", str(tmp_path / "log.csv"), str(tmp_path / "of_csv"), "--data", str(tmp_path / "my.yaml")]
+    assert main([*words, "prepare.min_count=1", "prepare.workers=1"]) == 0
+    names = ["train-00000.mindrecord", "valid-00000.mindrecord", "vocabulary.parquet"]
+    prepared, of_csv = (
+        [(tmp_path / folder / name).read_bytes() for name in names] for folder in ("prepared", "of_csv")
+    )
+    assert prepared == of_csv
 
 
 @pytest.mark.parametrize(
