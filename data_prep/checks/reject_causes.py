@@ -35,6 +35,10 @@ _REJECT_BYTES_SHOWN = 300
 _LONGEST_NAME = 100  # of a column in a header
 _FEW = 0.1  # of bytes, cells or rows: no more than a few bad ones, which do not explain the others
 _NUMBER_TEXT = b"+-.0123456789eE"
+_NO_OBJECTS = (  # after a line of JSON that json_lines gives too many columns
+    "\nThe first one is no JSON object: a log of JSON has one a line, and no blank lines. jq -c . OLD > NEW makes such "
+    "a log of objects of several lines, or with blank lines; remove a line that was cut off"
+)
 _NUL_BYTES = f"there are NUL bytes: it is no text, or it is UTF-16; {TO_UTF8}"
 
 
@@ -167,11 +171,14 @@ def _other_form(statistics: LogStatistics, folder: Path) -> str:
     """Return advice if most lines have other columns than the log should, or bad ones are parts of a row, else ""."""
     rejects, log_format = statistics.rejects_by_reason, statistics.log_format
     is_other = 2 * (rejects["columns"] + rejects["too long"]) >= statistics.num_lines
+    first = _first_rejects(folder, 1)[0].split(b"\t", 2)[2]
+    if first.endswith(tuple(each * len(log_format.columns) for each in (_BARE, log_format.separator.encode()))):
+        return _NO_OBJECTS
     if _are_parts_of_rows(rejects) or (not is_other and 2 * rejects["columns"] >= rejects.total()):
         return f"\n{_divided_rows(log_format)}"
     if not is_other:
         return ""
-    line = _first_rejects(folder, 1)[0].split(b"\t", 2)[2].decode(errors="replace")
+    line = first.decode(errors="replace")
     if "\r" in line:
         return (
             "\nIt has \\r within; lines end in \\n or \\r\\n here: change the line ends, for example by tr '\\r' '\\n'"
@@ -192,8 +199,7 @@ def _divided_rows(log_format: LogFormat) -> str:
     or_separator = "" if log_format.quotes else f" or {log_format.separator!r}"
     return (
         f"They seem to have cells with a line end{or_separator} inside, which no cell may have: replace these by "
-        "blanks, in rows to score too, in pandas by frame.replace(r'\\s+', ' ', regex=True). A line of JSON is one "
-        "whole object"
+        "blanks, in rows to score too, in pandas by frame.replace(r'\\s+', ' ', regex=True)"
     )
 
 

@@ -2,7 +2,8 @@
 
 A key that a line lacks is missing, as null is. A cell's text depends on its own value alone, so a column of several
 types has for each value the text of a column of its type. A line that is no object is rejected. Python's parser has
-whole numbers of any size and takes no text for a time. Arrow's, of 26.0.1, does neither, and a line `null` kills it.
+whole numbers of any size and takes no text for a time. Arrow's, of 26.0.1, does neither, and a file of one line `null`
+ends the process.
 """
 
 from __future__ import annotations

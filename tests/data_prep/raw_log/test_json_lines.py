@@ -201,6 +201,8 @@ def test_lines_that_are_no_object_are_rejected_and_named(tmp_path, end):
         [str(202 + len(BROKEN)), "too long"],
         [str(203 + len(BROKEN)), "columns"],
     ]
+    with pytest.raises(ValueError, match=r"The first one is no JSON object: .* remove a line that was cut off"):
+        prepare(log, tmp_path / "fewer", dataclasses.replace(OPTIONS, data=data, max_reject_fraction=0.01))
 
 
 @pytest.mark.parametrize(
