@@ -59,13 +59,13 @@ class JsonChunk:
         columns = {name: self._column(name, rows, chunk) for name in columns_to_read(self.log_format)}
         batch = pa.record_batch(columns)
         table = TableChunk(self.first_line, self.num_lines, batch, self.log_format, chunk.file).load()
+        if None not in parsed:
+            return table
         separator = bytes([BARE_SEPARATOR]) if table.is_bare else self.log_format.separator.encode()
         too_many = separator * len(self.log_format.columns)  # for a row, so that the line is rejected
         lines = zip(parsed, table.lines.split(b"\n"), chunk.lines.split(b"\n"), strict=False)
-        good = b"\n".join(
-            [text if row is not None else line.rstrip(b"\r") + too_many for row, text, line in lines] + [b""]
-        )
-        return replace(table, lines=good) if None in parsed else table
+        texts = [text if row is not None else line.rstrip(b"\r") + too_many for row, text, line in lines]
+        return replace(table, lines=b"\n".join([*texts, b""]))
 
     def _column(self, name: str, rows: Sequence[Row], chunk: Chunk) -> pa.Array:
         is_copied = self.log_format.columns[name] == "ignored"
