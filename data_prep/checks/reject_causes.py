@@ -15,6 +15,7 @@ from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.raw_log.chunks import TO_UTF8
+from data_prep.raw_log.log_files import is_json
 from data_prep.statistics.statistics import LogStatistics
 
 _SEPARATORS = {
@@ -155,7 +156,7 @@ def check_statistics(
             + (
                 f"\nIn them {_NUL_BYTES}"
                 if _are_of_nul(_first_rejects(folder, _REJECTS_SHOWN))
-                else _other_form(statistics, folder)
+                else _other_form(statistics, log_name, folder)
                 + _other_labels(statistics, folder)
                 + _first_bad_cell(statistics, folder, name_cell)
             )
@@ -167,12 +168,13 @@ def check_statistics(
         )
 
 
-def _other_form(statistics: LogStatistics, folder: Path) -> str:
+def _other_form(statistics: LogStatistics, log_name: str, folder: Path) -> str:
     """Return advice if most lines have other columns than the log should, or bad ones are parts of a row, else ""."""
     rejects, log_format = statistics.rejects_by_reason, statistics.log_format
     is_other = 2 * (rejects["columns"] + rejects["too long"]) >= statistics.num_lines
     first = _first_rejects(folder, 1)[0].split(b"\t", 2)[2]
-    if first.endswith(tuple(each * len(log_format.columns) for each in (_BARE, log_format.separator.encode()))):
+    added = tuple(each * len(log_format.columns) for each in (_BARE, log_format.separator.encode()))
+    if (is_json(log_name) or first.startswith(b"{")) and first.endswith(added):
         return _NO_OBJECTS
     if _are_parts_of_rows(rejects) or (not is_other and 2 * rejects["columns"] >= rejects.total()):
         return f"\n{_divided_rows(log_format)}"

@@ -205,6 +205,13 @@ def test_lines_that_are_no_object_are_rejected_and_named(tmp_path, end):
         prepare(log, tmp_path / "fewer", dataclasses.replace(OPTIONS, data=data, max_reject_fraction=0.01))
 
 
+def test_lines_of_text_that_end_in_many_separators_are_not_told_of_json(tmp_path):
+    (tmp_path / "log.csv").write_text("1,a\n0,b\n" * 50 + "1,a,,,\n" * 20)
+    data = LogFormat(columns={"click": "label", "s": "string"}, separator=",")
+    with pytest.raises(ValueError, match="They seem to have cells with a line end"):
+        prepare(tmp_path / "log.csv", tmp_path / "out", dataclasses.replace(OPTIONS, data=data))
+
+
 @pytest.mark.parametrize(
     ("kind", "value", "message"),
     [
