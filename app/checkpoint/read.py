@@ -31,7 +31,7 @@ from app.checkpoint.write import (
     step_name,
 )
 from app.tables.checks import check_bounds, check_row_ids, check_table
-from app.tables.interface import Indices, RowArray, TablesSpec, WriteRows
+from app.tables.interface import Indices, PlaceRows, RowArray, TablesSpec
 from app.tables.optimizers import LAST_STEP, MEAN, MEAN_STEP
 from common.files import DamagedFileError, FileRecord, check_size
 from data_prep.prepared.expired import union
@@ -115,7 +115,7 @@ class Checkpoint:
                     with read_checked(path, record, progress):
                         pass
 
-    def read_once(self, spec: TablesSpec, write: WriteRows) -> dict[str, np.ndarray]:
+    def read_once(self, spec: TablesSpec, place: PlaceRows) -> dict[str, np.ndarray]:
         """Give all rows to `write` and return the dense arrays. Read each byte once.
 
         Raises as `verify`, and ValueError if a table does not fit `spec`. The rows written so far are then invalid.
@@ -127,7 +127,7 @@ class Checkpoint:
             dense.extend((name, reader.next_array(entry)) for name, entry in reader.entries.items())
 
         uses: list[tuple[Path, FileRecord, Callable[[ArrayReader], None]]] = [
-            (path, member.manifest.files[path.name], partial(_write_rows, table, spec, write, expired[member.path]))
+            (path, member.manifest.files[path.name], partial(_write_rows, table, spec, place, expired[member.path]))
             for member in self.chain
             for table in member.manifest.shards
             for path in member.table_files(table)
@@ -234,19 +234,19 @@ def _naming_file(path: Path) -> Iterator[None]:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _write_rows(table: str, spec: TablesSpec, write: WriteRows, expired: np.ndarray, reader: ArrayReader) -> None:
+def _write_rows(table: str, spec: TablesSpec, place: PlaceRows, expired: np.ndarray, reader: ArrayReader) -> None:
     layout = row_layout(reader.path, reader.entries)
     with _naming_file(reader.path):
         row_ids = reader.next_array(reader.entries[ROW_IDS])
         check_table(table, row_ids, layout, spec)
         counts = ~np.isin(row_ids, expired) if expired.size else None
+        write = place(table, row_ids if counts is None else row_ids[counts])
         for name in layout:
-            start = 0
+            start = num_written = 0
             for values in reader.next_rows(reader.entries[name], PIECE_BYTES):
-                piece = slice(start, start + len(values))
-                counted = slice(None) if counts is None else counts[piece]
-                write(table, name, row_ids[piece][counted], values[counted])
-                start += len(values)
+                counted = values if counts is None else values[counts[start : start + len(values)]]
+                write(name, counted, num_written)
+                start, num_written = start + len(values), num_written + len(counted)
 
 
 def row_layout(path: Path, entries: dict[str, ArrayEntry]) -> dict[str, RowArray]:

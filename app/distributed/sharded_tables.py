@@ -23,6 +23,7 @@ from app.tables.checks import check_gradients
 from app.tables.fields import TableField
 from app.tables.interface import (
     HostTables,
+    PlaceRows,
     RowGradients,
     Rows,
     Snapshot,
@@ -31,7 +32,7 @@ from app.tables.interface import (
     TablesSpec,
     TableState,
     UniqueIds,
-    WriteRows,
+    WriteArray,
 )
 from app.tables.parts import PartTables
 
@@ -94,19 +95,25 @@ class RowShard:
             self.tables.update(self._pulled, RowGradients(deep, wide, header.scale), checked=True)
 
     @contextmanager
-    def loading(self, step: int) -> Iterator[WriteRows]:
+    def loading(self, step: int) -> Iterator[PlaceRows]:
         """Load as `HostTables.loading` does. Skip rows of other owners."""
         if self.tables is None:
-            yield lambda table, name, row_ids, values: None
+            yield lambda table, row_ids: lambda name, values, start=0: None
             return
         owner, num_owners = self.exchange.rank, self.exchange.num_owners
-        with self.tables.loading(step) as write:
+        with self.tables.loading(step) as place:
 
-            def write_own(table: str, name: str, row_ids: np.ndarray, values: np.ndarray) -> None:
-                is_own = row_ids % num_owners == owner
-                write(table, name, row_ids[is_own], values[is_own])
+            def place_own(table: str, row_ids: np.ndarray) -> WriteArray:
+                own = np.flatnonzero(row_ids % num_owners == owner)
+                write = place(table, row_ids[own])
 
-            yield write_own
+                def write_own(name: str, values: np.ndarray, start: int = 0) -> None:
+                    first, end = np.searchsorted(own, (start, start + len(values)))
+                    write(name, values[own[first:end] - start], first)
+
+                return write_own
+
+            yield place_own
 
     def serve(self, header: Header) -> None:
         """Take part in an operation of the ranks that train, without a batch of its own."""
@@ -169,10 +176,10 @@ class ShardedTables(HostTables):
         return self.owned.tables.snapshot(changed_only) if self.owned.tables is not None else EmptySnapshot()
 
     @contextmanager
-    def loading(self, step: int) -> Iterator[WriteRows]:
+    def loading(self, step: int) -> Iterator[PlaceRows]:
         self.step = step
-        with self.owned.loading(step) as write:
-            yield write
+        with self.owned.loading(step) as place:
+            yield place
 
     def _pull_request(self, operation: Operation, unique: ShardedIds) -> None:
         header = self.owned.exchange.start(operation, unique.counts)

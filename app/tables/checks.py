@@ -86,10 +86,11 @@ def check_gradients_shape(gradients: RowGradients, batch: int, spec: TablesSpec)
 def load_state(tables: Tables, state: Mapping[str, TableSnapshot], step: int) -> None:
     """Replace the rows and the step count of `tables`. Raise as `check_state`, before anything is forgotten."""
     check_state(state, tables.spec, step)
-    with tables.loading(step) as write:
+    with tables.loading(step) as place:
         for table, saved in state.items():
+            write = place(table, saved.row_ids)
             for name in saved.layout:
-                write(table, name, saved.row_ids, saved.read(name, slice(None)))
+                write(name, saved.read(name, slice(None)))
 
 
 def check_state(state: Mapping[str, TableSnapshot], spec: TablesSpec, step: int) -> None:

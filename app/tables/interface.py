@@ -324,7 +324,15 @@ class Snapshot(Protocol):
         ...
 
 
-WriteRows = Callable[[str, str, np.ndarray, np.ndarray], None]  # table, array, row ids [n], values [n, width]
+class WriteArray(Protocol):
+    """A function that writes one of the state arrays of rows, in pieces if need be."""
+
+    def __call__(self, name: str, values: np.ndarray, start: int = 0) -> None:
+        """Write `values` [n, width] to array `name` of the rows from number `start` on."""
+        ...
+
+
+PlaceRows = Callable[[str, np.ndarray], WriteArray]  # of a table: touches the distinct row ids [n], to be written next
 
 
 class Tables(ABC):
@@ -354,12 +362,12 @@ class Tables(ABC):
         """
 
     @abstractmethod
-    def loading(self, step: int) -> AbstractContextManager[WriteRows]:
-        """Forget all rows, set the step count, and give the block a function that writes rows, array by array.
+    def loading(self, step: int) -> AbstractContextManager[PlaceRows]:
+        """Forget all rows, set the step count, and give the block a function that takes rows, array by array.
 
-        A write raises ValueError for values that are not finite, or that no optimizer leaves (`check_bounds`). If the
-        block raises, the tables are empty after it. Raise RuntimeError, before anything is forgotten, while a snapshot
-        is not released.
+        What is not written has its initial value. A write raises ValueError for values that are not finite, or that no
+        optimizer leaves (`check_bounds`). If the block raises, the tables are empty after it. Raise RuntimeError,
+        before anything is forgotten, while a snapshot is not released.
         """
 
 

@@ -15,6 +15,7 @@ from app.tables.interface import (
     DEEP,
     WIDE,
     HostTables,
+    PlaceRows,
     RowGradients,
     Rows,
     Snapshot,
@@ -22,7 +23,6 @@ from app.tables.interface import (
     TablesSpec,
     TableState,
     UniqueIds,
-    WriteRows,
 )
 
 
@@ -120,9 +120,9 @@ class PartTables(HostTables):
         return PartSnapshot(snapshots)
 
     @contextmanager
-    def loading(self, step: int) -> Iterator[WriteRows]:
+    def loading(self, step: int) -> Iterator[PlaceRows]:
         self.step = 0  # if the block raises
         with ExitStack() as stack:
-            writes = {table: stack.enter_context(part.loading(step)) for table, part in self.parts.items()}
-            yield lambda table, name, row_ids, values: writes[table](table, name, row_ids, values)
+            place = {table: stack.enter_context(part.loading(step)) for table, part in self.parts.items()}
+            yield lambda table, row_ids: place[table](table, row_ids)
         self.step = step

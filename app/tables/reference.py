@@ -20,6 +20,7 @@ from app.tables.interface import (
     DEEP,
     WIDE,
     HostTables,
+    PlaceRows,
     RowGradients,
     Rows,
     TableRates,
@@ -27,7 +28,7 @@ from app.tables.interface import (
     TablesSpec,
     TableState,
     UniqueIds,
-    WriteRows,
+    WriteArray,
     update_name,
 )
 from app.tables.optimizers import (
@@ -83,18 +84,22 @@ class WholeTables(Tables):
         return self._open
 
     @contextmanager
-    def loading(self, step: int) -> Iterator[WriteRows]:
+    def loading(self, step: int) -> Iterator[PlaceRows]:
         self._check_released()
         self._forget(step)
         arrays = initial_arrays(self.spec)
 
-        def write(table: str, name: str, row_ids: np.ndarray, values: np.ndarray) -> None:
-            check_values(table, name, row_ids, values, step)
+        def place(table: str, row_ids: np.ndarray) -> WriteArray:
+            def write(name: str, values: np.ndarray, start: int = 0) -> None:
+                ids = row_ids[start : start + len(values)]
+                check_values(table, name, ids, values, step)
+                arrays[table][name][ids] = values
+
             self._touched[row_ids] = True
-            arrays[table][name][row_ids] = values
+            return write
 
         try:
-            yield write
+            yield place
         except BaseException:
             self._forget(step=0)
             arrays = initial_arrays(self.spec)

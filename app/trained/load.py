@@ -30,8 +30,8 @@ def load_for_scoring(trained: Trained, group: ProcessGroup = ONE_PROCESS) -> Sco
     table_rates = table_learning_rates(rates, config.deep_optimizer)
     batch_rows = group.batch_rows(trained.batch_size)
     rows = rows_for_device(config, spec, table_rates, pick_host_backend(), group, batch_rows)
-    with rows.tables.loading(step) as write:
-        arrays = checkpoint.read_once(spec, write)
+    with rows.tables.loading(step) as place:
+        arrays = checkpoint.read_once(spec, place)
     if not config.model.fold_numeric:
         arrays = fold_numeric(checkpoint.state(), spec, schema.num_numeric)
     arrays = scoring_arrays(arrays, step)

@@ -76,8 +76,8 @@ class TrainingState:
         """
         tables, saved = self.step.tables, checkpoint.manifest
         self.learning_rates.load_state(saved.schedules)
-        with tables.loading(saved.step) as write:
-            dense = checkpoint.read_once(tables.spec, write)
+        with tables.loading(saved.step) as place:
+            dense = checkpoint.read_once(tables.spec, place)
             self.check_dense(dense, self._dense())
         self._take_dense(dense, saved.step)
 

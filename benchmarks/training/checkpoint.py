@@ -164,8 +164,8 @@ def measure_dtypes(size: float, folder: Path, rounds: int) -> dict[str, float]:
             drop_from_cache([*path.iterdir()])
 
         def load(tables: NativeTables = tables, path: Path = path) -> None:
-            with tables.loading(1) as write:
-                Checkpoint.open(path).read_once(tables.spec, write)
+            with tables.loading(1) as place:
+                Checkpoint.open(path).read_once(tables.spec, place)
 
         saves[f"save {dtype}"], loads[f"load {dtype}"] = save, load
         save()

@@ -145,14 +145,17 @@ class NativeRows:
             self._handle.call("read", TABLE_NUMBERS[table], number, *_slots(slots), output_address(values))
         return arrays
 
-    def write(self, table: str, name: str, row_ids: np.ndarray, values: np.ndarray) -> None:
-        """Write one state array of rows that may be new, between `clear` and `end_writing`.
+    def place(self, row_ids: np.ndarray) -> np.ndarray:
+        """Return the slots of rows to be written, between `clear` and `end_writing`. New ones have no values yet."""
+        self._cached = None  # the caller may have other ids in the same memory
+        return self._slots_for(np.ascontiguousarray(row_ids), "place")
+
+    def write(self, table: str, name: str, row_ids: np.ndarray, slots: np.ndarray, values: np.ndarray) -> None:
+        """Write one state array of rows that were placed.
 
         Raise ValueError for values that are not finite. The rows are then undefined.
         """
         values = np.require(values, requirements=["C", "A"])
-        self._cached = None  # the caller may have other ids in the same memory
-        slots = self._slots_for(np.ascontiguousarray(row_ids), "place")
         dtype, width = self._layouts[table][name]
         array = TABLE_NUMBERS[table], self._array_number(table, name)
         if not self._handle.call("write", *array, *_slots(slots), address(values, dtype, slots.size, width)):

@@ -17,13 +17,14 @@ from app.tables.interface import (
     DEEP,
     WIDE,
     HostTables,
+    PlaceRows,
     RowGradients,
     Rows,
     TableRates,
     TablesSpec,
     TableState,
     UniqueIds,
-    WriteRows,
+    WriteArray,
     update_name,
 )
 from app.tables.native.history import history_until, means_until
@@ -207,19 +208,25 @@ class NativeTables(HostTables):
         return self._rows.snapshot(changed_only)
 
     @contextlib.contextmanager
-    def loading(self, step: int) -> Iterator[WriteRows]:
+    def loading(self, step: int) -> Iterator[PlaceRows]:
         self._rows.check_released()
         self._forget(step)
         try:
-            yield self._write
+            yield self._place
             self._rows.end_writing()
         except BaseException:
             self._forget(step=0)
             raise
 
-    def _write(self, table: str, name: str, row_ids: np.ndarray, values: np.ndarray) -> None:
-        check_bounds(table, name, row_ids, values, self.step)
-        self._rows.write(table, name, row_ids, values)
+    def _place(self, table: str, row_ids: np.ndarray) -> WriteArray:
+        slots = self._rows.place(row_ids)
+
+        def write(name: str, values: np.ndarray, start: int = 0) -> None:
+            rows = slice(start, start + len(values))
+            check_bounds(table, name, row_ids[rows], values, self.step)
+            self._rows.write(table, name, row_ids[rows], slots[rows], values)
+
+        return write
 
     def _forget(self, step: int) -> None:
         self._rows.clear()

@@ -83,8 +83,8 @@ class ParameterServer:
 
     def _load(self, checkpoint: Checkpoint) -> None:
         self._rates.load_state(checkpoint.manifest.schedules)
-        with self._tables.loading(checkpoint.manifest.step) as write:
-            checkpoint.read_once(self._tables.spec, write)
+        with self._tables.loading(checkpoint.manifest.step) as place:
+            checkpoint.read_once(self._tables.spec, place)
 
     def _warm_start(self, dataset: Path, init_from: str) -> None:
         """Take the rows of `init_from`, by which the training ranks may name `train.init_from` anew."""

@@ -11,7 +11,7 @@ import numpy as np
 from app.checkpoint.read import PIECE_BYTES
 from app.config.config import Config
 from app.config.optimizer_settings import FtrlOptions
-from app.tables.interface import DEEP, WIDE, RowArray, TableSnapshot, TablesSpec, WriteRows, widened_layout
+from app.tables.interface import DEEP, WIDE, PlaceRows, RowArray, TableSnapshot, TablesSpec, widened_layout
 from app.tables.model_fields import are_seen, fields_of_model
 from app.tables.optimizers import LAST_RATE, LAST_STEP, MEAN, MEAN_STEP, ROWS, TableOptimizer, ftrl_arrays
 from app.tables.rounding import nearest
@@ -29,7 +29,7 @@ OPTIONAL_ARRAYS = LAST_RATE, MEAN, MEAN_STEP  # arrays that the source may have 
 UNTOUCHED_BYTES = 1 << 26  # of rows that nothing was learned of, unless the others take more
 
 Seen = Callable[[np.ndarray], np.ndarray]
-Loading = Callable[[int], AbstractContextManager[WriteRows]]  # `loading` of all tables, or of those of one owner
+Loading = Callable[[int], AbstractContextManager[PlaceRows]]  # `loading` of all tables, or of those of one owner
 
 
 def take_rows(
@@ -43,7 +43,7 @@ def take_rows(
     with_optimizer = config.train.init_optimizer
     _check_tables(source, spec, with_optimizer)
     rates.steps_before = source.steps if with_optimizer else 0
-    with loading(0) as write:
+    with loading(0) as place:
         for table in (WIDE, DEEP):
             rows, seen = source.state.tables[table], _seen_by_both(table, config, schema, source)
             layout = spec.layout(table)
@@ -52,10 +52,11 @@ def take_rows(
             if table == DEEP and source.untouched is not None:
                 untouched, their_old_ids = _untouched(rows.row_ids, new_ids.size, spec, source, seen)
                 groups.append((source.untouched(their_old_ids), untouched, np.arange(untouched.size)))
-            for group in groups:
-                for name, ids, values in _pieces(*group, spec.optimizer(table), with_optimizer):
+            for rows_there, ids, places in groups:
+                write = place(table, ids)
+                for name, start, values in _pieces(rows_there, places, spec.optimizer(table), with_optimizer):
                     try:
-                        write(table, name, ids, nearest(values, layout[name].dtype))
+                        write(name, nearest(values, layout[name].dtype), start)
                     except ValueError as error:
                         raise ValueError(f"{source.where}: {error}") from error
             num_taken = sum(ids.size for _, ids, _ in groups)
@@ -129,9 +130,9 @@ def _are_among(row_ids: np.ndarray, ids: np.ndarray) -> np.ndarray:
 
 
 def _pieces(
-    rows: TableSnapshot, ids: np.ndarray, places: np.ndarray, options: TableOptimizer, with_optimizer: bool
-) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yield some of the rows at `places` [k] at a time, array by array: name, their `ids` [n], values [n, width].
+    rows: TableSnapshot, places: np.ndarray, options: TableOptimizer, with_optimizer: bool
+) -> Iterator[tuple[str, int, np.ndarray]]:
+    """Yield some of the rows at `places` [k] at a time, array by array: name, number of the first, values [n, width].
 
     FTRL computes its weights from its linear terms, so these are fitted to the weights.
     """
@@ -143,7 +144,7 @@ def _pieces(
         if isinstance(options, FtrlOptions):
             arrays = ftrl_arrays(arrays, options)
         for name, values in arrays.items():
-            yield name, ids[start : start + count], values
+            yield name, start, values
 
 
 def _check_tables(source: Source, spec: TablesSpec, with_optimizer: bool) -> None:

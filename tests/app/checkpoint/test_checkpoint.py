@@ -46,8 +46,8 @@ def crafted(tmp_path):
     """Save rows 0 … 9 of a table of ten with `adam` in two shards, with one array changed."""
     spec = TablesSpec(10, 2, (TableField("C1"),), 7, 0.01, 0.1, FtrlOptions(), AdamOptions())
     tables = reference_tables(spec)
-    with tables.loading(step=3) as write:
-        write(DEEP, "last_step", np.arange(10), np.full((10, 1), 2, np.int32))
+    with tables.loading(step=3) as place:
+        place(DEEP, np.arange(10))("last_step", np.full((10, 1), 2, np.int32))
     state = tables.state()
 
     def save(table, name, change):
@@ -63,8 +63,8 @@ def test_a_row_that_no_run_can_have_is_named_with_its_file(crafted, table, name,
     spec, path = crafted(table, name, lambda values: values.__setitem__((7, -1), bad))
     tables = reference_tables(spec)
     message = f"{path / table}-1-of-2.safetensors: {message}"
-    with pytest.raises(ValueError, match=message), tables.loading(step=3) as write:
-        Checkpoint.open(path).read_once(spec, write)
+    with pytest.raises(ValueError, match=message), tables.loading(step=3) as place:
+        Checkpoint.open(path).read_once(spec, place)
     if name == "last_step":
         with pytest.raises(ValueError, match=message):
             Checkpoint.open(path).state().tables[table].read(name, slice(None))

@@ -125,8 +125,13 @@ class JobInThreads:
     @contextmanager
     def loading(self, step):
         with ExitStack() as stack:
-            writes = [stack.enter_context(part.loading(step)) for part in self.everyone]
-            yield lambda *words: [write(*words) for write in writes]
+            all_place = [stack.enter_context(part.loading(step)) for part in self.everyone]
+
+            def place(*rows):
+                all_write = [each(*rows) for each in all_place]
+                return lambda *values: [each(*values) for each in all_write]
+
+            yield place
 
 
 class JoinedTable:

@@ -118,11 +118,11 @@ def test_removed_rows_begin_anew_and_renumbered_ones_stay_what_they_are(kind, si
             if moment == 5:
                 lives.remove(np.setdiff1d(np.arange(before), kept))
                 expected = make(kind, replace(spec, vocabulary_size=before))
-                with expected.loading(lives.step) as write:
+                with expected.loading(lives.step) as place:
                     for table, state in lives.state().items():
                         assert not is_removed[state.row_ids].any()
                         for name, values in state.arrays.items():
-                            write(table, name, state.row_ids, values)
+                            place(table, state.row_ids)(name, values)
             for tables in (lives, expected) if moment >= 5 else (lives,):
                 tables.update(tables.unique(chosen.astype(np.int32)), RowGradients(*gradients))
         assert_equal_states(lives.state(), expected.state())

@@ -13,13 +13,15 @@ from tests.app.tables.tables_of_spec import DEEP_OPTIMIZERS, WIDE_OPTIMIZERS, na
 
 
 def random_writes(spec, rng):
-    """Some arrays of some rows, in pieces: table, name, row ids and values."""
-    for table in (WIDE, DEEP):
+    """Rows of each table, which may have some in common, with pieces of some of their arrays: name, values, start."""
+    for table in [WIDE, DEEP] * 2:
+        row_ids = rng.permutation(np.flatnonzero(rng.random(spec.vocabulary_size) < 0.2))
+        pieces = []
         for name, (dtype, width) in spec.layout(table).items():
             for _ in range(rng.integers(0, 3)):
-                row_ids = np.flatnonzero(rng.random(spec.vocabulary_size) < 0.2)
-                values = rng.integers(1, 9, (row_ids.size, width)).astype(dtype)
-                yield table, name, row_ids, values
+                start, end = np.sort(rng.integers(0, row_ids.size + 1, 2))
+                pieces.append((name, rng.integers(1, 9, (end - start, width)).astype(dtype), start))
+        yield table, row_ids, pieces
 
 
 @pytest.mark.parametrize("embedding_dim", [5, 16])
@@ -35,9 +37,11 @@ def test_what_is_not_written_is_initial(
         ids, gradients = random_ids(spec, 20, rng), random_gradients(spec, 20, rng)
         for each in tables:
             each.update(each.unique(ids), gradients)  # to be forgotten
-            with each.loading(step=8) as write:
-                for arguments in writes:
-                    write(*arguments)
+            with each.loading(step=8) as place:
+                for table, row_ids, pieces in writes:
+                    write = place(table, row_ids)
+                    for piece in pieces:
+                        write(*piece)
         assert_same_state(*tables)
         for each in tables:
             each.update(each.unique(ids), gradients)
@@ -55,9 +59,9 @@ def test_a_value_that_is_not_finite_is_refused_wherever_it_is(make_tables, make_
             values[row, column] = bad
             with (
                 pytest.raises(ValueError, match=f"{table} rows of row {row_ids[row]} is"),
-                tables.loading(step=1) as write,
+                tables.loading(step=1) as place,
             ):
-                write(table, "rows", row_ids, values)
+                place(table, row_ids)("rows", values)
             assert tables.state()[table].row_ids.size == 0 and tables.step == 0
 
 
@@ -77,12 +81,12 @@ def test_values_that_no_step_leaves_are_refused(make_tables, make_spec, table, n
     tables = make_tables(make_spec(wide=FtrlOptions(schedule=StepSchedule()), deep=AdamOptions()))
     dtype, width = tables.spec.layout(table)[name]
     values, row_ids = np.full((37, width), 7, dtype), np.arange(3, 40)
-    with tables.loading(step=7) as write:
-        write(table, name, row_ids, values)
+    with tables.loading(step=7) as place:
+        place(table, row_ids)(name, values)
     assert (tables.state()[table].arrays[name] == 7).all()
     values[17, -1] = bad
-    with pytest.raises(ValueError, match=f"{table} {name} of row 20 is {message}"), tables.loading(step=7) as write:
-        write(table, name, row_ids, values)
+    with pytest.raises(ValueError, match=f"{table} {name} of row 20 is {message}"), tables.loading(step=7) as place:
+        place(table, row_ids)(name, values)
     assert tables.state()[table].row_ids.size == 0 and tables.step == 0
 
 
@@ -94,7 +98,8 @@ def test_the_kernels_stay_within_the_history(native_library, make_spec, random_g
     wrong, right = (native_tables(spec, num_threads=2) for _ in "12")
     for tables, value in ((wrong, last_step), (right, 0)):
         with tables.loading(step=2000):
-            tables._rows.write(DEEP, "last_step", np.arange(30), np.full((30, 1), value, np.int32))
+            slots = tables._rows.place(np.arange(30))
+            tables._rows.write(DEEP, "last_step", np.arange(30), slots, np.full((30, 1), value, np.int32))
     for _ in range(2):
         rows = [tables.lookup(tables.unique(ids)).deep.copy() for tables in (wrong, right)]
         np.testing.assert_array_equal(*rows)
@@ -108,6 +113,6 @@ def test_values_may_lie_anywhere_in_memory(make_tables, make_spec):
     block, row_ids = np.zeros(1 + 4 * 16 * 7, np.uint8), np.arange(7)
     values = block[1:].view(np.float32).reshape(7, 16)
     values[:] = np.arange(7)[:, None]
-    with tables.loading(step=1) as write:
-        write(DEEP, "rows", row_ids, values)
+    with tables.loading(step=1) as place:
+        place(DEEP, row_ids)("rows", values)
     np.testing.assert_array_equal(tables.state()[DEEP].arrays["rows"], values)

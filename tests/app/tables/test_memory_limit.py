@@ -103,9 +103,9 @@ def test_rows_loaded_array_by_array_are_refused_before_memory_runs_out(native_li
     """The narrow table's rows come first: each takes a slot, and little of it is written to."""
     free_memory(200 * 2**20)
     tables = native_tables(make_spec(vocabulary_size=10**6, embedding_dim=64), 1)
-    with pytest.raises(MemoryError, match="a test's memory is 200 MiB, of which"), tables.loading(1) as write:
+    with pytest.raises(MemoryError, match="a test's memory is 200 MiB, of which"), tables.loading(1) as place:
         for start in range(0, 600_000, 50_000):
-            write(WIDE, "rows", np.arange(start, start + 50_000), np.zeros((50_000, 1), np.float32))
+            place(WIDE, np.arange(start, start + 50_000))("rows", np.zeros((50_000, 1), np.float32))
     assert tables._handle.call("num_touched") == 0
 
 

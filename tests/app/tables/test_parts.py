@@ -81,8 +81,8 @@ def test_snapshots_and_loads_keep_the_rows_of_both_parts(native_library, make_sp
 def test_a_load_that_fails_leaves_both_parts_empty(make_spec):
     spec = parts_spec(make_spec(), PARTS["crosses"])
     tables = MAKERS["reference"](spec)
-    with pytest.raises(ValueError, match="wide accumulator of row 3 is -1"), tables.loading(5) as write:
-        write(DEEP, "rows", np.array([1]), np.ones((1, 5), np.float32))
-        write(WIDE, "accumulator", np.array([3]), -np.ones((1, 1), np.float32))
+    with pytest.raises(ValueError, match="wide accumulator of row 3 is -1"), tables.loading(5) as place:
+        place(DEEP, np.array([1]))("rows", np.ones((1, 5), np.float32))
+        place(WIDE, np.array([3]))("accumulator", -np.ones((1, 1), np.float32))
     assert [rows.row_ids.size for rows in tables.state().values()] == [0, 0]
     assert tables.step == 0

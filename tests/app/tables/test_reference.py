@@ -42,8 +42,8 @@ def test_a_snapshot_is_released_before_the_next_one_and_before_a_load(make_table
 def test_a_load_that_fails_leaves_empty_tables(make_tables, make_spec, run_steps):
     tables = make_tables(make_spec())
     run_steps(tables, 2, seed=1)
-    with pytest.raises(ValueError, match="deep rows of row 4 is nan"), tables.loading(step=9) as write:
-        write(DEEP, "rows", np.array([3, 4]), np.array([[1] * 5, [np.nan] * 5], np.float32))
+    with pytest.raises(ValueError, match="deep rows of row 4 is nan"), tables.loading(step=9) as place:
+        place(DEEP, np.array([3, 4]))("rows", np.array([[1] * 5, [np.nan] * 5], np.float32))
     assert tables.state()[DEEP].row_ids.size == 0
     assert tables.step == 0
     fresh = make_tables(tables.spec)

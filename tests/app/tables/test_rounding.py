@@ -75,8 +75,8 @@ def test_steps_too_small_for_bfloat16_move_rows_as_in_float32(make_tables, make_
     for dtype in ("float32", "bfloat16"):
         tables = make_tables(make_spec(40, 8, num_fields=1, l2_coef=0.0, deep=deep, dtype=dtype))
         rows = np.full((40, 8), 1.0, np.float32)
-        with tables.loading(0) as write:
-            write(DEEP, "rows", np.arange(40), nearest(rows, tables.spec.row_dtype))
+        with tables.loading(0) as place:
+            place(DEEP, np.arange(40))("rows", nearest(rows, tables.spec.row_dtype))
         ids = np.arange(40)[:, None]
         gradients = RowGradients(np.full((40, 8), 0.5, np.float32), np.zeros(40, np.float32))
         for _ in range(200):
@@ -127,5 +127,5 @@ def test_values_that_are_not_finite_are_refused(make_tables, make_spec, bad):
     tables = make_tables(make_spec(dtype="bfloat16"))
     rows = np.zeros((3, 5), BFLOAT16)
     rows[1, 2] = bad
-    with pytest.raises(ValueError, match="deep rows of row 7 is"), tables.loading(0) as write:
-        write(DEEP, "rows", np.array([2, 7, 9]), rows)
+    with pytest.raises(ValueError, match="deep rows of row 7 is"), tables.loading(0) as place:
+        place(DEEP, np.array([2, 7, 9]))("rows", rows)

@@ -392,8 +392,8 @@ class TablesMachine(RuleBasedStateMachine):
         self.rates.load_state(manifest.schedules)
         assert self.rates.state() == rates
         for tables in self.tables.values():
-            with tables.loading(manifest.step) as write:
-                Checkpoint.open(path).read_once(self.spec, write)
+            with tables.loading(manifest.step) as place:
+                Checkpoint.open(path).read_once(self.spec, place)
             for table, saved in tables.state().items():
                 assert_same_state(saved, state[table], table)
         self.plain = {table: each.copy() for table, each in plain.items()}

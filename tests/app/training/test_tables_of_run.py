@@ -39,10 +39,10 @@ def test_the_next_steps_are_those_that_would_have_come(make_tables, deep):
     for _ in range(2):
         take_step(trained)
     saved = trained.state()[DEEP]
-    with warm.loading(step=0) as write:
+    with warm.loading(step=0) as place:
         for name, values in saved.arrays.items():
             if name != LAST_STEP:
-                write(DEEP, name, saved.row_ids, values)
+                place(DEEP, saved.row_ids)(name, values)
     for _ in range(3):
         take_step(trained, warm)
         expected, found = (each.lookup(each.unique(ids)).deep for each in (trained, warm))

@@ -173,7 +173,7 @@ def test_a_kernel_is_given_no_array_of_another_layout(make_spec, random_ids, ran
         tables.touch(np.arange(8)[::2])
     with (
         pytest.raises(TypeError, match=r"needs float32 \[4, 5\] in C order, found float64"),
-        tables.loading(1) as write,
+        tables.loading(1) as place,
     ):
-        write(DEEP, "rows", np.arange(4), np.zeros((4, 5)))
+        place(DEEP, np.arange(4))("rows", np.zeros((4, 5)))
     assert tables.state()[DEEP].row_ids.size == 0  # what was loaded in part is gone
