@@ -8,6 +8,23 @@ namespace {
 
 // As much memory as can be on its way: the shorter the values, the more slots.
 constexpr std::int64_t kBytesAhead = 7680, kMostSlotsAhead = 128;
+constexpr std::int64_t kSlotsAtOnce = 512;  // are copied before it is asked whether an update came between
+
+// Copies the values of `slots` [count], and prefetches those that follow, up to `num_known`.
+void copy_slots(const SlotArray& array, const std::int32_t* slots, std::int64_t count, std::int64_t num_known, char* out) {
+  const std::int64_t ahead = std::clamp<std::int64_t>(kBytesAhead / array.bytes, 1, kMostSlotsAhead);
+  const auto copy = [=](std::int64_t bytes) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (i + ahead < num_known) prefetch_values(values_of(array, slots[i + ahead]), bytes);
+      copy_values(values_of(array, slots[i]), bytes, out + i * bytes);
+    }
+  };
+  if (array.bytes == 4) {
+    copy(4);  // most arrays, in half of the time
+  } else {
+    copy(array.bytes);
+  }
+}
 
 }  // namespace
 
@@ -60,18 +77,19 @@ bool Snapshot::preserve(const std::int32_t* slots, std::int64_t count, int num_t
 void Snapshot::read(HostTablesTable table, int array, const std::int32_t* slots, std::int64_t count, void* values,
                     int num_threads) const {
   const SlotArray live = slot_array(live_, table, array), preserved = slot_array(preserved_view_, table, array);
-  const std::int64_t ahead = std::clamp<std::int64_t>(kBytesAhead / live.bytes, 1, kMostSlotsAhead);
+  char* const out = static_cast<char*>(values);
 #pragma omp parallel for num_threads(num_threads) schedule(static)
-  for (std::int64_t i = 0; i < count; ++i) {
-    if (i + 2 * ahead < count && has_preserved()) __builtin_prefetch(places() + slots[i + 2 * ahead]);
-    if (i + ahead < count) prefetch_values(values_of(live, slots[i + ahead]), live.bytes);
-    char* const out = static_cast<char*>(values) + i * live.bytes;
-    copy_values(values_of(live, slots[i]), live.bytes, out);
+  for (std::int64_t start = 0; start < count; start += kSlotsAtOnce) {
+    const std::int64_t end = std::min(start + kSlotsAtOnce, count);
+    copy_slots(live, slots + start, end - start, count - start, out + start * live.bytes);
     // An update may have begun meanwhile. It preserved a slot before it wrote: then the copy is taken anew.
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
-    if (!has_preserved()) continue;  // one place to look at in place of one a slot
-    const std::int32_t place = __atomic_load_n(places() + slots[i], __ATOMIC_ACQUIRE);
-    if (place > kLive) copy_values(values_of(preserved, place - 1), live.bytes, out);
+    if (!has_preserved()) continue;
+    for (std::int64_t i = start; i < end; ++i) {
+      if (i + kMostSlotsAhead < end) __builtin_prefetch(places() + slots[i + kMostSlotsAhead]);
+      const std::int32_t place = __atomic_load_n(places() + slots[i], __ATOMIC_ACQUIRE);
+      if (place > kLive) copy_values(values_of(preserved, place - 1), live.bytes, out + i * live.bytes);
+    }
   }
 }
 
