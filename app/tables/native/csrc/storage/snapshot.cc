@@ -8,7 +8,7 @@ namespace {
 
 // As much memory as can be on its way: the shorter the values, the more slots.
 constexpr std::int64_t kBytesAhead = 7680, kMostSlotsAhead = 128;
-constexpr std::int64_t kSlotsAtOnce = 512;  // are copied before it is asked whether an update came between
+constexpr std::int64_t kBytesAtOnce = 65536;  // are copied before it is asked whether an update came between
 
 // Copies the values of `slots` [count], and prefetches those that follow, up to `num_known`.
 void copy_slots(const SlotArray& array, const std::int32_t* slots, std::int64_t count, std::int64_t num_known, char* out) {
@@ -36,8 +36,9 @@ bool Snapshot::open(const Slots& live, std::int64_t num_touched, const std::int3
     places_bytes_ = places_.data() == nullptr ? 0 : with_room;
   }
   if (num_touched > 0 && places_.data() == nullptr) return false;
-  std::fill_n(places(), num_touched, kNotIncluded);
-  for (std::int64_t i = 0; i < count; ++i) places()[slots[i]] = kLive;
+  const bool are_all = count == num_touched;
+  std::fill_n(places(), num_touched, are_all ? kLive : kNotIncluded);
+  for (std::int64_t i = 0; i < count && !are_all; ++i) places()[slots[i]] = kLive;
   const std::int64_t num_slabs = (num_touched + (std::int64_t{1} << live.slab_bits) - 1) >> live.slab_bits;
   live_slabs_.assign(live.slabs, live.slabs + num_slabs);
   live_ = {live_slabs_.data(), live.slab_bits, live.layout};
@@ -77,10 +78,12 @@ bool Snapshot::preserve(const std::int32_t* slots, std::int64_t count, int num_t
 void Snapshot::read(HostTablesTable table, int array, const std::int32_t* slots, std::int64_t count, void* values,
                     int num_threads) const {
   const SlotArray live = slot_array(live_, table, array), preserved = slot_array(preserved_view_, table, array);
+  const std::int64_t slots_at_once = std::max<std::int64_t>(1, kBytesAtOnce / live.bytes);
   char* const out = static_cast<char*>(values);
-#pragma omp parallel for num_threads(num_threads) schedule(static)
-  for (std::int64_t start = 0; start < count; start += kSlotsAtOnce) {
-    const std::int64_t end = std::min(start + kSlotsAtOnce, count);
+  // Dynamic: a thread that was asleep begins late.
+#pragma omp parallel for num_threads(num_threads) schedule(dynamic)
+  for (std::int64_t start = 0; start < count; start += slots_at_once) {
+    const std::int64_t end = std::min(start + slots_at_once, count);
     copy_slots(live, slots + start, end - start, count - start, out + start * live.bytes);
     // An update may have begun meanwhile. It preserved a slot before it wrote: then the copy is taken anew.
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
