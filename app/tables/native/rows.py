@@ -147,8 +147,9 @@ class NativeRows:
 
     def place(self, row_ids: np.ndarray) -> np.ndarray:
         """Return the slots of rows to be written, between `clear` and `end_writing`. New ones have no values yet."""
-        self._cached = None  # the caller may have other ids in the same memory
-        return self._slots_for(np.ascontiguousarray(row_ids), "place")
+        slots = self._slots_for(np.ascontiguousarray(row_ids), "place")
+        self._cached = None  # the caller may put other ids into the same memory
+        return slots
 
     def write(self, table: str, name: str, row_ids: np.ndarray, slots: np.ndarray, values: np.ndarray) -> None:
         """Write one state array of rows that were placed.
