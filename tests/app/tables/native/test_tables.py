@@ -84,7 +84,7 @@ def test_unique_may_run_beside_updates_and_itself(make_spec, random_ids, random_
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_snapshot_is_of_its_moment_while_updates_go_on(make_spec, random_ids, random_gradients, dtype):
-    """Of thousands of rows, as they are read in blocks, with rows preserved before, within and after each of them."""
+    """Thousands of rows, read in blocks while updates change some of each block."""
     spec, rng = replace(make_spec(vocabulary_size=4000, embedding_dim=16), dtype=dtype), np.random.default_rng(0)
     tables = native_tables(spec, num_threads=2)
     tables.update(tables.unique(random_ids(spec, 4000, rng)), random_gradients(spec, 4000, rng))
