@@ -203,7 +203,7 @@ def test_a_table_s_file_that_is_whole_and_makes_no_sense(tmp_path, arrays, messa
     manifest.files[name] = write_arrays(path / name, {n: column_of(array) for n, array in arrays.items()})
     (path / MANIFEST).unlink()
     write_manifest(path, manifest)
-    for read in (load, lambda path: Checkpoint.open(path).read_once(SPEC, lambda *_: None)):
+    for read in (load, lambda path: Checkpoint.open(path).read_once(SPEC, lambda *_: lambda *_: None)):
         with pytest.raises(ValueError, match=message) as caught:
             read(path)
         assert not isinstance(caught.value, DamagedCheckpointError | DamagedFileError)

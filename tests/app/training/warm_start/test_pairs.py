@@ -73,13 +73,16 @@ def owned_by(loading, owner, owners):
 
     @contextmanager
     def own(step):
-        with loading(step) as write:
+        with loading(step) as place:
 
-            def write_own(table, name, ids, values):
+            def place_own(table, ids):
                 mine = ids % owners == owner
-                write(table, name, ids[mine], values[mine])
+                write = place(table, ids[mine])
+                return lambda name, values, start: write(
+                    name, values[mine[start : start + len(values)]], mine[:start].sum()
+                )
 
-            yield write_own
+            yield place_own
 
     return own
 
