@@ -9,7 +9,14 @@ from app.config.optimizer_settings import (
 )
 from app.config.schedules import StepSchedule
 from app.tables.interface import DEEP, WIDE
-from tests.app.tables.tables_of_spec import DEEP_OPTIMIZERS, WIDE_OPTIMIZERS, native_tables, reference_tables
+from tests.app.tables.job_in_threads import JobInThreads
+from tests.app.tables.tables_of_spec import (
+    DEEP_OPTIMIZERS,
+    WIDE_OPTIMIZERS,
+    constant_rates,
+    native_tables,
+    reference_tables,
+)
 
 
 def random_writes(spec, rng):
@@ -22,6 +29,25 @@ def random_writes(spec, rng):
                 start, end = np.sort(rng.integers(0, row_ids.size + 1, 2))
                 pieces.append((name, rng.integers(1, 9, (end - start, width)).astype(dtype), start))
         yield table, row_ids, pieces
+
+
+def load(tables, writes):
+    with tables.loading(step=8) as place:
+        for table, row_ids, pieces in writes:
+            write = place(table, row_ids)
+            for piece in pieces:
+                write(*piece)
+
+
+@pytest.mark.parametrize(("workers", "servers"), [(3, 0), (1, 2)])
+def test_owners_take_their_rows_of_each_piece(make_spec, assert_same_state, workers, servers):
+    spec = make_spec(300, 5)
+    for seed in range(20):
+        tables = JobInThreads(spec, constant_rates(spec), "reference", workers, servers), reference_tables(spec)
+        writes = list(random_writes(spec, np.random.default_rng(seed)))
+        for each in tables:
+            load(each, writes)
+        assert_same_state(*tables)
 
 
 @pytest.mark.parametrize("embedding_dim", [5, 16])
@@ -37,11 +63,7 @@ def test_what_is_not_written_is_initial(
         ids, gradients = random_ids(spec, 20, rng), random_gradients(spec, 20, rng)
         for each in tables:
             each.update(each.unique(ids), gradients)  # to be forgotten
-            with each.loading(step=8) as place:
-                for table, row_ids, pieces in writes:
-                    write = place(table, row_ids)
-                    for piece in pieces:
-                        write(*piece)
+            load(each, writes)
         assert_same_state(*tables)
         for each in tables:
             each.update(each.unique(ids), gradients)
