@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from data_prep.prepared.data_files import damaged_files
+from data_prep.prepared.data_files import all_files, block_sizes, damaged_files
 from data_prep.prepared.examples import Examples, concatenate
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import ADVICE, VOCABULARY, Schema
@@ -73,7 +73,7 @@ def check_files(folder: Path, schema: Schema) -> None:
     """
     for sentence in damaged_files(folder, schema, VOCABULARY):
         raise ValueError(f"{sentence}; {ADVICE}; see python -m data_prep inspect {folder}")
-    for file in schema.all_files():
+    for file in all_files(schema):
         path = folder / file.name
         if ".mindrecord" not in file.name:
             continue
@@ -102,14 +102,14 @@ class Order:
 
 def training_order(schema: Schema, seed: int, epoch: int, pool_blocks: int) -> Order:
     """Return the order of the training rows in `epoch` (1, 2, …)."""
-    sizes = np.array(schema.block_sizes("train"), np.int64)
+    sizes = np.array(block_sizes(schema, "train"), np.int64)
     blocks = np.random.default_rng([seed % 2**63, epoch]).permutation(len(sizes))
     return Order(_cut(blocks, pool_blocks), sizes, (seed % 2**63, epoch))
 
 
 def written_order(schema: Schema, split: str, pool_blocks: int = 64) -> Order:
     """Return the order in which a split's rows were written."""
-    sizes = np.array(schema.block_sizes(split), np.int64)
+    sizes = np.array(block_sizes(schema, split), np.int64)
     return Order(_cut(np.arange(len(sizes)), pool_blocks), sizes, None)
 
 

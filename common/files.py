@@ -10,7 +10,7 @@ import fcntl
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TypedDict
@@ -97,16 +97,6 @@ def checksum(path: Path) -> str:
     """Return the checksum of a file's bytes."""
     with path.open("rb") as file:
         return format_checksum(hashlib.file_digest(file, xxhash.xxh3_64))
-
-
-def checksum_of_sources(project: Path, packages: Iterable[str]) -> str:
-    """Return a checksum of the packages' Python and C++: another release may make other bytes."""
-    digest = xxhash.xxh3_64()
-    for path in sorted(path for package in packages for path in (project / package).rglob("*")):
-        if path.suffix in (".py", ".cc", ".h"):
-            digest.update(f"{path.relative_to(project)}\n".encode())
-            digest.update(path.read_bytes())
-    return format_checksum(digest)
 
 
 def format_checksum(digest: Any) -> str:

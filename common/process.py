@@ -1,4 +1,4 @@
-"""This process beside the system: what memory and cores it may take, when signals reach it, and when it ends.
+"""This process and its program beside the system: what memory and cores it may take, when signals reach it, its end.
 
 The tables ask before they grow, as the system kills a process that takes more memory than there is.
 """
@@ -11,11 +11,14 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import xxhash
+
+from common.files import format_checksum
 from common.signals import SIGNALS
 
 CGROUP_ROOT, PROC = Path("/sys/fs/cgroup"), Path("/proc")
@@ -126,3 +129,13 @@ def die_with_parent(number: signal.Signals) -> None:
     """Have this process sent a signal when the thread that started it ends, however that ends. On Linux alone."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+
+
+def checksum_of_sources(project: Path, packages: Iterable[str]) -> str:
+    """Return a checksum of the packages' Python and C++: another release may make other bytes."""
+    digest = xxhash.xxh3_64()
+    for path in sorted(path for package in packages for path in (project / package).rglob("*")):
+        if path.suffix in (".py", ".cc", ".h"):
+            digest.update(f"{path.relative_to(project)}\n".encode())
+            digest.update(path.read_bytes())
+    return format_checksum(digest)

@@ -32,8 +32,9 @@ from app.distributed.process_group import (
 from app.distributed.watchdog import Watchdog
 from app.run.identity import data_identity, first_difference
 from common import settings
-from common.files import checksum_of_sources, message_of
-from common.process import die_with_parent
+from common.files import message_of
+from common.packages import PROJECT
+from common.process import checksum_of_sources, die_with_parent
 from data_prep.prepared.schema import Schema
 
 log = logging.getLogger("app")
@@ -121,7 +122,7 @@ def check_alike(group: ProcessGroup, what: dict[str, Any]) -> None:
             versions[name] = version(name)
     mine = {
         **what,
-        "program": checksum_of_sources(Path(__file__).parents[2], ("app", "common", "data_prep")),
+        "program": checksum_of_sources(PROJECT, ("app", "common", "data_prep")),
         "versions": versions,
         "python": sys.version.split()[0],
     }

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from data_prep.prepared.data_files import block_sizes
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import Schema
 
@@ -26,7 +27,7 @@ def trained_click_rate(dataset: Path, schema: Schema) -> float:
     """Return the click rate of the training rows, by their weights if they have any, or NaN if all of these are 0."""
     if not schema.weight:
         return schema.splits["train"].click_rate
-    num_blocks = len(schema.block_sizes("train"))
+    num_blocks = len(block_sizes(schema, "train"))
     numbers = range(0, num_blocks, -(-num_blocks // WEIGHED_BLOCKS)) if num_blocks else ()
     sums = np.zeros(2)
     for rows in read_blocks(dataset, schema, "train", numbers):

@@ -15,6 +15,7 @@ from app.run.identity import check_same_inputs
 from app.run.older import read_config
 from app.training.validate import check_group_field
 from common import yaml_settings
+from data_prep.prepared.expired import schema_at
 from data_prep.prepared.schema import Schema, read_schema
 
 
@@ -63,7 +64,7 @@ def open_trained(checkpoint: Checkpoint, dataset: Path | None = None, overrides:
     manifest = checkpoint.manifest
     config = yaml_settings.override(read_config(manifest.config, where=str(checkpoint.path / MANIFEST)), overrides)
     folder, schema = read_trained_on(checkpoint, dataset)
-    schema = schema.at(manifest.data)
+    schema = schema_at(schema, manifest.data)
     check_files(folder, schema)
     check_same_inputs(manifest, schema, folder)
     check_group_field(config.eval, schema)

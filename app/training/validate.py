@@ -16,6 +16,7 @@ from app.tables.model_fields import fields_of_model, is_plain
 from app.training.parallel.pipeline.stage_plan import plan_pipeline
 from app.training.parallel.tensor.layout_plan import plan_run, run_shapes
 from common.settings import did_you_mean
+from data_prep.prepared.data_files import whole_log
 from data_prep.prepared.schema import Schema
 
 
@@ -91,7 +92,7 @@ def check_group_field(options: EvalOptions, schema: Schema) -> None:
 
 
 def _check_both_classes(schema: Schema, split: str, consequence: str) -> None:
-    rows, clicks, whole = schema.splits[split].rows, schema.splits[split].clicks, schema.whole_log
+    rows, clicks, whole = schema.splits[split].rows, schema.splits[split].clicks, whole_log(schema)
     num_labelled = rows - schema.splits[split].unlabelled
     if rows and clicks in (0, num_labelled):
         which = "none of them is a click" if clicks == 0 else "all of them are clicks"

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from data_prep.prepared.data_files import damaged_files
+from data_prep.prepared.data_files import all_files, block_sizes, damaged_files, whole_log
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import ADVICE, INDICATOR, SPLITS, VOCABULARY_FILE, Schema, read_schema
@@ -30,7 +30,7 @@ def inspect(folder: Path) -> None:
     print(f"{folder}: {num_files} files with the right size and checksum")
     print(f"layout: {schema.layout} ({', '.join(_file_ranges(schema))})")
     print(f"{schema.vocabulary_size:,} ids, {schema.rejected_rows:,} of {schema.source['lines']:,} lines rejected")
-    whole = schema.whole_log
+    whole = whole_log(schema)
     print(f"{schema.label_in_words}; click rate {whole.click_rate:.2%}")
     print_table(
         "Splits",
@@ -90,7 +90,7 @@ def verify_files(folder: Path, schema: Schema) -> int:
     damaged = list(damaged_files(folder, schema))
     if damaged:
         raise ValueError(f"{'; '.join(damaged)}; {ADVICE}")
-    return len(list(schema.all_files()))
+    return len(list(all_files(schema)))
 
 
 def summarize(folder: Path, schema: Schema, split: str) -> SplitSummary:
@@ -117,7 +117,7 @@ class SplitSummary:
         missing_of = {field.oov_ids: missing_ids[field.name] for field in owners}
         self._missing_ids = np.repeat([missing_of[field.oov_ids] for field in schema.categorical], lengths)
         self._oov_ids = np.repeat([field.oov_ids for field in schema.categorical], lengths, axis=0)
-        self._sample_every = max(1, len(schema.block_sizes(split)) * schema.block_rows // QUANTILE_ROWS)
+        self._sample_every = max(1, len(block_sizes(schema, split)) * schema.block_rows // QUANTILE_ROWS)
         self._num_blocks = 0
         self._num_rows = 0
         self._num_missing: NDArray[np.int64] = np.zeros(schema.num_categorical, np.int64)

@@ -99,7 +99,7 @@ def read_base_vocabulary(
 ) -> BaseVocabulary:
     """Return the vocabulary of a prepared folder, to be used as it is or to `extend`.
 
-    `schema` is one that the folder had (`Schema.with_ids`), by default the newest.
+    `schema` is one that the folder had (`schema_at`), by default the newest.
     Raises FileNotFoundError if the folder is not a prepared one. Raises ValueError if the options ask for other columns
     than it has, or if a hashed vocabulary is to be extended.
     """

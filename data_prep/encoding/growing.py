@@ -2,7 +2,7 @@
 
 What is there is not written again: each part's values are a file beside those before, as are the ids of values that
 expire, and schema.json names them all. So the schema of any earlier moment is the same one with fewer of both
-(`Schema.at`). Only `GrowingVocabulary.renumbered` gives ids again: it writes all that is left into another folder.
+(`schema_at`). Only `GrowingVocabulary.renumbered` gives ids again: it writes all that is left into another folder.
 """
 
 from __future__ import annotations
@@ -34,9 +34,17 @@ from data_prep.kernels.crosses import presence
 from data_prep.kernels.parsed import ParsedRows
 from data_prep.kernels.strings import Strings
 from data_prep.options.columns import CategoricalColumn
-from data_prep.prepared.data_files import data_file, write_schema
+from data_prep.prepared.data_files import all_files, data_file, write_schema
 from data_prep.prepared.examples import Examples
-from data_prep.prepared.expired import NUMBERING_FILE, numbering_of_rows, read_expired, union, with_expired, write_array
+from data_prep.prepared.expired import (
+    NUMBERING_FILE,
+    numbering_of_rows,
+    read_expired,
+    schema_at,
+    union,
+    with_expired,
+    write_array,
+)
 from data_prep.prepared.schema import (
     ADDED_PREFIX,
     FIRST_VOCABULARY,
@@ -64,19 +72,19 @@ def added_file_name(first_id: int) -> str:
 def open_to_grow(prepared: Path, folder: Path, moment: Mapping[str, Any] | None) -> Schema:
     """Make `folder` a prepared folder whose vocabulary can grow, and return its schema.
 
-    Its other files are links to those of `prepared`. At a `moment` (see `Schema.at`) it may have grown before: what was
+    Its other files are links to those of `prepared`. At a `moment` (see `schema_at`) it may have grown before: what was
     added or expired after it is forgotten. None begins with the vocabulary of `prepared`.
     """
     schema = read_schema(prepared)
     if folder.resolve() != prepared.resolve():
         make_folder(folder)
-        for file in schema.all_files():
+        for file in all_files(schema):
             if (link := folder / file.name).is_symlink() or not link.exists():  # else it is of a vocabulary of its own
                 _link(prepared / file.name, link)
         if moment is None or not (folder / SCHEMA_FILE).exists():
             write_schema(schema, folder)
     schema = read_schema(folder)
-    whole = schema if moment is None else schema.at(moment)
+    whole = schema if moment is None else schema_at(schema, moment)
     if whole != schema:
         write_schema(whole, folder)  # before a file that it named is written again
     return whole

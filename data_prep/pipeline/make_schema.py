@@ -10,7 +10,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from common.files import checksum, checksum_of_sources
+from common.files import checksum
+from common.packages import PROJECT
+from common.process import checksum_of_sources
 from data_prep.encoding.base import BaseVocabulary
 from data_prep.execution.prepared_folder import OWN_NAMES
 from data_prep.options.options_file import PREPARE_SECTION
@@ -95,4 +97,4 @@ def run_fingerprint(
 @functools.cache
 def _program() -> str:
     """Return the checksum of this program: pieces of work fit the version that made them."""
-    return checksum_of_sources(Path(__file__).parents[2], ("common", "data_prep"))
+    return checksum_of_sources(PROJECT, ("common", "data_prep"))

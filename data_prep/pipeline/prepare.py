@@ -47,7 +47,7 @@ from data_prep.pipeline.split import find_split
 from data_prep.pipeline.split_files import write_splits
 from data_prep.pipeline.zoo_layout import check_ids_fit, lay_out_for_zoo, zoo_row_bytes
 from data_prep.prepared import schema
-from data_prep.prepared.data_files import write_schema
+from data_prep.prepared.data_files import whole_log, write_schema
 from data_prep.prepared.writer import FILE_ROWS
 from data_prep.raw_log.log_files import LogFile, absolute, find_log
 from data_prep.raw_log.reading import LogReading
@@ -128,7 +128,7 @@ def _log_result(result: schema.Schema, options: PrepareOptions, output: Path, se
         with_label = " with a label" if train.unlabelled else ""
         text = "%s of %s training rows%s are clicks: a model learns nothing from them"
         log.warning(text, train.clicks, num_labelled, with_label)
-    whole = result.whole_log
+    whole = whole_log(result)
     without_label = f", {whole.unlabelled:,} more have no label" if whole.unlabelled else ""
     rate, rows = 100 * whole.click_rate, whole.rows - whole.unlabelled
     log.info("%s; click rate %.2f %% of %s rows%s", options.data.label_in_words, rate, f"{rows:,}", without_label)

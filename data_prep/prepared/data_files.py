@@ -13,7 +13,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from common.files import checksum, write_whole
-from data_prep.prepared.schema import CHECKSUM, SCHEMA_FILE, DataFile, Schema, checksum_of
+from data_prep.prepared.schema import CHECKSUM, SCHEMA_FILE, DataFile, Schema, Split, checksum_of
 
 BLOCK_CHECKSUM = 8  # hex digits
 
@@ -36,6 +36,16 @@ def data_file(folder: Path, name: str, rows: int = 0, blocks: str = "") -> DataF
     return DataFile(name, rows, path.stat().st_size, checksum(path), blocks)
 
 
+def block_sizes(schema: Schema, split: str) -> list[int]:
+    """Return the number of rows of each block of a split, in order."""
+    sizes: list[int] = []
+    for file in schema.splits[split].files:
+        sizes += [schema.block_rows] * (file.rows // schema.block_rows)
+        if file.rows % schema.block_rows:
+            sizes.append(file.rows % schema.block_rows)
+    return sizes
+
+
 def block_checksum(columns: Iterable[NDArray[Any]]) -> str:
     """Return the checksum of a block's stored arrays, in `BLOCK_CHECKSUM` hex digits."""
     digest = xxhash.xxh3_64()
@@ -51,11 +61,24 @@ def block_checksums(schema: Schema, split: str) -> list[str]:
     return [checksums[i : i + BLOCK_CHECKSUM] for i in range(0, len(checksums), BLOCK_CHECKSUM)]
 
 
+def whole_log(schema: Schema) -> Split:
+    """Return all splits as one, without its files."""
+    counts = ("rows", "clicks", "unlabelled")
+    return Split(files=(), **{of: sum(getattr(split, of) for split in schema.splits.values()) for of in counts})
+
+
+def all_files(schema: Schema) -> Iterator[DataFile]:
+    """Yield every file but schema.json itself."""
+    for split in schema.splits.values():
+        yield from split.files
+    yield from schema.other_files
+
+
 def damaged_files(folder: Path, schema: Schema, names: str = "") -> Iterator[str]:
     """Yield a sentence for each file that is not as schema.json says. Only files whose names begin with `names` are
     read.
     """
-    for file in schema.all_files():
+    for file in all_files(schema):
         path = folder / file.name
         if file.name.startswith(names) and not path.is_file():
             yield f"{path} is missing, though schema.json names it"

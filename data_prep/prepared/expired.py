@@ -1,16 +1,20 @@
-"""Ids that lost their values in place, and the ids that stored rows have since ids were given anew."""
+"""What changes a prepared folder in place: its schema as it was before, ids that lost their values, and the ids that
+stored rows have since ids were given anew.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.files import sync_folder
 from data_prep.prepared.data_files import data_file
-from data_prep.prepared.schema import NO_ID, NUMPY, Schema, expired_file_name
+from data_prep.prepared.schema import EXPIRED_PREFIX, NO_ID, NUMPY, Schema, first_added_id
 
 NUMBERING_FILE = f"numbering{NUMPY}"  # [V of the rows] the id that each id in the files of rows is now
 NOTHING = np.zeros(0, np.int64)
@@ -23,6 +27,25 @@ def union(*ids: NDArray[np.int64]) -> NDArray[np.int64]:
     """
     ordered = np.sort(np.concatenate(ids), kind="stable")  # of sorted arrays that is a merge
     return ordered[np.append(True, ordered[1:] != ordered[:-1])[: ordered.size]]
+
+
+def schema_at(schema: Schema, moment: Mapping[str, Any]) -> Schema:
+    """Return the schema as it was at the `data` of a checkpoint, before values were added or expired in place."""
+    firsts = [first_added_id(file.name) for file in schema.other_files]
+    later = [first for first in firsts if first >= max(moment["vocabulary_size"], 1)]
+    size, first_undone = min(later, default=schema.vocabulary_size), expired_file_name(moment.get("expired", 0))
+    undone = [file for file in schema.expired_files if file.name >= first_undone]
+    files = [file for file in schema.other_files if first_added_id(file.name) < size and file not in undone]
+    categorical = tuple(
+        replace(field, id_ranges=tuple(each for each in field.id_ranges if each[0] < size))
+        for field in schema.categorical
+    )
+    return replace(schema, categorical=categorical, vocabulary_size=size, other_files=tuple(files))
+
+
+def expired_file_name(num_before: int) -> str:
+    """Return the name of the file with ids that lost their values after so many others had."""
+    return f"{EXPIRED_PREFIX}{num_before:012d}{NUMPY}"
 
 
 def read_expired(folder: Path, schema: Schema) -> NDArray[np.int64]:

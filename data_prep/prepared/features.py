@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from data_prep.prepared.data_files import block_sizes
 from data_prep.prepared.examples import Examples, position_weights
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import Schema
@@ -17,7 +18,7 @@ NUMERIC_SCALE = 0.2  # logarithms of counts reach 16; unscaled they slow the sol
 
 def read_spread(folder: Path, schema: Schema, split: str, max_rows: int | None = None) -> Iterator[Examples]:
     """Yield the blocks of a split, or some with about `max_rows` rows, spread evenly. Rows of weight 0 are left out."""
-    sizes = np.array(schema.block_sizes(split))
+    sizes = np.array(block_sizes(schema, split))
     num_blocks = len(sizes)
     if max_rows is not None and sizes.sum() > max_rows:
         num_blocks = max(1, int(max_rows / sizes.mean()))

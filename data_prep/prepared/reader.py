@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from common.process import held
-from data_prep.prepared.data_files import block_checksum, block_checksums, damaged_files
+from data_prep.prepared.data_files import block_checksum, block_checksums, block_sizes, damaged_files
 from data_prep.prepared.examples import KEY_PREFIX, Examples
 from data_prep.prepared.expired import numbering_of_rows
 from data_prep.prepared.schema import ADVICE, Schema, read_schema
@@ -24,7 +24,7 @@ def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int]
 
     Raises ValueError, naming the file, if MindSpore cannot read it or a block is not the one that was written.
     """
-    numbers = range(len(schema.block_sizes(split))) if numbers is None else numbers
+    numbers = range(len(block_sizes(schema, split))) if numbers is None else numbers
     if not len(numbers):
         return
     paths = [folder / file.name for file in schema.splits[split].files]

@@ -21,8 +21,7 @@ With `layout: zoo` it is a sample of the MindSpore model zoo's Wide&Deep, of 1,0
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
@@ -123,11 +122,6 @@ def first_added_id(name: str) -> int:
     return int(name[len(ADDED_PREFIX) : -len(PARQUET)]) if name.startswith(ADDED_PREFIX) else 0
 
 
-def expired_file_name(num_before: int) -> str:
-    """Return the name of the file with ids that lost their values after so many others had."""
-    return f"{EXPIRED_PREFIX}{num_before:012d}{NUMPY}"
-
-
 @dataclass(frozen=True)
 class Schema:
     """Content of schema.json."""
@@ -162,12 +156,6 @@ class Schema:
         return from_dict(self.options.get("data", {}), LogFormat).label_in_words
 
     @property
-    def whole_log(self) -> Split:
-        """All splits as one, without its files."""
-        counts = ("rows", "clicks", "unlabelled")
-        return Split(files=(), **{of: sum(getattr(split, of) for split in self.splits.values()) for of in counts})
-
-    @property
     def num_numeric(self) -> int:
         """N."""
         return len(self.numeric)
@@ -197,30 +185,6 @@ class Schema:
         """Number of ids that lost their values since the vocabulary was written as a whole."""
         return sum(file.rows for file in self.expired_files)
 
-    def at(self, moment: Mapping[str, Any]) -> Schema:
-        """Return the schema as it was at the `data` of a checkpoint, before values were added or expired in place."""
-        return self.with_ids(moment["vocabulary_size"], moment.get("expired", 0))
-
-    def with_ids(self, vocabulary_size: int, num_expired: int | None = None) -> Schema:
-        """Return the schema as it was with so many ids, before more values were added in place.
-
-        With `num_expired` so many ids had lost their values.
-        """
-        if num_expired is not None and self.num_expired > num_expired:
-            undone = {file.name for file in self.expired_files if file.name >= expired_file_name(num_expired)}
-            files_kept = tuple(file for file in self.other_files if file.name not in undone)
-            return replace(self, other_files=files_kept).with_ids(vocabulary_size)
-        later = [first for file in self.other_files if (first := first_added_id(file.name)) >= vocabulary_size > 0]
-        if not later:
-            return self
-        size = min(later)
-        categorical = tuple(
-            replace(field, id_ranges=tuple(each for each in field.id_ranges if each[0] < size))
-            for field in self.categorical
-        )
-        files = tuple(file for file in self.other_files if first_added_id(file.name) < size)
-        return replace(self, categorical=categorical, vocabulary_size=size, other_files=files)
-
     def vocabulary_of(self, name: str) -> str:
         """Return the name that a field's values have in vocabulary.parquet: its own, or that of the field it shares."""
         owner: str = self.options.get("data", {}).get("shares", {}).get(name, name)
@@ -230,21 +194,6 @@ class Schema:
         """Return True if a field's values are strings, by whose keys ids out of vocabulary are chosen, not numbers."""
         columns = self.options.get("data", {}).get("columns", {})
         return bool(field.cross) or columns.get(field.name) in TEXT_KINDS
-
-    def block_sizes(self, split: str) -> list[int]:
-        """Return the number of rows of each block of a split, in order."""
-        sizes: list[int] = []
-        for file in self.splits[split].files:
-            sizes += [self.block_rows] * (file.rows // self.block_rows)
-            if file.rows % self.block_rows:
-                sizes.append(file.rows % self.block_rows)
-        return sizes
-
-    def all_files(self) -> Iterator[DataFile]:
-        """Yield every file but schema.json itself."""
-        for split in self.splits.values():
-            yield from split.files
-        yield from self.other_files
 
 
 def checksum_of(content: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from common.files import write_whole
 from common.html.charts import Axis, Bars, Chart, Series, bar_chart, line_chart
 from common.html.page import Part, Section, render_page
 from common.text import number_text
+from data_prep.prepared.data_files import whole_log
 from data_prep.prepared.schema import Schema, read_schema
 from data_prep.report.numeric import left_out, numeric_fields
 from data_prep.report.timing import Timing, read_timing
@@ -68,7 +69,7 @@ def write_report(folder: Path) -> Path:
 
 def _key_figures(schema: Schema, timing: Timing | None) -> list[tuple[str, str, str]]:
     """Return (quantity, number, a word on it)."""
-    lines, whole = schema.source["lines"], schema.whole_log
+    lines, whole = schema.source["lines"], whole_log(schema)
     figures = [
         ("lines", f"{lines:,}", number_text(schema.source["size_bytes"], "bytes")),
         ("rows kept", f"{whole.rows:,}", f"{schema.rejected_rows:,} lines rejected"),
@@ -86,7 +87,7 @@ def _key_figures(schema: Schema, timing: Timing | None) -> list[tuple[str, str, 
 
 
 def _splits(schema: Schema) -> list[list[object]]:
-    rows = schema.whole_log.rows
+    rows = whole_log(schema).rows
     return [
         [
             name,

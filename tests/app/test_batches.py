@@ -21,7 +21,7 @@ from app.batches import (
 )
 from data_prep.options.options_file import read_options
 from data_prep.pipeline.prepare import prepare
-from data_prep.prepared.data_files import data_file, write_schema
+from data_prep.prepared.data_files import all_files, block_sizes, data_file, write_schema
 from data_prep.prepared.reader import read_blocks, read_files
 from data_prep.prepared.schema import SCHEMA_FILE, VOCABULARY_FILE, read_schema
 from tests.conftest import TINY_CONFIG
@@ -50,7 +50,7 @@ def sorted_rows(rows):
 
 def test_the_folder_has_what_these_tests_are_about(tiny_schema):
     assert len(tiny_schema.splits["train"].files) > 1
-    sizes = tiny_schema.block_sizes("train")
+    sizes = block_sizes(tiny_schema, "train")
     assert len(sizes) > 2 * POOL_BLOCKS
     assert sizes[-1] < tiny_schema.block_rows
 
@@ -66,7 +66,7 @@ def test_a_sampler_s_numbers_count_through_the_files_in_their_order(tiny_dataset
 def test_blocks_are_read_by_their_number(tiny_dataset, tiny_schema):
     """Whole blocks in a pool of one each come out in the permutation's order, but for their rows' mixing."""
     rows = written_rows(tiny_dataset, tiny_schema, "train")
-    ends = np.cumsum(tiny_schema.block_sizes("train"))
+    ends = np.cumsum(block_sizes(tiny_schema, "train"))
     blocks = np.split(rows, ends[:-1])
     order = training_order(tiny_schema, seed=5, epoch=2, pool_blocks=1)
     found = np.concatenate(epoch_rows(tiny_dataset, tiny_schema, 100, seed=5, epoch=2, pool_blocks=1))
@@ -210,7 +210,7 @@ def test_damage_is_named_or_changes_nothing(prepared, tmp_path):
     reader ends the process.
     """
     (folder, whole), copy = prepared, tmp_path / "copy"
-    train = [file.name for file in read_schema(folder).all_files() if file.name.startswith("train")]
+    train = [file.name for file in all_files(read_schema(folder)) if file.name.startswith("train")]
     outcomes = []
     for seed in range(40):
         rng = np.random.default_rng(seed)

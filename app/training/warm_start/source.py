@@ -26,6 +26,7 @@ from app.tables.optimizers import ROWS, StepHistory, TableOptimizer, state_array
 from app.training.learning_rates import STEPS_BEFORE, running_mean, step_history
 from app.training.warm_start.origins import row_origins
 from common import settings
+from data_prep.prepared.expired import schema_at
 from data_prep.prepared.schema import CategoricalField, NumericField, Schema, read_schema
 
 
@@ -229,7 +230,7 @@ def _open_dataset(manifest: Manifest, config: Config) -> tuple[Path, Schema]:
     """Return the prepared folder that the source was trained on, and its schema. Raise ValueError for another one."""
     old_folder = Path(config.train.init_dataset or manifest.dataset)
     try:
-        old = read_schema(old_folder).at(manifest.data)
+        old = schema_at(read_schema(old_folder), manifest.data)
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"{error}: rows are mapped by that folder's vocabulary; give its new path with train.init_dataset=DIR"

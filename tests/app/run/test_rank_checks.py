@@ -13,7 +13,7 @@ from app.distributed.sharded_tables import make_row_shard
 from app.run.rank import check_alike, check_one_place, data_of
 from app.tables.fields import TableField
 from app.tables.interface import TablesSpec
-from common.files import checksum_of_sources
+from common.process import checksum_of_sources
 from tests.app.tables.tables_of_spec import constant_rates
 
 

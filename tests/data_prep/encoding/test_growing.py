@@ -21,6 +21,7 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.data_files import damaged_files
 from data_prep.prepared.examples import concatenate
+from data_prep.prepared.expired import schema_at
 from data_prep.prepared.schema import VOCABULARY_FILE, read_schema
 
 ALL_TRAINED = {"train_fraction": 1, "valid_fraction": 0, "test_fraction": 0}
@@ -209,8 +210,8 @@ def grown_twice(tmp_path):
 def test_an_earlier_moment_is_the_same_schema_with_fewer_ids(tmp_path):
     schemas, texts = grown_twice(tmp_path)
     for schema in schemas:
-        assert schemas[-1].with_ids(schema.vocabulary_size) == schema
-        assert schema.with_ids(schemas[-1].vocabulary_size) == schema
+        assert schema_at(schemas[-1], {"vocabulary_size": schema.vocabulary_size}) == schema
+        assert schema_at(schema, {"vocabulary_size": schemas[-1].vocabulary_size}) == schema
     lines = Chunk(0, texts[1].count(b"\n"), texts[1])
     early = open_encoder(tmp_path / "grown", True, schemas[0]).encode(lines)[1].ids
     np.testing.assert_array_equal(early, open_encoder(tmp_path / "day-0", True).encode(lines)[1].ids)

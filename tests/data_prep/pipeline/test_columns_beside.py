@@ -12,6 +12,7 @@ from data_prep.options.format_checks import checked_format
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
+from data_prep.prepared.data_files import whole_log
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import Split, read_schema
 from data_prep.report.data_report import _over_time
@@ -77,7 +78,7 @@ def test_a_label_by_rule_and_rows_without_one(tmp_path, caplog):
     assert (schema.weight, schema.splits["train"].clicks) == ("rating", 3)
     assert block.labels.tolist() == [1, 1, 0, 0, 1]
     assert block.weights.tolist() == [1, 1, 1, 0, 1]
-    assert read_schema(tmp_path / "out").whole_log == Split(5, 3, (), unlabelled=1)
+    assert whole_log(read_schema(tmp_path / "out")) == Split(5, 3, (), unlabelled=1)
     assert "click rate 75.00 % of 4 rows, 1 more have no label" in caplog.text
     profile = read_statistics(tmp_path / "out")
     assert (profile.rows, profile.labelled, profile.clicks) == ((5,), (4,), (3,))
@@ -89,7 +90,7 @@ def test_rows_of_weight_0_have_a_label(tmp_path):
     log_format = LogFormat({"w": "weight", "site": "string", "click": "label"}, ",")
     (tmp_path / "log.csv").write_text("0,a,0\n0,b,1\n2,c,0\n1,d,1\n")
     schema = prepare(tmp_path / "log.csv", tmp_path / "out", dataclasses.replace(OPTIONS, data=log_format))
-    assert (schema.whole_log.unlabelled, schema.whole_log.click_rate) == (0, 0.5)
+    assert (whole_log(schema).unlabelled, whole_log(schema).click_rate) == (0, 0.5)
 
 
 def test_a_log_whose_labels_are_all_clicks_is_reported(tmp_path, caplog):

@@ -19,7 +19,7 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.count import ChunkCounter
 from data_prep.pipeline.prepare import prepare
 from data_prep.pipeline.split import RowsToSplit, make_split
-from data_prep.prepared.data_files import row_numbers_file
+from data_prep.prepared.data_files import block_sizes, row_numbers_file
 from data_prep.prepared.reader import read_files
 from data_prep.prepared.schema import read_schema
 from tests.prepared_folders import contents
@@ -29,7 +29,7 @@ def read_split(folder, split):
     """ids [n, C], numeric [n, N], labels [n] of a whole split."""
     schema = read_schema(folder)
     blocks = list(read_files(folder, [file.name for file in schema.splits[split].files]))
-    assert [len(block.labels) for block in blocks] == schema.block_sizes(split)
+    assert [len(block.labels) for block in blocks] == block_sizes(schema, split)
     return [np.concatenate([getattr(block, name) for block in blocks]) for name in ("ids", "numeric", "labels")]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from common.files import checksum_of_sources
+from common.process import checksum_of_sources
 from data_prep.pipeline import make_schema
 
 PACKAGES = ("common", "data_prep")

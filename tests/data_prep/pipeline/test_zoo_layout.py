@@ -11,6 +11,7 @@ from app.batches import read_batches, training_order, written_order
 from data_prep.__main__ import main
 from data_prep.checks.inspect import inspect
 from data_prep.pipeline.zoo_layout import check_ids_fit, num_shards, part_files, rest_file
+from data_prep.prepared.data_files import all_files
 from data_prep.prepared.schema import SPLITS, read_schema
 from data_prep.sources.synthetic import synthesize
 
@@ -151,7 +152,7 @@ def test_inspect_knows_the_layout(zoo, capsys):
 def test_bytes_do_not_depend_on_chunks(log, zoo, tmp_path):
     again = tmp_path / "again"
     assert main(["prepare", str(log), str(again), "--layout", "zoo", *SETTINGS, "prepare.memory_limit=1 GiB"]) == 0
-    for file in read_schema(zoo).all_files():
+    for file in all_files(read_schema(zoo)):
         assert (zoo / file.name).read_bytes() == (again / file.name).read_bytes(), file.name
 
 

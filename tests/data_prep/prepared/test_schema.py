@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from data_prep.prepared.data_files import write_schema
+from data_prep.prepared.data_files import all_files, block_sizes, write_schema
 from data_prep.prepared.schema import (
     FORMAT_VERSION,
     SCHEMA_FILE,
@@ -45,9 +45,9 @@ def test_written_and_read_back(tmp_path):
 def test_what_follows_from_the_fields():
     assert (SCHEMA.num_numeric, SCHEMA.num_categorical, SCHEMA.num_positions) == (1, 3, 8)
     assert SCHEMA.categorical[0].num_values == 5
-    assert SCHEMA.block_sizes("train") == [10, 10, 5]
-    assert SCHEMA.block_sizes("valid") == []
-    assert [file.name for file in SCHEMA.all_files()] == ["a", "b", "vocabulary.parquet"]
+    assert block_sizes(SCHEMA, "train") == [10, 10, 5]
+    assert block_sizes(SCHEMA, "valid") == []
+    assert [file.name for file in all_files(SCHEMA)] == ["a", "b", "vocabulary.parquet"]
     assert SCHEMA.splits["train"].click_rate == 0.2
     assert SCHEMA.splits["valid"].click_rate != SCHEMA.splits["valid"].click_rate  # NaN
 

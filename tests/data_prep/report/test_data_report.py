@@ -15,6 +15,7 @@ from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.first_pass import numeric_fields
 from data_prep.pipeline.prepare import prepare
+from data_prep.prepared.data_files import all_files
 from data_prep.prepared.schema import read_schema
 from data_prep.report.data_report import SPLIT_RULES, write_report
 from data_prep.report.numeric import number_bins, pair
@@ -107,7 +108,7 @@ def test_it_is_drawn_again_to_the_same_bytes(folder, tmp_path, capsys):
 
 def test_the_run_is_no_part_of_the_data(folder, dirty_log, tmp_path):
     """schema.json names neither report nor timing; the statistics are the same for any chunks and kernels."""
-    named = {file.name for file in read_schema(folder).all_files()}
+    named = {file.name for file in all_files(read_schema(folder))}
     assert {path.name for path in folder.iterdir()} - named == {"schema.json", "report.html", TIMING_FILE}
     again = tmp_path / "again"
     options = ["prepare.workers=2", "prepare.min_count=3", "prepare.kernels=numpy", "prepare.memory_limit=1 GiB"]
