@@ -84,6 +84,12 @@ def run(arguments: argparse.Namespace) -> int:
         log.error("stopped by %s%s", stopped.name, advice)
         return stopped.exit_status
     print(describe(summary, arguments.output), file=sys.stderr if arguments.output == STDIN else sys.stdout)
+    for name, found in summary.get("unknown_values", {}).items():
+        log.warning(
+            "column %s: %s of %s rows have values that the model does not know, as had %.1f %% of its held-out rows. "
+            "Are they written as there (7, not 7.0)?",
+            *(name, f"{found['unknown']:,}", f"{found['rows']:,}", 100 * found["held_out_share"]),
+        )
     if summary["bad_lines"] > bound * summary["rows"]:
         raise ValueError(
             f"{summary['bad_lines']:,} of {summary['rows']:,} lines are bad and have no score, more than "

@@ -27,7 +27,7 @@ from app.evaluation.metrics import MEASURED, MetricStream, confidence_intervals
 from app.scoring.predictor import Predictor, probabilities
 from common.files import LOCK_FILE, lock_folder, room_for, sync_folder, write_whole
 from common.signals import check_stop
-from data_prep.encoding.encoder import Chunk
+from data_prep.encoding.encoder import MOST_UNKNOWN, Chunk
 from data_prep.encoding.from_log import LogToScore, ending_of
 from data_prep.encoding.from_values import add_label, split_line
 from data_prep.options.executor import ExecutorChoice
@@ -36,6 +36,7 @@ STDIN = "-"
 CHUNK_BYTES = 2 << 20  # of the log: some 10,000 rows
 STATE, WORK, RESULT, SPOOLED = "run.json", "work", "result", "stdin"
 REPLICATES = 200
+LEAST_ROWS = 20  # by which values that the model lacks are told from chance
 LINE, FILE, SCORE, REASON = "line", "file", "score", "reason"
 
 
@@ -49,7 +50,7 @@ class ChunkScorer:
     keep: tuple[str, ...]
 
     def __call__(self, chunk: Chunk) -> dict[str, Any]:
-        """Return `line` [n], `logits` [n] (NaN for a bad line), `labels` [n] (NaN: none), `reasons`, `kept`."""
+        """Return `line` [n], `logits` [n] (NaN: a bad line), `labels` [n] (NaN: none), `reasons`, `kept`, `unknown`."""
         predictor = _open(self.bundle, self.bundle_id)
         log_format = predictor.log_format
         cells_to_keep = self._cells_to_keep(chunk, predictor)
@@ -70,6 +71,7 @@ class ChunkScorer:
             "weights": weights,
             "reasons": scored.rejected,
             "kept": cells_to_keep,
+            "unknown": 0 if scored.encoded is None else predictor.encoder.count_unknown(scored.encoded.ids),
         }
 
     def _cells_to_keep(self, chunk: Chunk, predictor: Predictor) -> list[list[str]]:
@@ -105,8 +107,9 @@ def predict(
     """Score the log `inputs` (files, folders, globs, URIs, or - for standard input) into `output`.
 
     `output` is a .csv or .parquet file, or - for CSV on standard output. It is there whole or not at all. Returns the
-    numbers of rows and of bad lines and, of a log with labels, metrics and their 95 % intervals. Raises
-    FileExistsError for an output that is there, ValueError for input that is none, or of another unfinished prediction.
+    numbers of rows and of bad lines, `unknown_values` (fields that the model does not know here, if there are any) and,
+    of a log with labels, metrics and their 95 % intervals. Raises FileExistsError for an output that is there,
+    ValueError for input that is none, or of another unfinished prediction.
     """
     executor = executor or ExecutorChoice()
     predictor = Predictor.open(bundle)
@@ -131,7 +134,7 @@ def predict(
             sync_folder(folder / RESULT)  # the file: or a power cut may leave the name with nothing in it
             (folder / RESULT).replace(output)
             sync_folder(Path(output).parent)
-    return writer.summary()
+    return writer.summary(predictor)
 
 
 def _check_output(output: str, overwrite: bool) -> None:
@@ -207,6 +210,25 @@ def _wait_for(stream: Any) -> None:
         check_stop()
 
 
+def _unknown_values(predictor: Predictor, counts: Any, num_rows: int) -> dict[str, dict[str, float]]:
+    """Return the fields whose values are out of vocabulary in nearly all of so many rows, but not in held-out rows.
+
+    `counts` are those of `RowEncoder.count_unknown`. Of each field, `unknown` of the `rows` with a value have one, and
+    `held_out_share` of those. Crosses are left out, as they follow their parts, and hashed fields, which know no value.
+    """
+    held_out, fields = predictor.held_out_counts.get("values", np.zeros((0, 1))), predictor.schema.categorical
+    if len(held_out) != len(fields) or num_rows < LEAST_ROWS:
+        return {}
+    unknown, missing = counts
+    rows, shares = num_rows - missing, held_out[:, 0] / np.maximum(held_out.sum(axis=1), 1)
+    is_other = (unknown > MOST_UNKNOWN * rows) & (unknown > 2 * shares * num_rows) & (rows >= LEAST_ROWS)
+    return {
+        field.name: {"unknown": int(unknown[place]), "rows": int(rows[place]), "held_out_share": float(shares[place])}
+        for place, field in enumerate(fields)
+        if is_other[place] and field.num_values > 1 and not field.cross
+    }
+
+
 class _Writer:
     """Writes the chunks' rows in the log's order, and counts them."""
 
@@ -217,6 +239,7 @@ class _Writer:
         self._metrics = MetricStream() if labelled else None
         self._keep = tuple(keep)
         self._num_rows = self._num_bad = self._num_labelled = 0
+        self._unknown: Any = 0
         open_writer: Callable[..., Any] = pq.ParquetWriter if output.endswith(".parquet") else pa_csv.CSVWriter
         self._writer = open_writer(sys.stdout.buffer if output == STDIN else path, self._schema)
 
@@ -243,15 +266,18 @@ class _Writer:
         self._writer.write_table(pa.table([columns[name] for name in self._names], schema=self._schema))
         self._num_rows += num_rows
         self._num_bad += int(num_rows - good.sum())
+        self._unknown = self._unknown + scored.get("unknown", 0)  # a release before may have left a chunk without it
         if self._metrics is not None:
             labelled = good & ~np.isnan(scored["labels"])
             self._num_labelled += int(labelled.sum())
             weights = None if scored["weights"] is None else scored["weights"][labelled]
             self._metrics.add(logits[labelled], scored["labels"][labelled], weights)
 
-    def summary(self) -> dict[str, Any]:
-        """Return the numbers of rows and bad lines and, with labels, metrics and their intervals."""
+    def summary(self, predictor: Predictor) -> dict[str, Any]:
+        """Return what `predict` returns."""
         content: dict[str, Any] = {"rows": self._num_rows, "bad_lines": self._num_bad}
+        if unknown := _unknown_values(predictor, self._unknown, self._num_rows - self._num_bad):
+            content["unknown_values"] = unknown
         if self._metrics is not None and self._num_labelled:
             metrics, bins = self._metrics.result_and_bins()
             content["metrics"] = {name: getattr(metrics, name) for name in ("click_rate", *MEASURED)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,7 @@ from data_prep.encoding.from_values import rejected
 from data_prep.options.log_format import LogFormat
 from data_prep.prepared.schema import Schema, read_schema
 
+DISTRIBUTION = "distribution.json"
 ROWS_AT_ONCE = MANY  # looked up and scored: their embeddings stay near the core
 
 
@@ -84,6 +86,16 @@ class BundleModel:
     @property
     def log_format(self) -> LogFormat:
         return self.encoder.log_format
+
+    @cached_property
+    def held_out_counts(self) -> dict[str, np.ndarray]:
+        """The counts of the held-out rows, as `distribution.Distribution` has them, or {} if the bundle has none.
+
+        Read once, as the folder may be removed while this is open.
+        """
+        path = self.folder / DISTRIBUTION
+        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return {name: np.array(counts, np.int64) for name, counts in content.items()}
 
     def score_chunk(self, chunk: Chunk | RawTable) -> Scored:
         """Score rows, or the good lines of a chunk, whose lines have labels."""

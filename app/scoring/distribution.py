@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from app.scoring.bundle_model import BundleModel
+from app.scoring.bundle_model import DISTRIBUTION, BundleModel
 from data_prep.prepared.schema import Schema
 
-DISTRIBUTION = "distribution.json"
 SCORE_BINS = 20
 VALUE_BINS = 34  # of a field's values: unknown ones, then by the power of 2 of their rank in frequency
 NUMBER_BINS = 33  # of a numeric column: zero, then by sign and power of 2
@@ -73,27 +71,14 @@ def count_scores(logits: np.ndarray) -> np.ndarray:
     return np.bincount(bins.clip(0, SCORE_BINS - 1), minlength=SCORE_BINS)
 
 
-def read_distribution(folder: Path, schema: Schema) -> Distribution | None:
-    """Return the counts of a bundle's held-out rows, or None if it has none, or other fields."""
-    path = folder / DISTRIBUTION
-    if not path.is_file():
-        return None
-    distribution = Distribution(schema)
-    for name, counts in json.loads(path.read_text(encoding="utf-8")).items():
-        if np.shape(counts) != getattr(distribution, name).shape:
-            return None
-        setattr(distribution, name, np.array(counts, np.int64))
-    return distribution
-
-
-_HELD_OUT: WeakKeyDictionary[BundleModel, Distribution | None] = WeakKeyDictionary()
-
-
 def held_out_rows(model: BundleModel) -> Distribution | None:
-    """Return the counts of a bundle's held-out rows, read once, as its folder may be removed while it is open."""
-    if model not in _HELD_OUT:
-        _HELD_OUT[model] = read_distribution(model.folder, model.schema)
-    return _HELD_OUT[model]
+    """Return the counts of a bundle's held-out rows, or None if it has none, or other fields."""
+    distribution = Distribution(model.schema)
+    for name, counts in model.held_out_counts.items():
+        if counts.shape != getattr(distribution, name).shape:
+            return None
+        setattr(distribution, name, counts)
+    return distribution if model.held_out_counts else None
 
 
 def _count(counts: np.ndarray, bins: np.ndarray) -> None:

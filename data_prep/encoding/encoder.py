@@ -32,6 +32,7 @@ from data_prep.options.plain_values import from_dict
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import INDICATOR, NO_ID, NumericField, Schema, transform_numbers
 
+MOST_UNKNOWN = 0.9  # of a column's cells: above it they are probably written in another form than in the vocabulary
 EXPIRED_FILE, NUM_EXPIRED = "expired.npy", "num_expired"  # of a delta: file of ids, and how many they are
 
 __all__ = ["Chunk", "Examples", "ParsedChunk", "ParsedRows", "RowEncoder"]
@@ -149,6 +150,15 @@ class RowEncoder:
         of_vocabularies = np.array([layout.numbers[-2:] for layout in self._lookup.layouts], ids.dtype)
         first, count = of_vocabularies[self._vocabularies].T
         return (ids >= first) & (ids < first + count)
+
+    def count_unknown(self, ids: NDArray[np.signedinteger]) -> NDArray[np.int64]:
+        """Return how many encoded rows have a value out of vocabulary, and how many a missing cell, by field [2, C].
+
+        Of a list its first value counts.
+        """
+        columns, firsts = self._options.categorical_columns, list(self._first_positions.values())
+        missing = [self.missing_id(column.is_text, column.place) for column in columns]
+        return np.stack([self.are_unknown(ids)[:, firsts].sum(axis=0), (ids[:, firsts] == missing).sum(axis=0)])
 
     def ids_with(
         self, added: LookupTables, rows: ParsedRows, ids: NDArray[np.signedinteger]

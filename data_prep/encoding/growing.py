@@ -142,8 +142,7 @@ class GrowingVocabulary:
         for rows in parts:
             present = [*presence(rows, categorical), *(rows.columns[name].present for name in numeric)]
             missing += [np.count_nonzero(~each) for each in present]
-        lengths = np.array([field.max_length for field in self.schema.categorical])
-        unknown = self.encoder.are_unknown(ids)[:, np.cumsum(lengths) - lengths].sum(axis=0)
+        unknown, _ = self.encoder.count_unknown(ids)
         return (missing / num_rows).round(4).tolist(), (unknown / num_rows).round(4).tolist()
 
     def add_values_of(self, parts: Sequence[ParsedRows], rows: Examples) -> tuple[int, Examples]:

@@ -21,7 +21,7 @@ from common.process import num_cores
 from data_prep.checks.reject_causes import check_statistics
 from data_prep.encoding.base import BaseVocabulary, read_base_vocabulary
 from data_prep.encoding.booleans import with_booleans, with_point_zero
-from data_prep.encoding.encoder import RowEncoder
+from data_prep.encoding.encoder import MOST_UNKNOWN, RowEncoder
 from data_prep.encoding.fit import fit_vocabulary
 from data_prep.encoding.from_values import bad_cell
 from data_prep.encoding.vocabulary_file import VocabularyReader
@@ -54,8 +54,6 @@ from data_prep.raw_log.reading import LogReading
 from data_prep.report.data_report import REPORT_FILE, write_report
 from data_prep.report.timing import RunClock, write_timing
 from data_prep.statistics.statistics_file import read_statistics, write_statistics
-
-_MOST_UNKNOWN = 0.9  # of a column's cells: above it they are probably written in another form than in the base
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +149,7 @@ def _warn_of_other_values(base: BaseVocabulary, result: schema.Schema, output: P
                 assert values.texts is not None
                 first = values.texts.take(np.arange(field.num_values)[-num_new:][:3]).tolist()
                 examples = f", such as {', '.join(repr(text.decode()) for text in first)}"
-            if unknown > _MOST_UNKNOWN * cells:
+            if unknown > MOST_UNKNOWN * cells:
                 log.warning(
                     "column %s: %s of %s training cells have values that %s lacks%s; a model of it has learnt nothing "
                     "of them. Are they written as there (7, not 7.0)?",

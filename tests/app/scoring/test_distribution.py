@@ -5,7 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from app.scoring.distribution import Distribution, read_distribution
+from app.scoring.bundle_model import BundleModel
+from app.scoring.distribution import Distribution, held_out_rows
 
 
 @pytest.fixture
@@ -25,13 +26,25 @@ def rows(tiny_schema):
     return draw
 
 
-def test_equal_rows_do_not_drift_and_unseen_values_do(tiny_schema, rows, tmp_path):
+@pytest.fixture
+def bundle(tmp_path):
+    """Makes a bundle in `tmp_path` of a schema and what is counted of its held-out rows, without a model."""
+
+    def make(schema):
+        model = BundleModel.__new__(BundleModel)
+        model.folder, model.schema = tmp_path, schema
+        return model
+
+    return make
+
+
+def test_equal_rows_do_not_drift_and_unseen_values_do(tiny_schema, rows, bundle, tmp_path):
     held_out, like, other = (Distribution(tiny_schema) for _ in range(3))
     held_out.add(*rows(20_000, 0.1, seed=1))
     like.add(*rows(20_000, 0.1, seed=2))
     other.add(*rows(20_000, 0.5, seed=3))
     held_out.write(tmp_path)
-    read = read_distribution(tmp_path, tiny_schema)
+    read = held_out_rows(bundle(tiny_schema))
     assert (read.num_rows, len(held_out.names)) == (20_000, tiny_schema.num_categorical + tiny_schema.num_numeric)
     assert max(field["psi"] for field in like.drift_from(read)) < 0.02
     first, *_, last = other.drift_from(read)
@@ -50,8 +63,8 @@ def test_empty_places_of_lists_are_not_counted(tiny_schema):
     assert counts.values[0][0] == 1
 
 
-def test_a_bundle_without_counts_or_with_other_fields_has_none(tiny_schema, tmp_path):
-    assert read_distribution(tmp_path, tiny_schema) is None
+def test_a_bundle_without_counts_or_with_other_fields_has_none(tiny_schema, bundle, tmp_path):
+    assert held_out_rows(bundle(tiny_schema)) is None
     fewer = dataclasses.replace(tiny_schema, categorical=tiny_schema.categorical[1:])
     Distribution(fewer).write(tmp_path)
-    assert read_distribution(tmp_path, tiny_schema) is None
+    assert held_out_rows(bundle(tiny_schema)) is None
