@@ -198,7 +198,7 @@ def regression(of: Rehearsal) -> dict[str, Any]:
     """Fit logistic regression to the same rows, or as many of them as memory has room for."""
     rows = str(of.options.regression_rows)
     of.run("benchmarks.peers.logistic_regression", "prepared-2", "regression.npy", "--max-rows", rows)
-    test = read_test(of.folder / "prepared-2", read_schema(of.folder / "prepared-2"))
+    test = read_test(of.folder / "prepared-2")
     assert test.truth is not None
     return {
         "logistic regression": test.judge(np.load(of.folder / "regression.npy")),
@@ -217,7 +217,7 @@ def predict(of: Rehearsal) -> dict[str, Any]:
     """Score the raw lines of the split test, and compare the scores with the log's truth."""
     numbers = np.load(of.folder / "prepared-2" / row_numbers_file("test"))
     order = np.argsort(numbers, kind="stable")
-    test = read_test(of.folder / "prepared-2", read_schema(of.folder / "prepared-2"))
+    test = read_test(of.folder / "prepared-2")
     if not (of.folder / "scores.parquet").exists():
         write_lines(of.log, numbers[order], of.folder / "test.txt")
         of.run("app.cli.predict", "bundles/1", "test.txt", "scores.parquet")
@@ -268,7 +268,7 @@ def next_day(of: Rehearsal) -> dict[str, Any]:
     with of.day.open("rb") as lines, (of.folder / "day.txt").open("wb") as target:
         target.writelines(itertools.islice(lines, sum(REQUESTS)))
     of.run("app.cli.predict", "bundles/2", "day.txt", "day.parquet", "--overwrite")
-    test = read_test(of.folder / "prepared-day", read_schema(of.folder / "prepared-day"))
+    test = read_test(of.folder / "prepared-day")
     return {
         "new values": found["ids"] - ids,
         "AUC on its valid rows, before and after": _valid(of.folder / "day")["AUC on valid, by evaluation"],

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -186,7 +185,7 @@ def compare(versions: tuple[Version, Version], rows: int, chosen: list[str]) -> 
     comparison = Comparison(a, b)
     for name, scenario in SCENARIOS.items():
         if name in chosen:
-            print(f"\n{name}: {re.sub(r'[.]$', '', (scenario.__doc__ or '').strip())}")
+            print(f"\n{name}: {(scenario.__doc__ or '').removesuffix('.')}")
             scenario(comparison)
     print(f"\n{comparison.differences or 'no'} differences between {a.commit} and {b.commit}")
     return comparison.differences

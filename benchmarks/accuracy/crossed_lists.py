@@ -10,7 +10,6 @@ auto as it is. They are compared with logistic regression on the same rows.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ import yaml
 
 from benchmarks.accuracy.recipes import ALL, Data, Figures, prepare, regression, train
 from benchmarks.harness.commands import work_folder
-from benchmarks.harness.timing import print_result
+from benchmarks.harness.timing import new_parser, print_result
 
 RECIPE = "few_rows"
 SETTINGS = ("wide_optimizer.learning_rate=0.3", "wide_optimizer.l2=0.003", "train.epochs=20")
@@ -66,12 +65,11 @@ def measure(rows: int, seed: int, work: Path, taste: float = TASTE, most: int = 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__, has_work=True)
     parser.add_argument("--rows", type=int, default=40_000)
     parser.add_argument("--taste", type=float, default=TASTE, help="standard deviation of what a click follows")
     parser.add_argument("--most", type=int, default=MOST_GENRES, help="genres of a row")
     parser.add_argument("--seeds", type=int, default=1, help="of the log and of the model")
-    parser.add_argument("--work", type=Path, help="logs and prepared folders; default: a new one, removed")
     options = parser.parse_args()
     with work_folder(options.work) as work:
         of_log = work, options.taste, options.most

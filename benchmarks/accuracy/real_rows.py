@@ -12,7 +12,6 @@ already in --work are not repeated, so an interrupted comparison resumes.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -31,10 +30,9 @@ import torch
 from app.batches import Batch
 from benchmarks.accuracy.paired_auc import Group, differences
 from benchmarks.accuracy.rolling_cuts import CUTS, Cut, make_cuts
-from benchmarks.harness.commands import folder_of, remembered, work_folder
-from benchmarks.harness.prepared_rows import READ_ROWS, read_rows
+from benchmarks.harness.commands import folder_of, read_rows, remembered, work_folder
 from benchmarks.harness.score_rows import train_and_score
-from benchmarks.harness.timing import print_result
+from benchmarks.harness.timing import new_parser, print_result
 from benchmarks.harness.workload import Workload
 from benchmarks.peers import lightgbm_trees, logistic_regression
 from benchmarks.peers.lightgbm_trees import TreeSettings
@@ -48,7 +46,7 @@ OURS = "this project"
 REPLICATES = 500
 CONFIG = PROJECT / "configs" / "auto.yaml"
 PREPARE = PrepareOptions(min_count=2)  # of 2, 5, 10 and 20 the regression's best as well
-BATCH_SIZE = 1000
+BATCH_SIZE, SCORED_ROWS = 1000, 100_000  # at a time
 
 # SparseAdam's L2 reaches the rows of a batch only, so it is best with less.
 LAZY_GRID = {
@@ -137,7 +135,7 @@ def fit_pytorch(folder: Path, split: str, settings: PeerSettings, epochs: int, s
     for _ in range(epochs):
         for batch in _batches(rows, order.permutation(len(rows.labels)), workload.batch_size):
             step(batch, step.prepare(batch))
-        in_turn = _batches(judged, np.arange(len(judged.labels)), READ_ROWS)
+        in_turn = _batches(judged, np.arange(len(judged.labels)), SCORED_ROWS)
         logits.append(np.concatenate([step.score(step.prepare(batch)) for batch in in_turn]))
     return np.array(logits)
 
@@ -212,10 +210,9 @@ def _line(cut: Cut, contender: Contender, choice: Choice, scores: np.ndarray, la
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__, has_work=True)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--cuts", type=int, nargs="+", choices=range(2, 10), default=list(CUTS))
-    parser.add_argument("--work", type=Path, help="prepared folders and what was tried; default: a new one, removed")
     options = parser.parse_args()
     log = folder_of("CRITEO_ROWS") / "train.txt"
     with work_folder(options.work) as work, work_folder(work / "tried") as memory:

@@ -34,9 +34,8 @@ from app.cli.notebook import describe, evaluate, prepare, train
 from app.config import device
 from app.config.run_settings import DeviceOptions
 from app.evaluation.metrics import Metrics
-from benchmarks.harness.commands import folder_of, remembered, work_folder
-from benchmarks.harness.prepared_rows import read_rows
-from benchmarks.harness.timing import print_result
+from benchmarks.harness.commands import folder_of, read_rows, remembered, work_folder
+from benchmarks.harness.timing import new_parser, print_result
 from common import yaml_settings
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import Schema, read_schema
@@ -203,13 +202,12 @@ def compare(name: str, folder: Path, table: Table, options: argparse.Namespace, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__, has_work=True)
     parser.add_argument("--tables", nargs="*", choices=tuple(TABLES), default=tuple(TABLES))
     parser.add_argument("--log", nargs="*", default=[], metavar="FILE[=LABEL]", help="other tables")
     parser.add_argument("--folds", type=int, default=FOLDS, help="every five are of another shuffle of the lines (5)")
     parser.add_argument("--set", nargs="*", default=[], metavar="section.key=value", help="changes to auto.yaml")
     parser.add_argument("--threads", type=int, default=0, help="of a run; 0: all cores")
-    parser.add_argument("--work", type=Path, help="prepared folders and figures; default: a new one, removed")
     options = parser.parse_args()
     logging.getLogger().setLevel(logging.WARNING)
     with work_folder(options.work) as work:

@@ -25,10 +25,9 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
-from benchmarks.harness.commands import folder_of, remembered, run_command, work_folder
-from benchmarks.harness.prepared_rows import read_rows
+from benchmarks.harness.commands import folder_of, read_rows, remembered, run_command, work_folder
 from benchmarks.harness.score_rows import train_and_score
-from benchmarks.harness.timing import print_result
+from benchmarks.harness.timing import new_parser, print_result
 from benchmarks.peers import logistic_regression
 from common import yaml_settings
 from common.packages import PROJECT
@@ -94,7 +93,8 @@ def _figures(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     }
 
 
-def read_test(folder: Path, schema: Schema) -> Test:
+def read_test(folder: Path) -> Test:
+    schema = read_schema(folder)
     rows = read_rows(folder, schema, "test")
     truth = schema.source.get("truth")
     probabilities = None
@@ -131,19 +131,19 @@ def train(prepared: Path, recipe: str, changes: tuple[str, ...], work: Path) -> 
     """Train once: metrics of `valid` at each evaluation, and of the test rows at the best of them."""
     logits, evaluations = train_and_score(recipe_file(recipe), prepared, changes, work)
     valid = [{name: line[name] for name in ("step", "auc", "log_loss")} for line in evaluations]
-    test = read_test(prepared, read_schema(prepared))
+    test = read_test(prepared)
     return {"valid": valid, "test": test.judge(1 / (1 + np.exp(-logits.astype(np.float64))))}
 
 
 def regression(prepared: Path) -> Figures:
     """Logistic regression on the same rows, its penalty chosen on `valid`."""
     probabilities = logistic_regression.probabilities_of(prepared, "test")
-    return read_test(prepared, read_schema(prepared)).judge(probabilities)
+    return read_test(prepared).judge(probabilities)
 
 
 def best_possible(prepared: Path) -> Figures | None:
     """Return the figures of the true probabilities, or None if the log is not synthetic."""
-    test = read_test(prepared, read_schema(prepared))
+    test = read_test(prepared)
     return None if test.truth is None else test.judge(test.truth)
 
 
@@ -209,7 +209,7 @@ def spread(name: str, runs: list[Figures]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__, has_work=True)
     names = (*SYNTHETIC_ROWS, REAL)
     affordable = ["500k", "5m", *([REAL] if "CRITEO_ROWS" in os.environ else [])]
     parser.add_argument("--data", nargs="+", choices=names, default=affordable)
@@ -219,7 +219,6 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0, help="of a run; 0: what the config says")
     parser.add_argument("--set", nargs="*", default=[], metavar="section.key=value", help="changes to every recipe")
     parser.add_argument("--no-regression", action="store_true", help="it takes long on 5 M rows")
-    parser.add_argument("--work", type=Path, help="logs, prepared folders and figures; default: a new one, removed")
     options = parser.parse_args()
     with work_folder(options.work) as work:
         results = [

@@ -1,4 +1,4 @@
-"""The project's own commands, run as a user runs them, and what their runs left behind."""
+"""The project's own commands, run as a user runs them, and what they left behind."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ import psutil
 from app.run.logs import METRICS
 from app.run.record import read_lines
 from common.packages import PROJECT
+from data_prep.prepared.examples import Examples, concatenate
+from data_prep.prepared.reader import read_blocks
+from data_prep.prepared.schema import Schema
 
 ENVIRONMENT = {"PYTHONPATH": str(PROJECT)}
 OUTPUT_END = 2000  # characters of a failed command's output
@@ -144,6 +147,11 @@ def remembered(path: Path, make: Any) -> Any:
     if not path.is_file():
         path.write_text(json.dumps(make()), encoding="utf-8")
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def read_rows(folder: Path, schema: Schema, split: str) -> Examples:
+    """Return all rows of a prepared folder's split, in the order written."""
+    return concatenate(list(read_blocks(folder, schema, split)))
 
 
 def validations(run: Path) -> list[dict[str, Any]]:

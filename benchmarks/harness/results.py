@@ -245,9 +245,8 @@ def section(command: str, printout: str, result: dict[str, Any], today: datetime
 
 def versions() -> str:
     """The versions of the libraries that are measured here, as far as they are installed."""
-    installed = {distribution.name: distribution.version for distribution in importlib.metadata.distributions()}
-    names = {name.lower().replace("_", "-"): version for name, version in installed.items()}
-    return ", ".join(f"{name} {names[name]}" for name in LIBRARIES if name in names)
+    installed = {each.name.lower(): each.version for each in importlib.metadata.distributions()}
+    return ", ".join(f"{name} {installed[name]}" for name in LIBRARIES if name in installed)
 
 
 def replace_section(text: str, name: str, title: str, content: str) -> str:

@@ -1,4 +1,4 @@
-"""The logit that a run's model gives each test row, beside `python -m app evaluate`'s metrics of the same rows.
+"""The logit that a run's model gives each test row.
 
 python -m benchmarks.harness.score_rows RUN OUTPUT.npy
 
@@ -8,8 +8,6 @@ which lines those are).
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import shutil
 import sys
 from collections.abc import Sequence
@@ -18,32 +16,23 @@ from typing import Any
 
 import numpy as np
 
-from app.batches import Batch
+from app.batches import read_batches, written_order
 from app.config import device
-from app.evaluation.measure import Scorer, measure
-from app.evaluation.metrics import Metrics
 from app.run.folder import best_of_run
 from app.trained.trained_model import open_trained
 from benchmarks.harness.commands import run_command, validations
 
 
-def score_rows(run: Path) -> tuple[np.ndarray, Metrics]:
-    """Logits [rows] and metrics of the test rows, by the run's best checkpoint, else its newest."""
+def score_rows(run: Path) -> np.ndarray:
+    """Return the logits [rows] of the test rows, by the run's best checkpoint, else its newest."""
     trained = open_trained(best_of_run(run))
     device.prepare_environment(trained.config.device)
     device.select_device(trained.config.device)
     from app.trained.load import load_for_scoring
 
-    scorer = load_for_scoring(trained)
-    logits: list[np.ndarray] = []
-
-    def score(batch: Batch, prepared: Any) -> np.ndarray:
-        logits.append(scorer.score(batch, prepared).copy())
-        return logits[-1]
-
-    noting = Scorer(scorer.prepare, score)
-    metrics = measure(noting, trained.folder, trained.schema, "test", trained.batch_size).metrics
-    return np.concatenate(logits), metrics
+    scorer, order = load_for_scoring(trained), written_order(trained.schema, "test")
+    batches = read_batches(trained.folder, trained.schema, "test", order, trained.batch_size)
+    return np.concatenate([scorer.score(batch, scorer.prepare(batch)).copy() for batch in batches])
 
 
 def train_and_score(
@@ -63,9 +52,7 @@ def train_and_score(
 
 def main() -> None:
     run, output = sys.argv[1:]
-    logits, metrics = score_rows(Path(run))
-    np.save(output, logits)
-    print(json.dumps(dataclasses.asdict(metrics)))
+    np.save(output, score_rows(Path(run)))
 
 
 if __name__ == "__main__":

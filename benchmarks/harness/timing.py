@@ -151,6 +151,14 @@ def machine() -> dict[str, str | int]:
     }
 
 
+def new_parser(doc: str | None, has_work: bool = False) -> argparse.ArgumentParser:
+    """Return the parser of a benchmark's command, by its docstring, with --work alone or nothing."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if has_work:
+        parser.add_argument("--work", type=Path, help="logs, prepared folders and figures; default: a new one, removed")
+    return parser
+
+
 def print_result(options: argparse.Namespace, **figures: Any) -> None:
     """Print the last line of a benchmark: the machine, its arguments but for folders, and its figures, as JSON."""
     arguments = {name: value for name, value in vars(options).items() if not isinstance(value, Path)}

@@ -16,7 +16,6 @@ What is in --work is not done again, so an interrupted comparison goes on. A new
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness.commands import PROJECT, work_folder
-from benchmarks.harness.timing import print_result
+from benchmarks.harness.timing import new_parser, print_result
 from benchmarks.online.gain import NAMES, Stream, drifting, real_rows
 from benchmarks.online.lag import compare, make_run
 from data_prep.sources.drift import Drift
@@ -131,10 +130,9 @@ QUESTIONS = {"drift": drift, "real": real, "lag": lag}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__, has_work=True)
     parser.add_argument("--questions", nargs="+", choices=tuple(QUESTIONS), default=tuple(QUESTIONS))
     parser.add_argument("--seed", type=int, default=11, help="of the log that drifts (%(default)s)")
-    parser.add_argument("--work", type=Path, help="folder that is kept (a new one, removed)")
     parser.add_argument("--quick", action="store_true", help="small sizes")
     options = parser.parse_args()
     result: dict[str, Any] = {}

@@ -13,7 +13,7 @@ from pathlib import Path
 import lightgbm
 import numpy as np
 
-from benchmarks.harness.prepared_rows import read_rows
+from benchmarks.harness.commands import read_rows
 from data_prep.prepared.schema import read_schema
 
 ROUNDS_PER_EPOCH = 60  # of boosting; after each of these "epochs" the scores are taken

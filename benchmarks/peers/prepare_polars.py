@@ -16,7 +16,7 @@ from typing import Literal
 import polars as pl
 from polars.testing import assert_frame_equal
 
-from benchmarks.harness.prepared_rows import read_rows
+from benchmarks.harness.commands import read_rows
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.split import TRAIN, RowsToSplit, make_split
 from data_prep.prepared.schema import SPLITS, read_schema
@@ -72,12 +72,9 @@ def number_columns() -> list[pl.Expr]:
 def prepare(log: Path, output: Path, min_count: int, form: Form) -> None:
     """Write one Parquet file a split."""
     output.mkdir(parents=True)
-    if form == "eager":
-        read = pl.read_csv(log, separator="\t", has_header=False, schema=SCHEMA, row_index_name="row", quote_char=None)
-        rows = read.with_columns(split=split_column()).lazy()
-    else:
-        scan = pl.scan_csv(log, separator="\t", has_header=False, schema=SCHEMA, row_index_name="row", quote_char=None)
-        rows = scan.with_columns(split=split_column())
+    read = pl.read_csv if form == "eager" else pl.scan_csv
+    read_log = read(log, separator="\t", has_header=False, schema=SCHEMA, row_index_name="row", quote_char=None)
+    rows = read_log.with_columns(split=split_column()).lazy()
     engine: Literal["in-memory", "streaming"] = "in-memory" if form == "eager" else "streaming"
     training = rows.filter(pl.col("split") == TRAIN)
     vocabulary = pl.collect_all([count_values(training, name, min_count) for name in CATEGORIES], engine=engine)

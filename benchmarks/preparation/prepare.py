@@ -20,7 +20,6 @@ depends on their number.
 
 from __future__ import annotations
 
-import argparse
 import math
 import shutil
 import subprocess
@@ -36,7 +35,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness.commands import stop_tree
-from benchmarks.harness.timing import SAMPLE_SECONDS, Taken, in_turns, metered, print_result
+from benchmarks.harness.timing import SAMPLE_SECONDS, Taken, in_turns, metered, new_parser, print_result
 from common.packages import PROJECT, require
 from data_prep.options.prepare_options import parse_bytes
 from data_prep.sources.synthetic import synthesize
@@ -166,7 +165,7 @@ def agree(folder: Path) -> int:
 
 def main() -> None:
     require("polars")
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--zoo-rows", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=3)

@@ -9,7 +9,6 @@ by its thread's time and by the clock. The weights are random: what is scored do
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 from functools import partial
@@ -26,7 +25,7 @@ from app.scoring.predictor import Predictor
 from app.tables.interface import TableState
 from app.trained.write_bundle import ExportedModel, finish, write_model
 from benchmarks.harness.commands import run_command, work_folder
-from benchmarks.harness.timing import in_turns, peak_memory_mib, print_result, seconds_of, side_by_side
+from benchmarks.harness.timing import in_turns, new_parser, peak_memory_mib, print_result, seconds_of, side_by_side
 from common import yaml_settings
 from common.packages import require
 from data_prep.encoding.encoder import Chunk
@@ -44,7 +43,7 @@ ANCHORS = """Anchors: Intel's Wide&Deep FP32 on 28 cores 302k-577k records/s (20
 
 def main() -> None:
     require("torch", "pandas")
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, help="keeps log and bundle for the next time")

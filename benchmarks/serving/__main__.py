@@ -36,7 +36,7 @@ from app.config.config import Config
 from app.scoring.predictor import Predictor
 from app.tables.interface import TableState
 from benchmarks.harness.commands import ask, free_port, is_ready, running, wait_until, work_folder
-from benchmarks.harness.timing import machine
+from benchmarks.harness.timing import new_parser, print_result
 from benchmarks.scoring.__main__ import SETTINGS, random_state, write_bundle
 from common import yaml_settings
 from common.packages import require
@@ -55,12 +55,8 @@ class Load:
     milliseconds: dict[int, list[float]]
     sender_late_ms: list[float]  # from the intended time until the sender came to a request: no fault of the service
 
-    @property
-    def sender_late_p50_p99(self) -> list[float]:
-        return [round(float(value), 2) for value in np.percentile(self.sender_late_ms, (50, 99))]
-
-    def percentile(self, share: float, *statuses: int) -> float:
-        values = [value for status in statuses for value in self.milliseconds.get(status, [])]
+    def percentile(self, share: float, status: int) -> float:
+        values = self.milliseconds.get(status)
         return float(np.percentile(values, share)) if values else float("nan")
 
     def count(self, status: int) -> int:
@@ -192,7 +188,7 @@ class Sender:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--rows", type=int, default=5_000_000, help="of the tables")
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--rounds", type=int, default=3)
@@ -210,7 +206,7 @@ def main() -> None:
                 figures |= runner.run(QUESTIONS[question](folder, options))
     for name, value in figures.items():
         print(f"{name:28} {value}")
-    print(json.dumps({"benchmark": "serving", "machine": machine(), **figures}))
+    print_result(options, **figures)
 
 
 def make_wide_bundle(folder: Path, num_ids: int) -> None:
@@ -410,7 +406,7 @@ async def overload(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
             "p99_ms_at_70_percent": round(quiet.percentile(99, 200), 1),
             "accepted_p99_ms": round(heavy.percentile(99, 200), 1),
             "refused_p50_p99_ms": [round(heavy.percentile(share, 429), 1) for share in (50, 99)],
-            "sender_late_p50_p99_ms": heavy.sender_late_p50_p99,
+            "sender_late_p50_p99_ms": [round(float(late), 2) for late in np.percentile(heavy.sender_late_ms, (50, 99))],
             "rss_mib_before_after": [before >> 20, after >> 20],
             "p99_ms_one_second_after": round(recovered.percentile(99, 200), 1),
         }

@@ -14,7 +14,6 @@ What was run in --work is not run again.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from typing import Any
 
 from benchmarks.accuracy.recipes import ALL, Data, prepare, train
 from benchmarks.harness.commands import folder_of, remembered, run_command, work_folder
-from benchmarks.harness.timing import print_result
+from benchmarks.harness.timing import new_parser, print_result
 
 
 @dataclass(frozen=True)
@@ -87,11 +86,10 @@ COMPARISONS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__, has_work=True)
     parser.add_argument("--of", choices=tuple(COMPARISONS), default="precision")
     parser.add_argument("--rows", type=int, help="to be synthesized; default: as many as the comparison says")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--work", type=Path, help="log, prepared rows and figures; default: a new one, removed")
     options = parser.parse_args()
     comparison = COMPARISONS[options.of]
     comparison = replace(comparison, rows=options.rows or comparison.rows)

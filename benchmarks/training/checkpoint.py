@@ -12,7 +12,6 @@ turns with nothing beside them and while a checkpoint is written in the backgrou
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import tempfile
@@ -32,7 +31,7 @@ from app.checkpoint.write import ModelState, write_checkpoint
 from app.config.run_settings import TableDtype
 from app.tables.native.tables import NativeTables
 from app.training.saving import BACKGROUND_SHARE, Throttle
-from benchmarks.harness.timing import Timing, in_turns, print_result, seconds_of, side_by_side
+from benchmarks.harness.timing import Timing, in_turns, new_parser, print_result, seconds_of, side_by_side
 from benchmarks.harness.workload import Workload, steps_on_prefetched_batches
 from benchmarks.training.kernels import RATES, Contenders, make_spec, medians, over_float32
 from benchmarks.training.mindspore_contender import assemble_parts, prepare_device
@@ -41,6 +40,7 @@ GIGABYTE = 10**9
 ROW_BYTES = 4 * 3 * 81  # D 80: row and two moments, deep and wide
 VOCABULARY_OVER_ROWS = 1.1
 DD_BLOCK = 16 << 20
+MANIFEST = Manifest(1, 1, 1, {}, "", {}, {})  # of a checkpoint that is only written and read
 
 
 def measure(size: float, rounds: int, folder: Path, workload: Workload) -> dict[str, Any]:
@@ -70,10 +70,7 @@ def measure_disk(parts: Any, folder: Path, rounds: int) -> dict[str, Any]:
     path, dd_file = folder / "step-00000001", folder / "dd.bin"
 
     def save() -> None:
-        dense, snapshot = parts.dense_to_save(), parts.snapshot_rows(changed_only=False)
-        snapshot.awaited.set()
-        write_checkpoint(folder, ModelState(dense, snapshot.tables), make_manifest())
-        snapshot.release(saved=True)
+        save_at_once(folder, parts.dense_to_save(), parts.snapshot_rows(changed_only=False))
 
     def load() -> None:
         parts.restore(Checkpoint.open(path))
@@ -121,7 +118,7 @@ def measure_steps(parts: Any, folder: Path, take_steps: Callable[[int], object],
         dense, snapshot = parts.dense_to_save(), parts.snapshot_rows(changed_only=False)
         throttle = Throttle(BACKGROUND_SHARE, snapshot.awaited)
         state = ModelState(dense, snapshot.tables)
-        writing = thread.submit(seconds_of, partial(write_checkpoint, folder, state, make_manifest(), 1, throttle))
+        writing = thread.submit(seconds_of, partial(write_checkpoint, folder, state, MANIFEST, 1, throttle))
         pauses.append(time.perf_counter() - start)
         while not writing.done():
             beside.append(seconds_of(lambda: take_steps(1)))
@@ -157,10 +154,7 @@ def measure_dtypes(size: float, folder: Path, rounds: int) -> dict[str, float]:
         path = folder / dtype / "step-00000001"
 
         def save(tables: NativeTables = tables, path: Path = path) -> None:
-            snapshot = tables.snapshot(changed_only=False)
-            snapshot.awaited.set()  # as where no training goes on beside it
-            write_checkpoint(path.parent, ModelState({}, snapshot.tables), make_manifest())
-            snapshot.release(saved=True)
+            save_at_once(path.parent, {}, tables.snapshot(changed_only=False))
             drop_from_cache([*path.iterdir()])
 
         def load(tables: NativeTables = tables, path: Path = path) -> None:
@@ -181,9 +175,11 @@ def measure_dtypes(size: float, folder: Path, rounds: int) -> dict[str, float]:
     return ratios
 
 
-def make_manifest() -> Manifest:
-    """Return the manifest of a checkpoint that is only written and read."""
-    return Manifest(1, 1, 1, {}, "", {}, {})
+def save_at_once(folder: Path, dense: dict[str, np.ndarray], snapshot: Any) -> None:
+    """Write a checkpoint as where no training goes on beside it."""
+    snapshot.awaited.set()
+    write_checkpoint(folder, ModelState(dense, snapshot.tables), MANIFEST)
+    snapshot.release(saved=True)
 
 
 def dd(*words: str) -> None:
@@ -201,7 +197,7 @@ def drop_from_cache(paths: list[Path]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--size", type=float, default=2.0, help="of the tables in GB (2)")
     parser.add_argument("--dtypes", action="store_true", help="rows in bfloat16 beside float32, and nothing else")
     parser.add_argument("--rounds", type=int, default=5)

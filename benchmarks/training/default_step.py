@@ -20,7 +20,6 @@ tower's FLOPs at the speed of one large matrix product, and the tables' bytes at
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
 import tempfile
@@ -39,7 +38,7 @@ from app.config.run_settings import Precision
 from app.training.step import precision
 from benchmarks.harness.commands import run_command
 from benchmarks.harness.contender import KEEP_PAGES, Contender, Parts
-from benchmarks.harness.timing import print_result, seconds_of
+from benchmarks.harness.timing import new_parser, print_result, seconds_of
 from benchmarks.harness.workload import Workload, steps_on_batches
 from benchmarks.training.kernels import MemoryCopy
 from benchmarks.training.train_step import Group, measure
@@ -145,7 +144,7 @@ def bound(batch: Batch, workload: Workload) -> Parts:
 
 def main() -> None:
     require("torch")
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--rows", type=int, default=400_000)
     parser.add_argument("--batch", type=int, default=0, help="default: that of the recipe")
     parser.add_argument("--rounds", type=int, default=9)

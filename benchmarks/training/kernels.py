@@ -19,7 +19,6 @@ Letters: B batch, C looked-up fields, D embedding width, V vocabulary size, U un
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
 from collections.abc import Callable, Mapping
@@ -33,7 +32,7 @@ from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
 from app.tables.fields import TableField
 from app.tables.interface import DEEP, WIDE, RowGradients, TableRates, TablesSpec
 from app.tables.native.tables import NativeTables
-from benchmarks.harness.timing import Timing, print_result, side_by_side
+from benchmarks.harness.timing import Timing, new_parser, print_result, side_by_side
 from common.pages import huge_pages
 
 NUM_FIELDS = 26
@@ -258,7 +257,7 @@ def over_float32(by_dtype: Mapping[str, float]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--growth", action="store_true", help="lookup + update as vocabulary and batch grow")
     parser.add_argument("--dtypes", action="store_true", help="lookup + update in bfloat16 beside float32")
     parser.add_argument("--batch", type=int, default=16_000)

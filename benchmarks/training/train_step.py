@@ -22,7 +22,6 @@ beats. A contender takes `--steps` steps a turn, in a process of its own. Those 
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -36,7 +35,7 @@ from app.config.config import FirstLayer
 from app.config.device import BFLOAT16_FLAGS, cpu_flags
 from app.config.run_settings import Precision
 from benchmarks.harness.contender import KEEP_PAGES, Contender
-from benchmarks.harness.timing import Timing, print_result, side_by_side
+from benchmarks.harness.timing import Timing, new_parser, print_result, side_by_side
 from benchmarks.harness.workload import Workload, distinct_share
 from common.packages import require
 
@@ -131,7 +130,7 @@ def one_line(name: str, result: dict[str, Any]) -> str:
 
 def main() -> None:
     require("torch")
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--steps", type=int, default=2, help="of a contender's turn (2)")
     parser.add_argument("--batch", type=int, default=16_000)

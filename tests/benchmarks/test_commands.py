@@ -1,13 +1,13 @@
 """The project's commands, what is read of a run afterwards, and the sender of requests."""
 
 import asyncio
-import json
 import socket
 
 import numpy as np
 import pytest
 
-from benchmarks.harness.commands import run_command, validations
+from app.evaluation.metrics import MetricStream
+from benchmarks.harness.commands import read_rows, run_command, validations
 from benchmarks.serving.__main__ import Sender
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
@@ -28,7 +28,7 @@ def prepared(tmp_path_factory):
 @pytest.mark.slow
 def test_the_scores_of_a_run_are_those_that_evaluate_measures(prepared, tmp_path):
     run_command("app", "train", "--dataset", str(prepared), *SMALL, folder=tmp_path)
-    said = json.loads(run_command("benchmarks.harness.score_rows", "device_0", "scores.npy", folder=tmp_path))
+    run_command("benchmarks.harness.score_rows", "device_0", "scores.npy", folder=tmp_path)
     with pytest.raises(SystemExit, match=r"ended with 2(.|\n)*no prepared data in"):
         run_command("app", "train", "--dataset", "nowhere", folder=tmp_path)
     assert [line["epoch"] for line in validations(tmp_path / "device_0")] == [1, 2]
@@ -37,7 +37,9 @@ def test_the_scores_of_a_run_are_those_that_evaluate_measures(prepared, tmp_path
     assert np.isfinite(scores).all() and scores.std() > 0
     run_command("app", "evaluate", folder=tmp_path)
     judged = (tmp_path / "device_0" / "eval.log").read_text().splitlines()[-1]
-    assert f"auc is {said['auc']:.6f}" in judged
+    stream = MetricStream()
+    stream.add(scores, read_rows(prepared, read_schema(prepared), "test").labels)
+    assert f"auc is {stream.result().auc:.6f}" in judged
 
 
 def test_requests_of_several_connections_are_all_counted(monkeypatch):

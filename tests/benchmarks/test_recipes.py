@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.accuracy import recipes
 from benchmarks.accuracy.recipes import seen_often, training_counts
-from benchmarks.harness.prepared_rows import read_rows
+from benchmarks.harness.commands import read_rows
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.sources.synthetic import synthesize
