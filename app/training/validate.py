@@ -16,7 +16,7 @@ from app.tables.model_fields import fields_of_model, is_plain
 from app.training.parallel.pipeline.stage_plan import plan_pipeline
 from app.training.parallel.tensor.layout_plan import plan_run, run_shapes
 from common.settings import did_you_mean
-from data_prep.prepared.data_files import whole_log
+from data_prep.prepared.data_files import has_one_class, whole_log
 from data_prep.prepared.schema import Schema
 
 
@@ -91,22 +91,21 @@ def check_group_field(options: EvalOptions, schema: Schema) -> None:
         )
 
 
-def _check_both_classes(schema: Schema, split: str, consequence: str) -> None:
-    rows, clicks, whole = schema.splits[split].rows, schema.splits[split].clicks, whole_log(schema)
-    num_labelled = rows - schema.splits[split].unlabelled
-    if rows and clicks in (0, num_labelled):
-        which = "none of them is a click" if clicks == 0 else "all of them are clicks"
+def _check_both_classes(schema: Schema, name: str, consequence: str) -> None:
+    split = schema.splits[name]
+    if has_one_class(split):
+        which = "none of them is a click" if split.clicks == 0 else "all of them are clicks"
         way = f"{consequence}prepare the data with both classes in every split (prepare.split=stratified)"
-        if whole.clicks in (0, whole.rows - whole.unlabelled):  # which no split mends
+        if has_one_class(whole_log(schema)):  # which no split mends
             way = (
                 "the whole log has one class, so there is nothing to learn: python -m data_prep describe LOG names its "
                 "column and its values, and --label NAME=VALUE says which value is a click"
             )
-        of_rows = f"{rows:,} rows"
-        if num_labelled < rows:
-            of_rows = f"{num_labelled:,} rows with a label and {rows - num_labelled:,} without"
+        of_rows = f"{split.rows:,} rows"
+        if split.unlabelled:
+            of_rows = f"{split.num_labelled:,} rows with a label and {split.unlabelled:,} without"
             way += "; if those without a label are the no-clicks, give them one"
-        raise ValueError(f"split {split!r} has {of_rows}, and {which}: {way}")
+        raise ValueError(f"split {name!r} has {of_rows}, and {which}: {way}")
 
 
 def _validate_backend(config: Config, num_processes: int, backend: str, plain: bool) -> None:

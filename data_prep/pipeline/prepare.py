@@ -47,7 +47,7 @@ from data_prep.pipeline.split import find_split
 from data_prep.pipeline.split_files import write_splits
 from data_prep.pipeline.zoo_layout import check_ids_fit, lay_out_for_zoo, zoo_row_bytes
 from data_prep.prepared import schema
-from data_prep.prepared.data_files import whole_log, write_schema
+from data_prep.prepared.data_files import has_one_class, whole_log, write_schema
 from data_prep.prepared.writer import FILE_ROWS
 from data_prep.raw_log.log_files import LogFile, absolute, find_log
 from data_prep.raw_log.reading import LogReading
@@ -121,15 +121,14 @@ def prepare(
 
 def _log_result(result: schema.Schema, options: PrepareOptions, output: Path, seconds: float) -> None:
     train, num_lines = result.splits["train"], result.source["lines"]
-    num_labelled = train.rows - train.unlabelled
-    if train.rows and train.clicks in (0, num_labelled):
+    if has_one_class(train):
         with_label = " with a label" if train.unlabelled else ""
         text = "%s of %s training rows%s are clicks: a model learns nothing from them"
-        log.warning(text, train.clicks, num_labelled, with_label)
+        log.warning(text, train.clicks, train.num_labelled, with_label)
     whole = whole_log(result)
     without_label = f", {whole.unlabelled:,} more have no label" if whole.unlabelled else ""
-    rate, rows = 100 * whole.click_rate, whole.rows - whole.unlabelled
-    log.info("%s; click rate %.2f %% of %s rows%s", options.data.label_in_words, rate, f"{rows:,}", without_label)
+    rate, rows = 100 * whole.click_rate, f"{whole.num_labelled:,}"
+    log.info("%s; click rate %.2f %% of %s rows%s", options.data.label_in_words, rate, rows, without_label)
     log.info("prepared %s: %s lines, %s rows/s", output, f"{num_lines:,}", f"{num_lines / seconds:,.0f}")
 
 

@@ -67,6 +67,11 @@ def whole_log(schema: Schema) -> Split:
     return Split(files=(), **{of: sum(getattr(split, of) for split in schema.splits.values()) for of in counts})
 
 
+def has_one_class(split: Split) -> bool:
+    """Return True if there are rows, and all that have a label are clicks, or none of them is."""
+    return split.rows > 0 and split.clicks in (0, split.num_labelled)
+
+
 def all_files(schema: Schema) -> Iterator[DataFile]:
     """Yield every file but schema.json itself."""
     for split in schema.splits.values():

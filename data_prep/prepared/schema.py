@@ -112,9 +112,13 @@ class Split:
     unlabelled: int = 0  # of its rows
 
     @property
+    def num_labelled(self) -> int:
+        return self.rows - self.unlabelled
+
+    @property
     def click_rate(self) -> float:
         """Clicks divided by rows that have a label. NaN without any."""
-        return self.clicks / num_labelled if (num_labelled := self.rows - self.unlabelled) else float("nan")
+        return self.clicks / self.num_labelled if self.num_labelled else float("nan")
 
 
 def first_added_id(name: str) -> int:
