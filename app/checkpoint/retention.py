@@ -46,7 +46,7 @@ def open_named(path: Path) -> Checkpoint:
     except FileNotFoundError as error:
         nearby = (path, path / "checkpoints", path.parent)
         names = ", ".join(str(each.path) for folder in nearby for each in whole_checkpoints(folder))
-        raise FileNotFoundError(f"{error}; whole ones nearby: {names or 'none'}") from error
+        raise FileNotFoundError(f"{error}; whole ones nearby: {names or 'none; train first: make train'}") from error
 
 
 def best_or_newest(folder: Path, metric: str) -> Checkpoint:

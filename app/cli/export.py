@@ -7,9 +7,7 @@ import logging
 from pathlib import Path
 from typing import Any, get_args
 
-from app.checkpoint.manifest import MANIFEST
-from app.checkpoint.retention import open_named
-from app.run.folder import best_of_run
+from app.run.folder import run_or_checkpoint
 from app.scoring.bundle_tables import TABLES, RowType
 from app.scoring.predictor import Predictor
 from app.trained.card import Evaluated
@@ -48,10 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         name, _, rows = word.partition("=")
         if name != "rows" or rows not in get_args(RowType):
             raise ValueError(f"argument {word!r}: expected rows=float32, rows=float16 or rows=int8")
-    source = arguments.source
-    is_checkpoint = (source / MANIFEST).is_file() or (source.name.startswith("step-") and not source.exists())
-    checkpoint = open_named(source) if is_checkpoint else best_of_run(source)
-    trained = open_trained(checkpoint, arguments.dataset)
+    trained = open_trained(run_or_checkpoint(arguments.source), arguments.dataset)
     evaluated = export(trained, arguments.bundle, rows, parent, arguments.calibrate, arguments.overwrite)
     _print(arguments.bundle, rows, evaluated)
     return 0

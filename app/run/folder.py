@@ -167,15 +167,23 @@ def best_of_run(run_path: Path) -> Checkpoint:
     return best_or_newest(run_checkpoints(run_path), run_config(run_path).eval.metric)
 
 
+def run_or_checkpoint(path: Path) -> Checkpoint:
+    """Return the best checkpoint of the run at `path`, or the checkpoint that is there.
+
+    Raises as `best_of_run` and `open_named`.
+    """
+    return best_of_run(path) if (path / CONFIG_FILE).is_file() else open_named(path)
+
+
 def named_or_best(run_path: Path, named: Path | None) -> Checkpoint:
     """Return the checkpoint that a user names, by its folder or its name in the run, else the run's best.
 
     For the folder of another run it is the best of that. Raises as `best_of_run` and `open_named`.
     """
-    if named is None or (named / CONFIG_FILE).is_file():
-        return best_of_run(named or run_path)
+    if named is None:
+        return best_of_run(run_path)
     is_name_in_run = len(named.parts) == 1 and not named.exists() and (run_path / CONFIG_FILE).is_file()
-    return open_named(run_checkpoints(run_path) / named if is_name_in_run else named)
+    return run_or_checkpoint(run_checkpoints(run_path) / named if is_name_in_run else named)
 
 
 def processor_name() -> str:

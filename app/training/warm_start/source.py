@@ -15,7 +15,7 @@ from app.config.by_rows import OF_TOWER
 from app.config.config import Config
 from app.config.run_settings import TableDtype
 from app.run.decision import ASKED, read_state
-from app.run.folder import CONFIG_FILE, best_of_run, run_config
+from app.run.folder import CONFIG_FILE, run_config, run_or_checkpoint
 from app.run.identity import data_identity
 from app.run.older import read_config
 from app.tables.fields import TableField
@@ -91,10 +91,8 @@ def find_source(path: Path) -> Checkpoint | Path:
     """Return the checkpoint, or the zoo's `.ckpt` file, that a path given as `train.init_from` means."""
     if path.is_file():
         return path
-    if (path / MANIFEST).is_file():
-        return Checkpoint.open(path)
-    if (path / CONFIG_FILE).is_file():
-        return best_of_run(path)
+    if (path / MANIFEST).is_file() or (path / CONFIG_FILE).is_file():
+        return run_or_checkpoint(path)
     raise FileNotFoundError(
         f"train.init_from={path}: expected a checkpoint (a folder with {MANIFEST}), a run (a folder with "
         f"{CONFIG_FILE}) or a .ckpt file; {'it is none of them' if path.exists() else 'there is no such path'}"
