@@ -25,6 +25,11 @@ class UnusableCheckpointError(ValueError):
         self.what, self.advice = what, advice
 
 
+def what_and_advice(error: Exception) -> tuple[str, str]:
+    """Return what is wrong with a checkpoint and, if the error says it apart, what to do."""
+    return (error.what, error.advice) if isinstance(error, UnusableCheckpointError) else (str(error), "")
+
+
 class ParentRecord(TypedDict):
     """The checkpoint that a delta holds the changes since."""
 

@@ -16,7 +16,14 @@ import numpy as np
 
 from app.checkpoint.array_file import ArrayEntry, read_entries
 from app.checkpoint.disk import Progress, no_progress
-from app.checkpoint.manifest import Manifest, ParentRecord, UnusableCheckpointError, read_manifest, use_an_older
+from app.checkpoint.manifest import (
+    Manifest,
+    ParentRecord,
+    UnusableCheckpointError,
+    read_manifest,
+    use_an_older,
+    what_and_advice,
+)
 from app.checkpoint.read_once import ArrayReader, read_arrays_once, read_checked
 from app.checkpoint.tower_slices import dense_files, join
 from app.checkpoint.write import (
@@ -204,7 +211,7 @@ def _read_parent(
     try:
         parent = read(path)
     except (ValueError, FileNotFoundError) as error:
-        what, advice = getattr(error, "what", str(error)), getattr(error, "advice", "")
+        what, advice = what_and_advice(error)
         what = f"{child} holds changes since {path.name}, which cannot be used: {what}"
         raise UnusableCheckpointError(what, advice) from error
     if parent.id != expected["id"] or parent.step >= manifest.step:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.checkpoint.manifest import Manifest
+from app.checkpoint.manifest import Manifest, what_and_advice
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import step_folders, whole_checkpoints
 from app.config.config import Config
@@ -241,7 +241,7 @@ def find_newest(
             if changed := difference({"config": manifest.config, "data": manifest.data}, identity):
                 raise ValueError(f"{path} is of another run: {changed}")
         except (ValueError, OSError) as error:
-            refused[path] = getattr(error, "what", str(error))  # without the advice to remove it: a launch renames it
+            refused[path], _ = what_and_advice(error)  # without the advice to remove it: a launch renames it
         else:
             return checkpoint, refused
     return None, refused
