@@ -100,15 +100,15 @@ def _refuse_foreign_flags(parser: argparse.ArgumentParser, words: Sequence[str])
     """End `train` with a usage error for a flag that is a setting here. argparse would only call it unrecognized."""
     if words[:1] != ["train"]:
         return
-    commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    command = commands.choices["train"]
+    known = vars(parser.parse_args(["train", "--dataset", ""]))
     for place, word in enumerate(words):
         flag, equals, value = word.removeprefix("--").partition("=")
-        if not word.startswith("--") or any(known.startswith(f"--{flag}") for known in command._option_string_actions):
+        name = flag.replace("-", "_")
+        if not word.startswith("--") or any(of_train.startswith(name) for of_train in known):
             continue
         after = itertools.takewhile(lambda other: not other.startswith("-") and "=" not in other, words[place + 1 :])
-        if advice := advice_on_flag(flag.replace("-", "_"), [value] if equals else list(after)):
-            command.error(f"--{flag} is no flag of train: {advice}")
+        if advice := advice_on_flag(name, [value] if equals else list(after)):
+            parser.error(f"--{flag} is no flag of train: {advice}")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -14,15 +14,13 @@ from app.checkpoint.array_file import read_entries
 from app.checkpoint.manifest import read_manifest
 from app.checkpoint.read import Checkpoint, row_layout
 from app.checkpoint.retention import (
-    best_or_newest,
     compact,
     open_named,
     rewrite,
     step_folders,
-    whole_checkpoints,
 )
 from app.checkpoint.write import ROW_IDS, step_name
-from app.run.folder import named_or_best, run_checkpoints, run_config
+from app.run.folder import best_of_run, named_or_best, run_checkpoints
 from app.run.identity import check_same_inputs
 from app.tables.interface import DEEP, STATE_ARRAYS
 from common.console import progress_bar
@@ -85,8 +83,10 @@ def _list(arguments: argparse.Namespace) -> None:
     paths = step_folders(folder)
     if not paths:
         raise FileNotFoundError(f"no checkpoint in {folder}")
-    whole = [] if arguments.folder else whole_checkpoints(folder)
-    best = best_or_newest(folder, run_config(run).eval.metric).path if whole else None
+    best = None
+    if not arguments.folder:
+        with suppress(FileNotFoundError):  # none is whole
+            best = best_of_run(run).path
     for path in paths:
         print(f"{path.name}  {_one_line(path)}{'  <- make eval takes this one' if path == best else ''}")
 

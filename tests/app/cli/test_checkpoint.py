@@ -121,6 +121,9 @@ def test_the_checkpoint_that_make_eval_takes_is_marked_and_is_the_default(tmp_pa
         for words in (["--run", "wide"], ["wide"]):
             assert main(["checkpoint", action, *words]) == 0
             assert text in capsys.readouterr().out
+    next((run / "checkpoints" / "step-00000002").glob("wide-*")).unlink()
+    assert marked("wide") == ["step-00000002"] == [best_of_run(run).path.name]  # which then names the file
+    assert main(["checkpoint", "verify", "wide"]) == 2
     (run / "checkpoints" / "step-00000002" / "manifest.json").unlink()
     assert marked("wide") == ["step-00000001"] == [best_of_run(run).path.name]
 
