@@ -66,7 +66,7 @@ _WHILE_LOADING = {"OMP_WAIT_POLICY": "passive"}
 
 
 class NativeLibrary:
-    """A library `csrc/build/lib<name>.so` beside a Python file. The variable `<NAME>_LIBRARY` names another file.
+    """A library `csrc/build/lib<name>.so` beside a Python file, or what `<NAME>_LIBRARY` names at the first load.
 
     `headers` in csrc/ declare its functions. `what` ("log kernels are") and `otherwise` (the setting that does without
     it) are for messages.
@@ -76,7 +76,7 @@ class NativeLibrary:
         self._file = Path(beside).parent / "csrc" / "build" / f"lib{name}.so"
         self._variable = f"{name.upper()}_LIBRARY"
         self._what, self._otherwise = what, otherwise
-        self._loaded: tuple[str | None, ctypes.CDLL] | None = None
+        self._loaded: ctypes.CDLL | None = None
         self.interface = Interface()
         for header in headers:
             self.interface.read(Path(beside).parent / "csrc" / header)
@@ -96,10 +96,9 @@ class NativeLibrary:
 
     def load(self) -> ctypes.CDLL:
         """Return the library with its functions declared. Raise OSError: what is missing, how to build it."""
-        path_in_environment = os.environ.get(self._variable)
-        if self._loaded is None or self._loaded[0] != path_in_environment:
-            self._loaded = (path_in_environment, self._load(self.path))
-        return self._loaded[1]
+        if self._loaded is None:
+            self._loaded = self._load(self.path)
+        return self._loaded
 
     def _load(self, path: Path) -> ctypes.CDLL:
         if not path.is_file():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from app.config.optimizer_settings import FtrlOptions
+from app.model.layer_library import LIBRARY
 from app.tables.optimizers import LEAST_FTRL_RATE, ftrl_step
 
 LOSS_SCALE = 8.0
@@ -110,6 +111,7 @@ def test_the_kernel_s_adam_is_the_operators_bit_by_bit(cpu, tiny_config, make_sc
 
     native = states()
     monkeypatch.setenv("DENSE_LAYER_LIBRARY", "none")
+    monkeypatch.setattr(LIBRARY, "_loaded", None)
     for name, values in states().items():
         np.testing.assert_array_equal(native[name], values, err_msg=name)
 

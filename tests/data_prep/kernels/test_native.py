@@ -109,6 +109,7 @@ def test_the_native_kernels_are_chosen_if_they_are_built():
 
 def test_a_missing_library_says_how_to_build_it(monkeypatch, tmp_path):
     monkeypatch.setenv("LOG_KERNELS_LIBRARY", str(tmp_path / "none.so"))
+    monkeypatch.setattr(native.LIBRARY, "_loaded", None)
     with pytest.raises(FileNotFoundError, match=r"none.so is missing; run `make native`.*prepare.kernels=numpy"):
         native.load()
     assert not native.is_available()
