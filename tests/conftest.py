@@ -1,5 +1,6 @@
 """A small synthetic log, the folder prepared from it, and MindSpore made ready, once for all tests."""
 
+import gc
 import logging
 import os
 import random
@@ -49,6 +50,11 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "mpirun" in item.fixturenames:
             item.add_marker(pytest.mark.ranks)
+
+
+def pytest_collection_finish():
+    """Keep what is imported out of collections of garbage, as MindSpore collects at each graph that it compiles."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -374,9 +374,7 @@ def warm(tmp_path_factory, cpu, tiny_config):
     prepare(folder / "log.txt", folder / "prepared", PREPARE)
     settings = (f"train.batch_size={BATCH}", "eval.bootstrap=0", "model.embedding_dim=4", "model.hidden_widths=[8]")
     assert plan_launch(tiny_config(*settings), folder / "prepared", folder / "device_0").train(cpu) == 0
-    gc.freeze()  # the collections of `Run.start` need not walk what is imported
-    yield folder / "device_0"
-    gc.unfreeze()
+    return folder / "device_0"
 
 
 @given(history=HISTORIES)
