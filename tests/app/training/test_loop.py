@@ -1,6 +1,9 @@
-"""Runs as processes of their own: the same bits again, and again after a kill."""
+"""Runs that are stopped and resumed, or killed, in processes of their own: the same bits again."""
 
+import contextlib
+import io
 import itertools
+import logging
 import re
 import signal
 import subprocess
@@ -10,6 +13,7 @@ import time
 import numpy as np
 import pytest
 
+from app.__main__ import main
 from app.checkpoint.manifest import read_manifest
 from app.checkpoint.retention import whole_checkpoints
 from tests.checkpoints import load
@@ -36,11 +40,23 @@ sys.exit(main())
 
 
 @pytest.fixture(scope="module")
-def run_in(tiny_dataset, project, command_environment):
-    def run(folder, program=("-m", "app"), settings=SETTINGS):
+def run_in(cpu, tiny_dataset, project, command_environment):
+    """Train in a folder: in a process of its own by its program, in this one without. Gives status, messages, run."""
+    root = logging.getLogger()
+
+    def run(folder, program=None, settings=SETTINGS):
         folder.mkdir(exist_ok=True)
         config = project / "configs" / "tiny.yaml"
         words = ["train", "--config", str(config), "--dataset", str(tiny_dataset), *settings]
+        if program is None:
+            handlers, level, errors = root.handlers, root.level, io.StringIO()
+            root.handlers = []  # the command adds its own
+            try:
+                with contextlib.chdir(folder), contextlib.redirect_stderr(errors):
+                    return main(words), errors.getvalue(), folder / "device_0"
+            finally:
+                root.handlers = handlers
+                root.setLevel(level)
         environment = {**command_environment, "OMP_NUM_THREADS": "2"}
         done = subprocess.run(
             [sys.executable, "-P", *program, *words],
@@ -85,7 +101,7 @@ def test_checkpoints_lie_at_each_epoch_s_end_and_every_third_step(whole_run):
 
 
 def test_the_same_seed_gives_the_same_bits_in_another_process(whole_run, run_in, tmp_path):
-    status, errors, again = run_in(tmp_path)
+    status, errors, again = run_in(tmp_path, program=("-m", "app"))
     assert status == 0, errors
     assert kept_files(again) == kept_files(whole_run)
 
@@ -96,7 +112,7 @@ def test_a_killed_run_that_is_resumed_ends_as_one_that_was_not_killed(whole_run,
     assert status == -9
     assert len((run / "loss.log").read_text().splitlines()) == 4
     assert [checkpoint.path.name for checkpoint in whole_checkpoints(run / "checkpoints")] == ["step-00000003"]
-    status, errors, run = run_in(tmp_path)
+    status, errors, run = run_in(tmp_path, program=("-m", "app"))
     assert status == 0, errors
     assert "Resuming " in errors
     assert kept_files(run) == kept_files(whole_run)
