@@ -26,6 +26,10 @@ from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
 from data_prep.sources.synthetic import synthesize
 
+CPU = DeviceOptions(target="CPU", threads=2)
+# OpenMP reads its variables once, as the first test module imports MindSpore: else idle threads spin beside the tests.
+device.prepare_environment(CPU)
+
 PROJECT = Path(__file__).parents[1]
 TINY_CONFIG = PROJECT / "configs" / "tiny.yaml"
 # A background job of a shell ignores Ctrl-C, and every process that the tests start would inherit that.
@@ -96,9 +100,7 @@ def tiny_config():
 @pytest.fixture(scope="session")
 def cpu() -> str:
     """MindSpore on the CPU; to be chosen once a process."""
-    options = DeviceOptions(target="CPU", threads=2)
-    device.prepare_environment(options)
-    return device.select_device(options)
+    return device.select_device(CPU)
 
 
 @pytest.fixture(scope="session")
