@@ -77,9 +77,11 @@ class BundleModel:
         of_deep, of_wide = (columns_of(self.fields, part) for part in ("deep", "wide"))
         used = sorted({*of_deep, *of_wide})  # Rows of others, as of buckets that no part sees, are not looked up
         self._used_fields = [field for field in self.fields if field.deep or field.wide]
-        self._visible_fields = np.array(used, np.intp)
-        places = (np.searchsorted(self._visible_fields, part) for part in (of_deep, of_wide))
-        self._of_deep, self._of_wide = (slice(None) if len(part) == len(used) else part for part in places)
+        positions = range(sum(field.length for field in self.fields))
+        self._visible_fields, self._of_deep, self._of_wide = (
+            slice(None) if len(part) == len(whole) else np.searchsorted(whole, part)
+            for part, whole in ((used, positions), (of_deep, used), (of_wide, used))
+        )
         self._has_lists, self._has_deep = len(used) > len(self._used_fields), bool(of_deep)
         self._tower = Tower(folder / TOWER, num_threads)
 

@@ -126,14 +126,13 @@ class BundleTables:
 
     def find(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the place of each id's row [n], and a mask of the ids that have one [n]. Raises as `rows`."""
-        groups = np.minimum(ids >> 6, len(self._arrays[INDEX]) - 1)  # a delta may add ids that are not in this file
+        groups = ids >> 6
         self._check("ids", groups, self._groups_shift)
-        index = self._arrays[INDEX].take(groups, axis=0)
-        bits, bit = index[:, 0], _BITS[ids & 63]
-        places = (index[:, 1] + np.bitwise_count(bits & (bit - _BITS[0]))).view(np.int64)
-        is_known = (bits & bit != 0) & (ids < self.spec.num_ids)
-        # A place behind the last row is that of an id without one.
-        return np.minimum(places, max(self.spec.num_rows - 1, 0)), is_known
+        bits, before = self._arrays[INDEX].take(groups, axis=0, mode="clip").T
+        bit = _BITS.take(ids & 63)
+        is_known = (bits & bit != 0) & (ids < self.spec.num_ids)  # a delta may add ids that are not in this file
+        # The place of an id without a row may lie behind the last one, which `rows` takes then.
+        return (before + np.bitwise_count(bits & (bit - _BITS[0]))).view(np.int64), is_known
 
     def _deep(self, places: np.ndarray) -> np.ndarray:
         rows = self._arrays["deep"].take(places, axis=0, mode="clip")
@@ -147,12 +146,11 @@ class BundleTables:
 
     def _check(self, part: str, places: np.ndarray, shift: int) -> None:
         """Compare the checksums of blocks of 2^shift places that were not touched before. Any thread may call it."""
-        if self._is_all_checked[part]:
+        checked = self._checked[part]
+        if self._is_all_checked[part] or checked.take(places >> shift, mode="clip").all():
             return
-        blocks, checked = places >> shift, self._checked[part]
-        if checked[blocks].all():
-            return
-        for number, block in enumerate(np.unique(blocks[~checked[blocks]])):
+        blocks = np.unique(np.minimum(places >> shift, len(checked) - 1))
+        for number, block in enumerate(blocks[~checked[blocks]]):
             self._check_block(part, int(block))
             checked[block] = True
             if number >= BLOCKS_OF_A_REQUEST and number % BLOCKS_AT_ONCE == 0:
