@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Collection, Sequence
+from itertools import groupby
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -213,17 +214,14 @@ class RowEncoder:
         return numbers
 
     @functools.cached_property
-    def _numeric_groups(self) -> list[tuple[NumericField, list[int], tuple[str, ...]]]:
-        """Numeric columns that have the same transform: a field of it, and their places and sources."""
-        groups: list[tuple[NumericField, list[int]]] = []
-        for column, field in enumerate(self._numeric):
-            for of_group, columns in groups:
-                if dataclasses.replace(field, name=of_group.name, source=of_group.source) == of_group:
-                    columns.append(column)
-                    break
-            else:
-                groups.append((field, [column]))
-        return [(field, columns, tuple(self._numeric[each].source for each in columns)) for field, columns in groups]
+    def _numeric_groups(self) -> list[tuple[NumericField, slice, tuple[str, ...]]]:
+        """Numeric columns side by side that have the same transform: a field of it, and their places and sources."""
+        groups: list[tuple[NumericField, slice, tuple[str, ...]]] = []
+        for _, alike in groupby(self._numeric, lambda field: dataclasses.replace(field, name="", source="")):
+            first, fields = groups[-1][1].stop if groups else 0, list(alike)
+            sources = tuple(field.source for field in fields)
+            groups.append((fields[0], slice(first, first + len(fields)), sources))
+        return groups
 
 
 @functools.lru_cache(maxsize=4)
