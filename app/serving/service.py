@@ -10,13 +10,14 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import asdict
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-from starlette.requests import ClientDisconnect, Request
+from starlette.datastructures import QueryParams
+from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
@@ -62,17 +63,17 @@ _CHARSET, _UTF_8 = re.compile(r'charset\s*=\s*"?([^";\s]*)', re.IGNORECASE), ("u
 _NO_ADDRESS, _NO_METHOD = "there is no such address; /docs lists all", "the address has another method; see /docs"
 
 
-class ServiceRequest(Request):
-    """A request, and what its answer needs to know of it."""
+class ServiceRequest:
+    """A request, and what its answer needs to know of it. Starlette's searches and decodes headers for each look."""
 
     held_bytes = 0  # of its body, unpacked too
     num_rows: int | None = None  # that were scored
     predictor: Predictor | None = None  # that its answer is by, if it is not the current one
 
-    @cached_property
-    def headers(self) -> dict[str, str]:  # type: ignore[override]
-        """The first header of each name. Starlette's are searched and decoded anew for each look."""
-        return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(self["headers"])}
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self.scope, self.receive = scope, receive
+        # the first of each name
+        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
 
 
 Handler = Callable[[ServiceRequest], Awaitable[Response]]
@@ -160,7 +161,7 @@ class Service:
         path, methods, scope["path_params"] = self._route(scope["path"])
         try:
             self._check_host(request, path)
-            response = await self._handler(methods, request.method)(request)
+            response = await self._handler(methods, scope["method"])(request)
         except RequestError as error:
             headers = _HEADERS_OF.get(error.status, error.headers)
             if "expect" in request.headers:  # its body may never come, and the next request is none
@@ -174,14 +175,15 @@ class Service:
             response = JSONResponse({"error": message}, 503, _HEADERS_OF[503])
         finally:
             self._held_bytes -= request.held_bytes
-        added = {**_headers(request.predictor or self.generations.current), ID_HEADER: number}
-        response.raw_headers += [(name.encode(), value.encode()) for name, value in added.items()]
+        served = request.predictor or self.generations.current
+        of_model = _model_headers(version_of(served), served.generation)
+        response.raw_headers += [*of_model, (ID_HEADER.encode(), number.encode())]
         if self.is_draining:
             response.headers["connection"] = "close"
         if response.status_code == 405:
             response.headers["allow"] = ", ".join(methods)
         seconds = time.perf_counter() - start
-        noted = number, request.method, path, response.status_code, request.num_rows, seconds
+        noted = number, scope["method"], path, response.status_code, request.num_rows, seconds
         asyncio.get_running_loop().call_soon(self._note, *noted)  # once the answer is written
         return response
 
@@ -195,15 +197,16 @@ class Service:
 
     def _check_host(self, request: ServiceRequest, path: str) -> None:
         """Refuse a request for another host, and one for administration by the public port. Health is for all."""
-        hosts = [value.decode("latin-1") for name, value in request["headers"] if name == b"host"]
-        if len(hosts) > 1 or (not hosts and request["http_version"] == "1.1"):
-            raise RequestError(400, f"expected one header Host, found {len(hosts)}")
+        num_hosts = sum(name == b"host" for name, _ in request.scope["headers"])
+        if num_hosts > 1 or (not num_hosts and request.scope["http_version"] == "1.1"):
+            raise RequestError(400, f"expected one header Host, found {num_hosts}")
         admin_port = self.options.admin_port
-        is_admin, is_admin_port = path in ADMIN_PATHS, admin_port is not None and request["server"][1] == admin_port
+        is_admin, is_admin_port = path in ADMIN_PATHS, admin_port == request.scope["server"][1]
         if is_admin and admin_port is not None and not is_admin_port:
             raise RequestError(404, f"{path} is on the port of --admin-port alone")
-        if hosts and path not in (LIVE, READY) and not self._allows(hosts[0], is_admin, is_admin_port):
-            raise RequestError(421, f"this is not the host {hosts[0]!r}; the option --allowed-hosts names others")
+        host = request.headers.get("host")
+        if host is not None and path not in (LIVE, READY) and not self._allows(host, is_admin, is_admin_port):
+            raise RequestError(421, f"this is not the host {host!r}; the option --allowed-hosts names others")
 
     def _route(self, path: str) -> tuple[str, dict[str, Handler], dict[str, Any]]:
         """Return the form of an address, for metrics and the log, its handlers by method, and its parameters."""
@@ -391,7 +394,7 @@ class Service:
         return {"model": self.options.name, "version": version_of(predictor), "generation": predictor.generation}
 
     def _check_model(self, request: ServiceRequest, predictor: Predictor) -> None:
-        name, version = request.path_params["model"], request.path_params["version"]
+        name, version = (request.scope["path_params"][key] for key in ("model", "version"))
         current = version_of(predictor)
         if name != self.options.name:
             raise RequestError(404, f"there is no such model; this service has {self.options.name!r}")
@@ -466,13 +469,14 @@ class Service:
 
 def _has_arrived(request: ServiceRequest) -> bool:
     """Return whether the whole body is here, if the server says so."""
-    ask: Callable[[], bool] | None = request.get("extensions", {}).get(BODY_ARRIVED)
+    ask: Callable[[], bool] | None = request.scope.get("extensions", {}).get(BODY_ARRIVED)
     return ask is not None and ask()
 
 
 def _is_true(request: ServiceRequest, name: str) -> bool:
     """Return a query's parameter, by default false. Raises RequestError for what is no truth value."""
-    value = request.query_params.get(name, "false") if request["query_string"] else "false"
+    query = request.scope["query_string"]
+    value = QueryParams(query).get(name, "false") if query else "false"
     if value not in ("true", "false"):
         raise RequestError(400, f"the address has {name}={value!r}, expected true or false")
     return value == "true"
@@ -495,15 +499,11 @@ def _content_length(request: ServiceRequest) -> int:
 @lru_cache(maxsize=256)
 def _rest_of_refusal(message: str, version: str, generation: int) -> bytes:
     """Return an answer REFUSED from behind its request's id on."""
-    body = msgspec.json.encode({"error": message})
-    headers = {**_HEADERS_OF[REFUSED], **_model_headers(version, generation), "content-type": "application/json"}
-    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    return f"\r\n{lines}content-length: {len(body)}\r\n\r\n".encode() + body
+    response = JSONResponse({"error": message}, REFUSED, _HEADERS_OF[REFUSED])
+    headers = [*response.raw_headers, *_model_headers(version, generation)]
+    return b"".join([b"\r\n", *(b"%s: %s\r\n" % header for header in headers), b"\r\n", response.body])
 
 
-def _headers(predictor: Predictor) -> dict[str, str]:
-    return _model_headers(version_of(predictor), predictor.generation)
-
-
-def _model_headers(version: str, generation: int) -> dict[str, str]:
-    return {"x-model-version": version, "x-model-generation": str(generation)}
+@lru_cache(maxsize=8)
+def _model_headers(version: str, generation: int) -> list[tuple[bytes, bytes]]:
+    return [(b"x-model-version", version.encode()), (b"x-model-generation", str(generation).encode())]

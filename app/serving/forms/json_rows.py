@@ -62,10 +62,10 @@ def as_columns(rows: list[dict[str, Any]], log_format: LogFormat) -> RawTable | 
     except (KeyError, TypeError, OverflowError):
         return None
     hex_values = np.frombuffer(bytes.fromhex(all_digits), ">u4").astype(np.uint32)
-    are_numbers, are_texts = (np.array([each is not None for each in cells], np.bool_) for cells in (numbers, texts))
-    shape = -1, len(rows)
-    of_integers = Cells(integers.reshape(shape), are_numbers.reshape(shape))
-    return RawTable(of_integers, Cells(hex_values.reshape(shape), are_texts.reshape(shape)), log_format)
+    shape, num_integers = (-1, len(rows)), len(log_format.integer_fields)
+    present = np.array([each is not None for each in numbers + texts], np.bool_).reshape(shape)
+    of_integers = Cells(integers.reshape(shape), present[:num_integers])
+    return RawTable(of_integers, Cells(hex_values.reshape(shape), present[num_integers:]), log_format)
 
 
 def row_schema(log_format: LogFormat) -> dict[str, Any]:
