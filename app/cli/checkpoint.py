@@ -23,6 +23,7 @@ from app.checkpoint.write import ROW_IDS, step_name
 from app.run.folder import best_of_run, named_or_best, run_checkpoints
 from app.run.identity import check_same_inputs
 from app.tables.interface import DEEP, STATE_ARRAYS
+from app.tables.optimizers import ROWS
 from common.console import progress_bar
 from common.files import LOCK_FILE, FolderInUse, lock_folder
 
@@ -124,12 +125,13 @@ def _describe(checkpoint: Checkpoint) -> None:
         print(f"  needs {older.path.name}, {older.manifest.size_bytes:,} bytes")
     rows = "rows that changed" if manifest.parent else "touched rows"
     for table, shards in manifest.shards.items():
-        count = 0
+        count, dtypes = 0, set()
         for path in checkpoint.table_files(table):
             places = read_entries(path)
-            row_layout(path, places)  # which raises if it is of no table
+            dtypes |= {array.dtype for name, array in row_layout(path, places).items() if name == ROWS}
             count += places[ROW_IDS].shape[0]
-        print(f"  {table} table: {count:,} {rows} of {manifest.data['vocabulary_size']:,}, in {shards} files")
+        of_all = f"{count:,} {rows} of {manifest.data['vocabulary_size']:,}"
+        print(f"  {table} table: {of_all}, {' and '.join(dtypes)}, in {shards} files")
     for name, value in manifest.metrics.items():
         print(f"  {name} on valid: {value:.6g}")
     for name, record in manifest.files.items():

@@ -26,6 +26,7 @@ from app.run.training_loss import trained_click_rate, why_useless
 from app.tables.backends import pick_backend
 from app.tables.model_fields import fields_of_model, is_plain
 from app.training.context import LOGS, Callback, RunContext
+from app.training.learning_rates import table_spec
 from app.training.parallel.strategy_file import STRATEGY_FILE, read_strategies, strategy_record, write_strategy
 from app.training.step import first_layer, precision
 from app.training.stop_signals import Stopped, StopRequest
@@ -118,6 +119,9 @@ class Launch:
                 log.info("%s", line)
             threads = config.device.num_threads
             log.info("the tower runs on %s, the tables are %s, %d host threads", target, self.backend, threads)
+            spec = table_spec(config, self.schema)
+            row_bytes = f"{spec.row_bytes():,} bytes, with its optimizers' state ({spec.row_dtype})"
+            log.info("host memory: a touched row takes %s; there are %s ids", row_bytes, f"{spec.vocabulary_size:,}")
             if group.size > 1:
                 rows = config.train.batch_size
                 log.info("rank %d of %d, which share batches of %d rows", group.rank, group.size, rows)

@@ -40,7 +40,9 @@ def test_from_any_folder_with_relative_paths_and_settings(launch, tiny_dataset, 
     status, errors = launch(tmp_path, 1, 2, "data", "-", "train.batch_size=2000", "tables.backend=stock")
     assert status == 0, errors
     assert len((tmp_path / "device_0" / "loss.log").read_text().splitlines()) == 4
-    assert "the tables are stock" in (tmp_path / "device_0" / "test_deep0.log").read_text()
+    log = (tmp_path / "device_0" / "test_deep0.log").read_text()
+    assert "the tables are stock" in log
+    assert "host memory: a touched row takes 108 bytes, with its optimizers' state (float32)" in log
 
 
 @pytest.mark.slow

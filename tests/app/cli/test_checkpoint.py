@@ -149,7 +149,7 @@ def test_show_prints_position_tables_metrics_and_files(saved, capsys):
     for part in (
         "the next batch is number 5 of epoch 2, after 9 steps",
         "seed 7",
-        "deep table: 40 touched rows of 1,000, in 2 files",
+        "deep table: 40 touched rows of 1,000, float32, in 2 files",
         "auc on valid: 0.75",
         "wide-1-of-2.safetensors",
     ):
