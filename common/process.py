@@ -6,6 +6,7 @@ The tables ask before they grow, as the system kills a process that takes more m
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import resource
 import signal
@@ -16,9 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import xxhash
-
-from common.files import format_checksum
 from common.signals import SIGNALS
 
 CGROUP_ROOT, PROC = Path("/sys/fs/cgroup"), Path("/proc")
@@ -133,9 +131,9 @@ def die_with_parent(number: signal.Signals) -> None:
 
 def checksum_of_sources(project: Path, packages: Iterable[str]) -> str:
     """Return a checksum of the packages' Python and C++: another release may make other bytes."""
-    digest = xxhash.xxh3_64()
+    digest = hashlib.sha256()
     for path in sorted(path for package in packages for path in (project / package).rglob("*")):
         if path.suffix in (".py", ".cc", ".h"):
             digest.update(f"{path.relative_to(project)}\n".encode())
             digest.update(path.read_bytes())
-    return format_checksum(digest)
+    return f"sha256:{digest.hexdigest()[:16]}"

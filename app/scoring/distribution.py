@@ -73,12 +73,14 @@ def count_scores(logits: np.ndarray) -> np.ndarray:
 
 def held_out_rows(model: BundleModel) -> Distribution | None:
     """Return the counts of a bundle's held-out rows, or None if it has none, or other fields."""
+    if not model.held_out_counts:
+        return None
     distribution = Distribution(model.schema)
     for name, counts in model.held_out_counts.items():
         if counts.shape != getattr(distribution, name).shape:
             return None
         setattr(distribution, name, counts)
-    return distribution if model.held_out_counts else None
+    return distribution
 
 
 def _count(counts: np.ndarray, bins: np.ndarray) -> None:

@@ -126,6 +126,7 @@ class OpenBundle:
         self.version, self.generation = self.manifest.version, self.manifest.generation
         self.changed_share = 0.06 * (len(self.chain) - 1)
         self.example = self.schema = self.log_format = None
+        self.held_out_counts = {}
 
     def check_golden(self):
         return 1
