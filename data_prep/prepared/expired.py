@@ -1,4 +1,4 @@
-"""What changes a prepared folder in place: its schema as it was before, ids that lost their values, and the ids that
+"""Changes to a prepared folder in place: its schema as it was before, ids that lost their values, and the ids that
 stored rows have since ids were given anew.
 """
 
