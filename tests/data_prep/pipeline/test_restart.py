@@ -183,7 +183,7 @@ def test_another_log_is_refused(ended, make_log, small_options):
 
 def test_work_of_another_version_is_refused(ended, small_options, monkeypatch):
     monkeypatch.setattr("data_prep.pipeline.make_schema._program", lambda: "another")
-    with pytest.raises(OtherRun, match=r": program was 'xxh3:.*', is 'another'\."):
+    with pytest.raises(OtherRun, match=r": program was 'sha256:.*', is 'another'\."):
         prepare_small(*ended, small_options)
 
 
