@@ -123,7 +123,7 @@ class Checkpoint:
                         pass
 
     def read_once(self, spec: TablesSpec, place: PlaceRows) -> dict[str, np.ndarray]:
-        """Give all rows to `write` and return the dense arrays. Read each byte once.
+        """Load all rows by `place` and return the dense arrays. Read each byte once.
 
         Raises as `verify`, and ValueError if a table does not fit `spec`. The rows written so far are then invalid.
         """
