@@ -39,12 +39,10 @@ wrong type is an error that names the nearest setting. `configs/*.yaml` are comp
 PREPARE = "The preparation, `python -m data_prep prepare`. All settings but the last three decide its result."
 DATA = """The format of a raw log. A file of `configs/data/` has these names without `prepare.data.`; the defaults are
 Criteo's."""
-OPTIMIZERS = """The wide table with the wide head, the deep table and the tower have an optimizer each, chosen by name
-(`deep_optimizer.name=adam`). Another name starts from that optimizer's defaults. Below, `GROUP` is `wide`, `deep` or
-`tower`.
+OPTIMIZERS = """The wide table with its head, the deep table and the tower have an optimizer each. Another name, such as
+`deep_optimizer.name=adam`, starts from that optimizer's defaults. Below, `GROUP` is `wide`, `deep` or `tower`.
 """
-SCHEDULES = """Each optimizer has a schedule of its own, such as `deep_optimizer.schedule.name=cosine`. The first one is
-the default.
+SCHEDULES = """Each optimizer has a schedule, such as `deep_optimizer.schedule.name=cosine`. The default is the first.
 """
 GROUPS: dict[str, Any] = {"wide": WideOptimizer, "deep": DeepOptimizer, "tower": TowerOptimizer}
 WRONG_VALUES: tuple[Any, ...] = (-1, "?", "", ())
