@@ -98,16 +98,22 @@ def flatten(sections: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return flat
 
 
-def merge(settings: Settings, changes: Mapping[str, Any], where: str, prefix: str = "") -> Settings:
-    """Return `settings` with `changes` applied. `where` and `prefix` name their origin in errors."""
+def merge(
+    settings: Settings, changes: Mapping[str, Any], where: str, prefix: str = "", whole: Settings | None = None
+) -> Settings:
+    """Return `settings` with `changes` applied. `where` and `prefix` name their origin in errors.
+
+    If `settings` are a section, `whole` are all: an unknown key may belong into another section.
+    """
+    whole = settings if whole is None else whole
     hints = _type_hints(type(settings))  # type: ignore[arg-type]
     names = [field.name for field in dataclasses.fields(settings)]  # type: ignore[arg-type]
     changed: dict[str, Any] = {}
     for name, value in changes.items():
         if name not in names:
-            known = f"known here: {', '.join(prefix + known for known in names)}"
-            advice = f"did you mean '{prefix}{close}'?" if (close := nearest(str(name), names)) else known
-            raise ValueError(f"{where}: unknown key '{prefix}{name}'; {advice}")
+            raise ValueError(
+                f"{where}: unknown key '{prefix}{name}'; {_advice(str(name), value, names, prefix, whole)}"
+            )
         current = getattr(settings, name)
         if dataclasses.is_dataclass(current):
             if not isinstance(value, Mapping):
@@ -115,7 +121,7 @@ def merge(settings: Settings, changes: Mapping[str, Any], where: str, prefix: st
                     f"{where}: '{prefix}{name}' is a section with keys, found {type(value).__name__} {value!r}"
                 )
             variant = _variant(current, hints[name], value, where, f"{prefix}{name}")
-            changed[name] = merge(variant, value, where, f"{prefix}{name}.")
+            changed[name] = merge(variant, value, where, f"{prefix}{name}.", whole)
         else:
             changed[name] = convert(value, hints[name], where, f"{prefix}{name}")
     try:
@@ -124,6 +130,19 @@ def merge(settings: Settings, changes: Mapping[str, Any], where: str, prefix: st
         raise ValueError(f"{where}: {prefix}{error}") from error
     except ValueError as error:  # the section's own check of its values
         raise ValueError(f"{where}: {error}") from error
+
+
+def _advice(name: str, value: object, names: Sequence[str], prefix: str, whole: object) -> str:
+    """Return what to write in place of an unknown key: that of the same last word in another section, or a near one."""
+    last_words = {key.rpartition(".")[2] for key in flatten({name: value})}
+    all_keys = flatten(dataclasses.asdict(whole))  # type: ignore[call-overload]
+    elsewhere = [key for key in all_keys if not (prefix and key.startswith(prefix))]
+    keys = [key for key in elsewhere if key.rpartition(".")[2] in last_words]
+    close = nearest(name, names)
+    if keys:
+        near = [key for key in keys if close and key.startswith(f"{prefix}{close}.")]
+        return f"did you mean {' or '.join(map(repr, near or keys))}?"
+    return f"did you mean '{prefix}{close}'?" if close else f"known here: {', '.join(prefix + each for each in names)}"
 
 
 def _variant(current: Any, hint: Any, changes: Mapping[str, Any], where: str, key: str) -> Any:

@@ -35,7 +35,7 @@ ExpiryArrays = Callable[[bool], Mapping[str, np.ndarray]]
 
 # Of the time of one core. Measured on two cores that both train: docs/results.md.
 BACKGROUND_SHARE = 0.25
-SAMPLED_ROWS = 2**16  # of a table, for its statistics
+SAMPLED_VALUES = 2**22  # of a table's rows, for its statistics
 
 
 class NotSavedError(Exception):
@@ -299,12 +299,12 @@ class CheckpointManager:
 def table_statistics(tables: Mapping[str, TableSnapshot], vocabulary_size: int) -> dict[str, float]:
     """Return `touched_rows` T, `touched_share` T / V and for each table the root mean square norm of its touched rows.
 
-    Of more than `SAMPLED_ROWS` rows it reads that many at equal steps, so that a save takes no longer.
+    Of rows with more than `SAMPLED_VALUES` it reads that many, at equal steps, so that a save takes no longer.
     """
     touched = max((len(table.row_ids) for table in tables.values()), default=0)
     values: dict[str, float] = {"touched_rows": touched, "touched_share": touched / vocabulary_size}
     for name, table in tables.items():
-        every = -(-len(table.row_ids) // SAMPLED_ROWS) or 1
+        every = -(-len(table.row_ids) * table.layout["rows"].width // SAMPLED_VALUES) or 1
         rows = table.read("rows", slice(None, None, every)).astype(np.float64)
         values[f"{name}_row_norm"] = float(np.sqrt(np.square(rows).sum() / max(len(rows), 1)))
     return values

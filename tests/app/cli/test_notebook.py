@@ -242,7 +242,7 @@ def test_a_callback_that_fails_ends_the_training_and_keeps_its_checkpoints(again
     ("options", "message"),
     [
         ({"device": {"threads": 1}}, "device.threads=1 .* OMP_NUM_THREADS=1, and this process has .* MindSpore with 2"),
-        ({"trian": {"epochs": 2}}, "arguments: unknown key 'trian'; did you mean 'train'"),
+        ({"trian": {"epochs": 2}}, "arguments: unknown key 'trian'; did you mean 'train.epochs'"),
         ({"train": {"epochs": 0}}, "arguments: train.epochs must be 1 or more"),
     ],
 )  # fmt: skip

@@ -48,7 +48,11 @@ def test_settings_survive_being_written_and_read(project, tmp_path):
     ("word", "message"),
     [
         ("train.batchsize=5", "unknown key 'train.batchsize'; did you mean 'train.batch_size'"),
-        ("trian.batch_size=5", "unknown key 'trian'; did you mean 'train'"),
+        ("trian.batch_size=5", r"unknown key 'trian'; did you mean 'train\.batch_size'\?"),
+        ("trian.sed=5", "unknown key 'trian'; did you mean 'train'"),
+        ("deep.embedding_dim=8", r"unknown key 'deep'; did you mean 'model\.embedding_dim'\?"),
+        ("train.embedding_dim=8", r"unknown key 'train\.embedding_dim'; did you mean 'model\.embedding_dim'\?"),
+        ("batch_size=5", r"did you mean 'train\.batch_size' or 'eval\.batch_size'\?"),
         ("train.batch_size=many", "'train.batch_size' must be a whole number; found str 'many'"),
         ("train.batch_size=1.5", "'train.batch_size' must be a whole number; found float 1.5"),
         ("train.profile=1", "'train.profile' must be true or false; found int 1"),

@@ -280,10 +280,11 @@ def test_an_untrained_run_has_no_rows():
 
 
 def test_a_large_table_is_sampled_evenly():
-    count = 3 * saving.SAMPLED_ROWS
-    values = np.where(np.arange(count) < count // 2, 1, 3).astype(np.float32)[:, None]
-    found = saving.table_statistics({"wide": TableState(np.arange(count), {"rows": values})}, count)
-    assert found["wide_row_norm"] == pytest.approx(np.sqrt(5), rel=1e-3)
+    count = 3 * saving.SAMPLED_VALUES // 100
+    values = np.where(np.arange(count) < count // 2, 1, 3).astype(np.float32)
+    rows = np.broadcast_to(values[:, None], (count, 100))
+    found = saving.table_statistics({"deep": TableState(np.arange(count), {"rows": rows})}, count)
+    assert found["deep_row_norm"] == pytest.approx(np.sqrt(500), rel=1e-3)
 
 
 def test_parts_merge_into_the_statistics_of_all_rows():
