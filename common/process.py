@@ -49,7 +49,8 @@ def require_memory(num_bytes: int, purpose: str, reserved_bytes: int = 0) -> Non
     if num_bytes > free[tightest]:
         raise MemoryError(
             f"{purpose} needs {_mib(num_bytes)} more; {tightest.name} is {_mib(tightest.limit)}, of which "
-            f"{_mib(free[tightest])} are free; raise that limit, or make vocabulary or embedding width smaller"
+            f"{_mib(free[tightest])} are free; raise that limit, or take fewer or smaller rows: prepare.min_count, "
+            "model.embedding_dim, tables.dtype=bfloat16"
         )
 
 
