@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,6 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from data_prep.prepared.data_files import all_files, block_sizes, damaged_files, whole_log
-from data_prep.prepared.examples import Examples
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import ADVICE, INDICATOR, SPLITS, VOCABULARY_FILE, Schema, read_schema
 from data_prep.statistics.statistics_file import cut_lists, read_statistics
@@ -58,7 +58,7 @@ def inspect(folder: Path) -> None:
     quantile_names = [f"{100 * quantile:g} %" for quantile in QUANTILES]
     for split, summary in summaries.items():
         title = f"Numeric columns of {split}: % missing, and quantiles of the others as written"
-        print_table(title, ["missing", *quantile_names], summary.numeric())
+        print_table(title, ["missing", *quantile_names], summary.numeric)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[object]]) -> None:
@@ -93,65 +93,50 @@ def verify_files(folder: Path, schema: Schema) -> int:
     return len(list(all_files(schema)))
 
 
+@dataclass(frozen=True)
+class SplitSummary:
+    """Figures of the rows of one split."""
+
+    missing_percent: NDArray[np.float64]  # [C] of the rows
+    oov_percent: NDArray[np.float64]  # [C] of the rows, those with a value (any of a list's) without an id of its own
+    # % missing and the quantiles of the present cells, by column (of all cells if without indicators).
+    numeric: dict[str, list[float]]
+
+
 def summarize(folder: Path, schema: Schema, split: str) -> SplitSummary:
     """Pass over the rows of a split."""
-    summary = SplitSummary(folder, schema, split)
-    for block in read_blocks(folder, schema, split):
-        summary.add(block)
-    return summary
+    lengths = np.array([field.max_length for field in schema.categorical])
+    starts = np.cumsum(lengths) - lengths
+    missing_ids = np.repeat(_missing_ids(folder, schema), lengths)
+    oov_ids = np.repeat([field.oov_ids for field in schema.categorical], lengths, axis=0)
+    sample_every = max(1, len(block_sizes(schema, split)) * schema.block_rows // QUANTILE_ROWS)
+    counts, sample = np.zeros((2, schema.num_categorical), np.int64), []
+    for number, block in enumerate(read_blocks(folder, schema, split)):
+        is_oov = (block.ids >= oov_ids[:, 0]) & (block.ids < oov_ids[:, 1])
+        for count, is_counted in zip(counts, (block.ids == missing_ids, is_oov), strict=True):
+            count += np.logical_or.reduceat(is_counted, starts, axis=1).sum(axis=0)
+        if number % sample_every == 0:
+            sample.append(block.numeric)
+    missing, oov = 100 * counts / schema.splits[split].rows
+    return SplitSummary(missing, oov, _quantiles(schema, np.concatenate(sample)))
 
 
-class SplitSummary:
-    """Figures of the rows of one split, gathered block by block."""
+def _missing_ids(folder: Path, schema: Schema) -> list[int]:
+    """Return the id of a missing cell of each categorical field [C]."""
+    values = pq.read_table(folder / VOCABULARY_FILE, columns=["field", "id"], filters=pc.field("value") == "")
+    missing_ids = dict(zip(values["field"].to_pylist(), values["id"].to_pylist(), strict=True))
+    # Fields that share a vocabulary have the same ids.
+    missing_of = {field.oov_ids: missing_ids[field.name] for field in schema.categorical if field.name in missing_ids}
+    return [missing_of[field.oov_ids] for field in schema.categorical]
 
-    def __init__(self, folder: Path, schema: Schema, split: str) -> None:
-        self._schema = schema
-        values = pq.read_table(
-            folder / VOCABULARY_FILE, columns=["field", "value", "id"], filters=pc.field("value") == ""
-        )
-        missing_ids = dict(zip(values["field"].to_pylist(), values["id"].to_pylist(), strict=True))
-        lengths = np.array([field.max_length for field in schema.categorical])
-        self._starts: NDArray[np.int64] = np.cumsum(lengths) - lengths
-        # Fields that share a vocabulary have the same ids.
-        owners = [field for field in schema.categorical if field.name in missing_ids]
-        missing_of = {field.oov_ids: missing_ids[field.name] for field in owners}
-        self._missing_ids = np.repeat([missing_of[field.oov_ids] for field in schema.categorical], lengths)
-        self._oov_ids = np.repeat([field.oov_ids for field in schema.categorical], lengths, axis=0)
-        self._sample_every = max(1, len(block_sizes(schema, split)) * schema.block_rows // QUANTILE_ROWS)
-        self._num_blocks = 0
-        self._num_rows = 0
-        self._num_missing: NDArray[np.int64] = np.zeros(schema.num_categorical, np.int64)
-        self._num_oov: NDArray[np.int64] = np.zeros(schema.num_categorical, np.int64)
-        self._sample: list[NDArray[np.float32]] = []
 
-    def add(self, block: Examples) -> None:
-        is_oov = (block.ids >= self._oov_ids[:, 0]) & (block.ids < self._oov_ids[:, 1])
-        for count, is_counted in ((self._num_missing, block.ids == self._missing_ids), (self._num_oov, is_oov)):
-            count += np.logical_or.reduceat(is_counted, self._starts, axis=1).sum(axis=0)
-        if self._num_blocks % self._sample_every == 0:
-            self._sample.append(block.numeric)
-        self._num_blocks += 1
-        self._num_rows += len(block.labels)
-
-    @property
-    def missing_percent(self) -> NDArray[np.float64]:
-        """Percent of the rows, by categorical column [C]."""
-        return 100 * self._num_missing / self._num_rows
-
-    @property
-    def oov_percent(self) -> NDArray[np.float64]:
-        """Percent of the rows with a value (any of a list's) without an id of its own, by categorical column [C]."""
-        return 100 * self._num_oov / self._num_rows
-
-    def numeric(self) -> dict[str, list[float]]:
-        """Return % missing and the quantiles of the present cells, by column (of all cells if without indicators)."""
-        sample = np.concatenate(self._sample)
-        columns = {field.name: sample[:, index] for index, field in enumerate(self._schema.numeric)}
-        rows = {}
-        for field in self._schema.numeric:
-            if field.transform != INDICATOR:
-                indicator = columns.get(f"{field.source}_{INDICATOR}", np.zeros(len(sample), np.float32))
-                present = columns[field.name][indicator == 0]
-                quantiles = np.quantile(present, QUANTILES) if len(present) else np.full(len(QUANTILES), np.nan)
-                rows[field.name] = [100 * float(np.mean(indicator, dtype=np.float64)), *map(float, quantiles)]
-        return rows
+def _quantiles(schema: Schema, sample: NDArray[np.float32]) -> dict[str, list[float]]:
+    columns = {field.name: sample[:, index] for index, field in enumerate(schema.numeric)}
+    rows = {}
+    for field in schema.numeric:
+        if field.transform != INDICATOR:
+            indicator = columns.get(f"{field.source}_{INDICATOR}", np.zeros(len(sample), np.float32))
+            present = columns[field.name][indicator == 0]
+            quantiles = np.quantile(present, QUANTILES) if len(present) else np.full(len(QUANTILES), np.nan)
+            rows[field.name] = [100 * float(np.mean(indicator, dtype=np.float64)), *map(float, quantiles)]
+    return rows

@@ -32,7 +32,7 @@ def test_shares_and_quantiles_are_those_of_the_log(prepared, log_path):
     assert schema.categorical[0].num_values == len({cell for cell in cells if cells.count(cell) >= 3} | {""})
 
     present = [int(line[2]) for line in lines if line[2]]
-    missing, lowest, *_, highest = summary.numeric()["I2"]
+    missing, lowest, *_, highest = summary.numeric["I2"]
     assert missing == pytest.approx(100 * (1 - len(present) / len(lines)), abs=0.005)
     assert highest == pytest.approx(np.log1p(max(present)), abs=0.001)
     assert lowest == pytest.approx(-np.log(2), abs=0.001)
