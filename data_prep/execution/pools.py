@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from common.signals import check_stop, children_without_interrupt
@@ -34,25 +34,17 @@ _MPI_COMMAND = "mpirun -n 3 python -m mpi4py.futures -m data_prep prepare ... --
 
 @dataclass(frozen=True)
 class Pool:
-    """An executor, the number of tasks it runs at a time, and an id that no other pool has."""
+    """Workers for several passes. A pass has them with an id that no other pass has."""
 
     executor: Executor
-    num_workers: int
-    job_id: str
-
-    def submit(self, function: Callable[..., None], *arguments: Any) -> Future[None]:
-        return self.executor.submit(function, *arguments)
-
-
-@dataclass(frozen=True)
-class _Cluster:
-    """Workers for several passes."""
-
-    executor: Executor
-    num_workers: int
+    num_workers: int  # tasks that it runs at a time
+    job_id: str = ""
     deaths: tuple[type[Exception], ...] = ()  # errors that mean that workers died
     advice: str = ""  # after such an error
     fault: Callable[[], str] = lambda: ""  # by which a worker ended itself, and what to do
+
+    def submit(self, function: Callable[..., None], *arguments: Any) -> Future[None]:
+        return self.executor.submit(function, *arguments)
 
 
 class Pools:
@@ -61,7 +53,7 @@ class Pools:
     def __init__(self, choice: ExecutorChoice) -> None:
         self._choice = choice
         self._at_the_end = ExitStack()
-        self._cluster: _Cluster | None = None
+        self._cluster: Pool | None = None
 
     @contextmanager
     def open(self, num_workers: int) -> Iterator[Pool | None]:
@@ -81,7 +73,7 @@ class Pools:
                 self._cluster = self._at_the_end.enter_context(_CLUSTERS[self._choice.kind](self._choice, num_workers))
         cluster = self._cluster
         try:
-            yield Pool(cluster.executor, cluster.num_workers, uuid.uuid4().hex)
+            yield replace(cluster, job_id=uuid.uuid4().hex)
         except cluster.deaths as error:
             time.sleep(_SIGNAL_SECONDS)  # the signal that killed a worker may come here too
             check_stop()
@@ -99,12 +91,12 @@ class Pools:
 
 
 @contextmanager
-def _processes(_: ExecutorChoice, num_workers: int) -> Iterator[_Cluster]:
+def _processes(_: ExecutorChoice, num_workers: int) -> Iterator[Pool]:
     # Fresh processes instead of forked ones: this one may hold MindSpore and its threads.
     executor = ProcessPoolExecutor(num_workers, multiprocessing.get_context("spawn"), _start_worker)
     advice = f"run the same command again with fewer than {num_workers} workers, prepare.workers=1"
     try:
-        yield _Cluster(executor, num_workers, (BrokenProcessPool,), advice, lambda: _fault(executor))
+        yield Pool(executor, num_workers, "", (BrokenProcessPool,), advice, lambda: _fault(executor))
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
 
@@ -139,7 +131,7 @@ def _start_worker() -> None:
 
 
 @contextmanager
-def _dask(choice: ExecutorChoice, num_workers: int) -> Iterator[_Cluster]:
+def _dask(choice: ExecutorChoice, num_workers: int) -> Iterator[Pool]:
     distributed = _import("distributed", "dask")
     for name in ("distributed", "tornado"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # errors reach us as exceptions
@@ -169,21 +161,21 @@ def _dask(choice: ExecutorChoice, num_workers: int) -> Iterator[_Cluster]:
             raise OSError(f"the Dask scheduler at {choice.scheduler} has no workers; start some: dask worker ADDRESS")
         # Dask runs the tasks of a worker that dies elsewhere. Not pure: the same arguments may be another log.
         executor, advice = client.get_executor(pure=False), "give workers more memory and run the same command again"
-        yield _Cluster(executor, threads, (distributed.KilledWorker,), advice)
+        yield Pool(executor, threads, "", (distributed.KilledWorker,), advice)
 
 
 @contextmanager
-def _mpi(choice: ExecutorChoice, num_workers: int) -> Iterator[_Cluster]:
+def _mpi(choice: ExecutorChoice, num_workers: int) -> Iterator[Pool]:
     world = _import("mpi4py.MPI", "mpi").COMM_WORLD
     if "mpi4py.futures" not in sys.orig_argv or world.size < 2:
         raise OSError(
             f"--executor mpi needs a launcher and 2 ranks or more: {_MPI_COMMAND}; found {world.size} rank(s)"
         )
     with importlib.import_module("mpi4py.futures").MPIPoolExecutor() as executor:
-        yield _Cluster(executor, world.size - 1)
+        yield Pool(executor, world.size - 1)
 
 
-_CLUSTERS: dict[ExecutorKind, Callable[[ExecutorChoice, int], AbstractContextManager[_Cluster]]] = {
+_CLUSTERS: dict[ExecutorKind, Callable[[ExecutorChoice, int], AbstractContextManager[Pool]]] = {
     "processes": _processes,
     "dask": _dask,
     "mpi": _mpi,

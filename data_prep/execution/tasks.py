@@ -103,7 +103,7 @@ class _Starter:
             if all(self._pieces.is_whole(numbered(self._job.title, number, part)) for part in parts):
                 yield number, lambda: None
             elif self._pool is None:
-                yield number, functools.partial(self._job.run, self._job.function, number, task)
+                yield number, functools.partial(self._job.run, number, task)
             else:
                 yield number, functools.partial(_wait_for, self._submit(self._pool, number, task))
 
@@ -150,27 +150,27 @@ class Job:
     job_id: str
     function: Callable[[Any], Results] = field(compare=False)  # sent with each task, but a worker keeps the first
 
-    def run(self, function: Callable[[Any], Results], number: int, task: Any) -> None:
+    def run(self, number: int, task: Any) -> None:
         pieces = Pieces(Path(self.folder))
-        for part, value in function(task).items():
+        for part, value in self.function(task).items():
             pieces.write(numbered(self.title, number, part), value)
 
 
 def run_in_worker(job: Job, number: int, task: Any) -> None:
     """Run a task of `job`, with the function that this worker got first."""
-    job.run(_first_function(job), number, task)
+    _as_first_got(job).run(number, task)
 
 
 @functools.lru_cache(maxsize=2)  # of a pass, and of the tasks beside it
-def _first_function(job: Job) -> Callable[[Any], Results]:
-    """Return the same function object for all tasks of a pass, so that it keeps the files that it opened."""
+def _as_first_got(job: Job) -> Job:
+    """Return the same job, with the same function, for all tasks of a pass, so that it keeps the files it opened."""
     keep_freed_memory()
     if Pieces(Path(job.folder)).read(job_name(job.title)) != job.job_id:
         raise OSError(
             f"the worker on {socket.gethostname()} does not see {job.folder}: the output folder and the log have to be "
             "on a file system that all workers share, under the same path"
         )
-    return job.function
+    return job
 
 
 def keep_freed_memory() -> None:

@@ -31,7 +31,7 @@ class TasksBeside:
     def start(self, number: int, task: Any) -> None:
         """Start a task once fewer than `most` run. Raises what an earlier task raised."""
         if self._pool is None:
-            self._job.run(self._job.function, number, task)
+            self._job.run(number, task)
             return
         self.wait(self._most - 1)
         with children_without_interrupt():
