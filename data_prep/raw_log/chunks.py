@@ -162,21 +162,29 @@ def open_log(file: LogFile, log_format: LogFormat) -> Iterator[LogReader]:
 
     Raises ValueError, inside the `with` block too, if the file is damaged, vanished or is an archive without a log.
     """
+    with _stored(file) as (stored, buffered):
+        with unpacked(file.location, buffered, log_format.archive_member) as stream:
+            plain_location = file.location if stream is buffered else None
+            header_bytes, first_bytes = _skip_header(file.location, stream, log_format)
+            reader = LogReader(stored, stream, plain_location, header_bytes, first_bytes)
+            yield reader
+        reader.fingerprint = stored.fingerprint()
+
+
+@contextmanager
+def _stored(file: LogFile) -> Iterator[tuple[StoredFile, io.BufferedReader[Any]]]:
     with ExitStack() as opened:
         try:
             stored = StoredFile(opened.enter_context(storage.open_stream(file.location)))
         except FileNotFoundError as error:
             raise ValueError(changed_while_read(file.location)) from error
-        buffered = io.BufferedReader(stored, _READ_BYTES)
         try:
-            with unpacked(file.location, buffered, log_format.archive_member) as stream:
-                plain_location = file.location if stream is buffered else None
-                header_bytes, first_bytes = _skip_header(file.location, stream, log_format)
-                reader = LogReader(stored, stream, plain_location, header_bytes, first_bytes)
-                yield reader
-            reader.fingerprint = stored.fingerprint()
+            yield stored, io.BufferedReader(stored, _READ_BYTES)
         except DAMAGED as error:
-            raise _damaged(file.location, error, stored.bytes_read) from error
+            raise ValueError(
+                f"{file.location} is damaged or was not downloaded to its end ({error}, after {stored.bytes_read:,} "
+                "bytes); fetch it again and compare its size with the server's"
+            ) from error
 
 
 def _skip_header(location: str, stream: io.BufferedIOBase, log_format: LogFormat) -> tuple[int, bytes]:
@@ -222,22 +230,10 @@ def _names_in(line: bytes, log_format: LogFormat) -> list[str]:
 
 def header_columns(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
     """Return the columns of a file of text in their order, from its first line. Raises as `open_log`."""
-    with storage.open_stream(file.location) as raw, StoredFile(raw) as stored:
-        buffered = io.BufferedReader(stored, _READ_BYTES)
-        try:
-            with unpacked(file.location, buffered, log_format.archive_member) as stream:
-                line = stream.readline(MAX_LINE_BYTES)
-                _check_encoding(file.location, line)
-                return tuple(_names_in(line, log_format))
-        except DAMAGED as error:
-            raise _damaged(file.location, error, stored.bytes_read) from error
-
-
-def _damaged(location: str, error: BaseException, bytes_read: int) -> ValueError:
-    return ValueError(
-        f"{location} is damaged or was not downloaded to its end ({error}, after {bytes_read:,} bytes); fetch it again "
-        "and compare its size with the server's"
-    )
+    with _stored(file) as (_, buffered), unpacked(file.location, buffered, log_format.archive_member) as stream:
+        line = stream.readline(MAX_LINE_BYTES)
+        _check_encoding(file.location, line)
+        return tuple(_names_in(line, log_format))
 
 
 def _listed(what: str, names: list[str]) -> str:
