@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # workers import this file without what passes over the log n
     from data_prep.raw_log.reading import LogReading
 
 Times: TypeAlias = NDArray[np.int64]  # in ms since 1970
-ReadTimes: TypeAlias = Callable[[tuple[int, ...], Callable[[tuple[Times, Times]], object]], None]
 _SPAN_BITS = 22  # spans of 70 minutes: one of them holds few of most logs' rows
 _BLOCK_ROWS = 1 << 20
 NO_TIME, _AFTER_ALL = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -134,46 +133,35 @@ def times_of(rows: ParsedRows, column: str) -> Times:
 
 
 @dataclass(frozen=True)
-class TimeCounter:
-    """The workers' task of a split by time: count rows by spans of time, then list those of some spans."""
+class TimeReader:
+    """The workers' task of a split by time."""
 
     options: PrepareOptions
-    spans: tuple[int, ...] = ()
 
-    def count_chunk(self, chunk: Chunk) -> tuple[Times, Times]:
-        """Return the spans of a chunk's good lines, with their numbers of rows. If `spans` are given, return the times
-        and lines of their rows.
-        """
+    def read(self, chunk: Chunk) -> Times:
+        """Return time and line [n, 2] of a chunk's good lines."""
         rows = choose_kernels(self.options.kernels).parse_chunk(chunk, self.options.data).rows
-        times = times_of(rows, self.options.split_time)
-        if not self.spans:
-            return np.unique(times >> _SPAN_BITS, return_counts=True)
-        is_in = np.isin(times >> _SPAN_BITS, self.spans)
-        return times[is_in], rows.row_numbers[is_in]
+        return np.stack([times_of(rows, self.options.split_time), rows.row_numbers], axis=1)
 
 
-def split_by_time(column: str, fractions: tuple[float, float], read_times: ReadTimes, folder: Path) -> TimeSplit:
-    """Return the rule by which the oldest rows are train, the next valid. `read_times` passes over the log.
+def split_by_time(column: str, fractions: tuple[float, float], path: Path) -> TimeSplit:
+    """Return the rule by which the oldest rows are train, the next valid. The file has what `TimeReader` returned.
 
-    Memory is that of the log's spans of time, 7,500 a year. The rows of the bounds' spans wait in a file in `folder`.
+    Memory is that of the log's spans of time, 7,500 a year.
     """
     by_span: Counter[int] = Counter()
-    read_times((), lambda part: by_span.update(dict(zip(part[0].tolist(), part[1].tolist(), strict=True))))
+    for times, _ in _blocks(path):
+        in_block, counts = np.unique(times >> _SPAN_BITS, return_counts=True)
+        by_span.update(dict(zip(in_block.tolist(), counts.tolist(), strict=True)))
     spans = sorted(by_span)
     ends = np.cumsum([0, *(by_span[span] for span in spans)])
-    ranks = [round(fraction * int(ends[-1])) for fraction in fractions]
-    within = [int(np.searchsorted(ends[1:], rank, side="right")) for rank in ranks]
-    spans_to_read = tuple(sorted({spans[place] for place in within if place < len(spans)}))
-    path = folder / "times-of-bounds.bin"
-    with path.open("wb") as file:
-        if spans_to_read:
-            read_times(spans_to_read, lambda rows: file.write(np.stack(rows, axis=1).tobytes()))
-    bounds = [
-        _row_of_span(path, spans[place], rank - int(ends[place])) if place < len(spans) else (_AFTER_ALL, 0)
-        for rank, place in zip(ranks, within, strict=True)
-    ]
-    path.unlink()
-    return TimeSplit(column, bounds[0], bounds[1])
+    bounds = []
+    for fraction in fractions:
+        rank = round(fraction * int(ends[-1]))
+        place = int(np.searchsorted(ends[1:], rank, side="right"))
+        is_within = place < len(spans)
+        bounds.append(_row_of_span(path, spans[place], rank - int(ends[place])) if is_within else (_AFTER_ALL, 0))
+    return TimeSplit(column, *bounds)
 
 
 def _row_of_span(path: Path, span: int, rank: int) -> tuple[int, int]:
@@ -261,17 +249,22 @@ def find_split(reading: LogReading, options: PrepareOptions, pieces: Pieces) -> 
     """
     split: SplitRule | None = pieces.read("split")
     if split is None:
-        names = [file.name for file in reading.files]
         if options.split_time:
-            fractions = (options.train_fraction, options.train_fraction + options.valid_fraction)
-            read_times = functools.partial(_read_times, reading, options)
-            split = split_by_time(options.split_time, fractions, read_times, pieces.folder)
+            split = _find_times(reading, options, pieces.folder / "times-of-rows")
         else:
+            names = [file.name for file in reading.files]
             split = make_split(options, reading.count_lines, functools.partial(_read_labels, reading), names)
         pieces.write("split", split)
         pieces.clear("labels-")
         pieces.clear("times-")
     return split
+
+
+def _find_times(reading: LogReading, options: PrepareOptions, path: Path) -> TimeSplit:
+    with path.open("wb") as file:
+        reading.run(TimeReader(options).read, lambda rows: file.write(rows.data), "times")
+    fractions = (options.train_fraction, options.train_fraction + options.valid_fraction)
+    return split_by_time(options.split_time, fractions, path)
 
 
 def _read_labels(reading: LogReading, hasher: LabelHasher) -> list[list[LabelHashes]]:
@@ -280,15 +273,6 @@ def _read_labels(reading: LogReading, hasher: LabelHasher) -> list[list[LabelHas
     title = f"labels-{xxhash.xxh3_64_hexdigest(repr(hasher.ranges).encode())}"
     reading.run(hasher.hash_chunk, by_chunk.append, title)
     return [list(parts) for parts in zip(*by_chunk, strict=True)]
-
-
-def _read_times(
-    reading: LogReading,
-    options: PrepareOptions,
-    spans: tuple[int, ...],
-    consume: Callable[[tuple[Times, Times]], object],
-) -> None:
-    reading.run(TimeCounter(options, spans).count_chunk, consume, f"times-{len(spans)}")
 
 
 # Passes over the log and returns the hasher's results by label and chunk.
