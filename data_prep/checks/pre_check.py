@@ -106,7 +106,7 @@ def pre_check(
         check_rejects(rejects, b"".join(part.rejects_tsv for part in parsed), chunks, log_format, findings)
     if len(labels):
         facts = json.loads(FACTS_PATH.read_text("utf-8")) if log_format.columns == LogFormat().columns else None
-        columns = columns_of(rows, log_format, facts)
+        columns = list(_columns(rows, log_format, facts))
         _print_columns([*columns, *cross_columns(rows, log_format, categorical)], facts is not None)
         print(log_format.label_in_words)
         _check_labels(labels, facts, findings)
@@ -139,11 +139,6 @@ def _print_size(samples: Sequence[FileSample], num_lines: int, num_rows: int, lo
     print(f"the prepared folder will take {about}{size}, up to twice that while it is made")
 
 
-def columns_of(rows: Sequence[ParsedRows], log_format: LogFormat, facts: dict[str, Any] | None = None) -> list[Column]:
-    """Return the fields of parsed rows, beside what is known of Criteo's."""
-    return list(_columns(rows, log_format, facts))
-
-
 def cross_columns(
     rows: Sequence[ParsedRows], log_format: LogFormat, categorical: Sequence[CategoricalColumn]
 ) -> list[Column]:
@@ -162,6 +157,8 @@ def cross_columns(
 
 
 def _columns(rows: Sequence[ParsedRows], log_format: LogFormat, facts: dict[str, Any] | None) -> Iterator[Column]:
+    """Yield the fields of parsed rows, beside what is known of Criteo's."""
+
     def known_missing(kind: str, index: int) -> float | None:
         return facts[kind]["missing_percent"][index] / 100 if facts else None
 
