@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,12 +42,10 @@ class Gain:
     is_certain: bool
 
 
-@dataclass(frozen=True)
-class _Columns:
-    """The columns of ids of a field."""
+class _Columns(NamedTuple):
+    """The columns of ids of a field, and whether it is a mean of several values."""
 
     ids: slice
-    is_list: bool
     is_mean: bool
 
 
@@ -71,7 +69,7 @@ def find_gains(folder: Path, max_rows: int = MAX_ROWS) -> list[Gain]:
     schema = read_schema(folder)
     ends = np.cumsum([field.max_length for field in schema.categorical], dtype=int)
     columns = {
-        field.name: _Columns(slice(end - field.max_length, end), field.max_length > 1, field.pool == "mean")
+        field.name: _Columns(slice(end - field.max_length, end), field.max_length > 1 and field.pool == "mean")
         for field, end in zip(schema.categorical, ends.tolist(), strict=True)
         if not field.cross
     }
@@ -124,37 +122,32 @@ def _score(folder: Path, schema: Schema, max_rows: int) -> tuple[_Scored, _Score
 
 def _lowered_loss(fitted: _Scored, valid: _Scored, one: _Columns, other: _Columns) -> NDArray[np.float64]:
     """Return by how much the weights of a pair's values, fitted to `fitted`, lower the log loss of each valid row."""
-    of_fitted, of_valid = (_pairs(rows, one, other) for rows in (fitted, valid))
-    values, places = np.unique(of_fitted.values, return_inverse=True)
-    probabilities = (1 / (1 + np.exp(-fitted.logits)))[of_fitted.rows]
-    weights = fitted.weights[of_fitted.rows] * of_fitted.shares
-    wrong = np.bincount(places, weights * (fitted.labels[of_fitted.rows] - probabilities))
-    curvature = np.bincount(places, weights * of_fitted.shares * probabilities * (1 - probabilities))
+    rows, pairs, shares = _pairs(fitted, one, other)
+    values, places = np.unique(pairs, return_inverse=True)
+    probabilities = (1 / (1 + np.exp(-fitted.logits)))[rows]
+    weights = fitted.weights[rows] * shares
+    wrong = np.bincount(places, weights * (fitted.labels[rows] - probabilities))
+    curvature = np.bincount(places, weights * shares * probabilities * (1 - probabilities))
     steps = np.where(values < 0, 0.0, wrong / (curvature + 1 / INVERSE_PENALTY))
-    index = np.minimum(np.searchsorted(values, of_valid.values), len(values) - 1)
-    moves = np.where(values[index] == of_valid.values, steps[index], 0.0) * of_valid.shares
-    moved = valid.logits + np.bincount(of_valid.rows, moves, len(valid.logits))
+    rows, pairs, shares = _pairs(valid, one, other)
+    index = np.minimum(np.searchsorted(values, pairs), len(values) - 1)
+    moves = np.where(values[index] == pairs, steps[index], 0.0) * shares
+    moved = valid.logits + np.bincount(rows, moves, len(valid.logits))
     return np.logaddexp(0, valid.logits) - np.logaddexp(0, moved) + valid.labels * (moved - valid.logits)
 
 
-@dataclass(frozen=True)
-class _Pairs:
-    """Pairs [M] of values of two fields: their rows, values (-1: one is out of vocabulary) and shares in a row."""
-
-    rows: NDArray[np.int64]
-    values: NDArray[np.int64]
-    shares: NDArray[np.float64]
-
-
-def _pairs(rows: _Scored, one: _Columns, other: _Columns) -> _Pairs:
+def _pairs(
+    rows: _Scored, one: _Columns, other: _Columns
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Return of each pair [M] of values of two fields its row, its value (-1: one is out of vocabulary), its share."""
     fields = (one, other)
     lengths = np.array([np.count_nonzero(rows.ids[:, field.ids] != NO_ID, axis=1) for field in fields])
     num_values = shorten(lengths, MOST_PAIRS)
     of_row, places = combinations(num_values)
     at = [(of_row, field.ids.start + place) for field, place in zip(fields, places, strict=True)]
     values = np.where(rows.known[at[0]] & rows.known[at[1]], rows.ids[at[0]] << 32 | rows.ids[at[1]], -1)
-    is_mean = any(field.is_list and field.is_mean for field in fields)
-    return _Pairs(of_row, values, 1 / num_values.prod(axis=0)[of_row] if is_mean else np.ones(len(of_row)))
+    is_mean = one.is_mean or other.is_mean
+    return of_row, values, 1 / num_values.prod(axis=0)[of_row] if is_mean else np.ones(len(of_row))
 
 
 def describe_gains(gains: list[Gain], most: int, crosses: Sequence[tuple[str, ...]]) -> str:
