@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import math
 import types
 import typing
@@ -222,15 +223,8 @@ def _convert_scalar(value: Any, hint: Any, where: str, key: str) -> Any:
 
 def as_dict(settings: Any) -> dict[str, Any]:
     """Convert settings to plain mappings and lists, for YAML or JSON."""
-    return {field.name: _plain(getattr(settings, field.name)) for field in dataclasses.fields(settings)}
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return as_dict(value)
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(settings)))
+    return plain
 
 
 def _wrong_type(where: str, key: str, expected: str, value: Any) -> ValueError:
