@@ -30,16 +30,12 @@ class ValueShape:
     """Distribution of one categorical field over its values, which are named by rank, 0 the most frequent.
 
     `edges` [b + 1] cut the ranks into bins. Each value of a bin has the same share of all rows, `share_of_bin` [b].
-    `cumulative` [b + 1] is the share of the rows below each edge, among those in which the field is present. `rescaled`
-    is the divisor that made the knots' shares add up.
+    `cumulative` [b + 1] is the share of the rows below each edge, among those in which the field is present.
     """
 
-    knot_ranks: np.ndarray
-    knot_shares: np.ndarray
     edges: np.ndarray
     share_of_bin: np.ndarray
     cumulative: np.ndarray
-    rescaled: float
 
     @classmethod
     def from_knots(cls, ranks: np.ndarray, shares: np.ndarray, live: float) -> ValueShape:
@@ -55,10 +51,9 @@ class ValueShape:
         values = np.diff(edges)
         middle = np.sqrt(edges[:-1] * (edges[1:] - 1))
         share = np.exp(np.interp(np.log(middle), np.log(ranks), np.log(shares)))
-        rescaled = float((share * values)[1:].sum() / (live - share[0]))
-        share[1:] /= rescaled
+        share[1:] /= float((share * values)[1:].sum() / (live - share[0]))
         cumulative = np.concatenate([[0], np.cumsum(share * values)]) / live
-        return cls(ranks, shares, edges - 1, share, cumulative / cumulative[-1], rescaled)
+        return cls(edges - 1, share, cumulative / cumulative[-1])
 
     def draw(self, uniform: np.ndarray) -> np.ndarray:
         """Return ranks [n] int64 for uniform numbers [n] of [0, 1)."""
@@ -80,14 +75,12 @@ class NumberShape:
 
     positions: np.ndarray
     log_values: np.ndarray
-    minimum: int
-    maximum: int
 
     @classmethod
     def from_facts(cls, quantiles: list[int], minimum: int, maximum: int, log_rows: int) -> NumberShape:
         """Interpolate between the published quantiles (at `QUANTILES`) and the extremes of `log_rows` rows."""
         positions = _stretched(np.array([1 / log_rows, *QUANTILES, 1 - 1 / log_rows]))
-        return cls(positions, signed_log(np.array([minimum, *quantiles, maximum])), minimum, maximum)
+        return cls(positions, signed_log(np.array([minimum, *quantiles, maximum])))
 
     def draw(self, uniform: np.ndarray) -> np.ndarray:
         """Return values [n] int64 for uniform numbers [n] of [0, 1)."""
