@@ -22,7 +22,6 @@ from data_prep.options.log_format import AGE
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.count import count_log, new_statistics
 from data_prep.pipeline.split import SplitRule
-from data_prep.prepared.examples import row_bytes
 from data_prep.prepared.schema import (
     DAY,
     INDICATOR,
@@ -115,9 +114,9 @@ def usual_row_bytes(options: PrepareOptions) -> int:
 
 
 def encoded_row_bytes(options: PrepareOptions, num_numeric: int, ids_dtype: str) -> int:
-    """Return the bytes of an encoded row."""
-    has_weights, num_keys = bool(options.data.weight_source), len(options.data.key_fields)
-    return row_bytes(options.num_positions, num_numeric, ids_dtype, has_weights, num_keys)
+    """Return the bytes of a row while a log is prepared: those of `Examples`, and the line's number beside them."""
+    beside = 4 * bool(options.data.weight_source) + 8 * len(options.data.key_fields)
+    return options.num_positions * np.dtype(ids_dtype).itemsize + num_numeric * 4 + 4 + beside + 8
 
 
 def numeric_fields(

@@ -61,14 +61,6 @@ def _take(column: NDArray[Any], selection: NDArray[Any] | slice) -> NDArray[Any]
     return np.take(column, indices, axis=0)  # column[indices] takes three times as long
 
 
-def row_bytes(
-    num_positions: int, num_numeric: int, ids_dtype: str, has_weights: bool = False, num_keys: int = 0
-) -> int:
-    """Return the bytes of a row while a log is prepared: those of `Examples`, and the line's number beside them."""
-    beside = 4 * has_weights + 8 * num_keys
-    return num_positions * np.dtype(ids_dtype).itemsize + num_numeric * 4 + 4 + beside + 8
-
-
 def concatenate(parts: Sequence[Examples]) -> Examples:
     """Return the rows of all parts, in order. A single part is returned as it is."""
     if len(parts) == 1:

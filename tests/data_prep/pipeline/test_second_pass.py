@@ -4,12 +4,13 @@ import pytest
 from data_prep.encoding.encoder import RowEncoder
 from data_prep.encoding.vocabulary import FieldVocabulary, write_lookup_tables
 from data_prep.kernels.parsed import MISSING, Chunk
+from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.count import ChunkCounter
-from data_prep.pipeline.first_pass import numeric_fields
+from data_prep.pipeline.first_pass import encoded_row_bytes, numeric_fields
 from data_prep.pipeline.second_pass import REST, Encoder
 from data_prep.pipeline.split import make_split
-from data_prep.prepared.examples import Examples, row_bytes
+from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import NumericField, transform_numbers
 from data_prep.statistics.statistics import NumericStatistics
 
@@ -103,8 +104,9 @@ def test_rows_are_chosen_by_mask_place_or_slice_and_take_what_they_take():
         found = rows.take(chosen)
         assert found.labels.tolist() == [1, 2]
         assert np.array_equal(found.ids, rows.ids[1:3]) and np.array_equal(found.numeric, rows.numeric[1:3])
+    options = PrepareOptions(data=LogFormat({"y": "label", "a": "hex32", "b": "hex32", "c": "hex32"}))
     num_bytes = sum(column.nbytes for column in (rows.ids, rows.numeric, rows.labels))
-    assert row_bytes(3, 2, "int32") == num_bytes / len(rows) + 8  # and the line's number
+    assert encoded_row_bytes(options, 2, "int32") == num_bytes / len(rows) + 8  # and the line's number
 
 
 def test_the_numeric_columns_and_what_they_were_fitted_to():
