@@ -56,10 +56,16 @@ def _lock(folder: Path, mode: int) -> IO[str]:
                 time.sleep(PROBE_SECONDS)
                 continue
             raise FolderInUse(f"another process works in {folder}; wait for its end, or give another name") from None
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
-                return lock
+        if is_at(lock, path):
+            return lock
         lock.close()  # the folder was renamed or removed in between: try again with the present one
+
+
+def is_at(file: IO[Any], path: Path) -> bool:
+    """Return True if an open file is the one at `path`: while a lock was waited for, it may have been renamed."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    return False
 
 
 def is_locked(folder: Path) -> bool:
@@ -141,11 +147,7 @@ def _alone(path: Path) -> Iterator[IO[str]]:
     while True:
         with path.open("a", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            try:
-                is_there = os.path.samestat(os.fstat(file.fileno()), path.stat())
-            except FileNotFoundError:
-                is_there = False
-            if is_there:  # else the one that was waited for has renamed it
+            if is_at(file, path):  # else the one that was waited for has renamed it
                 file.truncate(0)
                 yield file
                 return

@@ -12,7 +12,6 @@ import fcntl
 import gzip
 import io
 import multiprocessing
-import os
 import signal
 from collections import deque
 from collections.abc import Iterator
@@ -29,7 +28,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from common.console import progress_bar
-from common.files import FolderInUse, room_for
+from common.files import FolderInUse, is_at, room_for
 from common.process import num_cores
 from data_prep.prepared.truth import TRUTH_SCHEMA, truth_path
 from data_prep.sources.clicks import Now, PlantedClicks, plant, sigmoid
@@ -229,20 +228,18 @@ def _sole_writer(path: Path) -> Iterator[IO[bytes]]:
     Raises FolderInUse if another process writes it, which it leaves alone.
     """
     with path.open("ab") as file:
-        try:
+        is_mine = False
+        with suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_there = os.path.samestat(os.fstat(file.fileno()), path.stat())  # else the other one has just renamed it
-        except (BlockingIOError, FileNotFoundError):
-            is_there = False
-        if not is_there:
+            is_mine = is_at(file, path)  # else the other one has just renamed it
+        if not is_mine:
             raise FolderInUse(f"another process writes {path}; wait for its end, or give another name")
         try:
             file.truncate(0)
             yield file
         finally:
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                    path.unlink()
+            if is_at(file, path):
+                path.unlink(missing_ok=True)
 
 
 def _made_in_order(log: SyntheticLog, pieces: list[Piece], compress: bool, workers: int) -> Iterator[WrittenPiece]:
