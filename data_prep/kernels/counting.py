@@ -118,7 +118,7 @@ class CountedStrings:
     def nbytes(self) -> int:
         return self.keys.nbytes + self.counts.nbytes + self.texts.nbytes
 
-    def take(self, mask: NDArray[np.generic] | slice) -> CountedStrings:
+    def __getitem__(self, mask: NDArray[np.generic] | slice) -> CountedStrings:
         """Return some of them, in memory of their own."""
         return CountedStrings(self.keys[mask], self.counts[mask], self.texts.take(mask).compact())
 

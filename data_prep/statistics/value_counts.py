@@ -85,6 +85,8 @@ class _FieldCounts(ABC, Generic[Counted]):
     values have at least.
     """
 
+    _key_step = 1  # the least difference of the keys of two values
+
     def __init__(
         self,
         num_fields: int,
@@ -92,12 +94,14 @@ class _FieldCounts(ABC, Generic[Counted]):
         limit_bytes: int,
         nothing: Counted,
         least_waiting: int,
+        block: int,
         on_merge: Callable[[int, Counted], None] | None = None,
     ) -> None:
         self._folder = folder
         self._limit_bytes = limit_bytes
         self._nothing: Counted = nothing
         self._least_waiting = least_waiting
+        self._block = block
         self._on_merge: Callable[[int, Counted], None] | None = on_merge
         self._merged: list[Counted] = [nothing] * num_fields
         self._unmerged: list[list[Counted]] = [[] for _ in range(num_fields)]
@@ -124,9 +128,9 @@ class _FieldCounts(ABC, Generic[Counted]):
         self.coverage[field] = Coverage.none()
         parts: list[Counted] = []
         for block in self._blocks(field):
-            counts, frequent = self._at_least(block, min_count)
+            counts = self._counts(block)
             self.coverage[field] += Coverage.of(counts)
-            parts.append(frequent)
+            parts.append(block[np.flatnonzero(counts >= np.uint64(min_count))])
         return parts[0] if len(parts) == 1 else self._concatenate(parts)
 
     def close(self) -> None:
@@ -167,12 +171,25 @@ class _FieldCounts(ABC, Generic[Counted]):
         """Return all parts one after the other. This may empty `parts`."""
 
     @abstractmethod
-    def _at_least(self, counted: Counted, min_count: int) -> tuple[NDArray[np.uint64], Counted]:
-        """Return the counts of all values, and the values with at least `min_count`."""
+    def _counts(self, counted: Counted) -> NDArray[np.uint64]:
+        """Return the counts of all values."""
 
     @abstractmethod
+    def _keys(self, counted: Counted) -> NDArray[np.uint64]:
+        """Return what the values are sorted by."""
+
     def _blocks(self, field: int) -> Iterator[Counted]:
         """Yield all of a field's values, sorted, in blocks: those of the runs and of memory added up."""
+        merged: Counted = self._merged[field]
+        runs: list[Any] = self._runs[field]
+        if not runs:
+            for first in range(0, len(merged), self._block):
+                yield merged[first : first + self._block]
+            return
+        for bounds in _even_ranges([*(run.keys() for run in runs), self._keys(merged)], self._block, self._key_step):
+            parts: list[Counted] = [run.read(*pair) for run, pair in zip(runs, bounds, strict=False)]
+            parts.append(merged[slice(*bounds[-1])])
+            yield self._add_up(parts)
 
 
 @dataclass(frozen=True)
@@ -182,7 +199,7 @@ class _NumberRun:
     path: Path
     length: int
 
-    def mapped(self) -> NDArray[np.uint64]:
+    def keys(self) -> NDArray[np.uint64]:
         return np.memmap(self.path, np.uint64, "r", shape=(self.length,))
 
     def read(self, first: int, end: int) -> NDArray[np.uint64]:
@@ -193,8 +210,10 @@ class _NumberRun:
 class ValueCounts(_FieldCounts[NDArray[np.uint64]]):
     """Counts of values that are numbers, as packed pairs value << 32 | count, ascending."""
 
+    _key_step = 2**32  # between two values
+
     def __init__(self, num_fields: int, folder: Path, limit_bytes: int) -> None:
-        super().__init__(num_fields, folder, limit_bytes, np.empty(0, np.uint64), _WAITING_WORDS)
+        super().__init__(num_fields, folder, limit_bytes, np.empty(0, np.uint64), _WAITING_WORDS, _BLOCK_WORDS)
 
     def _write(self, name: str, counted: NDArray[np.uint64]) -> _NumberRun:
         path = self._folder / f"counts-{name}"
@@ -218,21 +237,11 @@ class ValueCounts(_FieldCounts[NDArray[np.uint64]]):
             joined[end:] = part
         return joined
 
-    def _at_least(self, counted: NDArray[np.uint64], min_count: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        counts = counted & COUNT_MASK
-        return counts, counted[counts >= np.uint64(min_count)]
+    def _counts(self, counted: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        return counted & COUNT_MASK
 
-    def _blocks(self, field: int) -> Iterator[NDArray[np.uint64]]:
-        runs, merged = self._runs[field], self._merged[field]
-        if not runs:
-            for first in range(0, len(merged), _BLOCK_WORDS):
-                yield merged[first : first + _BLOCK_WORDS]
-            return
-        for bounds in _even_ranges([*(run.mapped() for run in runs), merged]):
-            read = [run.read(*pair) for run, pair in zip(runs, bounds, strict=False)]
-            packed = np.concatenate([*read, merged[slice(*bounds[-1])]])
-            packed.sort()
-            yield _add_up_sorted(packed)
+    def _keys(self, counted: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        return counted
 
 
 def _add_up_sorted(packed: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -263,24 +272,23 @@ def check_count(count: int) -> None:
         )
 
 
-def _even_ranges(runs: Sequence[NDArray[np.uint64]]) -> Iterator[list[tuple[int, int]]]:
-    """Cut all values into ascending ranges of at most _BLOCK_WORDS pairs: yield [first, end) of each in each run."""
+def _even_ranges(runs: Sequence[NDArray[np.uint64]], most: int, step: int) -> Iterator[list[tuple[int, int]]]:
+    """Cut all keys into ascending ranges of at most `most`, at multiples of `step`: yield [first, end) in each run."""
 
     def cut(low: int, high: int) -> Iterator[list[tuple[int, int]]]:
-        # The largest pair, as 2**32 << 32 would leave 64 bits. A value << 32 is no pair, as no count is 0.
-        last = np.uint64((high - 1) << 32) | COUNT_MASK
-        bounds = [
-            (int(np.searchsorted(run, np.uint64(low << 32))), int(np.searchsorted(run, last, side="right")))
-            for run in runs
-        ]
-        if sum(end - first for first, end in bounds) <= _BLOCK_WORDS or high - low == 1:
+        bounds = [(_first_from(low, run), _first_from(high, run)) for run in runs]
+        if sum(end - first for first, end in bounds) <= most or high - low == step:
             yield bounds
         else:
             middle = (low + high) // 2
             yield from cut(low, middle)
             yield from cut(middle, high)
 
-    yield from cut(0, 2**32)
+    yield from cut(0, 2**64)
+
+
+def _first_from(key: int, keys: NDArray[np.uint64]) -> int:
+    return len(keys) if key == 2**64 else int(np.searchsorted(keys, np.uint64(key)))
 
 
 @dataclass(frozen=True)
@@ -315,7 +323,7 @@ class _TextRun:
 
 
 class StringCounts(_FieldCounts[CountedStrings]):
-    """Counts of strings, by rising key."""
+    """Counts of strings, by rising key. Keys are hashes, so they spread evenly."""
 
     def __init__(
         self,
@@ -324,7 +332,7 @@ class StringCounts(_FieldCounts[CountedStrings]):
         limit_bytes: int,
         on_merge: Callable[[int, CountedStrings], None] | None = None,
     ) -> None:
-        super().__init__(num_fields, folder, limit_bytes, NOTHING, _WAITING_STRINGS, on_merge)
+        super().__init__(num_fields, folder, limit_bytes, NOTHING, _WAITING_STRINGS, _BLOCK_STRINGS, on_merge)
 
     def _write(self, name: str, counted: CountedStrings) -> _TextRun:
         return _TextRun.write(self._folder / f"texts-{name}", counted)
@@ -335,22 +343,8 @@ class StringCounts(_FieldCounts[CountedStrings]):
     def _concatenate(self, parts: list[CountedStrings]) -> CountedStrings:
         return CountedStrings.concatenate([NOTHING, *parts])
 
-    def _at_least(self, counted: CountedStrings, min_count: int) -> tuple[NDArray[np.uint64], CountedStrings]:
-        return counted.counts.astype(np.uint64), counted.take(np.flatnonzero(counted.counts >= min_count))
+    def _counts(self, counted: CountedStrings) -> NDArray[np.uint64]:
+        return counted.counts.astype(np.uint64)
 
-    def _blocks(self, field: int) -> Iterator[CountedStrings]:
-        runs, merged = self._runs[field], self._merged[field]
-        if not runs:
-            yield merged
-            return
-        # By ranges of keys, which are hashes, so they spread evenly.
-        num_blocks = -(-(sum(run.num_strings for run in runs) + len(merged)) // _BLOCK_STRINGS)
-        bounds = [np.uint64(number * 2**64 // num_blocks) for number in range(1, num_blocks)]
-        cuts = [
-            [0, *np.searchsorted(keys, np.array(bounds, np.uint64)).tolist(), len(keys)]
-            for keys in [*(run.keys() for run in runs), merged.keys]
-        ]
-        for number in range(num_blocks):
-            parts = [run.read(cut[number], cut[number + 1]) for run, cut in zip(runs, cuts, strict=False)]
-            rest = merged.take(slice(cuts[-1][number], cuts[-1][number + 1]))
-            yield merge([*parts, rest])
+    def _keys(self, counted: CountedStrings) -> NDArray[np.uint64]:
+        return counted.keys
