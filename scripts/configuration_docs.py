@@ -8,14 +8,11 @@ What texts may be is what its section's own check answers to a wrong value.
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import inspect
-import io
 import itertools
 import re
 import textwrap
-import tokenize
 import types
 import typing
 from collections.abc import Iterator, Sequence
@@ -124,21 +121,15 @@ def sentences_of(cls: type) -> dict[str, str]:
     """Return the comment of each field, those of base classes too; empty where there is none."""
     found: dict[str, str] = {}
     for each in reversed([base for base in cls.__mro__ if dataclasses.is_dataclass(base)]):
-        source = textwrap.dedent(inspect.getsource(each))
-        comments = {
-            token.start[0]: token.string.lstrip("# ")
-            for token in tokenize.generate_tokens(io.StringIO(source).readline)
-            if token.type == tokenize.COMMENT
-        }
-        lines = source.splitlines()
-        (definition,) = ast.parse(source).body
-        assert isinstance(definition, ast.ClassDef)
-        for node in definition.body:
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                words, above = [comments.get(node.end_lineno or 0, "")], node.lineno - 1
-                while above and lines[above - 1].lstrip().startswith("#"):
-                    words, above = [comments[above], *words], above - 1
-                found[node.target.id] = " ".join(words).strip() or found.get(node.target.id, "")
+        above: list[str] = []
+        for line in textwrap.dedent(inspect.getsource(each)).splitlines():
+            if comment := re.fullmatch(r" +# ?(.*)", line):
+                above.append(comment[1])
+                continue
+            if field := re.fullmatch(r"    (\w+): .*?(?:  # (.*))?", line):
+                words = [*above, field[2] or ""]
+                found[field[1]] = " ".join(words).strip() or found.get(field[1], "")
+            above = []
     return found
 
 
