@@ -32,11 +32,15 @@ def prepare_table(table: pa.Table, output: Path, options: PrepareOptions, **how:
     output = real_output(output)
     make_folder(output.parent)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f"{output.name}.table-") as temporary:
-        split = _write(table, Path(temporary) / NAME)
-        os.utime(split, (0, 0))
-        folder = output.with_name(f"{output.name}.table-{checksum(split).partition(':')[2]}")
+        file = Path(temporary) / NAME
+        try:
+            pq.write_table(table, file)
+        except pa.ArrowException as error:
+            raise ValueError(f"the table cannot be written as a Parquet file: {error}") from error
+        os.utime(file, (0, 0))
+        folder = output.with_name(f"{output.name}.table-{checksum(file).partition(':')[2]}")
         folder.mkdir(exist_ok=True)
-        split.replace(folder / NAME)
+        file.replace(folder / NAME)
     try:
         schema = prepare(folder / NAME, output, options, **how)
     except FolderInUse:  # by the same call in another process, perhaps, which reads the file
@@ -47,11 +51,3 @@ def prepare_table(table: pa.Table, output: Path, options: PrepareOptions, **how:
     for path in output.parent.glob(f"{glob.escape(output.name)}.table-{'[0-9a-f]' * 16}"):  # those of killed runs, too
         shutil.rmtree(path, ignore_errors=True)
     return schema
-
-
-def _write(table: pa.Table, path: Path) -> Path:
-    try:
-        pq.write_table(table, path)
-    except pa.ArrowException as error:
-        raise ValueError(f"the table cannot be written as a Parquet file: {error}") from error
-    return path
