@@ -152,18 +152,15 @@ def _fitted_values(
     statistics: LogStatistics, options: PrepareOptions, column: CategoricalColumn, num_missing: int
 ) -> OrderedValues:
     """Return the values of a column that get an id of their own, and their counts."""
-    if options.is_hashed(column.name):
-        nothing = np.empty(0, np.uint64)
-        if column.is_text:
-            return order_strings(NOTHING.texts, NOTHING.counts, num_missing)
-        return order_values(nothing, num_missing)
-    min_count, max_size = options.least_count(column.name), options.field_max_size.get(column.name)
-    if column.is_text:
-        frequent = statistics.texts.frequent(column.place, min_count)
-        if column.cross:
-            options.check_cross_size(column.name, len(frequent))
-        return order_strings(frequent.texts, frequent.counts, num_missing, max_size)
-    return order_values(statistics.values.frequent(column.place, min_count), num_missing, max_size)
+    least, max_size = options.least_count(column.name), options.field_max_size.get(column.name)
+    is_hashed = options.is_hashed(column.name)
+    if not column.is_text:
+        packed = np.empty(0, np.uint64) if is_hashed else statistics.values.frequent(column.place, least)
+        return order_values(packed, num_missing, max_size)
+    counted = NOTHING if is_hashed else statistics.texts.frequent(column.place, least)
+    if column.cross:
+        options.check_cross_size(column.name, len(counted))
+    return order_strings(counted.texts, counted.counts, num_missing, max_size)
 
 
 def new_values(
