@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,8 +28,8 @@ def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int]
     if not len(numbers):
         return
     paths = [folder / file.name for file in schema.splits[split].files]
-    beside, checksums = columns_beside(bool(schema.weight), schema.keys), block_checksums(schema, split)
-    samples = read_samples(paths, schema.layout, numbers, beside)
+    beside = ["weight"] * bool(schema.weight) + [f"{KEY_PREFIX}{name}" for name in schema.keys]
+    samples, checksums = read_samples(paths, schema.layout, numbers, beside), block_checksums(schema, split)
     numbering = numbering_of_rows(folder, schema)
     for number in numbers:
         try:
@@ -38,8 +38,7 @@ def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int]
             raise ValueError(_damaged(folder, schema, split, _reason(error))) from error
         if not sample or block_checksum(sample) != checksums[number]:
             raise ValueError(_damaged(folder, schema, split, f"block {number} is not the one that was written"))
-        ids, values, labels, *others = sample
-        rows = _with_columns_beside(_block(schema, ids, values, labels), beside, others)
+        rows = _block(schema, *sample)
         yield rows if numbering is None else dataclasses.replace(rows, ids=numbering[rows.ids])
 
 
@@ -103,17 +102,6 @@ def read_files(
         yield Examples(ids_of(ids, n, ids_dtype), rows_of(numeric, n), labels)
 
 
-def columns_beside(has_weights: bool, keys: Iterable[str]) -> list[str]:
-    """Return the names of the MindRecord columns of weights and keys."""
-    return ["weight"] * has_weights + [f"{KEY_PREFIX}{name}" for name in keys]
-
-
-def _with_columns_beside(rows: Examples, names: Sequence[str], columns: Sequence[np.ndarray]) -> Examples:
-    by_name = dict(zip(names, columns, strict=True))
-    keys = {name.removeprefix(KEY_PREFIX): keys for name, keys in by_name.items() if name.startswith(KEY_PREFIX)}
-    return dataclasses.replace(rows, weights=by_name.get("weight"), keys=keys) if names else rows
-
-
 def ids_of(stored: np.ndarray, n: int, dtype: DTypeLike) -> NDArray[np.signedinteger]:
     """Return a sample's ids, which are stored as bytes, as n rows."""
     return stored.view(np.dtype(dtype).newbyteorder("<")).reshape(n, -1)
@@ -124,10 +112,13 @@ def rows_of(values: np.ndarray, n: int) -> np.ndarray:
     return values.reshape(n, -1) if values.ndim else np.empty((n, 0), values.dtype)
 
 
-def _block(schema: Schema, ids: np.ndarray, values: np.ndarray, labels: np.ndarray) -> Examples:
+def _block(schema: Schema, ids: np.ndarray, values: np.ndarray, labels: np.ndarray, *beside: np.ndarray) -> Examples:
     """Convert a sample's arrays: the bytes of [n · P] and [n · N] or, in the zoo's layout, both [n · (N + C)]."""
     n, num_numeric = len(labels), schema.num_numeric
-    if schema.layout == "blocks":
-        return Examples(ids_of(ids, n, schema.ids_dtype), rows_of(values, n), labels)
-    ids, values = ids.reshape(n, -1), values.reshape(n, -1)
-    return Examples(np.ascontiguousarray(ids[:, num_numeric:]), np.ascontiguousarray(values[:, :num_numeric]), labels)
+    if schema.layout == "zoo":  # which has no columns beside these
+        ids, values = ids.reshape(n, -1), values.reshape(n, -1)
+        ids, values = np.ascontiguousarray(ids[:, num_numeric:]), np.ascontiguousarray(values[:, :num_numeric])
+        return Examples(ids, values, labels)
+    weights, keys = (beside[0], beside[1:]) if schema.weight else (None, beside)
+    by_name = dict(zip(schema.keys, keys, strict=True))
+    return Examples(ids_of(ids, n, schema.ids_dtype), rows_of(values, n), labels, weights, by_name)
