@@ -115,17 +115,13 @@ def _cross(
     lists = [part for part in crossed if part.is_list]
     if not lists:
         return column
+    lengths = [part.max_length for part in lists]
     return replace(
         column,
         is_list=True,
-        max_length=max_lengths.get(column.name, usual_length([part.max_length for part in lists])),
+        max_length=max_lengths.get(column.name, max(*lengths, min(math.prod(lengths), USUAL_COMBINATIONS))),
         pool="sum" if all(part.pool == "sum" for part in lists) else "mean",
     )
-
-
-def usual_length(max_lengths: Sequence[int]) -> int:
-    """Return the most combinations that a cross of lists of these lengths has in a row, unless it is set."""
-    return max(*max_lengths, min(math.prod(max_lengths), USUAL_COMBINATIONS))
 
 
 def check_names(names: Sequence[str]) -> None:
