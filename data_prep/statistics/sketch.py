@@ -39,7 +39,7 @@ class ValueSketch:
         self._num_counted = np.zeros(_HALVES, np.int64)
         self._noted: list[tuple[NDArray[np.uint64], NDArray[np.int64]]] = []  # keys and counts
         self._added = self._noted
-        self._num_noted = 0
+        self.num_noted = 0  # values that were noted since `add`
 
     def state(self) -> dict[str, Any]:
         """Return the arrays that `load_state` takes, without what is only noted."""
@@ -71,13 +71,8 @@ class ValueSketch:
         keys = values.keys() if isinstance(values, Strings) else values.astype(np.uint64)
         keys = mix64(keys + np.array([place + 1], np.uint64) * GOLDEN)
         self._noted.append((keys, counts))
-        self._num_noted += len(counts)
+        self.num_noted += len(counts)
         return counts + self._kernels.sketch_counts(self._halves, keys)
-
-    @property
-    def num_noted(self) -> int:
-        """Number of values that were noted since `add`."""
-        return self._num_noted
 
     def leave_out(self, mask: NDArray[np.bool_]) -> None:
         """Let `add` leave out what `mask` [n] has of the values noted last, as these need not be counted any more."""
@@ -86,7 +81,7 @@ class ValueSketch:
 
     def forget(self) -> None:
         """Forget what was noted since `add`."""
-        self._noted, self._num_noted = [], 0
+        self._noted, self.num_noted = [], 0
 
     def add(self) -> None:
         """Add what was noted."""
@@ -97,4 +92,4 @@ class ValueSketch:
         self._num_counted[0] += total
         for keys, counts in self._noted:
             self._kernels.add_to_sketch(self._halves[0], keys, counts)
-        self._added, self._noted, self._num_noted = self._noted, [], 0
+        self._added, self._noted, self.num_noted = self._noted, [], 0
