@@ -33,34 +33,34 @@ class EncodedRest:
 storable(Examples, EncodedRest)
 
 
+@dataclass(frozen=True)
 class Encoder:
     """The workers' task of the second pass. It is the same for every chunk, so workers get it once.
 
     With `counts` it is the only pass, which counts lines, rejects and missing values too.
     """
 
-    def __init__(self, rows: RowEncoder, counter: ChunkCounter, counts: bool) -> None:
-        self._rows = rows
-        self._counter = counter
-        self.counts = counts
+    rows: RowEncoder
+    counter: ChunkCounter
+    counts: bool
 
     def encode(self, chunk: Chunk) -> dict[str, Examples | EncodedRest]:
         """Parse a chunk and encode its good lines: the rows of each split, and last the rest, under REST."""
-        parsed, encoded = self._rows.encode(chunk)
+        parsed, encoded = self.rows.encode(chunk)
         rows = parsed.rows
-        splits = assign_rows(self._counter.split, rows, chunk.file.place)
+        splits = assign_rows(self.counter.split, rows, chunk.file.place)
         row_indices = {name: np.flatnonzero(splits == index) for index, name in enumerate(SPLITS)}
         by_split = {name: encoded.take(of_split) for name, of_split in row_indices.items()}
         ids = by_split["train"].ids
-        is_unknown = (ids < self._rows.first_own_id) & (ids != NO_ID)
-        lengths = self._rows.lengths
+        is_unknown = (ids < self.rows.first_own_id) & (ids != NO_ID)
+        lengths = self.rows.lengths
         if ids.shape[1] > len(lengths):  # lists; reduceat would take two thirds of the counting's time without them
             is_unknown = np.logical_or.reduceat(is_unknown, np.cumsum(lengths) - lengths, axis=1)
         rest = EncodedRest(
             {name: rows.row_numbers[of_split] for name, of_split in row_indices.items()},
             {name: int(part.labels.sum()) for name, part in by_split.items()},
-            {name: int(np.count_nonzero(~self._counter.labelled(part))) for name, part in by_split.items()},
+            {name: int(np.count_nonzero(~self.counter.labelled(part))) for name, part in by_split.items()},
             is_unknown.sum(axis=0),
-            self._counter.count_lines(chunk, parsed, splits == TRAIN) if self.counts else None,
+            self.counter.count_lines(chunk, parsed, splits == TRAIN) if self.counts else None,
         )
         return {**by_split, REST: rest}

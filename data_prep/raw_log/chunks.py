@@ -86,28 +86,24 @@ def changed_while_read(location: str) -> str:
     return f"{location} changed or vanished while it was read; prepare it again when it no longer changes"
 
 
+@dataclass
 class LogReader:
     """Reads a file of the log once, from its first line to its last."""
 
-    def __init__(
-        self,
-        stored: StoredFile,
-        stream: io.BufferedIOBase,
-        plain_location: str | None,
-        header_bytes: int,
-        first_bytes: bytes = b"",
-    ) -> None:
-        self._stored = stored
-        self._stream = stream
-        self._plain_location = plain_location  # of the file if it is not compressed
-        self.is_plain = plain_location is not None
-        self._header_bytes = header_bytes  # before the first row
-        self._first_bytes = first_bytes  # of that row, which were read already
-        self.fingerprint: Fingerprint | None = None  # known once all is read
+    stored: StoredFile
+    stream: io.BufferedIOBase
+    plain_location: str | None  # of the file if it is not compressed
+    header_bytes: int  # before the first row
+    first_bytes: bytes  # of that row, which were read already
+    fingerprint: Fingerprint | None = None  # known once all is read
+
+    @property
+    def is_plain(self) -> bool:
+        return self.plain_location is not None
 
     @property
     def stored_bytes_read(self) -> int:
-        return self._stored.bytes_read
+        return self.stored.bytes_read
 
     def chunks(
         self, chunk_bytes: int, file: FileOfLog = ONLY_FILE
@@ -120,15 +116,15 @@ class LogReader:
         # One buffer for all chunks, as fresh memory costs more time than reading. The bytes after the last line end
         # move to the front. The buffer grows only for a line that is longer than a chunk.
         buffer, filled, num_dropped = bytearray(chunk_bytes), 0, 0
-        offset, first_line = self._header_bytes, file.first_line
+        offset, first_line = self.header_bytes, file.first_line
         while num_read := self._read_into(memoryview(buffer)[filled:]):
             filled += num_read
             end = buffer.rfind(b"\n", 0, filled) + 1
             if end:
                 num_lines = buffer.count(b"\n", 0, end)
                 stored = None
-                if self._plain_location is not None and not num_dropped:
-                    stored = StoredChunk(self._plain_location, offset, end, first_line, num_lines, file)
+                if self.plain_location is not None and not num_dropped:
+                    stored = StoredChunk(self.plain_location, offset, end, first_line, num_lines, file)
                 # Bytes that came over a network are sent on. A file of this machine is faster to read again.
                 if stored and not storage.is_uri(stored.location):
                     yield stored, stored
@@ -149,9 +145,9 @@ class LogReader:
 
     def _read_into(self, room: memoryview) -> int:
         """Read the next bytes of the log into `room`, which is not empty. Return their number, 0 at the end."""
-        if not self._first_bytes:
-            return self._stream.readinto(room)
-        now, self._first_bytes = self._first_bytes[: len(room)], self._first_bytes[len(room) :]
+        if not self.first_bytes:
+            return self.stream.readinto(room)
+        now, self.first_bytes = self.first_bytes[: len(room)], self.first_bytes[len(room) :]
         room[: len(now)] = now
         return len(now)
 
