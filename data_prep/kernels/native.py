@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from common.native_library import NativeLibrary, address, output_address
 from data_prep.kernels import numpy_kernels
 from data_prep.kernels.lists import Lists
-from data_prep.kernels.numpy_kernels import FieldLookup, StringLookup, ids_room
+from data_prep.kernels.numpy_kernels import FieldLookup, StringLookup
 from data_prep.kernels.parsed import (
     BARE_SEPARATOR,
     MAX_LINE_BYTES,
@@ -283,7 +283,7 @@ def encode_values(
 ) -> NDArray[np.signedinteger]:
     """Native `numpy_kernels.encode_values`."""
     num_rows = values.shape[1]
-    ids = ids_room(num_rows, len(fields), dtype)
+    ids = np.empty((num_rows, len(fields)), dtype)
     load().log_kernels_encode(
         _vocabularies(tuple(fields)),
         len(fields),

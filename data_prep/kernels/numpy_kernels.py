@@ -66,16 +66,11 @@ class FieldLookup:
     num_oov_ids: int
 
 
-def ids_room(num_rows: int, num_fields: int, dtype: str) -> NDArray[np.signedinteger]:
-    """Return an uninitialized array of ids [n, C]."""
-    return np.empty((num_rows, num_fields), dtype)
-
-
 def encode_values(
     fields: Sequence[FieldLookup], values: NDArray[np.uint32], present: NDArray[np.bool_], dtype: str
 ) -> NDArray[np.signedinteger]:
     """Return ids [n, C] of `dtype` for values [C, n]."""
-    ids = ids_room(values.shape[1], len(fields), dtype)
+    ids = np.empty((values.shape[1], len(fields)), dtype)
     for index, field in enumerate(fields):
         ids[:, index] = np.where(present[index], find_values(field, values[index]), field.missing_id)
     return ids
