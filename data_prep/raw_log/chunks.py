@@ -94,7 +94,6 @@ class LogReader:
     stream: io.BufferedIOBase
     plain_location: str | None  # of the file if it is not compressed
     header_bytes: int  # before the first row
-    first_bytes: bytes  # of that row, which were read already
     fingerprint: Fingerprint | None = None  # known once all is read
 
     @property
@@ -117,7 +116,7 @@ class LogReader:
         # move to the front. The buffer grows only for a line that is longer than a chunk.
         buffer, filled, num_dropped = bytearray(chunk_bytes), 0, 0
         offset, first_line = self.header_bytes, file.first_line
-        while num_read := self._read_into(memoryview(buffer)[filled:]):
+        while num_read := self.stream.readinto(memoryview(buffer)[filled:]):
             filled += num_read
             end = buffer.rfind(b"\n", 0, filled) + 1
             if end:
@@ -143,14 +142,6 @@ class LogReader:
         if filled:
             yield Chunk(first_line, 1, bytes(buffer[: min(filled, MAX_LINE_BYTES + 1)]) + b"\n", file), None
 
-    def _read_into(self, room: memoryview) -> int:
-        """Read the next bytes of the log into `room`, which is not empty. Return their number, 0 at the end."""
-        if not self.first_bytes:
-            return self.stream.readinto(room)
-        now, self.first_bytes = self.first_bytes[: len(room)], self.first_bytes[len(room) :]
-        room[: len(now)] = now
-        return len(now)
-
 
 @contextmanager
 def open_log(file: LogFile, log_format: LogFormat) -> Iterator[LogReader]:
@@ -161,8 +152,7 @@ def open_log(file: LogFile, log_format: LogFormat) -> Iterator[LogReader]:
     with _stored(file) as (stored, buffered):
         with unpacked(file.location, buffered, log_format.archive_member) as stream:
             plain_location = file.location if stream is buffered else None
-            header_bytes, first_bytes = _skip_header(file.location, stream, log_format)
-            reader = LogReader(stored, stream, plain_location, header_bytes, first_bytes)
+            reader = LogReader(stored, stream, plain_location, _skip_header(file.location, stream, log_format))
             yield reader
         reader.fingerprint = stored.fingerprint()
 
@@ -183,16 +173,12 @@ def _stored(file: LogFile) -> Iterator[tuple[StoredFile, io.BufferedReader[Any]]
             ) from error
 
 
-def _skip_header(location: str, stream: io.BufferedIOBase, log_format: LogFormat) -> tuple[int, bytes]:
-    """Skip a byte order mark, and the header if the format has one.
-
-    Returns their number of bytes, and the bytes after them that had to be read.
-    """
+def _skip_header(location: str, stream: Any, log_format: LogFormat) -> int:
+    """Skip a byte order mark, and the header if the format has one. Return their number of bytes."""
     if not log_format.header:
-        start = stream.read(4)
+        start = stream.peek(4)[:4]
         _check_encoding(location, start)
-        rest = start.removeprefix(codecs.BOM_UTF8)
-        return len(start) - len(rest), rest
+        return len(stream.read(len(codecs.BOM_UTF8))) if start.startswith(codecs.BOM_UTF8) else 0
     line = stream.readline(MAX_LINE_BYTES)
     _check_encoding(location, line)
     expected = list(log_format.columns)
@@ -209,7 +195,7 @@ def _skip_header(location: str, stream: io.BufferedIOBase, log_format: LogFormat
             f"{_listed('not found', missing)}{_listed('not expected', unknown)}found {', '.join(names)[:500]}; "
             f"expected {', '.join(expected)}, between {log_format.separator!r}{advice}"
         )
-    return len(line), b""
+    return len(line)
 
 
 def _check_encoding(location: str, start: bytes) -> None:
