@@ -49,7 +49,34 @@ class EncodingOptions:
 
     @functools.cached_property  # a row in a service would spend most of its time here
     def categorical_columns(self) -> tuple[CategoricalColumn, ...]:
-        return categorical_columns(self.data, self.integer_buckets, self.crosses, self.field_max_length)
+        """The log's columns in order, then the features of each timestamp, buckets if asked for, and crosses.
+
+        Raises ValueError for two of one name, crosses aside.
+        """
+        data = self.data
+        own_texts = [name for name in data.text_fields if name not in data.shares]
+        values, columns = data.value_fields, []
+        for name in data.categorical_fields:
+            kind, shares = data.columns[name], data.shares.get(name, "")
+            place = values.index(name) if name in values else own_texts.index(shares or name)
+            column = CategoricalColumn(name, kind, place, name, shares=shares)
+            if kind == "list":
+                form = data.list_form(name)
+                column = replace(column, is_list=True, max_length=form.max_length, pool=form.pool)
+            columns.append(column)
+        places = itertools.count(len(values))
+        for name in data.time_fields:
+            parts = data.parts_of_time(name)
+            columns += [CategoricalColumn(f"{name}{TIME_FEATURES[part]}", part, next(places), name) for part in parts]
+        if self.integer_buckets:
+            integers = data.integer_fields
+            columns += [CategoricalColumn(f"{name}_bucket", "bucket", next(places), name) for name in integers]
+        check_names([column.name for column in columns])
+        crossed = [
+            _cross([column for column in columns if column.name in parts], parts, place, self.field_max_length)
+            for place, parts in enumerate(self.crosses, len(own_texts))
+        ]
+        return *columns, *crossed
 
     @functools.cached_property
     def vocabularies(self) -> tuple[CategoricalColumn, ...]:
@@ -70,41 +97,6 @@ def number_groups(columns: Sequence[CategoricalColumn]) -> list[tuple[str, tuple
 def cross_name(parts: Sequence[str]) -> str:
     """Return the name of a cross of these columns. `kernels.crosses` writes its values in the same way."""
     return "*".join(parts)
-
-
-def categorical_columns(
-    log_format: LogFormat,
-    integer_buckets: bool,
-    crosses: Sequence[tuple[str, ...]] = (),
-    max_lengths: Mapping[str, int] | None = None,
-) -> tuple[CategoricalColumn, ...]:
-    """Return the log's columns in order, then the features of each timestamp, buckets if asked for, and crosses.
-
-    `max_lengths` are those of crosses with a list, by name. Raises ValueError for two of one name, crosses aside.
-    """
-    own_texts = [name for name in log_format.text_fields if name not in log_format.shares]
-    values, columns = log_format.value_fields, []
-    for name in log_format.categorical_fields:
-        kind, shares = log_format.columns[name], log_format.shares.get(name, "")
-        place = values.index(name) if name in values else own_texts.index(shares or name)
-        column = CategoricalColumn(name, kind, place, name, shares=shares)
-        if kind == "list":
-            form = log_format.list_form(name)
-            column = replace(column, is_list=True, max_length=form.max_length, pool=form.pool)
-        columns.append(column)
-    places = itertools.count(len(values))
-    for name in log_format.time_fields:
-        parts = log_format.parts_of_time(name)
-        columns += [CategoricalColumn(f"{name}{TIME_FEATURES[part]}", part, next(places), name) for part in parts]
-    if integer_buckets:
-        integers = log_format.integer_fields
-        columns += [CategoricalColumn(f"{name}_bucket", "bucket", next(places), name) for name in integers]
-    check_names([column.name for column in columns])
-    crossed = [
-        _cross([column for column in columns if column.name in parts], parts, len(own_texts) + index, max_lengths or {})
-        for index, parts in enumerate(crosses)
-    ]
-    return *columns, *crossed
 
 
 def _cross(
