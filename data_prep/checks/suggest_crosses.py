@@ -60,7 +60,7 @@ class _Scored:
     known: NDArray[np.bool_]  # [n, P]: not out of vocabulary
 
 
-def find_gains(folder: Path, max_rows: int = MAX_ROWS) -> list[Gain]:
+def find_gains(folder: Path) -> list[Gain]:
     """Return the gain of each pair of fields that is not crossed yet, the largest first.
 
     Raises ValueError for a folder without valid rows, with rows of one class, with fewer than two such fields, or with
@@ -77,7 +77,7 @@ def find_gains(folder: Path, max_rows: int = MAX_ROWS) -> list[Gain]:
         raise ValueError(f"{folder} has {schema.vocabulary_size:,} ids; pairs are counted of fewer than 2,147,483,648")
     if len(columns) < 2:
         raise ValueError(f"{folder} has {len(columns)} categorical fields; a cross needs two")
-    second, valid = _score(folder, schema, max_rows)
+    second, valid = _score(folder, schema)
     crossed = [set(field.cross) for field in schema.categorical]
     pairs = [pair for pair in itertools.combinations(columns, 2) if set(pair) not in crossed]
     if not pairs:
@@ -93,15 +93,15 @@ def find_gains(folder: Path, max_rows: int = MAX_ROWS) -> list[Gain]:
     return sorted(gains, key=lambda gain: -gain.log_loss)
 
 
-def _score(folder: Path, schema: Schema, max_rows: int) -> tuple[_Scored, _Scored]:
+def _score(folder: Path, schema: Schema) -> tuple[_Scored, _Scored]:
     """Fit to the first half of the training rows, which are shuffled. Score the second half and the valid rows."""
     from sklearn.linear_model import LogisticRegression  # late: the import takes a second
 
     for split in ("train", "valid"):
         if split not in schema.splits or not schema.splits[split].rows:
             raise ValueError(f"{folder} has no rows in split {split!r}; crosses are fitted to train, measured on valid")
-    train = concatenate(list(read_spread(folder, schema, "train", max_rows)))
-    valid = concatenate(list(read_spread(folder, schema, "valid", max_rows)))
+    train = concatenate(list(read_spread(folder, schema, "train", MAX_ROWS)))
+    valid = concatenate(list(read_spread(folder, schema, "valid", MAX_ROWS)))
     if not len(valid):
         raise ValueError(f"{folder} has no row in split 'valid' with a weight above 0; crosses are measured on valid")
     first, second = train.take(slice(len(train) // 2)), train.take(slice(len(train) // 2, None))
