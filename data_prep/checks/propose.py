@@ -149,9 +149,9 @@ def _without_leaks(
     guesses: list[Guess], columns: Sequence[Column], clicks: np.ndarray, good: np.ndarray
 ) -> list[Guess]:
     """Ignore the columns that predict the label by themselves."""
-    known = {"label": "", "ignored": ""}
+    with_columns = zip(guesses, columns, strict=True)
     looked_at = [
-        _as_leak_column(column, good) for each, column in zip(guesses, columns, strict=True) if each.kind not in known
+        _as_leak_column(column, good) for each, column in with_columns if each.kind not in ("label", "ignored")
     ]
     leaks = dict(leaking_columns(looked_at, clicks[good]))
     new_guesses = []
