@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -334,7 +335,8 @@ def _meaning(column: Column) -> Label | None:
     words = words_of(column.name)
     if len(present) > 2 and all(map(DECIMAL.fullmatch, present)) and len(present) <= max(_MOST_VALUES, 2):
         if _RATING_WORDS.intersection(words):
-            return Label(column.name, f">= {_median(counts)}")
+            ordered = sorted(Counter(counts).elements(), key=float)
+            return Label(column.name, f">= {ordered[len(ordered) // 2]}")
         if "0" in present and all(map(INTEGER.fullmatch, present)) and not _is_nearly_two(counts):
             is_named = bool({*_LABEL_WORDS, "num"}.intersection(words))
             return Label(column.name, ">= 1") if is_named else None
@@ -362,15 +364,6 @@ def _is_nearly_two(counts: dict[str, int]) -> bool:
     most = sum(counts[value] for value in largest) >= (1 - _BROKEN_SHARE) * sum(counts.values())
     are_opposites = any(f"{word}{value}" in pair for word in ("not", "no", "non", "un") for value in pair)
     return most and (are_opposites or (bool(pair & _YES) and bool(pair & _NO)))
-
-
-def _median(counts: dict[str, int]) -> str:
-    below = 0
-    for value in sorted(counts, key=float):
-        below += counts[value]
-        if 2 * below > sum(counts.values()):
-            return value
-    raise AssertionError("half of the rows are below no number")
 
 
 def _positive(common: str, rare: str) -> str:
