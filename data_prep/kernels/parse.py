@@ -15,7 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,9 @@ from data_prep.options.log_format import (
     LogFormat,
     time_pattern,
 )
+
+# Of cells [n]: their values, which of them are present, and which are good.
+Parsed: TypeAlias = tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.bool_]]
 
 _BARE = bytes([BARE_SEPARATOR])
 _NEWLINE, _CARRIAGE_RETURN, _MINUS = b"\n\r-"
@@ -243,7 +246,7 @@ def _parse_cells(
 def _parse_column(
     text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64], name: str, log_format: LogFormat
 ) -> tuple[Any, NDArray[np.bool_], NDArray[np.bool_]]:
-    """Parse the cells [n] of a field. Returns their values, which of them are present, and which are good."""
+    """Parse the cells [n] of a field as `Parsed`. Of text the values are `Strings`."""
     kind = log_format.columns[name]
     if kind == "integer":
         return _parse_integers(text, starts, ends)
@@ -259,9 +262,7 @@ def _parse_column(
     return cells, cells.lengths > 0, _are_utf8(text, cells)
 
 
-def parse_labels(
-    cells: Strings, log_format: LogFormat
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
+def parse_labels(cells: Strings, log_format: LogFormat) -> Parsed:
     """Parse cells [n] as labels. Returns them, which of them are missing but optional, and which are good."""
     if log_format.click_rule is None:
         clicked, not_clicked, rest = log_format.label_cells
@@ -295,13 +296,10 @@ def _decodes(text: bytes) -> bool:
     return True
 
 
-def _parse_hex(
-    text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64]
-) -> tuple[NDArray[np.uint32], NDArray[np.bool_], NDArray[np.bool_]]:
+def _parse_hex(text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Parsed:
     """Parse cells [n]. Good ones hold eight lower-case hex digits or nothing.
 
-    Returns their values, which of them are present, and which are good. The eight characters of a cell are processed
-    together in one 64-bit word.
+    The eight characters of a cell are processed together in one 64-bit word.
     """
     present = ends > starts
     words = text.words[starts]
@@ -320,10 +318,8 @@ def _parse_hex(
     return values, present, good | ~present
 
 
-def _parse_integers(
-    text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Parse cells [n]. Good ones hold -?[0-9]{1,19} within int64 or nothing. Returns as `_parse_hex`."""
+def _parse_integers(text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Parsed:
+    """Parse cells [n]. Good ones hold -?[0-9]{1,19} within int64 or nothing."""
     present = ends > starts
     negative = present & (text.bytes[starts] == _MINUS)
     num_digits = ends - starts - negative
@@ -345,17 +341,15 @@ def _parse_integers(
     return integers, present, good | ~present
 
 
-def _parse_booleans(cells: Strings) -> tuple[NDArray[np.uint32], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Parse cells [n]. Good ones hold a word for true (1) or false (0) in any case or nothing. As `_parse_hex`."""
+def _parse_booleans(cells: Strings) -> Parsed:
+    """Parse cells [n]. Good ones hold a word for true (1) or false (0) in any case or nothing."""
     values = [_VALUE_OF_WORD.get(cell.lower()) for cell in cells.tolist()]
     present, known = cells.lengths > 0, np.array([value is not None for value in values], np.bool_)
     return np.array([value or 0 for value in values], np.uint32), present, known | ~present
 
 
-def _parse_floats(
-    cells: Strings, log_format: LogFormat
-) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Parse cells [n]. Good ones hold a decimal number in float32's range or nothing. Returns as `_parse_hex`.
+def _parse_floats(cells: Strings, log_format: LogFormat) -> Parsed:
+    """Parse cells [n]. Good ones hold a decimal number in float32's range or nothing.
 
     Numbers are rounded correctly, as by Python's float. Those too small for a normal float64 are 0.
     """
@@ -372,10 +366,8 @@ def _parse_floats(
 _FIRST_TIME, _LAST_TIME = -62_135_596_800_000, 253_402_300_799_999  # milliseconds of the years 1 to 9999
 
 
-def _parse_times(
-    text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64], form: str
-) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Parse cells [n]. Good ones hold a time (UTC) of the years 1 to 9999 or nothing. Returns as `_parse_hex`.
+def _parse_times(text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64], form: str) -> Parsed:
+    """Parse cells [n]. Good ones hold a time (UTC) of the years 1 to 9999 or nothing.
 
     `form` is one of LogFormat.timestamps. The result is milliseconds since 1970. Of them none is one of LIKELY_SECONDS.
     """
