@@ -24,6 +24,7 @@ from data_prep.prepared.truth import truth_path
 PROJECT = Path(__file__).parents[1]
 FOLDER = Path(os.environ.get("ONLINE_DEMO_DIR", PROJECT / "demo/online"))
 ROWS = int(os.environ.get("ONLINE_DEMO_ROWS", "400000"))  # half of them before the first part
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(PROJECT)}  # in which the project's modules are found from any folder
 NUM_PARTS = 10
 TIMEOUT_SECONDS = 300
 COLUMNS = "part, rows, AUC online, frozen, best possible, log loss, calibration, new ids, seconds until served"
@@ -40,19 +41,14 @@ def command(name: str, *words: str | Path) -> list[str]:
 
 def run(name: str, *words: str | Path) -> None:
     """Run a command to its end. Raises CalledProcessError if it fails."""
-    subprocess.run(command(name, *words), cwd=FOLDER, check=True, env=environment())  # noqa: S603
-
-
-def environment() -> dict[str, str]:
-    """Return the environment in which the project's modules are found from any folder."""
-    return os.environ | {"PYTHONPATH": str(PROJECT)}
+    subprocess.run(command(name, *words), cwd=FOLDER, check=True, env=ENVIRONMENT)  # noqa: S603
 
 
 def start(stack: ExitStack, log: str, name: str, *words: str | Path) -> subprocess.Popen[bytes]:
     """Start a command whose output goes to a file, and which a signal ends with the stack."""
     file = stack.enter_context((FOLDER / log).open("wb"))
     process = subprocess.Popen(  # noqa: S603
-        command(name, *words), cwd=FOLDER, env=environment(), stdout=file, stderr=subprocess.STDOUT
+        command(name, *words), cwd=FOLDER, env=ENVIRONMENT, stdout=file, stderr=subprocess.STDOUT
     )
     stack.callback(process.wait, TIMEOUT_SECONDS)
     stack.callback(process.send_signal, signal.SIGTERM)
