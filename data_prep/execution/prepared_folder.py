@@ -224,12 +224,7 @@ def _tidy_up(output: Path) -> None:
 
 def _is_finished_by(output: Path, identity: Mapping[str, Any]) -> bool:
     """Return True if a run of the same command finished `output` but did not remove its temporary files."""
-    if not (output / SCHEMA_FILE).is_file():
-        return False
-    try:
-        state = _read_state(output)
-    except OtherRun:  # damaged
-        return False
+    state = _readable_state(output) if (output / SCHEMA_FILE).is_file() else None
     return state is not None and not _differences(state.identity, identity)
 
 
@@ -297,10 +292,7 @@ def _resume_or_begin(partial: Path, identity: Mapping[str, Any], chunk_bytes: in
 
 def _replaced_before(folder: Path) -> tuple[str, ...]:
     """Return the names to which the run that made `folder` has renamed earlier folders."""
-    try:
-        state = _read_state(folder)
-    except OtherRun:
-        return ()
+    state = _readable_state(folder)
     return state.replaced if state else ()
 
 
@@ -326,6 +318,13 @@ def _read_state(partial: Path) -> _State | None:
         return from_dict(json.loads(text), _State)
     except (ValueError, KeyError, TypeError) as error:
         raise OtherRun(f"{partial / STATE_FILE} is damaged ({error!r}); begin anew with --restart") from error
+
+
+def _readable_state(folder: Path) -> _State | None:
+    """Return the content of run.json, None if there is none or it is damaged."""
+    with suppress(OtherRun):
+        return _read_state(folder)
+    return None
 
 
 def _write_state(partial: Path, state: _State) -> None:
