@@ -78,7 +78,7 @@ def add_label(chunk: Chunk, log_format: LogFormat) -> Chunk:
         return chunk
     has_quotes = log_format.quotes and not chunk.is_bare
     separator = _BARE if chunk.is_bare else log_format.separator.encode()
-    (place,) = log_format.places([log_format.label_column])
+    place = list(log_format.columns).index(log_format.label_column)
     label = log_format.any_label.encode()
     if has_quotes and (separator in label or b'"' in label):
         label = _quoted(label)

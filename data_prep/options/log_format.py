@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -211,11 +210,6 @@ class LogFormat:
     def time_form(self, name: str) -> str:
         """Return how a column of kind timestamp is written."""
         return self.timestamps.get(name, SECONDS)
-
-    def places(self, names: Iterable[str]) -> list[int]:
-        """Return the indices of columns in a line."""
-        order = {name: index for index, name in enumerate(self.columns)}
-        return [order[name] for name in names]
 
     @functools.cached_property
     def fields(self) -> list[tuple[str, Kind]]:
