@@ -165,61 +165,57 @@ def _needed_parts(pieces: Pieces, outputs: dict[str, _SplitOutput]) -> Callable[
     return lambda number: of_first[number] if number < len(of_first) else of_others
 
 
+@dataclass(eq=False)
 class _SplitOutput:
     """The files of one split: finished ones stay, tasks write the others, and rows that are in files are removed."""
 
-    def __init__(
-        self,
-        split: str,
-        windows: Windows,
-        work_dir: WorkDir,
-        blocks_folder: Path,
-        files: TasksBeside,
-    ) -> None:
-        self._split = split
-        self._windows = windows
-        self._folder = blocks_folder
-        self._pieces = work_dir.pieces
-        self._files = files
+    split: str
+    windows: Windows
+    work_dir: WorkDir
+    folder: Path  # of the finished files
+    files: TasksBeside
+
+    def __post_init__(self) -> None:
+        self._pieces = self.work_dir.pieces
         self._finished = self._find_finished()
         self._num_leading = 0  # of the first files, all finished
         self._num_files = 0  # that were finished or given to a worker
         self.num_clicks = self.num_unlabelled = self._num_rows = 0
         self._membership = xxhash.xxh3_64()
         # The rows of train are not written in the log's order.
-        row_numbers_path = work_dir.folder / row_numbers_file(split)
-        self._row_numbers = ArrayWriter(row_numbers_path) if split != "train" else None
+        row_numbers_path = self.work_dir.folder / row_numbers_file(self.split)
+        self._row_numbers = ArrayWriter(row_numbers_path) if self.split != "train" else None
         self._parts: deque[tuple[range, str]] = deque()  # a result's rows in the log's order, and their piece
 
     def _find_finished(self) -> set[int]:
         """Return the numbers of the files that an interrupted run finished. Remove what else it left of the split."""
         finished: set[int] = set()
         names: set[str] = set()
-        for piece in self._pieces.folder.glob(f"{_FILES_TITLE}-*.{self._split}"):
+        for piece in self._pieces.folder.glob(f"{_FILES_TITLE}-*.{self.split}"):
             pair: tuple[DataFile, DataFile] | None = self._pieces.read(piece.name)
             if pair is not None and all(map(self._is_whole, pair)):
                 finished.add(int(piece.stem.rpartition("-")[2]))
                 names |= {file.name for file in pair}
             else:
                 piece.unlink()
-        for path in self._folder.glob(f"{self._split}-*.mindrecord*"):
+        for path in self.folder.glob(f"{self.split}-*.mindrecord*"):
             if path.name not in names:
                 path.unlink()
         return finished
 
     def _is_whole(self, file: DataFile) -> bool:
-        there = (self._folder / file.name).is_file()
-        return there and data_file(self._folder, file.name, file.rows, file.blocks) == file
+        there = (self.folder / file.name).is_file()
+        return there and data_file(self.folder, file.name, file.rows, file.blocks) == file
 
     def _piece(self, number: int) -> str:
-        return numbered(_FILES_TITLE, number, self._split)
+        return numbered(_FILES_TITLE, number, self.split)
 
     @property
     def first_needed(self) -> int:
         """The first row, in the log's order, of the windows that are not all in finished files."""
         while self._num_leading in self._finished or self._is_written(self._num_leading):
             self._num_leading += 1
-        return self._windows.around(self._windows.of_file(self._num_leading)).start
+        return self.windows.around(self.windows.of_file(self._num_leading)).start
 
     def _is_written(self, number: int) -> bool:
         return number < self._num_files and self._pieces.is_whole(self._piece(number))
@@ -231,26 +227,26 @@ class _SplitOutput:
             self._row_numbers.write(row_numbers)
         first, self._num_rows = self._num_rows, self._num_rows + len(row_numbers)
         self._parts.append((range(first, self._num_rows), part))
-        while self._windows.around(self._windows.of_file(self._num_files)).stop <= self._num_rows:
+        while self.windows.around(self.windows.of_file(self._num_files)).stop <= self._num_rows:
             self._start_file()
         first_needed = self.first_needed
         while self._parts and self._parts[0][0].stop <= first_needed:
             self._pieces.remove(self._parts.popleft()[1])
 
     def _start_file(self) -> None:
-        number, rows = self._num_files, self._windows.of_file(self._num_files)
+        number, rows = self._num_files, self.windows.of_file(self._num_files)
         self._num_files += 1
         if number in self._finished:
             return
         rows = range(rows.start, min(rows.stop, self._num_rows))
-        needed = self._windows.around(rows)
+        needed = self.windows.around(rows)
         parts = tuple(part for part in self._parts if part[0].start < needed.stop and part[0].stop > needed.start)
-        task = FileToWrite(self._folder, self._pieces.folder, self._split, number, rows, parts, self._windows)
-        self._files.start(number, task)
+        task = FileToWrite(self.folder, self._pieces.folder, self.split, number, rows, parts, self.windows)
+        self.files.start(number, task)
 
     def finish(self) -> None:
         """Start the last file, which may be short."""
-        while self._windows.of_file(self._num_files).start < self._num_rows:
+        while self.windows.of_file(self._num_files).start < self._num_rows:
             self._start_file()
         if self._row_numbers is not None:
             self._row_numbers.finish()

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -109,30 +109,24 @@ def first_chunks(
             yield reader, task
 
 
+@dataclass(eq=False)
 class LogReading:
     """Reads a log several times and checks that it stays the same."""
 
-    def __init__(
-        self,
-        files: Sequence[LogFile],
-        log_format: LogFormat,
-        pools: Pools,
-        num_workers: int,
-        chunk_bytes: int,
-        pieces: Pieces,
-    ) -> None:
-        self.files = files
-        self._format = log_format
-        self.num_workers = num_workers
-        self.pools = pools
-        self._chunk_bytes = chunk_bytes
-        self.pieces = pieces
-        self.seconds: dict[str, float] = {}  # of each pass, by title
-        self._size = sum(file.state.size for file in files)
+    files: Sequence[LogFile]
+    log_format: LogFormat
+    pools: Pools
+    num_workers: int
+    chunk_bytes: int
+    pieces: Pieces
+    seconds: dict[str, float] = field(default_factory=dict)  # of each pass, by title
+
+    def __post_init__(self) -> None:
+        self._size = sum(file.state.size for file in self.files)
         self._read_files: dict[int, FileRead] = {}  # by index in `files`
         self._tasks_of: dict[int, list[Task]] = {}  # by index in `files`, of those that workers can read themselves
-        for index, file in enumerate(files):
-            earlier = pieces.read(_file_piece(index))  # of an interrupted run
+        for index, file in enumerate(self.files):
+            earlier = self.pieces.read(_file_piece(index))  # of an interrupted run
             if earlier is not None:
                 self._read_files[index], tasks = earlier
                 self._tasks_of[index] = [
@@ -194,7 +188,7 @@ class LogReading:
         ):
             if pool is not None:
                 self.pieces.write(job_name(title), pool.job_id)
-            in_order = map_in_order(on_task, chunks, pool, self.pieces, title, needed, self._chunk_bytes)
+            in_order = map_in_order(on_task, chunks, pool, self.pieces, title, needed, self.chunk_bytes)
             with closing(in_order) as results:
                 for read in results:
                     consume(read)
@@ -206,7 +200,7 @@ class LogReading:
         first_line = size_before = 0
         for index, file in enumerate(self.files):
             name = file.name if len(self.files) > 1 else ""
-            of_log = file_of_log(index, name, first_line, file, self._format)
+            of_log = file_of_log(index, name, first_line, file, self.log_format)
             for task, stored_bytes_read in self._tasks(file, of_log):
                 first_line = task.first_line + task.num_lines
                 progress.chunk_is_given(first_line, size_before + stored_bytes_read)
@@ -230,8 +224,8 @@ class LogReading:
         tasks: list[Task] = []
         num_lines = 0
         try:
-            with open_reader(file, self._format) as reader:
-                for task, stored in reader.chunks(self._chunk_bytes, of_log):
+            with open_reader(file, self.log_format) as reader:
+                for task, stored in reader.chunks(self.chunk_bytes, of_log):
                     if reader.is_plain:
                         tasks.append(stored or task)
                     num_lines += task.num_lines

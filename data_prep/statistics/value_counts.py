@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +76,7 @@ def _masks_of_columns(mask: NDArray[np.bool_], options: PrepareOptions) -> dict[
     return dict(zip((c.name for c in columns), np.split(by_position, ends[:-1], axis=1), strict=True))
 
 
+@dataclass(eq=False)
 class _FieldCounts(ABC, Generic[Counted]):
     """Counts of the values of several fields, added up over chunks.
 
@@ -85,29 +86,21 @@ class _FieldCounts(ABC, Generic[Counted]):
     values have at least.
     """
 
-    _key_step = 1  # the least difference of the keys of two values
+    num_fields: int
+    folder: Path
+    limit_bytes: int
+    nothing: Counted
+    least_waiting: int  # values that wait for a merge
+    block: int  # values that are merged at a time at the end
+    on_merge: Callable[[int, Counted], None] | None = None
+    key_step: ClassVar[int] = 1  # the least difference of the keys of two values
 
-    def __init__(
-        self,
-        num_fields: int,
-        folder: Path,
-        limit_bytes: int,
-        nothing: Counted,
-        least_waiting: int,
-        block: int,
-        on_merge: Callable[[int, Counted], None] | None = None,
-    ) -> None:
-        self._folder = folder
-        self._limit_bytes = limit_bytes
-        self._nothing: Counted = nothing
-        self._least_waiting = least_waiting
-        self._block = block
-        self._on_merge: Callable[[int, Counted], None] | None = on_merge
-        self._merged: list[Counted] = [nothing] * num_fields
-        self._unmerged: list[list[Counted]] = [[] for _ in range(num_fields)]
+    def __post_init__(self) -> None:
+        self._merged: list[Counted] = [self.nothing] * self.num_fields
+        self._unmerged: list[list[Counted]] = [[] for _ in range(self.num_fields)]
         self._num_waiting = self._waiting_bytes = 0
-        self._runs: list[list[Any]] = [[] for _ in range(num_fields)]
-        self.coverage = [Coverage.none()] * num_fields  # of the fields whose `frequent` values were asked for
+        self._runs: list[list[Any]] = [[] for _ in range(self.num_fields)]
+        self.coverage = [Coverage.none()] * self.num_fields  # of the fields whose `frequent` values were asked for
 
     def add(self, by_field: Sequence[Counted]) -> None:
         for waiting, counted in zip(self._unmerged, by_field, strict=True):
@@ -116,8 +109,8 @@ class _FieldCounts(ABC, Generic[Counted]):
             self._waiting_bytes += counted.nbytes
         merged_bytes = sum(counted.nbytes for counted in self._merged)
         if (
-            self._num_waiting >= max(self._least_waiting, sum(map(len, self._merged)))
-            or merged_bytes + self._waiting_bytes > self._limit_bytes
+            self._num_waiting >= max(self.least_waiting, sum(map(len, self._merged)))
+            or merged_bytes + self._waiting_bytes > self.limit_bytes
         ):
             self._merge()
 
@@ -138,25 +131,25 @@ class _FieldCounts(ABC, Generic[Counted]):
             for run in runs:
                 run.path.unlink()
         self._runs = [[] for _ in self._runs]
-        self._merged = [self._nothing] * len(self._merged)
+        self._merged = [self.nothing] * len(self._merged)
 
     def _merge(self) -> None:
         for field in range(len(self._merged)):
             parts = self._unmerged[field]
             parts.append(self._merged[field])
             # So that `parts` alone holds what is merged.
-            self._merged[field], self._unmerged[field] = self._nothing, []
+            self._merged[field], self._unmerged[field] = self.nothing, []
             self._merged[field] = self._add_up(parts)
-            if self._on_merge is not None:
-                self._on_merge(field, self._merged[field])
+            if self.on_merge is not None:
+                self.on_merge(field, self._merged[field])
         self._num_waiting = self._waiting_bytes = 0
         # Half of the limit: room for as many counts again to wait for the next merge.
-        if 2 * sum(counted.nbytes for counted in self._merged) > self._limit_bytes:
+        if 2 * sum(counted.nbytes for counted in self._merged) > self.limit_bytes:
             for field, counted in enumerate(self._merged):
                 if len(counted):
                     name = f"{field:03d}-{len(self._runs[field]):05d}.bin"
                     self._runs[field].append(self._write(name, counted))
-            self._merged = [self._nothing] * len(self._merged)
+            self._merged = [self.nothing] * len(self._merged)
 
     @abstractmethod
     def _write(self, name: str, counted: Counted) -> Any:
@@ -183,10 +176,10 @@ class _FieldCounts(ABC, Generic[Counted]):
         merged: Counted = self._merged[field]
         runs: list[Any] = self._runs[field]
         if not runs:
-            for first in range(0, len(merged), self._block):
-                yield merged[first : first + self._block]
+            for first in range(0, len(merged), self.block):
+                yield merged[first : first + self.block]
             return
-        for bounds in _even_ranges([*(run.keys() for run in runs), self._keys(merged)], self._block, self._key_step):
+        for bounds in _even_ranges([*(run.keys() for run in runs), self._keys(merged)], self.block, self.key_step):
             parts: list[Counted] = [run.read(*pair) for run, pair in zip(runs, bounds, strict=False)]
             parts.append(merged[slice(*bounds[-1])])
             yield self._add_up(parts)
@@ -210,13 +203,13 @@ class _NumberRun:
 class ValueCounts(_FieldCounts[NDArray[np.uint64]]):
     """Counts of values that are numbers, as packed pairs value << 32 | count, ascending."""
 
-    _key_step = 2**32  # between two values
+    key_step = 2**32  # between two values
 
     def __init__(self, num_fields: int, folder: Path, limit_bytes: int) -> None:
         super().__init__(num_fields, folder, limit_bytes, np.empty(0, np.uint64), _WAITING_WORDS, _BLOCK_WORDS)
 
     def _write(self, name: str, counted: NDArray[np.uint64]) -> _NumberRun:
-        path = self._folder / f"counts-{name}"
+        path = self.folder / f"counts-{name}"
         with path.open("wb") as file:
             file.write(counted.data)  # not tofile, whose errors have no errno
         return _NumberRun(path, len(counted))
@@ -230,7 +223,7 @@ class ValueCounts(_FieldCounts[NDArray[np.uint64]]):
 
     def _concatenate(self, parts: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
         parts.reverse()
-        joined = parts.pop() if parts else self._nothing
+        joined = parts.pop() if parts else self.nothing
         while parts:  # each is freed: the values are not in memory twice
             part, end = parts.pop(), len(joined)
             joined.resize(end + len(part), refcheck=False)
@@ -335,7 +328,7 @@ class StringCounts(_FieldCounts[CountedStrings]):
         super().__init__(num_fields, folder, limit_bytes, NOTHING, _WAITING_STRINGS, _BLOCK_STRINGS, on_merge)
 
     def _write(self, name: str, counted: CountedStrings) -> _TextRun:
-        return _TextRun.write(self._folder / f"texts-{name}", counted)
+        return _TextRun.write(self.folder / f"texts-{name}", counted)
 
     def _add_up(self, parts: list[CountedStrings]) -> CountedStrings:
         return merge(parts)
