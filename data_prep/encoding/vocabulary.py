@@ -221,26 +221,17 @@ def write_tables(tables: Iterable[FieldLookup | StringLookup], path: Path) -> Lo
     return LookupTables(path, tuple(layouts))
 
 
-def number_lookup(
-    words: NDArray[np.uint64], base_id: int, missing_id: int, first_oov_id: int, num_oov_ids: int
-) -> FieldLookup:
-    """Sort `words`, and return their table."""
+def number_lookup(words: NDArray[np.uint64], *numbers: int) -> FieldLookup:
+    """Sort `words`, and return their table. `numbers` are those of FieldLookup from `base_id` on."""
     words.sort()
     directory_bits = max(1, len(words).bit_length() - 1)  # one to four words a bucket, if values spread evenly
     buckets = (words >> np.uint64(64 - directory_bits)).astype(np.int64)
     starts = np.zeros((1 << directory_bits) + 1, np.uint32)
     np.cumsum(np.bincount(buckets, minlength=1 << directory_bits), out=starts[1:])
-    return FieldLookup(words, starts, 32 - directory_bits, base_id, missing_id, first_oov_id, num_oov_ids)
+    return FieldLookup(words, starts, 32 - directory_bits, *numbers)
 
 
-def text_lookup(
-    keys: NDArray[np.uint64],
-    ids: NDArray[np.int64],
-    texts: Strings,
-    missing_id: int,
-    first_oov_id: int,
-    num_oov_ids: int,
-) -> StringLookup:
-    """Sort strings by key, and return their table."""
+def text_lookup(keys: NDArray[np.uint64], ids: NDArray[np.int64], texts: Strings, *numbers: int) -> StringLookup:
+    """Sort strings by key, and return their table. `numbers` are those of StringLookup."""
     order, _ = group_equal(keys, texts)
-    return StringLookup(keys[order], ids[order], texts.take(order).compact(), missing_id, first_oov_id, num_oov_ids)
+    return StringLookup(keys[order], ids[order], texts.take(order).compact(), *numbers)
