@@ -251,15 +251,13 @@ def _has_blanks(column: Column) -> bool:
 
 def _read_table(file: LogFile, num_rows: int) -> FirstRows:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    from data_prep.raw_log import storage
     from data_prep.raw_log.json_lines import columns_of, first_objects
-    from data_prep.raw_log.parquet import naming_damage
+    from data_prep.raw_log.parquet import parquet_file
 
     if is_json(file.location):
         return _of_table(file.location, pa.table(columns_of(first_objects(file, num_rows)[:num_rows])))
-    with storage.open_random(file.location) as stored, naming_damage(file.location), pq.ParquetFile(stored) as table:
+    with parquet_file(file.location) as table:
         batches = list(itertools.islice(table.iter_batches(num_rows), 1))
         return _of_table(file.location, pa.Table.from_batches(batches, table.schema_arrow))
 

@@ -80,35 +80,34 @@ class TableChunk:
         return times_as_text(cells, self.log_format.time_form(name))
 
 
+@dataclass
 class TableReader:
     """Reads a Parquet file once, from its first row to its last, as chunks.LogReader does with text."""
 
+    file: LogFile
+    table: pq.ParquetFile
+    log_format: LogFormat
     is_plain = False  # workers get the rows, as they cannot start reading anywhere
-
-    def __init__(self, file: LogFile, table: pq.ParquetFile, log_format: LogFormat) -> None:
-        self._file = file
-        self._table = table
-        self._format = log_format
-        self._num_rows_read = 0
+    _num_rows_read = 0
 
     @property
     def stored_bytes_read(self) -> int:
-        return self._file.state.size * self._num_rows_read // max(self._table.metadata.num_rows, 1)
+        return self.file.state.size * self._num_rows_read // max(self.table.metadata.num_rows, 1)
 
     @property
     def fingerprint(self) -> Fingerprint:
-        with storage.open_stream(self._file.location) as raw, StoredFile(raw) as stored:
+        with storage.open_stream(self.file.location) as raw, StoredFile(raw) as stored:
             return stored.fingerprint()
 
     def chunks(self, chunk_bytes: int, file: FileOfLog = ONLY_FILE) -> Iterator[tuple[TableChunk, None]]:
         """Yield the rows in chunks of about `chunk_bytes` of text."""
-        names = columns_to_read(self._format)
+        names = columns_to_read(self.log_format)
         num_rows = max(chunk_bytes // (_CELL_BYTES * len(names)), 1)
-        batches = self._table.iter_batches(num_rows, columns=names)
+        batches = self.table.iter_batches(num_rows, columns=names)
         while (rows := self._next_of(batches)) is not None:
             first_line = file.first_line + self._num_rows_read
             self._num_rows_read += len(rows)
-            yield TableChunk(first_line, len(rows), rows, self._format, file), None
+            yield TableChunk(first_line, len(rows), rows, self.log_format, file), None
 
     def _next_of(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
         try:
@@ -117,7 +116,7 @@ class TableReader:
             if error.errno is not None:
                 raise
             # Arrow's own, which name no file: of a damaged page, or of a store.
-            raise ValueError(f"{self._file.location} cannot be read ({str(error).splitlines()[0]})") from error
+            raise ValueError(f"{self.file.location} cannot be read ({str(error).splitlines()[0]})") from error
 
 
 @contextmanager
@@ -126,16 +125,17 @@ def open_table(file: LogFile, log_format: LogFormat) -> Iterator[TableReader]:
 
     Raises ValueError, inside the `with` block too, if it is damaged or lacks columns of the format.
     """
-    with storage.open_random(file.location) as stored, naming_damage(file.location), pq.ParquetFile(stored) as table:
+    with parquet_file(file.location) as table:
         check_columns(file.location, table.schema_arrow, log_format)
         yield TableReader(file, table, log_format)
 
 
 @contextmanager
-def naming_damage(location: str) -> Iterator[None]:
-    """Give the errors of a damaged Parquet file its name."""
+def parquet_file(location: str) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet file. Raises ValueError, inside the `with` block too, if it is damaged."""
     try:
-        yield
+        with storage.open_random(location) as stored, pq.ParquetFile(stored) as table:
+            yield table
     except pa.ArrowInvalid as error:
         raise ValueError(f"{location} is damaged or not a Parquet file ({str(error).splitlines()[0]})") from error
 
@@ -177,7 +177,7 @@ def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> No
 
 def read_schema(location: str) -> pa.Schema:
     """Return the columns of a Parquet file and their types. Raises ValueError if it is damaged."""
-    with storage.open_random(location) as stored, naming_damage(location), pq.ParquetFile(stored) as table:
+    with parquet_file(location) as table:
         return table.schema_arrow
 
 
