@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 INTEGER = re.compile(r"-?[0-9]{1,18}")
 DECIMAL = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?inf")
+TYPE_IN_NAME = re.compile(r":(token|float|token_seq|float_seq)$")
 _SEPARATORS = "\t,;|\x01 "
 _LAYOUT_ROWS = 1_000  # rows from which separator, header and quotes are seen
 _BROKEN = 0.02  # of the lines, at most, have another number of columns

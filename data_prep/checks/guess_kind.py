@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.checks.first_rows import DECIMAL, INTEGER, Column
+from data_prep.checks.first_rows import DECIMAL, INTEGER, TYPE_IN_NAME, Column
 from data_prep.checks.held_out import category_losses, deviations, entropy, number_losses, some_rows
 from data_prep.kernels.parse import time_of
 from data_prep.options.kinds import Kind
@@ -44,7 +44,6 @@ _TIME_NAMES = re.compile(
     re.IGNORECASE,
 )
 _GROUP_NAMES = re.compile(r"(^|[_ .-])(user|session|query|request|visit|visitor)([_ .-]?id)?$", re.IGNORECASE)
-_TYPE = re.compile(r":(token|float|token_seq|float_seq)$")
 _WORD = re.compile("[^0-9]{1,20}")
 _HEX = re.compile("[0-9a-f]{8}")
 _DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+|[-+]?[0-9]+")
@@ -123,7 +122,7 @@ def missing_words(columns: Iterable[Column], known_words: Iterable[str]) -> tupl
 
 def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
     """Return the kind of a column that is not the label. `labels` are those of the rows, if they are known."""
-    declared = _TYPE.search(column.name)
+    declared = TYPE_IN_NAME.search(column.name)
     shown = ", ".join(repr(value)[1:-1][:24] for value in column.frequent(_EXAMPLES))
     of = f"{len(column.values):,} values: {shown}{', …' if len(column.values) > _EXAMPLES else ''}"
     if column.of_type is not None and (of_type := _of_type(column, of)):
@@ -193,7 +192,7 @@ def _declared(column: Column, declared: str, of: str, separator: str) -> Guess:
         return Guess(column.name, "timestamp", of, form)
     if declared == "float" and column.numbers is not None:
         return Guess(column.name, "integer" if column.are_integers else "float", of)
-    return Guess(column.name, "string", _with_group(_TYPE.sub("", column.name), of))
+    return Guess(column.name, "string", _with_group(TYPE_IN_NAME.sub("", column.name), of))
 
 
 def _are_booleans(column: Column) -> bool:
@@ -305,7 +304,7 @@ def _nearly(column: Column) -> str:
 
 def _time_form(column: Column) -> str:
     """Return how the times of a column are written, or "" if they are no times or may be other numbers."""
-    name = _TYPE.sub("", column.name)
+    name = TYPE_IN_NAME.sub("", column.name)
     is_named = bool(_TIME_NAMES.search(name))
     few = column.values[:: -(-len(column.values) // _MOST_TIMES) or 1]
     if column.are_integers:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.checks.first_rows import DECIMAL, INTEGER, Column
+from data_prep.checks.first_rows import DECIMAL, INTEGER, TYPE_IN_NAME, Column
 from data_prep.checks.held_out import category_losses, entropy, some_rows
 from data_prep.kernels.parse import parse_labels
 from data_prep.kernels.strings import Strings
@@ -34,7 +34,6 @@ _YES_AND_NO, _MORE_THAN_TWO = "two values, of yes and no", "more than two values
 
 _LETTERS = re.compile(r"[^\W\d_]+")
 _CAPITAL = re.compile("(?<=[a-z])(?=[A-Z])")  # of a word in camelCase
-_TYPE = re.compile(r":(token|float|token_seq|float_seq)$")
 
 
 def _words(text: str) -> frozenset[str]:
@@ -156,7 +155,7 @@ class Label:
 
 def words_of(name: str) -> list[str]:
     """Return the words of a column's name, in small letters, without a type such as `:token` at its end."""
-    return [word.lower() for word in _LETTERS.findall(_CAPITAL.sub(" ", _TYPE.sub("", name)))]
+    return [word.lower() for word in _LETTERS.findall(_CAPITAL.sub(" ", TYPE_IN_NAME.sub("", name)))]
 
 
 def find_label(columns: Sequence[Column], has_names: bool) -> Label:
