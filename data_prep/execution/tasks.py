@@ -74,22 +74,19 @@ def _read_part(pieces: Pieces, title: str, number: int, part: str) -> Any:
     return pieces.expect(numbered(title, number, part))
 
 
+@dataclass(eq=False)
 class _Starter:
     """Starts tasks on the pool. Without one, a task runs when its result is asked for."""
 
-    def __init__(
-        self,
-        function: Callable[[Any], Results],
-        pool: Pool | None,
-        pieces: Pieces,
-        title: str,
-        needed: Callable[[int], Collection[str]],
-    ) -> None:
-        self._pool = pool
-        self._pieces = pieces
-        self._needed = needed
-        self._job = Job(str(pieces.folder), title, pool.job_id if pool else "", function)
-        self._free = threading.Semaphore(pool.num_workers * _TASKS_PER_WORKER if pool else 1)
+    function: Callable[[Any], Results]
+    pool: Pool | None
+    pieces: Pieces
+    title: str
+    needed: Callable[[int], Collection[str]]
+
+    def __post_init__(self) -> None:
+        self._job = Job(str(self.pieces.folder), self.title, self.pool.job_id if self.pool else "", self.function)
+        self._free = threading.Semaphore(self.pool.num_workers * _TASKS_PER_WORKER if self.pool else 1)
         self._undone: set[Future[None]] = set()
         self._is_cancelled = False
 
@@ -99,13 +96,13 @@ class _Starter:
         Yields each task's number and a function that returns once its needed parts are there.
         """
         for number, task in enumerate(tasks):
-            parts = self._needed(number)
-            if all(self._pieces.is_whole(numbered(self._job.title, number, part)) for part in parts):
+            parts = self.needed(number)
+            if all(self.pieces.is_whole(numbered(self._job.title, number, part)) for part in parts):
                 yield number, lambda: None
-            elif self._pool is None:
+            elif self.pool is None:
                 yield number, functools.partial(self._job.run, number, task)
             else:
-                yield number, functools.partial(_wait_for, self._submit(self._pool, number, task))
+                yield number, functools.partial(_wait_for, self._submit(self.pool, number, task))
 
     def _submit(self, pool: Pool, number: int, task: Any) -> Future[None]:
         while not self._free.acquire(timeout=WAIT_SECONDS):
