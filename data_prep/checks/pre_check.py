@@ -31,9 +31,9 @@ from data_prep.options.log_format import LogFormat
 from data_prep.prepared.truth import area_under_curve
 from data_prep.raw_log.log_files import find_log
 from data_prep.raw_log.sample import FileSample, sample_log
+from data_prep.sources.shape import FACTS_FILE
 
 DEFAULT_ROWS = 100_000
-FACTS_PATH = Path(__file__).parents[2] / "configs" / "data" / "criteo_facts.json"
 _FEW_ROWS = 1_000  # fewer are too uncertain to compare fractions
 _NAMES = 5  # columns with the same finding that are named
 _LEAK_AUC = 0.95  # the best models of public click logs, with all columns, reach 0.8
@@ -105,7 +105,7 @@ def pre_check(
     if rejects:
         check_rejects(rejects, b"".join(part.rejects_tsv for part in parsed), chunks, log_format, findings)
     if len(labels):
-        facts = json.loads(FACTS_PATH.read_text("utf-8")) if log_format.columns == LogFormat().columns else None
+        facts = json.loads(FACTS_FILE.read_text("utf-8")) if log_format.columns == LogFormat().columns else None
         columns = list(_columns(rows, log_format, facts))
         _print_columns([*columns, *cross_columns(rows, log_format, categorical)], facts is not None)
         print(log_format.label_in_words)
@@ -159,19 +159,17 @@ def cross_columns(
 def _columns(rows: Sequence[ParsedRows], log_format: LogFormat, facts: dict[str, Any] | None) -> Iterator[Column]:
     """Yield the fields of parsed rows, beside what is known of Criteo's."""
 
-    def known_missing(kind: str, index: int) -> float | None:
-        return facts[kind]["missing_percent"][index] / 100 if facts else None
-
-    for index, name in enumerate(log_format.numeric_fields):
-        numbers, present = map(np.concatenate, zip(*(part.columns[name] for part in rows), strict=True))
-        known_range = (facts["integer"]["min"][index], facts["integer"]["max"][index]) if facts else None
-        codes = np.where(present, np.unique(numbers, return_inverse=True)[1] + 1, 0)
-        is_time = name in log_format.time_fields
-        yield Column(name, codes, numbers[present], known_missing("integer", index), known_range, is_time)
-    for index, name in enumerate(log_format.value_fields):
-        values, present = map(np.concatenate, zip(*(part.columns[name] for part in rows), strict=True))
-        codes = np.where(present, np.unique(values, return_inverse=True)[1] + 1, 0)
-        yield Column(name, codes, None, known_missing("categorical", index))
+    for kind, names in (("integer", log_format.numeric_fields), ("categorical", log_format.value_fields)):
+        for index, name in enumerate(names):
+            values, present = map(np.concatenate, zip(*(part.columns[name] for part in rows), strict=True))
+            codes = np.where(present, np.unique(values, return_inverse=True)[1] + 1, 0)
+            known = facts[kind] if facts else None
+            missing = known["missing_percent"][index] / 100 if known else None
+            if kind == "categorical":
+                yield Column(name, codes, None, missing)
+            else:
+                known_range = (known["min"][index], known["max"][index]) if known else None
+                yield Column(name, codes, values[present], missing, known_range, name in log_format.time_fields)
     for name in log_format.text_fields:
         code_of: dict[bytes, int] = {}
         texts = [text for part in rows for text in part.columns[name].values.tolist()]
