@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from app.config.optimizer_settings import DeepOptimizer, FtrlOptions, SgdOptions, WideOptimizer
+from app.config.optimizer_settings import DeepOptimizer, SgdOptions, WideOptimizer
 from app.config.run_settings import TableDtype
 from app.tables.fields import TableField
 from app.tables.optimizers import (
@@ -57,11 +57,6 @@ class RowArray(NamedTuple):
     width: int
 
 
-def row_dtype(dtype: TableDtype, deep_optimizer: DeepOptimizer) -> TableDtype:
-    """Return the dtype of deep rows with `tables.dtype`. FTRL makes them of its sums, so all of its are float32."""
-    return "float32" if isinstance(deep_optimizer, FtrlOptions) else dtype
-
-
 @dataclass(frozen=True)
 class TablesSpec:
     """The settings of both tables."""
@@ -77,7 +72,7 @@ class TablesSpec:
     wide_l2_coef: float = 0.0
     row_clip_value: float = 0.0  # bounds each value of a unique row's gradient before L2; 0 does not
     tables: tuple[str, ...] = (WIDE, DEEP)  # those that are kept
-    dtype: TableDtype = "float32"  # of the deep arrays of D values a row (`row_dtype`)
+    dtype: TableDtype = "float32"  # of the deep arrays of D values a row; the wide ones, of a value each, are float32
     ema_decay: float = 0.0  # of the rows' running mean (`RunningMean`); 0: none is kept
 
     @property
@@ -130,14 +125,9 @@ class TablesSpec:
         """Return the arrays that a table keeps of its touched rows."""
         arrays = state_arrays(self.optimizer(table))
         arrays = with_mean(arrays) if self.ema_decay else arrays
-        if table == DEEP and self.row_dtype == "bfloat16":
+        if table == DEEP and self.dtype == "bfloat16":
             arrays = tuple(a if a.one_a_row else replace(a, dtype=BFLOAT16.type) for a in arrays)
         return arrays
-
-    @property
-    def row_dtype(self) -> TableDtype:
-        """The dtype of the deep rows. The wide ones, a value each, are float32."""
-        return row_dtype(self.dtype, self.deep_optimizer)
 
     def row_bytes(self) -> int:
         """Return the bytes of a touched row in both tables, with its optimizers' state."""

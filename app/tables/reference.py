@@ -286,6 +286,6 @@ def initial_arrays(spec: TablesSpec, row_ids: np.ndarray | None = None) -> Array
         }
         for table in (WIDE, DEEP)
     }
-    rows = initial_rows(spec.seed, row_ids, spec.embedding_dim, spec.initial_scale, spec.row_dtype)
-    arrays[DEEP]["rows"] = nearest(rows, spec.row_dtype)
+    rows = initial_rows(spec.seed, row_ids, spec.embedding_dim, spec.initial_scale, spec.dtype)
+    arrays[DEEP]["rows"] = nearest(rows, spec.dtype)
     return arrays

@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 
 from app.checkpoint.write import ModelState
 from app.config.config import Config
-from app.config.run_settings import TableDtype
 from app.evaluation.calibration import Calibration
 from app.scoring.bundle_folder import GOLDEN, TOLERANCE, Manifest
 from app.scoring.bundle_model import golden_rows
@@ -34,7 +33,7 @@ from app.scoring.bundle_writer import (
 )
 from app.scoring.predictor import Predictor, probabilities
 from app.tables.initial import initial_rows
-from app.tables.interface import DEEP, WIDE, TableSnapshot, TableState, row_dtype, scored_table, widened_layout
+from app.tables.interface import DEEP, WIDE, TableSnapshot, TableState, scored_table, widened_layout
 from app.tables.model_fields import fields_of_model, is_plain
 from app.tables.optimizers import ROWS, RunningMean, StepHistory
 from app.trained.bundle_code import CODE, write_code
@@ -95,7 +94,7 @@ class ExportedModel:
         if table == WIDE:
             values = np.zeros((len(ids), 1), np.float32)
         else:
-            model, dtype = self.config.model, self.row_dtype
+            model, dtype = self.config.model, self.config.tables.dtype
             values = initial_rows(self.config.train.seed, ids, model.embedding_dim, model.initial_row_scale, dtype)
         places = np.searchsorted(saved.row_ids, ids)
         places[places == len(saved.row_ids)] = 0
@@ -104,11 +103,6 @@ class ExportedModel:
             values[~is_known] = self._moved(ids[~is_known], values[~is_known])
         values[is_known] = saved.read(ROWS, places[is_known])
         return values[:, 0] if table == WIDE else values
-
-    @property
-    def row_dtype(self) -> TableDtype:
-        """The dtype that the deep rows are stored in, and their initial values rounded to."""
-        return row_dtype(self.config.tables.dtype, self.config.deep_optimizer)
 
     @cached_property
     def _views(self) -> dict[str, TableSnapshot]:
@@ -142,7 +136,7 @@ def write_model(
         dtype=rows,
         seed=config.train.seed,
         initial_scale=config.model.initial_row_scale,
-        initial_dtype=model.row_dtype,
+        initial_dtype=config.tables.dtype,
     )
     row_ids, stored = model.row_ids(schema), stored_as(rows, model.read)
     deleted = np.zeros(0, np.int64)

@@ -120,7 +120,7 @@ class Launch:
             threads = config.device.num_threads
             log.info("the tower runs on %s, the tables are %s, %d host threads", target, self.backend, threads)
             spec = table_spec(config, self.schema)
-            row_bytes = f"{spec.row_bytes():,} bytes, with its optimizers' state ({spec.row_dtype})"
+            row_bytes = f"{spec.row_bytes():,} bytes, with its optimizers' state ({spec.dtype})"
             log.info("host memory: a touched row takes %s; there are %s ids", row_bytes, f"{spec.vocabulary_size:,}")
             if group.size > 1:
                 rows = config.train.batch_size

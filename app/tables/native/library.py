@@ -99,7 +99,7 @@ class NativeHandle:
             *(_kernel_number(spec, table) for table in (WIDE, DEEP)),
             *_array_counts(spec),
             spec.ema_decay > 0,
-            spec.row_dtype == "bfloat16",
+            spec.dtype == "bfloat16",
             *_initial_values(spec),
         )
         status = self._library.host_tables_create(ctypes.byref(options), ctypes.byref(handle))

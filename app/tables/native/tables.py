@@ -155,7 +155,7 @@ class NativeTables(HostTables):
         self._handle.call("update_deep", *inputs, *of_history, self._rounding_key())
 
     def _rounding_key(self) -> int:
-        return rounding_key(self.spec.seed, self.step) if self.spec.row_dtype == "bfloat16" else 0
+        return rounding_key(self.spec.seed, self.step) if self.spec.dtype == "bfloat16" else 0
 
     def _step_in_numpy(
         self, table: str, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float

@@ -20,7 +20,7 @@ from app.run.identity import data_identity
 from app.run.older import read_config
 from app.tables.fields import TableField
 from app.tables.initial import initial_rows
-from app.tables.interface import DEEP, Indices, RowArray, TableSnapshot, row_dtype, scored_table, widened_layout
+from app.tables.interface import DEEP, Indices, RowArray, TableSnapshot, scored_table, widened_layout
 from app.tables.model_fields import fields_of_model
 from app.tables.optimizers import ROWS, StepHistory, TableOptimizer, state_arrays
 from app.training.learning_rates import STEPS_BEFORE, running_mean, step_history
@@ -180,7 +180,7 @@ class InitialTable:
 
 def _initial_values(config: Config) -> tuple[int, float, TableDtype]:
     """Return the seed, scale and dtype that the initial deep rows follow from."""
-    return config.train.seed, config.model.initial_row_scale, row_dtype(config.tables.dtype, config.deep_optimizer)
+    return config.train.seed, config.model.initial_row_scale, config.tables.dtype
 
 
 def _has_same_ids(manifest: Manifest, schema: Schema) -> bool:

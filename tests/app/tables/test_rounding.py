@@ -76,7 +76,7 @@ def test_steps_too_small_for_bfloat16_move_rows_as_in_float32(make_tables, make_
         tables = make_tables(make_spec(40, 8, num_fields=1, l2_coef=0.0, deep=deep, dtype=dtype))
         rows = np.full((40, 8), 1.0, np.float32)
         with tables.loading(0) as place:
-            place(DEEP, np.arange(40))("rows", nearest(rows, tables.spec.row_dtype))
+            place(DEEP, np.arange(40))("rows", nearest(rows, tables.spec.dtype))
         ids = np.arange(40)[:, None]
         gradients = RowGradients(np.full((40, 8), 0.5, np.float32), np.zeros(40, np.float32))
         for _ in range(200):

@@ -27,7 +27,7 @@ from app.config.optimizer_settings import DeepOptimizer, WideOptimizer
 from app.config.schedules import ConstantSchedule, CosineSchedule, PlateauSchedule, StepSchedule
 from app.run.identity import data_identity
 from app.tables import optimizers
-from app.tables.interface import DEEP, WIDE, RowGradients, row_dtype
+from app.tables.interface import DEEP, WIDE, RowGradients
 from app.tables.native import history as native_step
 from app.tables.native.tables import NativeTables
 from app.tables.reference import ReferenceTables
@@ -133,13 +133,15 @@ class TablesMachine(RuleBasedStateMachine):
             wide_l2_coef=data.draw(coefficient),
             row_clip_value=data.draw(st.sampled_from([0.0, 0.5])),
         )
+        wide, deep = options(WIDE), options(DEEP)
+        dtypes = ["float32"] if deep.name == "ftrl" else ["float32", "bfloat16"]
         return dataclasses.replace(
             config,
-            wide_optimizer=options(WIDE),
-            deep_optimizer=options(DEEP),
+            wide_optimizer=wide,
+            deep_optimizer=deep,
             loss=loss,
             model=dataclasses.replace(config.model, embedding_dim=self.dim),
-            tables=dataclasses.replace(config.tables, dtype=data.draw(st.sampled_from(["float32", "bfloat16"]))),
+            tables=dataclasses.replace(config.tables, dtype=data.draw(st.sampled_from(dtypes))),
             train=dataclasses.replace(config.train, seed=data.draw(st.sampled_from([1, 1, 2]))),
         )
 
@@ -165,7 +167,7 @@ class TablesMachine(RuleBasedStateMachine):
             WIDE: PlainTable(spec.wide_optimizer, initial[WIDE], spec.wide_l2_coef, clip, MOST_EXACT),
             DEEP: PlainTable(spec.deep_optimizer, initial[DEEP], spec.l2_coef, clip, MOST_EXACT),
         }
-        self.plain[DEEP].is_exact = spec.row_dtype == "float32"
+        self.plain[DEEP].is_exact = spec.dtype == "float32"
         self.check()
 
     # Steps.
@@ -418,10 +420,7 @@ class TablesMachine(RuleBasedStateMachine):
         rng, config = np.random.default_rng(seed), self.draw_config(data, self.config)
         origins = np.where(rng.random(self.vocabulary_size) < 0.8, rng.permutation(self.vocabulary_size), -1)
         there = read_manifest(path).config
-        dtypes = (
-            row_dtype(there["tables"]["dtype"], source[DEEP].options),
-            row_dtype(config.tables.dtype, config.deep_optimizer),
-        )
+        dtypes = there["tables"]["dtype"], config.tables.dtype
         initial_differs = (source[DEEP].options.name == "adam" and source[DEEP].l2 > 0 and source[DEEP].step > 0) or (
             (there["train"]["seed"], dtypes[0]) != (config.train.seed, dtypes[1])
         )
