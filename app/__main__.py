@@ -130,9 +130,12 @@ def _parser() -> argparse.ArgumentParser:
     report.set_defaults(command=_report)
     checkpoint.add_parser(commands)
     export.add_parser(commands)
-    predict.add_parser(commands)
-    serve.add_parser(commands)
-    fold.add_parser(bundle.add_parser(commands))
+    predict.add_arguments(commands.add_parser("predict", help="score a log with a bundle"))
+    summary = "score rows over HTTP with a bundle, or the newest of a folder"
+    serve.add_arguments(commands.add_parser("serve", help=summary))
+    of_bundle = bundle.add_arguments(commands.add_parser("bundle", help="verify a bundle, or explain its scores"))
+    summary = "write a delta and the bundles that it needs as one whole bundle"
+    fold.add_arguments(of_bundle.add_parser("fold", help=summary))
     _add_examples(commands)
     return parser
 

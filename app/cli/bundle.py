@@ -19,11 +19,6 @@ from app.scoring.predictor import Predictor
 from common.packages import require
 
 
-def add_parser(commands: Any) -> Any:
-    """Add the command to those of `python -m app`, and return its subcommands."""
-    return add_arguments(commands.add_parser("bundle", help="verify a bundle, or explain its scores"))
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> Any:
     """Add the subcommands, and return them."""
     subcommands = parser.add_subparsers(required=True, metavar="COMMAND")

@@ -12,15 +12,9 @@ import argparse
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 from app.cli.predict import main
 from app.scoring.bundle_writer import fold
-
-
-def add_parser(commands: Any) -> None:
-    """Add the command to those of `python -m app bundle`."""
-    add_arguments(commands.add_parser("fold", help="write a delta and the bundles that it needs as one whole bundle"))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

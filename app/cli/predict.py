@@ -29,11 +29,6 @@ from data_prep.prepared.schema import read_schema
 log = logging.getLogger("app")
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command to those of `python -m app`."""
-    add_arguments(commands.add_parser("predict", help="score a log with a bundle"))
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="a bundle that `export` wrote")

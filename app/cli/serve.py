@@ -12,7 +12,6 @@ import re
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from app.cli.predict import main
 from app.scoring.bundle_folder import MANIFEST, read_manifests, short
@@ -31,11 +30,6 @@ _LIMITS = {
     "max_rows": "rows of a request",
     "max_body_mib": "MiB of a request",
 }
-
-
-def add_parser(commands: Any) -> None:
-    """Add the command to those of `python -m app`."""
-    add_arguments(commands.add_parser("serve", help="score rows over HTTP with a bundle, or the newest of a folder"))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
