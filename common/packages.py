@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -27,6 +28,12 @@ def explain_missing(*packages: str) -> str:
     fault = f"has no {', '.join(packages)}" if packages else f"is older than {'.'.join(map(str, _PYTHON))}"
     target = ".venv/.bench-installed" if _PEERS.intersection(packages) else "setup"
     return f"{python} {fault}; run make {target}, then use .venv/bin/python"
+
+
+def project_environment() -> dict[str, str]:
+    """Return the environment for another process that finds the project's modules, whatever folder it is started in."""
+    modules = [str(PROJECT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(modules))}
 
 
 def load(package: str) -> ModuleType:

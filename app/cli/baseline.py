@@ -34,7 +34,7 @@ from app.evaluation.metrics import METRICS, Metrics, MetricStream, defined
 from app.run.decision import is_run_of
 from app.run.record import read_runs
 from common.console import progress_bar
-from common.packages import PROJECT
+from common.packages import project_environment
 from common.process import num_cores
 from data_prep.prepared.examples import Examples, concatenate
 from data_prep.prepared.features import one_hot, read_spread
@@ -274,10 +274,9 @@ def _choice_of_crosses() -> ChoiceOfCrosses:
 def _gain_in_a_process(folder: Path) -> str:
     """Return what --crosses prints. Reading rows imports MindSpore, which this process may not have set up yet."""
     command = [sys.executable, "-P", "-m", "app", "baseline", str(folder), "--crosses", "--json"]
-    environment = os.environ | {"PYTHONPATH": str(PROJECT)}
     process = subprocess.run(  # noqa: S603 (this program)
         command,
-        env=environment,
+        env=project_environment(),
         capture_output=True,
         text=True,
         check=False,

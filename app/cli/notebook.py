@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import html
 import logging
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,6 +42,7 @@ from app.training.start import plan_launch, report_finished
 from app.training.stop_signals import Stopped
 from common import settings, yaml_settings
 from common.console import AboveBars
+from common.packages import project_environment
 from data_prep.encoding.from_table import arrow_table
 from data_prep.options.options_file import PREPARE_SECTION, read_data
 from data_prep.options.prepare_options import PrepareOptions
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
 Log: TypeAlias = "str | Path | Sequence[str | Path] | pa.Table | pd.DataFrame"
 Values: TypeAlias = Mapping[str, Any]
 BUNDLE = "bundle"  # of a run's best checkpoint, in its folder
-PROJECT = Path(__file__).parents[2]
 LOGGERS = ("app", "data_prep")
 
 
@@ -376,8 +375,7 @@ def _for_run(call: Callable[[Run, Values], object] | None) -> tuple[Callback, ..
 
 def _run_command(*words: str) -> None:
     """Run `python -m app` in another process. Raises ValueError with its last line if it fails."""
-    environment = {**os.environ, "PYTHONPATH": f"{PROJECT}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")}
-    command = [sys.executable, "-m", "app", *words]
+    command, environment = [sys.executable, "-m", "app", *words], project_environment()
     process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603 (our own)
     if process.returncode:
         raise ValueError(process.stderr.strip().rpartition("\n")[2].removeprefix("error: "))

@@ -13,7 +13,6 @@ import itertools
 import json
 import logging
 import math
-import os
 import re
 import subprocess
 import sys
@@ -40,7 +39,7 @@ from app.run.report import REPORT_FILE, RUN, write_sweep_report
 from app.training.stop_signals import Stopped, StopRequest
 from common import settings, yaml_settings
 from common.files import FolderInUse, is_locked, lock_folder, write_whole
-from common.packages import PROJECT
+from common.packages import project_environment
 from common.process import die_with_parent, num_cores
 from data_prep.prepared.schema import read_schema
 
@@ -279,7 +278,7 @@ def _start(trial: Trial, epochs: int, options: SweepOptions) -> subprocess.Popen
         return subprocess.Popen(  # noqa: S603 (this program)
             [*command, *trial.words, f"train.epochs={epochs}"],
             cwd=trial.run.parent,
-            env={**os.environ, "PYTHONPATH": f"{PROJECT}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")},
+            env=project_environment(),
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C comes to this process alone, which sends one signal to each

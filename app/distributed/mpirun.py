@@ -22,7 +22,7 @@ from types import FrameType
 from typing import IO, Any
 
 from app.distributed.process_group import load_mpi
-from common.packages import PROJECT
+from common.packages import project_environment
 from common.process import die_with_parent
 from common.signals import handled
 
@@ -116,8 +116,7 @@ def mpirun_options(host_file: Path | None) -> list[str]:
         if name in os.environ:
             options += ["-x", name]
     # The ranks find this project's modules, however this process was started (`make` does so in the project's folder).
-    modules = [str(PROJECT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return [*options, "-x", f"PYTHONPATH={os.pathsep.join(dict.fromkeys(modules))}"]
+    return [*options, "-x", f"PYTHONPATH={project_environment()['PYTHONPATH']}"]
 
 
 def supervise(command: list[str], hosts: Sequence[str] = ()) -> int:
