@@ -12,6 +12,7 @@ import re
 import sys
 from dataclasses import fields
 from pathlib import Path
+from typing import Any, TypeVar
 
 from app.cli.predict import main
 from app.scoring.bundle_folder import MANIFEST, read_manifests, short
@@ -20,6 +21,7 @@ from app.serving.processes import serve
 from app.serving.statement import Statement
 from common.packages import require
 
+Options = TypeVar("Options", Limits, ServerOptions)
 NEWEST = "newest"  # in place of a version
 _LIMITS = {
     "max_batch": "rows that are scored together",
@@ -82,7 +84,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or Ctrl-C, and return the exit status."""
     require("httptools", "msgspec", "onnxruntime", "prometheus_client", "starlette", "uvicorn", "uvloop")
-    limits = Limits(**{limit.name: getattr(arguments, limit.name) for limit in fields(Limits)})
     for name in ("workers", "threads", "max_batch", "max_queue", "max_rows", "max_body_mib", "watch_seconds"):
         if getattr(arguments, name) <= 0:
             raise ValueError(f"--{name.replace('_', '-')} must be above 0, found {getattr(arguments, name)}")
@@ -97,25 +98,17 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.path.exists():
         raise FileNotFoundError(f"{arguments.path} is not there; give a bundle of `export`, or a folder of bundles")
     name = arguments.name or arguments.path.resolve().name
-    options = ServerOptions(
-        path=arguments.path,
-        name=re.sub(r"[^A-Za-z0-9._-]", "-", name),
-        host=arguments.host,
-        port=arguments.port,
-        workers=arguments.workers,
-        threads=arguments.threads,
-        watch_seconds=arguments.watch_seconds,
-        state=arguments.state,
-        logged_share=share,
-        limits=limits,
-        drain_seconds=arguments.drain_seconds,
-        admin_port=arguments.admin_port,
-        admin_host=arguments.admin_host,
-        allowed_hosts=arguments.allowed_hosts,
-    )
+    name, limits = re.sub(r"[^A-Za-z0-9._-]", "-", name), _options(Limits, arguments)
+    options = _options(ServerOptions, arguments, name=name, logged_share=share, limits=limits)
     if arguments.version:
         _pin(options, arguments.version)
     return serve(options)
+
+
+def _options(kind: type[Options], arguments: argparse.Namespace, **named: Any) -> Options:
+    """Return options of which the arguments have those by their names that are not `named`."""
+    names = [field.name for field in fields(kind) if field.name not in named]
+    return kind(**{name: getattr(arguments, name) for name in names}, **named)
 
 
 def _pin(options: ServerOptions, version: str) -> None:
