@@ -12,7 +12,7 @@ import numpy as np
 from mindspore import ParameterTuple, Tensor, nn, ops
 from mpi4py import MPI
 
-from app.training.parallel.tensor.collectives import SumInTurn, SumOver
+from app.training.parallel.tensor.collectives import InTurn, SumOver
 from app.training.parallel.tensor.layout_plan import layer_names, plan_tower
 from app.training.parallel.tensor.optimizer_shards import OptimizerShards
 from app.training.parallel.tensor.split_tower import gradient_groups, split_tower
@@ -99,10 +99,10 @@ def main() -> None:
         parameters = named_parameters(tower)
         if OPTIMIZER_SHARDS in flags:
             shards = make_shards(tower, plan, world)
-            step = Step(tower, shards.scattered, shards)
+            step = Step(tower, shards.scatter, shards)
         else:
             step = Step(
-                tower, SumInTurn([SumOver(group) for group in gradient_groups(plan, list(parameters), world).values()])
+                tower, InTurn([SumOver(group) for group in gradient_groups(plan, list(parameters), world).values()])
             )
         n = batch_size // world.size
         rows = slice(world.rank * n, (world.rank + 1) * n)

@@ -23,13 +23,20 @@ Communicator = Any
 Shape = tuple[int, ...]
 
 
-def host_operator(function: Callable[[np.ndarray], np.ndarray], shape: Callable[[Shape], Shape]) -> ops.Custom:
-    """Make `function` an operator of one float32 input. `shape` maps the input's shape to the output's."""
+class HostOperator(nn.Cell):
+    """A function of one float32 array as a cell, without a gradient."""
 
-    def call(values: np.ndarray) -> np.ndarray:  # ops.Custom asks for a plain function
-        return function(values)
+    def __init__(self, function: Callable[[np.ndarray], np.ndarray], shape: Callable[[Shape], Shape]) -> None:
+        """`shape` maps the input's shape to the output's."""
+        super().__init__()
 
-    return ops.Custom(call, out_shape=shape, out_dtype=lambda dtype: dtype, func_type="pyfunc")
+        def call(values: np.ndarray) -> np.ndarray:  # ops.Custom asks for a plain function
+            return function(values)
+
+        self.operator = ops.Custom(call, out_shape=shape, out_dtype=lambda dtype: dtype, func_type="pyfunc")
+
+    def construct(self, values: Tensor) -> Tensor:
+        return self.operator(values)
 
 
 def split(world: Communicator, group: Sequence[int]) -> Communicator:
@@ -43,7 +50,7 @@ class SumOver(nn.Cell):
     def __init__(self, group: Communicator) -> None:
         super().__init__()
         self.single = group.Get_size() == 1
-        self.all_reduce = host_operator(functools.partial(all_reduce, group), lambda shape: shape)
+        self.all_reduce = HostOperator(functools.partial(all_reduce, group), lambda shape: shape)
 
     def construct(self, values: Tensor) -> Tensor:
         """Partial sums of any shape -> the sum, the same bits on every rank."""
@@ -61,7 +68,7 @@ class SumGradientOver(nn.Cell):
     def __init__(self, group: Communicator) -> None:
         super().__init__()
         self.single = group.Get_size() == 1
-        self.all_reduce = host_operator(functools.partial(all_reduce, group), lambda shape: shape)
+        self.all_reduce = HostOperator(functools.partial(all_reduce, group), lambda shape: shape)
 
     def construct(self, values: Tensor) -> Tensor:
         return values
@@ -72,23 +79,23 @@ class SumGradientOver(nn.Cell):
         return (self.all_reduce(gradient),)
 
 
-class SumInTurn(nn.Cell):
-    """Sums several arrays, each over a group of its own, one after the other: all ranks keep one order.
+class InTurn(nn.Cell):
+    """Operations on several arrays, each over a group of its own, one after the other: all ranks keep one order.
 
     For parameters' gradients, which are best summed outside the automatic gradient: within it nothing orders them.
     """
 
-    def __init__(self, sums: Sequence[SumOver]) -> None:
+    def __init__(self, operations: Sequence[nn.Cell]) -> None:
         super().__init__()
-        self.sums = nn.CellList(sums)
+        self.operations = nn.CellList(operations)
 
     def construct(self, parts: tuple[Tensor, ...], after: Tensor) -> tuple[Tensor, ...]:
-        """`parts` of any shapes -> their sums. The first starts after `after` is computed."""
-        totals: tuple[Tensor, ...] = ()
+        """`parts` of any shapes -> their results. The first starts after `after` is computed."""
+        results: tuple[Tensor, ...] = ()
         for i in range(len(parts)):
-            after = self.sums[i](ops.depend(parts[i], after))
-            totals = (*totals, after)
-        return totals
+            after = self.operations[i](ops.depend(parts[i], after))
+            results = (*results, after)
+        return results
 
 
 class Redistribute(nn.Cell):
@@ -98,8 +105,8 @@ class Redistribute(nn.Cell):
         super().__init__()
         forward, backward = Exchange(world, source, target, shape), Exchange(world, target, source, shape)
         self.nothing_moves = forward.nothing_moves and backward.nothing_moves
-        self.forward = host_operator(forward, lambda _: forward.block_shape)
-        self.backward = host_operator(backward, lambda _: backward.block_shape)
+        self.forward = HostOperator(forward, lambda _: forward.block_shape)
+        self.backward = HostOperator(backward, lambda _: backward.block_shape)
 
     def construct(self, block: Tensor) -> Tensor:
         """This rank's block in `source` -> its block in `target`."""

@@ -16,7 +16,7 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from app.model import dense_layer
-from app.training.parallel.tensor.collectives import Communicator, host_operator
+from app.training.parallel.tensor.collectives import Communicator, HostOperator, InTurn
 
 
 class OptimizerShards(nn.Cell):
@@ -42,8 +42,9 @@ class OptimizerShards(nn.Cell):
         self.shares = ParameterTuple(shares.values())
         self.optimizer = make_optimizer(shares)
         self.learning_rate = self.optimizer.learning_rate
-        self.scatter = nn.CellList([ReduceScatter(groups[name]) for name in self.names])
-        self.gather = nn.CellList([AllGather(groups[name], p.shape) for name, p in weights.items()])
+        # Gradients of this rank's rows -> this rank's shards of their sums.
+        self.scatter = InTurn([reduce_scatter_over(groups[name]) for name in self.names])
+        self.gather = nn.CellList([all_gather_over(groups[name], p.shape) for name, p in weights.items()])
 
     def named_state(self) -> dict[str, Parameter]:
         return self.optimizer.named_state()
@@ -52,14 +53,6 @@ class OptimizerShards(nn.Cell):
         """Copy the shards from the weights again, after something else has written them."""
         for share, whole, group in zip(self.shares, self.whole, self._groups, strict=True):
             dense_layer.write_parameter(share, share_of(whole.asnumpy(), group))
-
-    def scattered(self, gradients: tuple[Tensor, ...], after: Tensor) -> tuple[Tensor, ...]:
-        """Gradients of this rank's rows -> this rank's shards of their sums, the first of them after `after`."""
-        shares: tuple[Tensor, ...] = ()
-        for i in range(len(self.names)):
-            after = self.scatter[i](ops.depend(gradients[i], after))
-            shares = (*shares, after)
-        return shares
 
     def construct(self, gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Take one step on the gradients' shards, then gather the weights of this rank's blocks."""
@@ -72,31 +65,16 @@ class OptimizerShards(nn.Cell):
         return updates
 
 
-class ReduceScatter(nn.Cell):
-    """The sum over a group of arrays of one shape, flattened. Each rank gets its share of it."""
-
-    def __init__(self, group: Communicator) -> None:
-        super().__init__()
-        size = group.Get_size()
-        self.operator = host_operator(
-            functools.partial(reduce_scatter, group), lambda shape: (share_length(math.prod(shape), size),)
-        )
-
-    def construct(self, values: Tensor) -> Tensor:
-        """Any shape -> [share]."""
-        return self.operator(values)
+def reduce_scatter_over(group: Communicator) -> HostOperator:
+    """Return `reduce_scatter` in a graph: any shape -> [share]."""
+    size = group.Get_size()
+    function = functools.partial(reduce_scatter, group)
+    return HostOperator(function, lambda shape: (share_length(math.prod(shape), size),))
 
 
-class AllGather(nn.Cell):
-    """Joins the shards of all ranks of a group to an array of `shape`."""
-
-    def __init__(self, group: Communicator, shape: tuple[int, ...]) -> None:
-        super().__init__()
-        self.operator = host_operator(functools.partial(all_gather, group, shape), lambda _: shape)
-
-    def construct(self, share: Tensor) -> Tensor:
-        """[share] -> `shape`."""
-        return self.operator(share)
+def all_gather_over(group: Communicator, shape: tuple[int, ...]) -> HostOperator:
+    """Return `all_gather` in a graph: [share] -> `shape`."""
+    return HostOperator(functools.partial(all_gather, group, shape), lambda _: shape)
 
 
 def share_length(size: int, num_ranks: int) -> int:

@@ -16,7 +16,7 @@ from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, AllFinite, ForwardBac
 from app.model.tower_optimizers import DenseOptimizers
 from app.model.wide_deep import WideDeep, WideHead
 from app.training.parallel.placement import Arrays, TowerPlacement
-from app.training.parallel.tensor.collectives import Communicator, SumInTurn, SumOver
+from app.training.parallel.tensor.collectives import Communicator, InTurn, SumOver
 from app.training.parallel.tensor.layout_plan import TOWER, ShardedParameter, TowerPlan, plan_run
 from app.training.parallel.tensor.optimizer_shards import OptimizerShards, all_gather, share_of
 from app.training.parallel.tensor.split_tower import gradient_groups, split_tower
@@ -55,9 +55,9 @@ class ShardedGraph(nn.Cell):
         self.forward_backward = forward_backward
         self.optimizers = optimizers
         self.num_wide = optimizers.num_wide
-        self.sum_wide = SumInTurn([SumOver(world) for _ in range(self.num_wide)])
-        self.has_shares = isinstance(optimizers.tower, OptimizerShards)
-        self.sum_tower = SumInTurn([SumOver(group) for group in groups.values()])
+        self.sum_wide = InTurn([SumOver(world) for _ in range(self.num_wide)])
+        shards = optimizers.tower if isinstance(optimizers.tower, OptimizerShards) else None
+        self.sum_tower = shards.scatter if shards else InTurn([SumOver(group) for group in groups.values()])
         self.sum_scalars = SumOver(world)
         self.all_finite = AllFinite()
 
@@ -67,7 +67,7 @@ class ShardedGraph(nn.Cell):
         wide = self.sum_wide(dense_gradients[: self.num_wide], row_gradients[0])
         parts = dense_gradients[self.num_wide :]
         # After the last sum, so that all ranks reach the collectives in one order.
-        tower = self.optimizers.tower.scattered(parts, wide[-1]) if self.has_shares else self.sum_tower(parts, wide[-1])
+        tower = self.sum_tower(parts, wide[-1])
         sums = self.sum_scalars(scalars(deep_loss, wide_loss, self.all_finite(wide + tower, finite)))
         finite = sums[NUM_BAD] == 0
         deep_loss = sums[DEEP_LOSS]
