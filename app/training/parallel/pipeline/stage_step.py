@@ -45,11 +45,11 @@ class PipelinePlacement(TowerPlacement):
         if self.stage == FIRST:
             numeric_fields = NumericFields(arrays)
             tower, wide = Tower(numeric_fields, arrays, layers[:second], output=None), WideHead(numeric_fields.num)
-            self.cell = FirstStage(wide, tower)
+            self.cell = FirstStage(wide, tower, config.model.dropout > 0)
             super().__init__(WideDeep(tower, wide), self.rows)
         else:
             model = WideDeep(Tower(NumericFields({}), arrays, layers[second:], MatMul(), first=second), wide=None)
-            self.cell = LastStage(model)
+            self.cell = LastStage(model, config.model.dropout > 0)
             super().__init__(model, batch_rows=1)  # the last stage looks up no row
         widths = (0, *config.model.hidden_widths)
         self.squared_norm: GivenSquaredNorm = GivenSquaredNorm()
@@ -110,13 +110,11 @@ class PipelineGraph:
     def __init__(self, run: PipelinePlacement, settings: StepSettings, group: ProcessGroup) -> None:
         self._run, self._group, self._link = run, group, run.link
         self._micro_rows = run.rows // run.plan.micro_batches
-        drops = settings.noise.rate > 0
         stage_gradients = run.model.named_parameters().values()
         if isinstance(run.cell, FirstStage):
-            self._forward = Forward(run.cell, drops)
-            gradient = LossGradient(FirstLoss(run.cell, settings.loss, drops), (0, 1), stage_gradients)
+            gradient = LossGradient(FirstLoss(run.cell, settings.loss), (0, 1), stage_gradients)
         else:
-            gradient = LossGradient(LastLoss(run.cell, settings.loss, drops), (0,), stage_gradients)
+            gradient = LossGradient(LastLoss(run.cell, settings.loss), (0,), stage_gradients)
         self._gradients = Gradients(gradient)
         self._sum = GradientSum(group.communicator.Split(color=run.stage, key=group.rank))
         self._optimizers = Optimizers(settings.optimizers)
@@ -154,7 +152,7 @@ class PipelineGraph:
         for number in range(self._run.plan.micro_batches):
             part = slice(number * self._micro_rows, (number + 1) * self._micro_rows)
             micro_batch = [*(Tensor.from_numpy(a.asnumpy()[part]) for a in arrays), self._noise(noise, number)]
-            self._link.send(self._forward(*micro_batch).asnumpy())
+            self._link.send(self._run.cell(*micro_batch).asnumpy())
             if before:
                 rows.append(self._backward(before, sums))
             before = micro_batch
@@ -185,20 +183,6 @@ class PipelineGraph:
         values = noise.asnumpy().copy()
         values[:, 1] += number * self._micro_rows
         return Tensor(values)
-
-
-class Forward(nn.Cell):
-    """Makes the first stage's message."""
-
-    def __init__(self, stage: FirstStage, drops: bool) -> None:
-        super().__init__()
-        self.stage, self.drops = stage, drops
-
-    def construct(self, *inputs: Tensor) -> Tensor:
-        masks = None
-        if self.drops:
-            masks = inputs[-1]
-        return self.stage(*inputs[:-1], masks)
 
 
 class PipelineScorer:
