@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from app.config.optimizer_settings import DeepOptimizer, FtrlOptions, LazyAdamOptions, WideOptimizer
-from app.config.run_settings import Backend, TableDtype
-from app.config.schedules import ConstantSchedule
+from app.config.run_settings import Backend
 from app.tables.interface import HostTables, TableRates, TablesSpec
 from app.tables.optimizers import StepHistory
 from app.tables.parts import PartTables
@@ -46,32 +44,6 @@ def fastest_history() -> type[StepHistory]:
     from app.tables.native.history import NativeStepHistory
 
     return NativeStepHistory
-
-
-def check_supported(
-    wide: WideOptimizer,
-    deep: DeepOptimizer,
-    wide_l2_coef: float = 0.0,
-    row_clip_value: float = 0.0,
-    dtype: TableDtype = "float32",
-) -> None:
-    """Raise ValueError for settings that MindSpore's host operators do not have."""
-    for section, options, supported in (("wide", wide, FtrlOptions), ("deep", deep, LazyAdamOptions)):
-        if not isinstance(options, supported):
-            raise ValueError(
-                f"{section}_optimizer.name={options.name} is for tables.backend=native or reference; stock has "
-                f"{supported.name} only, as MindSpore's host operators do"
-            )
-    if dtype != "float32":
-        raise ValueError(f"tables.dtype={dtype} is for tables.backend=native or reference; stock has float32 only")
-    if wide.schedule != ConstantSchedule():
-        raise ValueError(
-            f"wide_optimizer.schedule.name={wide.schedule.name} with warmup_steps={wide.schedule.warmup_steps} is for "
-            "tables.backend=native or reference: on stock the learning rate of MindSpore's FTRL operator is fixed"
-        )
-    for setting, value in (("wide_l2_coef", wide_l2_coef), ("row_clip_value", row_clip_value)):
-        if value:
-            raise ValueError(f"loss.{setting}={value} is for tables.backend=native or reference; stock has none")
 
 
 def make_host_tables(backend: str, spec: TablesSpec, learning_rates: TableRates, num_threads: int) -> HostTables:

@@ -6,12 +6,12 @@ Left out is what only a file can answer: `warm_start.source.check_source` opens 
 from __future__ import annotations
 
 from app.config.config import Config
+from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
 from app.config.parallel import recomputed_runs
 from app.config.run_settings import EvalOptions
 from app.config.schedules import ConstantSchedule
 from app.distributed.process_group import max_rank_rows
 from app.evaluation.metrics import METRICS
-from app.tables.backends import check_supported
 from app.tables.model_fields import fields_of_model, is_plain
 from app.training.parallel.pipeline.stage_plan import plan_pipeline
 from app.training.parallel.tensor.layout_plan import plan_run, run_shapes
@@ -131,19 +131,30 @@ def fits_stock(config: Config, plain: bool) -> bool:
 
 
 def _check_stock(config: Config, plain: bool) -> None:
+    wide, deep = config.wide_optimizer, config.deep_optimizer
     if not plain:
         raise ValueError(
             "tables.backend=stock is for one id of every field in both parts of the model; crosses, lists, "
             "model.wide_fields and model.deep_fields are for native and reference"
         )
-    if config.train.ema_decay:
+    for section, options, supported in (("wide", wide, FtrlOptions), ("deep", deep, LazyAdamOptions)):
+        if not isinstance(options, supported):
+            raise ValueError(
+                f"{section}_optimizer.name={options.name} is for tables.backend=native or reference; stock has "
+                f"{supported.name} only, as MindSpore's host operators do"
+            )
+    if (dtype := config.tables.dtype) != "float32":
+        raise ValueError(f"tables.dtype={dtype} is for tables.backend=native or reference; stock has float32 only")
+    if wide.schedule != ConstantSchedule():
         raise ValueError(
-            f"train.ema_decay={config.train.ema_decay} is for tables.backend=native or reference; stock has none"
+            f"wide_optimizer.schedule.name={wide.schedule.name} with warmup_steps={wide.schedule.warmup_steps} is for "
+            "tables.backend=native or reference: on stock the learning rate of MindSpore's FTRL operator is fixed"
         )
-    loss = config.loss
-    check_supported(
-        config.wide_optimizer, config.deep_optimizer, loss.wide_l2_coef, loss.row_clip_value, config.tables.dtype
-    )
+    settings = {"train.ema_decay": config.train.ema_decay}
+    settings |= {f"loss.{name}": getattr(config.loss, name) for name in ("wide_l2_coef", "row_clip_value")}
+    for setting, value in settings.items():
+        if value:
+            raise ValueError(f"{setting}={value} is for tables.backend=native or reference; stock has none")
     # Their step assigns to parameters, which crashes MindSpore 2.10's compiler in one graph with EmbeddingLookup.
     if config.tower_optimizer.name in ("adagrad", "sgd"):
         raise ValueError(

@@ -20,7 +20,6 @@ from mindspore import Parameter, Tensor, nn, ops
 from app.config.device import deprecations_silenced
 from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
 from app.model import dense_layer
-from app.tables.backends import check_supported
 from app.tables.checks import check_ids
 from app.tables.interface import DEEP, STATE_ARRAYS, TableRates, TablesSpec, TableState, UniqueIds
 from app.tables.reference import Arrays, WholeTables, initial_arrays
@@ -127,7 +126,6 @@ class StockTables(WholeTables):
                 f"tables.backend=stock takes int32 ids: the vocabulary of {spec.vocabulary_size} is above "
                 f"{MAX_VOCABULARY - 1}; use tables.backend=native"
             )
-        check_supported(spec.wide_optimizer, spec.deep_optimizer, spec.wide_l2_coef, spec.row_clip_value, spec.dtype)
         super().__init__(spec)
         self._learning_rates = learning_rates
         self.num_looked_up_numeric = num_looked_up_numeric

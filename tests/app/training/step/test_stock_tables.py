@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.config.optimizer_settings import AdamOptions, FtrlOptions, SgdOptions
-from app.config.schedules import ConstantSchedule, StepSchedule
+from app.config.optimizer_settings import FtrlOptions
 from app.model import dense_layer
 from app.tables.checks import load_state
 from app.tables.interface import DEEP, WIDE, RowGradients
@@ -140,25 +139,6 @@ def test_a_state_that_does_not_fit_changes_nothing(make_spec, random_gradients):
 def test_vocabularies_beyond_int32_are_refused(make_spec):
     with pytest.raises(ValueError, match=r"the vocabulary of 2147483648 .* use tables\.backend=native"):
         stock_tables(make_spec(vocabulary_size=MAX_VOCABULARY))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"deep": AdamOptions()}, "deep_optimizer.name=adam is for tables.backend=native .* stock has lazy_adam only"),
-        ({"wide": SgdOptions()}, "wide_optimizer.name=sgd is for .* stock has ftrl only"),
-        (
-            {"wide": FtrlOptions(schedule=ConstantSchedule(warmup_steps=3))},
-            "schedule.name=constant with",
-        ),
-        ({"wide": FtrlOptions(schedule=StepSchedule())}, "schedule.name=step .* MindSpore's FTRL operator is fixed"),
-        ({"wide_l2_coef": 0.5}, "loss.wide_l2_coef=0.5 is for"),
-        ({"row_clip_value": 0.5}, "loss.row_clip_value=0.5 is for"),
-    ],
-)
-def test_what_the_operators_cannot_do_is_refused(make_spec, settings, message):
-    with pytest.raises(ValueError, match=message):
-        stock_tables(make_spec(**settings))
 
 
 @pytest.mark.parametrize("target", ["CPU", "GPU", "Ascend"])
