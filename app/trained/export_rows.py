@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from app.checkpoint.read import Checkpoint, FileTable
+from app.scoring.bundle_tables import are_among
 from app.tables.interface import DEEP, TableSnapshot, scored_table
 from app.tables.optimizers import ROWS
 from app.training.learning_rates import running_mean, step_history
@@ -92,11 +93,8 @@ def _touched(names: pa.Table, saved: TableSnapshot) -> pa.Table:
     """Return those of `names` whose rows were touched, with their vectors."""
     row_ids, width = saved.row_ids, saved.layout[ROWS].width
     named_rows = names["row"].to_numpy()
-    places = np.searchsorted(row_ids, named_rows)
-    is_touched = np.zeros(len(named_rows), bool)
-    inside = places < len(row_ids)
-    is_touched[inside] = row_ids[places[inside]] == named_rows[inside]
-    there = places[is_touched]
+    is_touched = are_among(row_ids, named_rows)
+    there = np.searchsorted(row_ids, named_rows[is_touched])
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(saved.read(ROWS, there).reshape(-1)), width)
     columns = names.filter(pa.array(is_touched)).append_column("vector", vectors)
     return columns.cast(_parquet_schema(width))

@@ -96,12 +96,10 @@ class ExportedModel:
         else:
             model, dtype = self.config.model, self.config.tables.dtype
             values = initial_rows(self.config.train.seed, ids, model.embedding_dim, model.initial_row_scale, dtype)
-        places = np.searchsorted(saved.row_ids, ids)
-        places[places == len(saved.row_ids)] = 0
-        is_known = saved.row_ids[places] == ids if len(saved.row_ids) else np.zeros(len(ids), np.bool_)
+        is_known = are_among(saved.row_ids, ids)
         if table == DEEP and self.history is not None and not is_known.all():
             values[~is_known] = self._moved(ids[~is_known], values[~is_known])
-        values[is_known] = saved.read(ROWS, places[is_known])
+        values[is_known] = saved.read(ROWS, np.searchsorted(saved.row_ids, ids[is_known]))
         return values[:, 0] if table == WIDE else values
 
     @cached_property

@@ -88,7 +88,7 @@ def _touched(row_ids: np.ndarray, source: Source, seen: Seen) -> tuple[np.ndarra
     if source.origins is None:
         same_ids = row_ids[seen(row_ids)]
         return same_ids, same_ids
-    new_ids = np.flatnonzero(_are_among(row_ids, source.origins))
+    new_ids = np.flatnonzero(np.isin(source.origins, row_ids, kind="table"))
     new_ids = new_ids[seen(new_ids)]
     return new_ids, source.origins[new_ids]
 
@@ -107,7 +107,7 @@ def _untouched(
     count = spec.vocabulary_size - row_ids.size
     if source.origins is not None or count <= most:
         origins = np.arange(spec.vocabulary_size) if source.origins is None else source.origins
-        new_ids = np.flatnonzero((origins != NONE) & ~_are_among(row_ids, origins))
+        new_ids = np.flatnonzero((origins != NONE) & np.isin(origins, row_ids, kind="table", invert=True))
         new_ids = new_ids[seen(new_ids) & (source.own_initial | (origins[new_ids] != new_ids))]
         count = new_ids.size
         if count <= most:
@@ -119,14 +119,6 @@ def _untouched(
         f"{num_touched:,}",
     )
     return nothing, nothing
-
-
-def _are_among(row_ids: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Return a mask of the `ids` that are among `row_ids`, which ascend."""
-    if not row_ids.size:
-        return np.zeros(ids.shape, bool)
-    is_among: np.ndarray = row_ids[np.minimum(np.searchsorted(row_ids, ids), row_ids.size - 1)] == ids
-    return is_among
 
 
 def _pieces(
