@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +17,7 @@ from app.checkpoint.retention import step_folders, whole_checkpoints
 from app.config.config import Config
 from app.evaluation.selection import Selection
 from app.run.identity import difference, identity, kept_settings
-from app.run.older import FORMAT_VERSION, OLDEST_VERSION, added, split_path
+from app.run.older import FORMAT_VERSION, OLDEST_VERSION, added, section_of
 from common import settings
 from common.files import check_format_version
 from data_prep.prepared.schema import Schema
@@ -151,25 +153,17 @@ def settings_of_run(path: Path, config: Config, schema: Schema) -> Config:
         return config
     began, here = state["identity"]["config"], identity(config, schema)["config"]
     asked: dict[str, Any] = state.get(ASKED, {})
-    restored: list[tuple[list[tuple[str, str]], str, Any]] = []
-    for setting, value in added():
-        names, key = split_path(setting)
-        is_older = _get(began, names, key) is None or ".".join([*(name for name, _ in names), key]) in asked
-        section: Any = config
-        for name, _ in names:
-            section = getattr(section, name)
-        if is_older and _get(here, names, key) is not None and getattr(section, key) == getattr(type(section)(), key):
-            restored.append((names, key, value))
-    for setting, value in asked.items():
-        names, key = split_path(setting)
-        if _get(here, names, key) == value:
-            restored.append((names, key, _get(began, names, key)))
     changes: dict[str, Any] = {}
-    for names, key, value in restored:
-        parent = changes
-        for name, _ in names:
-            parent = parent.setdefault(name, {})
-        parent[key] = value
+    for setting, value in added():
+        of_any_variant = re.sub(r"\[\w+\]", "", setting)
+        *names, key = of_any_variant.split(".")
+        section = functools.reduce(getattr, names, config)
+        is_older = _get(began, setting) is None or of_any_variant in asked
+        if is_older and _get(here, setting) is not None and getattr(section, key) == getattr(type(section)(), key):
+            _set(changes, of_any_variant, value)
+    for setting, value in asked.items():
+        if _get(here, setting) == value:
+            _set(changes, setting, _get(began, setting))
     resumed = settings.merge(config, changes, where=str(path / STATE_FILE))
     return config if difference(state["identity"], identity(resumed, schema)) else resumed
 
@@ -199,13 +193,15 @@ def describe_kept(asked: Config, config: Config) -> list[str]:
     ]
 
 
-def _get(sections: Mapping[str, Any], names: list[tuple[str, str]], key: str) -> Any:
-    """Return the value of a setting, None if it is missing. `names` as from `split_path`."""
-    for name, variant in names:
-        sections = sections.get(name, {})
-        if variant and sections.get("name") != variant:
-            return None
-    return sections.get(key)
+def _get(sections: dict[str, Any], setting: str) -> Any:
+    """Return the value of a setting, None if it is missing."""
+    section, key = section_of(sections, setting)
+    return section.get(key)
+
+
+def _set(sections: dict[str, Any], setting: str, value: Any) -> None:
+    section, key = section_of(sections, setting)
+    section[key] = value
 
 
 def checkpoint_folder(run_path: Path, config: Config) -> Path:

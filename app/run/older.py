@@ -9,7 +9,6 @@ Keep the config.yaml of a run of each release in tests/app/run, and compare its 
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -30,16 +29,13 @@ REMOVED: dict[int, dict[str, Any]] = {}
 def upgraded(sections: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that a run of any release wrote, by section, with today's keys."""
     result = copy.deepcopy(dict(sections))
-    for path, value in added():
-        names, key = split_path(path)
-        section = _section(result, names)
-        if section is not None:
-            section.setdefault(key, copy.deepcopy(value))
+    for setting, value in added():
+        section, key = section_of(result, setting)
+        section.setdefault(key, copy.deepcopy(value))
     for of_form in REMOVED.values():
-        for path, value in of_form.items():
-            names, key = split_path(path)
-            section = _section(result, names)
-            if section is not None and key in section and section[key] == value:
+        for setting, value in of_form.items():
+            section, key = section_of(result, setting)
+            if key in section and section[key] == value:
                 del section[key]
     return result
 
@@ -50,20 +46,18 @@ def added() -> Iterator[tuple[str, Any]]:
         yield from of_form.items()
 
 
-def split_path(path: str) -> tuple[list[tuple[str, str]], str]:
-    """Split "deep_optimizer.schedule[cosine].floor" into sections, each with the wanted `name` or "", and the key."""
-    *sections, key = path.split(".")
-    matches = [re.fullmatch(r"(\w+)(?:\[(\w+)\])?", section) for section in sections]
-    return [(match[1], match[2] or "") for match in matches if match], key
+def section_of(sections: dict[str, Any], setting: str) -> tuple[dict[str, Any], str]:
+    """Return the section that has a setting, which is made if it is missing, and the setting's key there.
 
-
-def _section(sections: dict[str, Any], names: list[tuple[str, str]]) -> dict[str, Any] | None:
-    """Return the section, created if missing, or None if it is of another variant than named."""
-    for name, variant in names:
+    If the section is of another variant than the setting names, as in "deep_optimizer.schedule[cosine].floor", an
+    empty one takes its place.
+    """
+    *names, key = setting.split(".")
+    for name, _, variant in (part.removesuffix("]").partition("[") for part in names):
         sections = sections.setdefault(name, {})
         if variant and sections.get("name") != variant:
-            return None
-    return sections
+            return {}, key
+    return sections, key
 
 
 def read_config(sections: Mapping[str, Any], where: str) -> Config:
