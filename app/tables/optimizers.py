@@ -94,10 +94,10 @@ class RunningMean:
     `powers` float64 has dⁿ at index n, `rates` float32 the factor of step t at index t. Both have indices 0 … `step`.
     """
 
-    def __init__(self, decay: float, step: int = 0) -> None:
+    def __init__(self, decay: float) -> None:
         self.decay = decay
         self.step = -1
-        self.reach(step)
+        self.reach(0)
 
     def reach(self, step: int) -> None:
         """Extend `powers` and `rates` to the indices 0 … step at least."""

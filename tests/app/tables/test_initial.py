@@ -18,11 +18,10 @@ def test_a_row_depends_on_nothing_but_seed_and_id():
     np.testing.assert_array_equal(initial_rows(3, np.array([5]), 4, 0.01)[0], together[0, :4])
 
 
-def test_seed_table_row_and_column_all_matter():
+def test_seed_row_and_column_all_matter():
     rows = initial_rows(1, np.arange(100), 16, 1.0)
     assert np.unique(rows).size > 0.99 * rows.size
     assert not np.array_equal(rows, initial_rows(2, np.arange(100), 16, 1.0))
-    assert not np.array_equal(rows, initial_rows(1, np.arange(100), 16, 1.0, table=2))
 
 
 def test_values_are_uniform_in_the_scale():
