@@ -9,7 +9,7 @@ from app.checkpoint.manifest import Manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import ModelState
 from app.config.config import Config
-from app.distributed.process_group import SingleProcess
+from app.distributed.process_group import ProcessGroup
 from app.run.identity import data_identity
 from app.tables.interface import TableState
 from app.training.context import RunContext
@@ -87,5 +87,5 @@ def manager_of(run, parts, options, vocabulary_size, group=None):
     )
     selection, stop = SimpleNamespace(state=dict), SimpleNamespace(note_save=lambda seconds: None)
     config = Config(checkpoint=options)
-    context = RunContext(config, Path(), schema, run, stop, group or SingleProcess())
+    context = RunContext(config, Path(), schema, run, stop, group or ProcessGroup())
     return CheckpointManager(context, parts, selection)

@@ -74,11 +74,7 @@ class ProcessGroup:
         return make_host_tables(backend, spec, learning_rates, num_threads)
 
 
-class SingleProcess(ProcessGroup):
-    """A job of one process. No other module has to treat it as a special case."""
-
-
-ONE_PROCESS = SingleProcess()
+ONE_PROCESS = ProcessGroup()
 
 
 class MpiGroup(ProcessGroup):

@@ -23,7 +23,7 @@ from app.checkpoint.retention import step_folders, whole_checkpoints
 from app.checkpoint.write import ModelState, write_checkpoint
 from app.config.config import Config
 from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
-from app.distributed.process_group import SingleProcess
+from app.distributed.process_group import ProcessGroup
 from app.run.claim import open_run
 from app.tables.fields import TableField
 from app.tables.interface import RowGradients, TablesSpec
@@ -47,7 +47,7 @@ class Training:
         self.run, self.locks = open_run(base, config, schema)
         self._tables = reference_tables(SPEC)
         selection, stop = SimpleNamespace(state=dict), SimpleNamespace(note_save=lambda seconds: None)
-        context = RunContext(config, Path(), schema, self.run, stop, SingleProcess())
+        context = RunContext(config, Path(), schema, self.run, stop, ProcessGroup())
         self.manager = CheckpointManager(context, StateOfTables(self._tables), selection)
         self.step = 0
 

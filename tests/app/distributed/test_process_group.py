@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from app.distributed.process_group import (
-    SingleProcess,
+    ProcessGroup,
     is_collective,
     join_world,
     mark_collective,
@@ -27,7 +27,7 @@ def test_rows_are_dealt_out_in_order_and_evenly(rows, size):
 
 
 def test_one_process_asks_no_other():
-    group = SingleProcess()
+    group = ProcessGroup()
     assert group.all_reduce_max(7) == 7
     assert group.on_rank0(lambda: "decided") == "decided"
     assert group.gather("mine") == ["mine"]

@@ -8,7 +8,7 @@ import pytest
 from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions, SgdOptions
 from app.distributed import exchange
 from app.distributed.exchange import Operation
-from app.distributed.process_group import SingleProcess, is_collective
+from app.distributed.process_group import ProcessGroup, is_collective
 from app.distributed.sharded_tables import make_row_shard
 from app.run.rank import check_alike, check_one_place, data_of
 from app.tables.fields import TableField
@@ -17,7 +17,7 @@ from common.process import checksum_of_sources
 from tests.app.tables.tables_of_spec import constant_rates
 
 
-class Ranks(SingleProcess):
+class Ranks(ProcessGroup):
     """Rank 0, and a second rank that answers `other(own answer)`."""
 
     def __init__(self, other):

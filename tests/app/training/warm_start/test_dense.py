@@ -14,7 +14,7 @@ from app.batches import Batch
 from app.checkpoint.manifest import read_manifest, write_manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import write_checkpoint
-from app.distributed.process_group import SingleProcess
+from app.distributed.process_group import ProcessGroup
 from app.run.claim import open_run
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE
@@ -57,7 +57,7 @@ def start(make_parts, tiny_config):
 
         words = (f"train.init_from={path}", *words)
         parts = make_parts("reference", schema, *words)
-        warm_start(parts, tiny_config("tables.backend=reference", *words), schema, dataset, SingleProcess())
+        warm_start(parts, tiny_config("tables.backend=reference", *words), schema, dataset, ProcessGroup())
         return parts
 
     return start_warm
@@ -194,7 +194,7 @@ def test_the_score_stays_in_another_order_of_the_columns(
     path = write_checkpoint(tmp_path, parts.state(), manifest)
     words = (*words, f"train.init_from={path}", "train.init_optimizer=true", "train.seed=4")
     warm = make_parts(backend, other, *words)
-    warm_start(warm, tiny_config(f"tables.backend={backend}", *words), other, in_another_order, SingleProcess())
+    warm_start(warm, tiny_config(f"tables.backend={backend}", *words), other, in_another_order, ProcessGroup())
     for tolerance in (1e-5, 1e-3):
         expected, found = (each.step.score(b, each.step.prepare(b)) for each, b in ((parts, there), (warm, here)))
         assert np.ptp(expected) > 0.2
@@ -351,7 +351,7 @@ def test_rows_of_stock_stay_without_a_gradient(falling, make_parts, tiny_config,
     path, state = falling
     words = (f"train.init_from={path}", FLAT, "train.init_optimizer=true", "train.init_take=tables")
     warm = make_parts("stock", tiny_schema, *words)
-    warm_start(warm, tiny_config("tables.backend=stock", *words), tiny_schema, tiny_dataset, SingleProcess())
+    warm_start(warm, tiny_config("tables.backend=stock", *words), tiny_schema, tiny_dataset, ProcessGroup())
     tables, saved = warm.step.tables, state.tables[WIDE]
     ids = Tensor(saved.row_ids.astype(np.int32))
     zeros = [Tensor(np.zeros((saved.row_ids.size, width), np.float32)) for width in (8, 1)]
