@@ -181,36 +181,34 @@ def evaluation_of(path: Path) -> str:
     return "make eval" if path.name == FIRST_RANK else f"make eval RUN={shlex.quote(str(path))}"
 
 
-def check_launch(base: Path, config: Config, schema: Schema, find_source: FindSource, name: str = FIRST_RANK) -> None:
+def check_launch(path: Path, config: Config, schema: Schema, find_source: FindSource) -> None:
     """Raise the errors of `open_run` before the slow start, without renaming anything."""
-    with Claim(base / name, config) as claim:
+    with Claim(path, config) as claim:
         plan, _ = claim.look(schema, find_source, damaged={}, make_folders=False)
     if plan.kind == "finished":
-        raise RunIsFinishedError(claim.path, plan.reason)
+        raise RunIsFinishedError(path, plan.reason)
 
 
 def open_run(
-    base: Path,
+    path: Path,
     config: Config,
     schema: Schema,
     group: ProcessGroup = ONE_PROCESS,
     find_source: FindSource = lambda: None,
     damaged: Mapping[Path, str] | None = None,
     asked: Config | None = None,
-    name: str = FIRST_RANK,
 ) -> tuple[RunFolder, Claim]:
     """Return the run folder to use and the claim on it, which the caller closes. Put an existing run aside if need be.
 
     `find_source` is called before anything is renamed. Its result is followed to its new name. `damaged` as in
-    `find_newest`. `asked` are the settings before `settings_of_run` changed them. Rank 0, whose folder is `name`,
+    `find_newest`. `asked` are the settings before `settings_of_run` changed them. Rank 0, whose folder is `path`,
     decides for all ranks.
 
     Raises RunIsFinishedError, and OSError if nothing can be written. Raises ValueError if another process trains in the
     folder or saves to the same checkpoints, `train.resume=require` finds nothing to resume, or the checkpoints of a new
     run would mix with another's.
     """
-    first = base / name
-    claim = Claim(rank_folder(first, group.rank), config, group.rank)
+    claim = Claim(rank_folder(path, group.rank), config, group.rank)
 
     def decide() -> tuple[Plan, int, str]:
         plan, source = claim.look(schema, find_source, damaged)
@@ -219,11 +217,11 @@ def open_run(
     try:
         plan, number, source = group.on_rank0(decide)
         if plan.kind == "finished":
-            raise mark_collective(RunIsFinishedError(first, plan.reason))
+            raise mark_collective(RunIsFinishedError(path, plan.reason))
         claim.take(plan, number)
         if source:
             config = replace(config, train=replace(config.train, init_from=source))
-        run = RunFolder(claim.path, group.rank, plan, config, checkpoint_folder(first, config))
+        run = RunFolder(claim.path, group.rank, plan, config, checkpoint_folder(path, config))
         if plan.checkpoint is not None:
             forget_after(run.path, plan.checkpoint.manifest)
         run.describe(schema, asked or config)

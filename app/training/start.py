@@ -67,7 +67,7 @@ class Launch:
 
     def check_folder(self) -> None:
         """Raise the errors of opening the run's folder, RunIsFinishedError among them. Change nothing."""
-        check_launch(self.path.parent, self.config, self.schema, self._find_source, self.path.name)
+        check_launch(self.path, self.config, self.schema, self._find_source)
 
     def select_device(self) -> str:
         """Import MindSpore and return its target. Raise ValueError for settings that do not go with it."""
@@ -100,8 +100,7 @@ class Launch:
 
     def _train_in_folder(self, target: str, group: ProcessGroup, damaged: dict[Path, str] | None) -> int:
         """Open the run's folder and train. Raise DamagedCheckpointError if the checkpoint to resume is damaged."""
-        base, name = self.path.parent, self.path.name
-        folder, lock = open_run(base, self.config, self.schema, group, self._find_source, damaged, self.asked, name)
+        folder, lock = open_run(self.path, self.config, self.schema, group, self._find_source, damaged, self.asked)
         config = folder.config
         with (
             lock,

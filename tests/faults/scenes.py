@@ -270,7 +270,7 @@ class Train(Scene):
     def before(self, root: Path) -> None:
         schema = read_schema(self.dataset)
         config = yaml_settings.resolve(Config, TINY_CONFIG, OLDER)
-        run, locks = open_run(root, config, schema)
+        run, locks = open_run(root / "device_0", config, schema)
         with locks:
             manifest = run_manifest(4, config, schema, "", selection={"last_step": -1})
             write_checkpoint(run.checkpoints, make_state(seed=4), manifest)
@@ -296,7 +296,7 @@ class Train(Scene):
         promised = self.promise(count)
         try:
             with mock.patch("app.run.folder.RunFolder.describe"):
-                run, locks = open_run(root, self.config, self.schema)
+                run, locks = open_run(root / "device_0", self.config, self.schema)
         except RunIsFinishedError as finished:
             assert promised == self.safe[-1][1]
             self._check_logs(finished.path, None)

@@ -295,7 +295,7 @@ def test_a_run_that_is_resumed_keeps_its_answer_and_a_dry_run_fits_nothing(
     assert answer(dry=True) == "none" and not fits and "fits regressions" in lines.pop()
     assert answer() == effects and len(fits) == 1 and "crosses change the AUC" in lines.pop()
     config = settings_for(effects)
-    run, claim = open_run(tmp_path, config, schema)
+    run, claim = open_run(tmp_path / "device_0", config, schema)
     claim.close()
     assert run.plan.kind == "new"
     assert answer() == answer(dry=True) == effects and len(fits) == 1 and lines == ["", ""]
@@ -323,7 +323,7 @@ def test_trainings_on_the_same_rows_share_one_fit_and_no_run_s_own_answer(crosse
     assert [answer("first"), answer("second")] == ["strong", "strong"] and len(fits) == 1 and lines[0] == lines[1]
     reordered = dataclasses.replace(schema, splits={**schema.splits, "valid": schema.splits["train"]})
     assert answer("first", reordered) == "strong" and len(fits) == 2
-    _, claim = open_run(tmp_path, settings_for("none"), schema)  # of an older release, which found less
+    _, claim = open_run(tmp_path / "device_0", settings_for("none"), schema)  # of an older release, which found less
     claim.close()
     assert answer("device_0") == "none" and len(fits) == 2
     assert answer("third") == "strong" and len(fits) == 3

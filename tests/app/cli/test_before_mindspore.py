@@ -104,7 +104,7 @@ def test_a_source_whose_prepared_folder_was_removed(command, checkpoint_of, tmp_
 
 
 def test_a_finished_run(command, checkpoint_of, tmp_path, tiny_config, tiny_schema):
-    run, lock = open_run(tmp_path, tiny_config("model.first_layer=direct"), tiny_schema)
+    run, lock = open_run(tmp_path / "device_0", tiny_config("model.first_layer=direct"), tiny_schema)
     run.set_status("finished")
     lock.close()
     path = checkpoint_of()

@@ -44,7 +44,7 @@ class Training:
     """Saves after each update, as a training does; `run` is open, and its locks are held."""
 
     def __init__(self, base, config, schema):
-        self.run, self.locks = open_run(base, config, schema)
+        self.run, self.locks = open_run(base / "device_0", config, schema)
         self._tables = reference_tables(SPEC)
         selection, stop = SimpleNamespace(state=dict), SimpleNamespace(note_save=lambda seconds: None)
         context = RunContext(config, Path(), schema, self.run, stop, ProcessGroup())
@@ -166,18 +166,18 @@ def test_a_training_is_refused_while_a_command_writes_there(training, tmp_path, 
         lock_folder(training.run.checkpoints),
         pytest.raises(ValueError, match=r"another process .* saves to .*checkpoints; wait"),
     ):
-        open_run(tmp_path, tiny_config(), tiny_schema)
+        open_run(tmp_path / "device_0", tiny_config(), tiny_schema)
 
 
 def test_a_second_run_cannot_save_to_the_default_folder_of_another(training, tmp_path, tiny_config, tiny_schema):
     (tmp_path / "b").mkdir()
     with pytest.raises(ValueError, match=r"another process .* saves to .*device_0/checkpoints"):
-        open_run(tmp_path / "b", tiny_config(f"checkpoint.dir={training.run.checkpoints}"), tiny_schema)
+        open_run(tmp_path / "b" / "device_0", tiny_config(f"checkpoint.dir={training.run.checkpoints}"), tiny_schema)
 
 
 def test_a_run_that_was_put_aside_is_free(training, tmp_path, tiny_config, tiny_schema):
     training.locks.close()
-    _, locks = open_run(tmp_path, tiny_config("train.seed=2"), tiny_schema)
+    _, locks = open_run(tmp_path / "device_0", tiny_config("train.seed=2"), tiny_schema)
     with locks:
         aside = tmp_path / "device_0.1"
         lock_folder(aside).close()
@@ -263,7 +263,7 @@ def kill_at_random(folder, dataset, project, kills):
         newest = whole_checkpoints(checkpoints)[-1].path
         assert main(["checkpoint", "reshard", "--shards", "1", str(newest), str(elsewhere / "after")]) == 0
         assert main(["checkpoint", "compact", str(newest)]) == 0
-        run, locks = open_run(base, config, schema)
+        run, locks = open_run(base / "device_0", config, schema)
         with locks:
             assert (run.plan.kind, run.plan.checkpoint.path, run.plan.refused) == ("resume", newest, {})
         if killed >= kills:

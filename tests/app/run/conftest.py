@@ -100,7 +100,7 @@ def start(tmp_path, tiny_config, tiny_schema):
     def start_run(*overrides, schema=tiny_schema, status=None, steps=(), epochs_done=0, find_source=lambda: None):
         asked = tiny_config(*overrides)
         config = settings_of_run(tmp_path / "device_0", asked, schema)
-        run, lock = open_run(tmp_path, config, schema, find_source=find_source, asked=asked)
+        run, lock = open_run(tmp_path / "device_0", config, schema, find_source=find_source, asked=asked)
         for step in steps:
             save_checkpoint(run.path / "checkpoints", step, run.config, schema, epochs_done)
         if status:

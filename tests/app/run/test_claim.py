@@ -36,7 +36,7 @@ def test_the_first_run_is_new_and_described(start, tiny_config, tiny_schema):
 
 
 def test_the_folders_above_a_run_are_made(tmp_path, tiny_config, tiny_schema):
-    run, lock = open_run(tmp_path / "a", tiny_config(), tiny_schema, asked=tiny_config(), name="b/c")
+    run, lock = open_run(tmp_path / "a" / "b/c", tiny_config(), tiny_schema, asked=tiny_config())
     lock.close()
     assert (run.path, run.path.is_dir()) == (tmp_path / "a/b/c", True)
 
@@ -212,7 +212,7 @@ def test_a_finished_run_is_reported_and_left_as_it_is(start, tmp_path, tiny_conf
     with pytest.raises(RunIsFinishedError, match=said):
         start(*words)
     with pytest.raises(RunIsFinishedError, match=said):
-        check_launch(tmp_path, tiny_config(*words), tiny_schema, pytest.fail)
+        check_launch(tmp_path / "device_0", tiny_config(*words), tiny_schema, pytest.fail)
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert start("train.resume=never").plan.reason == "train.resume=never"
 
@@ -309,9 +309,9 @@ def test_two_processes_cannot_train_in_one_folder(start, tmp_path):
 
 
 def test_a_run_holds_its_lock(tmp_path, tiny_config, tiny_schema):
-    _, lock = open_run(tmp_path, tiny_config(), tiny_schema)
+    _, lock = open_run(tmp_path / "device_0", tiny_config(), tiny_schema)
     with lock, pytest.raises(ValueError, match="another process trains in"):
-        open_run(tmp_path, tiny_config(), tiny_schema)
+        open_run(tmp_path / "device_0", tiny_config(), tiny_schema)
 
 
 def eval_line(step, split="valid"):
@@ -414,11 +414,11 @@ def test_resume_require_refuses_a_damaged_newest_and_offers_the_older(start, dam
 
 
 def test_two_runs_cannot_save_to_one_folder(start, tmp_path, tiny_config, tiny_schema):
-    with open_run(tmp_path, tiny_config("checkpoint.dir=shared"), tiny_schema)[1]:
+    with open_run(tmp_path / "device_0", tiny_config("checkpoint.dir=shared"), tiny_schema)[1]:
         (tmp_path / "elsewhere").mkdir()
         config = tiny_config("checkpoint.dir=../shared")
         with pytest.raises(ValueError, match=r"another process .* saves to .*shared; .* another checkpoint\.dir"):
-            open_run(tmp_path / "elsewhere", config, tiny_schema)
+            open_run(tmp_path / "elsewhere" / "device_0", config, tiny_schema)
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
@@ -522,7 +522,7 @@ def test_a_source_elsewhere_is_left_as_it_was_given(start, tmp_path):
 def test_a_run_of_another_name_is_renamed_alone(tmp_path, tiny_config, tiny_schema):
     (tmp_path / "device_1").mkdir()
     for seed in (1, 2):
-        run, lock = open_run(tmp_path, tiny_config(f"train.seed={seed}"), tiny_schema, name="mine")
+        run, lock = open_run(tmp_path / "mine", tiny_config(f"train.seed={seed}"), tiny_schema)
         lock.close()
     assert run.path == tmp_path / "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["device_1", "mine", "mine.1"]
@@ -534,7 +534,7 @@ def test_a_run_of_another_name_takes_its_ranks_along(start, tmp_path, tiny_confi
     assert [rank_folder(tmp_path / "wide", rank).name for rank in (0, 1)] == ["wide", "wide.rank1"]
     assert [rank_folder(tmp_path / "device_0", rank).name for rank in (0, 1)] == ["device_0", "device_1"]
     for seed in (1, 2):
-        _, lock = open_run(tmp_path, tiny_config(f"train.seed={seed}"), tiny_schema, name="wide")
+        _, lock = open_run(tmp_path / "wide", tiny_config(f"train.seed={seed}"), tiny_schema)
         lock.close()
         for name in names if seed == 1 else ():
             (tmp_path / name).mkdir()

@@ -274,7 +274,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_made(
 ):
     config = tiny_config(f"train.init_from={trained[0]}", *words)
     with pytest.raises((ValueError, FileNotFoundError), match=message):
-        open_run(tmp_path, config, tiny_schema, find_source=lambda: check_source(config, tiny_schema))
+        open_run(tmp_path / "device_0", config, tiny_schema, find_source=lambda: check_source(config, tiny_schema))
     assert not (tmp_path / "device_0" / "run.json").exists()
     config = tiny_config(f"train.init_from={trained[0]}", "model.hidden_widths=[32]", "train.init_take=tables")
     check_source(config, tiny_schema)
