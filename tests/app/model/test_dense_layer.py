@@ -101,8 +101,7 @@ def test_bits_do_not_depend_on_threads(bfloat16):
         np.testing.assert_array_equal(left, right)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("bfloat16", [False, True])
+@pytest.mark.parametrize(("shape", "bfloat16"), list(zip(SHAPES, (True, False, True, False), strict=True)))
 @pytest.mark.usefixtures("cpu")
 def test_dropout_is_a_mask_and_a_factor(shape, bfloat16):
     """Outputs and the gradients that come in are multiplied by 0 or 1 / (1 - rate): on kernels and operators alike."""

@@ -11,21 +11,18 @@ from app.model.layer_library import LIBRARY
 from app.model.native_tower import NativeStep
 
 BATCH_SIZE = 24
-CASES = {
+CASES = {  # two or three settings a case that meet at no place of the code, as each case is four graphs to compile
     "plain": (),
-    "no numeric fields": ("num_numeric=0",),
-    "one layer": ("model.hidden_widths=[5]",),
-    "three layers": ("model.hidden_widths=[33, 17, 8]",),
-    "dropout": ("model.dropout=0.4",),
-    "smoothed labels": ("loss.label_smoothing=0.2",),
-    "L2": ("loss.l2_coef=0.3",),
-    "no loss scale": ("loss.loss_scale=1.0",),
-    "clipped": ("loss.tower_clip_norm=0.01",),
-    "mean": ("train.ema_decay=0.9",),
-    "adamw": ("tower_optimizer.name=adamw", "tower_optimizer.weight_decay=0.1"),
-    "falling rates": (
+    "no numeric fields, one layer, smoothed labels": (
+        "num_numeric=0",
+        "model.hidden_widths=[5]",
+        "loss.label_smoothing=0.2",
+    ),
+    "three layers, dropout, L2": ("model.hidden_widths=[33, 17, 8]", "model.dropout=0.4", "loss.l2_coef=0.3"),
+    "no loss scale, clipped, mean": ("loss.loss_scale=1.0", "loss.tower_clip_norm=0.01", "train.ema_decay=0.9"),
+    "adamw, falling rates": (
+        "tower_optimizer={name: adamw, weight_decay: 0.1, schedule: {name: cosine, decay_steps: 5}}",
         "wide_optimizer.schedule={name: cosine, decay_steps: 5, final_factor: 0.1}",
-        "tower_optimizer.schedule={name: cosine, decay_steps: 5}",
     ),
     "bfloat16": ("device.precision=bfloat16",),
 }

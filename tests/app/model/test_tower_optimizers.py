@@ -11,25 +11,32 @@ LOSS_SCALE = 8.0
 
 
 @pytest.fixture
-def optimize(cpu, tiny_config, make_schema):
-    """Two steps on the parameters of a small model, each gradient being ±2 everywhere, under a loss scale of 8."""
-    from mindspore import Tensor
-
+def make_optimizers(cpu, tiny_config, make_schema):
+    """A small model's parameters by name, and their optimizers under a loss scale of 8."""
     from app.model.tower_optimizers import DenseOptimizers
     from app.model.wide_deep import make_model
 
-    def run(*overrides, gradients=(2.0, -2.0), rates=None):
+    def make(*overrides):
         config = tiny_config("model.hidden_widths=[3]", *overrides)
         model = make_model(config, make_schema())
-        optimizers = DenseOptimizers(
-            model, config.wide_optimizer, config.tower_optimizer, LOSS_SCALE, config.loss.tower_clip_norm
-        )
-        named = model.named_parameters()
+        options = (config.wide_optimizer, config.tower_optimizer, LOSS_SCALE, config.loss.tower_clip_norm)
+        return model.named_parameters(), DenseOptimizers(model, *options, ema_decay=config.train.ema_decay)
+
+    return make
+
+
+@pytest.fixture
+def optimize(make_optimizers, step_of):
+    """Two steps on the parameters of a small model, each gradient being ±2 everywhere."""
+
+    def run(*overrides, gradients=(2.0, -2.0), rates=None):
+        named, optimizers = make_optimizers(*overrides)
+        take_step = step_of(optimizers)
         values = [{name: parameter.asnumpy().copy() for name, parameter in named.items()}]
         for step, gradient in enumerate(gradients):
             if rates is not None:
                 optimizers.set_learning_rates(*rates[step])
-            optimizers(tuple(Tensor(np.full(p.shape, gradient * LOSS_SCALE, np.float32)) for p in named.values()))
+            take_step(np.full(p.shape, gradient * LOSS_SCALE, np.float32) for p in named.values())
             values.append({name: parameter.asnumpy().copy() for name, parameter in named.items()})
         return values
 
@@ -89,25 +96,19 @@ def test_moments_without_a_memory_by_hand(optimize, monkeypatch, kernel, name, b
 
 
 @pytest.mark.parametrize("options", ["{name: adam}", "{name: adamw, weight_decay: 0.3}"])
-def test_the_kernel_s_adam_is_the_operators_bit_by_bit(cpu, tiny_config, make_schema, monkeypatch, options):
+def test_the_kernel_s_adam_is_the_operators_bit_by_bit(make_optimizers, step_of, monkeypatch, options):
     """Three steps on gradients from tiny to large, clipped."""
-    from mindspore import Tensor
-
-    from app.model.tower_optimizers import DenseOptimizers
-    from app.model.wide_deep import make_model
 
     def states():
-        config = tiny_config("model.hidden_widths=[35,3]", f"tower_optimizer={options}", "loss.tower_clip_norm=100")
-        model = make_model(config, make_schema())
-        optimizers = DenseOptimizers(model, config.wide_optimizer, config.tower_optimizer, LOSS_SCALE, 100.0)
-        generator = np.random.default_rng(0)
+        words = ("model.hidden_widths=[35,3]", f"tower_optimizer={options}", "loss.tower_clip_norm=100")
+        named, optimizers = make_optimizers(*words)
+        take_step, generator = step_of(optimizers), np.random.default_rng(0)
         for rate in (0.01, 0.01, 0.02):
             optimizers.set_learning_rates(0.1, rate)
-            shapes = [parameter.shape for parameter in model.named_parameters().values()]
+            shapes = [parameter.shape for parameter in named.values()]
             gradients = [generator.standard_normal(s) * 10.0 ** generator.integers(-4, 5, s) for s in shapes]
-            optimizers(tuple(Tensor(np.float32(gradient)) for gradient in gradients))
-        named = model.named_parameters() | optimizers.named_state()
-        return {name: parameter.asnumpy().copy() for name, parameter in named.items()}
+            take_step(map(np.float32, gradients))
+        return {name: each.asnumpy().copy() for name, each in (named | optimizers.named_state()).items()}
 
     native = states()
     monkeypatch.setenv("DENSE_LAYER_LIBRARY", "none")
@@ -173,11 +174,8 @@ def test_a_learning_rate_near_0_leaves_the_wide_head_as_it_is(optimize):
 @pytest.mark.parametrize(
     "options", ["{name: adam}", "{name: adamw, weight_decay: 0.3}", "{name: sgd}", "{name: adagrad}"]
 )
-def test_running_means_are_those_of_the_weights_after_each_step(cpu, tiny_config, make_schema, options):
+def test_running_means_are_those_of_the_weights_after_each_step(make_optimizers, options):
     from mindspore import Tensor, nn, ops
-
-    from app.model.tower_optimizers import DenseOptimizers
-    from app.model.wide_deep import make_model
 
     class InBranch(nn.Cell):
         """The optimizers as the step's graph has them."""
@@ -193,10 +191,9 @@ def test_running_means_are_those_of_the_weights_after_each_step(cpu, tiny_config
             return result
 
     decay = 0.75
-    config = tiny_config("model.hidden_widths=[5,3]", f"tower_optimizer={options}")
-    model = make_model(config, make_schema())
-    optimizers = DenseOptimizers(model, config.wide_optimizer, config.tower_optimizer, LOSS_SCALE, ema_decay=decay)
-    graph, generator, named = InBranch(optimizers), np.random.default_rng(0), model.named_parameters()
+    words = ("model.hidden_widths=[5,3]", f"tower_optimizer={options}", f"train.ema_decay={decay}")
+    named, optimizers = make_optimizers(*words)
+    graph, generator = InBranch(optimizers), np.random.default_rng(0)
     sums = dict.fromkeys(named, 0.0)
     for step, finite in enumerate((True, True, False, True), start=1):
         taken = step - (step > 2)  # the third is skipped and taken again

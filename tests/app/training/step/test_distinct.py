@@ -33,8 +33,7 @@ def set_most_distinct(parts, share):
 @pytest.mark.parametrize(
     ("backend", "options"),
     [
-        ("native", ()),
-        ("reference", ("model.dropout=0.5",)),
+        ("native", ("model.dropout=0.5",)),
         ("reference", ("model.activation=tanh", "model.batch_norm=true")),  # of MindSpore's operators
     ],
 )

@@ -28,14 +28,13 @@ def take_step(parts, batch):
 @pytest.fixture(scope="module")
 def shared_parts(make_parts, make_schema):
     """Make parts at their initial state. The same words give the same parts, as compiling their graphs takes most of
-    the time; another `number` gives others."""
+    the time."""
     made = {}
 
-    def make(backend, *overrides, batch_size=BATCH_SIZE, num_numeric=3, number=0):
-        key = (backend, *overrides, batch_size, num_numeric, number)
+    def make(backend, *overrides, batch_size=BATCH_SIZE):
+        key = (backend, *overrides, batch_size)
         if key not in made:
-            schema = make_schema(num_numeric=num_numeric)
-            parts = make_parts(backend, schema, f"train.batch_size={batch_size}", *overrides)
+            parts = make_parts(backend, make_schema(), f"train.batch_size={batch_size}", *overrides)
             made[key] = parts, parts.state()
         parts, state = made[key]
         parts.load_state(state, 0)
@@ -91,11 +90,10 @@ def assert_refused(assert_same_bits):
     return check
 
 
-BAD_VALUES = pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)
+BAD_VALUES = pytest.mark.parametrize("value", [np.nan, -np.inf], ids=str)
 
 
-@BAD_VALUES
-@pytest.mark.parametrize("table", [DEEP, WIDE])
+@pytest.mark.parametrize(("table", "value"), [(DEEP, np.nan), (DEEP, -np.inf), (WIDE, np.inf)])
 def test_a_bad_row_changes_nothing(ready, assert_refused, table, value):
     parts, batch = ready
     row_id = batch.ids[5, 2]
@@ -104,14 +102,13 @@ def test_a_bad_row_changes_nothing(ready, assert_refused, table, value):
     assert_refused(parts, batch, rf"the {table} row of batch row {row}, field C{field + 1} \(id {row_id}\) is {value}")
 
 
-@BAD_VALUES
-def test_a_bad_row_of_an_id_twice_in_a_batch_row_is_named(ready, assert_refused, changed, value):
+def test_a_bad_row_of_an_id_twice_in_a_batch_row_is_named(ready, assert_refused, changed):
     """Two rows of inf and -inf would even sum to NaN."""
     parts, batch = ready
     batch = changed(batch, "ids", (3, slice(None)), [50, 51, 50, 52])
-    set_table_value(parts.step.tables, WIDE, 51, value)
+    set_table_value(parts.step.tables, WIDE, 51, np.inf)
     row, field = np.argwhere(batch.ids == 51)[0]
-    assert_refused(parts, batch, rf"the wide row of batch row {row}, field C{field + 1} \(id 51\) is {value}")
+    assert_refused(parts, batch, rf"the wide row of batch row {row}, field C{field + 1} \(id 51\) is inf")
 
 
 @BAD_VALUES
@@ -139,6 +136,7 @@ def test_every_bad_parameter_changes_nothing(trained, assert_refused, value):
 
 
 def test_a_refused_step_changes_nothing_in_later_training(ready, changed, assert_same_bits, trained):
+    """And training from a saved state is as without a stop."""
     parts, batch = ready
     expected = take_step(parts, batch)
     after = parts.state()
@@ -178,20 +176,15 @@ def test_a_loss_that_overflows_says_what_to_try(make_parts, make_schema, random_
     assert_refused(parts, batch, "try a lower loss.loss_scale or learning rate")
 
 
-@pytest.mark.parametrize(
-    ("step", "num_numeric"),  # without numeric fields none can be looked up
-    [("reference", 0), ("stock", 0), *((step, 3) for step in STEPS)],
-)
-def test_filling_up_a_short_batch_changes_nothing(step, num_numeric, shared_parts, make_schema, random_batch):
+@pytest.mark.parametrize("step", STEPS)
+def test_filling_up_a_short_batch_changes_nothing(step, shared_parts, make_schema, random_batch):
     """A step over 5 rows is the same whether its graph takes 5 rows or 16.
 
     Not to the bit: the matrix products add the 11 rows of zeros in another order. 1e-6 of the arrays' scale.
     """
-    schema = make_schema(num_numeric=num_numeric)
+    schema, rng = make_schema(), np.random.default_rng(1)
     backend, *overrides = STEPS[step]
-    sizes = {"num_numeric": num_numeric}
-    parts = [shared_parts(backend, *overrides, batch_size=size, **sizes) for size in (5, BATCH_SIZE)]
-    rng = np.random.default_rng(1)
+    parts = [shared_parts(backend, *overrides, batch_size=size) for size in (5, BATCH_SIZE)]
     for _ in range(3):
         batch = random_batch(schema, 5, rng)
         losses = [take_step(p, batch) for p in parts]
@@ -267,7 +260,7 @@ def test_rows_that_no_batch_touched_stay_bit_equal(ready):
     seed=st.integers(0, 1000),
 )
 @example(num_numeric=0, num_categorical=1, embedding_dim=1, num_rows=2, seed=1)  # the bias's terms nearly cancel
-@settings(max_examples=5)  # each shape is two graphs to compile
+@settings(max_examples=2)  # each shape is two graphs to compile
 def test_a_step_of_stock_is_the_reference_s(
     make_parts, make_schema, random_batch, num_numeric, num_categorical, embedding_dim, num_rows, seed
 ):
@@ -297,30 +290,18 @@ def test_stock_s_losses_are_the_reference_s_for_20_steps(make_parts, make_schema
         assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
-def test_training_from_a_checkpoint_is_as_without_a_stop(ready, shared_parts, assert_same_bits):
-    parts, batch = ready
-    overrides = () if parts.model.wide.num_numeric else ("model.fold_numeric=false",)
-    overrides += ("model.first_layer=distinct",) if parts.model.tower.distinct_layer is not None else ()
-    overrides += ("device.graph=true",) if parts.model.tower.as_graph else ()
-    backend = "stock" if hasattr(parts.step.tables, "parameters") else "reference"
-    resumed = shared_parts(backend, *overrides, number=1)
-    resumed.load_state(parts.state(), WARM_STEPS)
-    assert take_step(resumed, batch) == take_step(parts, batch)
-    assert_same_bits(resumed.state(), parts.state())
-
-
-@pytest.mark.parametrize("words", [("reference",), ("reference", "device.graph=true"), ("stock",)], ids=" ".join)
+@pytest.mark.parametrize("backend", ["reference", "stock"])
 def test_learning_rates_fall_without_another_compilation(
-    words, make_parts, make_schema, random_batch, assert_same_bits
+    backend, make_parts, make_schema, random_batch, assert_same_bits
 ):
     """From step 3 on two rates are halved: the same bits as of a run that starts there with half of them."""
     schema, rng = make_schema(), np.random.default_rng(1)
     fall = "schedule={name: step, every_steps: 2, drop_factor: 0.5}"
     groups = {"deep": 3.5e-4, "tower": 3.5e-4}
-    (backend, *others), size = words, f"train.batch_size={BATCH_SIZE}"
-    falling = make_parts(backend, schema, size, *others, *(f"{group}_optimizer.{fall}" for group in groups))
+    size = f"train.batch_size={BATCH_SIZE}"
+    falling = make_parts(backend, schema, size, *(f"{group}_optimizer.{fall}" for group in groups))
     halves = (f"{group}_optimizer.learning_rate={rate / 2}" for group, rate in groups.items())
-    halved = make_parts(backend, schema, size, *others, *halves)
+    halved = make_parts(backend, schema, size, *halves)
     for _ in range(2):
         take_step(falling, random_batch(schema, BATCH_SIZE, rng))
     halved.load_state(falling.state(), 2)

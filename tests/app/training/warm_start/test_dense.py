@@ -280,14 +280,22 @@ def test_what_does_not_fit_is_refused_before_anything_is_made(
     check_source(config, tiny_schema)
 
 
-def take_head_step(parts, step, scale):
-    """Take one step of the wide head's optimizer alone, on random gradients of this size or (0) on zeros."""
-    from mindspore import Tensor
+@pytest.fixture
+def head_step_of(step_of):
+    """Takes steps of the wide head's optimizer alone, on random gradients of a size or (0) on zeros."""
 
-    rng = np.random.default_rng(step)
-    parts.step.settings.set_learning_rates(step)
-    shapes = [parameter.shape for parameter in parts.optimizers.wide.weights]
-    parts.optimizers.wide(tuple(Tensor(scale * rng.standard_normal(shape).astype(np.float32)) for shape in shapes))
+    def make(parts):
+        shapes = [parameter.shape for parameter in parts.optimizers.wide.weights]
+        take_step = step_of(parts.optimizers.wide)
+
+        def take_head_step(step, scale):
+            rng = np.random.default_rng(step)
+            parts.step.settings.set_learning_rates(step)
+            take_step(scale * rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+
+        return take_head_step
+
+    return make
 
 
 def dense_weights(parts):
@@ -317,7 +325,7 @@ def falling(tmp_path_factory, make_parts, tiny_config, tiny_schema, tiny_dataset
     ids=["flat-true", "warming-false"],
 )
 def test_the_wide_head_stays_without_a_gradient(
-    start, falling, make_parts, tiny_schema, tiny_dataset, tiny_config, tmp_path, here, init_optimizer
+    start, falling, make_parts, head_step_of, tiny_schema, tiny_dataset, tiny_config, tmp_path, here, init_optimizer
 ):
     """Whatever the learning rates of both runs; a run that is stopped before its first step goes on to the same
     bits."""
@@ -329,14 +337,15 @@ def test_the_wide_head_stays_without_a_gradient(
     resumed.restore(Checkpoint.open(write_checkpoint(tmp_path, parts.state(), manifest)))
     head = [name for name in parts.model.named_parameters() if name.startswith("wide.")]
     assert np.abs(state.dense["wide.numeric_weight"]).max() > 1e-4
+    take_step, take_resumed_step = head_step_of(parts), head_step_of(resumed)
     for step in (1, 2, 3, 4):
-        take_head_step(parts, step, 0.0)
+        take_step(step, 0.0)
         for name in head:
             found, expected = dense_weights(parts)[name], state.dense[name]
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-9, err_msg=f"{name}, step {step}")
-        take_head_step(resumed, step, 0.0)
-    for each in (parts, resumed):
-        take_head_step(each, 5, 1024.0)  # the loss scale
+        take_resumed_step(step, 0.0)
+    take_step(5, 1024.0)  # the loss scale
+    take_resumed_step(5, 1024.0)
     for name in head:
         assert not np.allclose(dense_weights(parts)[name], state.dense[name])
         np.testing.assert_array_equal(dense_weights(resumed)[name], dense_weights(parts)[name], err_msg=name)
