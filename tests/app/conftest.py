@@ -58,29 +58,6 @@ def make_parts(cpu, tiny_config):
 
 
 @pytest.fixture(scope="session")
-def step_of(cpu):
-    """A function that takes a step of an optimizer's cell on arrays of gradients.
-
-    The cell takes a tuple, which would be a constant of its graph: another one to compile at each step.
-    """
-    from mindspore import Tensor, nn
-
-    class Step(nn.Cell):
-        def __init__(self, optimizer):
-            super().__init__()
-            self.optimizer = optimizer
-
-        def construct(self, *gradients):
-            return self.optimizer(gradients)
-
-    def make(optimizer):
-        step = Step(optimizer)
-        return lambda gradients: step(*map(Tensor, gradients))
-
-    return make
-
-
-@pytest.fixture(scope="session")
 def random_batch():
     def make(schema, num_rows, rng) -> Batch:
         """Few ids are frequent, so a batch has many twice; none is that of a numeric field."""

@@ -15,7 +15,7 @@ from benchmarks.rehearsal import Rehearsal
 EATER = """
 import time
 eaten = b"x" * (200 << 20)
-while time.process_time() < 2:
+while time.process_time() < 1:
     pass
 """
 
@@ -52,7 +52,7 @@ def test_time_and_memory_are_those_of_all_processes_of_a_stage():
     with metered() as taken:
         both = [subprocess.Popen([sys.executable, "-c", EATER]) for _ in range(2)]
         assert [process.wait() for process in both] == [0, 0]
-    assert taken.cpu_seconds > 3
+    assert taken.cpu_seconds > 1.5
     assert taken.peak_mib > 400
 
 

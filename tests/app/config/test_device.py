@@ -14,12 +14,11 @@ def test_the_cpu_can_be_selected_by_name_and_by_auto(cpu):
     assert device.select_device(DeviceOptions(target="CPU")) == "CPU"
 
 
-@pytest.mark.parametrize("target", ["GPU", "Ascend"])
-def test_a_target_that_cannot_be_loaded_is_reported_in_one_line(target, project, command_environment):
-    program = f"""
+def test_a_target_that_cannot_be_loaded_is_reported_in_one_line(command_environment):
+    program = """
 from app.config.device import DeviceOptions, select_device
 try:
-    select_device(DeviceOptions(target="{target}"))
+    select_device(DeviceOptions(target="GPU"))
 except ValueError as error:
     print(error)
 """
@@ -27,9 +26,9 @@ except ValueError as error:
         [sys.executable, "-c", program], env=command_environment, capture_output=True, text=True, check=True
     )
     if not done.stdout:
-        pytest.skip(f"this machine has the target {target}")
+        pytest.skip("this machine has the target GPU")
     (line,) = done.stdout.splitlines()
-    assert line.startswith(f"device.target={target} cannot be used here: ")
+    assert line.startswith("device.target=GPU cannot be used here: ")
     assert line.endswith("Choose device.target=CPU or auto.")
 
 
@@ -77,11 +76,8 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("words", [("train", "--dry-run", "--dataset"), ("baseline",)], ids=" ".join)
-def test_ctrl_c_while_mindspore_is_imported_ends_as_at_any_other_time(
-    words, tiny_dataset, tmp_path, command_environment
-):
-    command = [sys.executable, "-c", INTERRUPTED_IMPORT, *words, str(tiny_dataset)]
+def test_ctrl_c_while_mindspore_is_imported_ends_as_at_any_other_time(tiny_dataset, tmp_path, command_environment):
+    command = [sys.executable, "-c", INTERRUPTED_IMPORT, "train", "--dry-run", "--dataset", str(tiny_dataset)]
     done = subprocess.run(command, cwd=tmp_path, env=command_environment, capture_output=True, text=True, check=False)
     assert done.returncode == 130
     assert len(done.stderr.splitlines()) == 1

@@ -4,6 +4,7 @@ from mindspore import Tensor
 
 from app.model.graph import AllFinite, cross_entropy, l2_loss
 from app.model.layer_library import LIBRARY
+from tests.app.model.tensors import variable
 
 
 def test_cross_entropy_is_the_weighted_sum_of_its_formula(cpu):
@@ -30,6 +31,6 @@ def test_all_finite_by_kernel_and_by_operators(cpu, monkeypatch, native):
         pytest.skip("the library is not built")
     check = AllFinite(8.0)
     for value, fine in ((1.0, True), (-7.9, True), (8.5, False), (-np.inf, False), (np.nan, False)):
-        arrays = Tensor(np.zeros((3, 4), np.float32)), Tensor(np.full(1, value, np.float32))
+        arrays = variable((np.zeros((3, 4), np.float32), np.full(1, value, np.float32)))
         assert bool(check(arrays, Tensor(True))) == fine, value
         assert not bool(check(arrays, Tensor(False)))

@@ -6,6 +6,7 @@ import pytest
 from app.config.optimizer_settings import FtrlOptions
 from app.model.layer_library import LIBRARY
 from app.tables.optimizers import LEAST_FTRL_RATE, ftrl_step
+from tests.app.model.tensors import variable
 
 LOSS_SCALE = 8.0
 
@@ -26,17 +27,16 @@ def make_optimizers(cpu, tiny_config, make_schema):
 
 
 @pytest.fixture
-def optimize(make_optimizers, step_of):
+def optimize(make_optimizers):
     """Two steps on the parameters of a small model, each gradient being ±2 everywhere."""
 
     def run(*overrides, gradients=(2.0, -2.0), rates=None):
         named, optimizers = make_optimizers(*overrides)
-        take_step = step_of(optimizers)
         values = [{name: parameter.asnumpy().copy() for name, parameter in named.items()}]
         for step, gradient in enumerate(gradients):
             if rates is not None:
                 optimizers.set_learning_rates(*rates[step])
-            take_step(np.full(p.shape, gradient * LOSS_SCALE, np.float32) for p in named.values())
+            optimizers(variable(np.full(p.shape, gradient * LOSS_SCALE, np.float32) for p in named.values()))
             values.append({name: parameter.asnumpy().copy() for name, parameter in named.items()})
         return values
 
@@ -96,18 +96,18 @@ def test_moments_without_a_memory_by_hand(optimize, monkeypatch, kernel, name, b
 
 
 @pytest.mark.parametrize("options", ["{name: adam}", "{name: adamw, weight_decay: 0.3}"])
-def test_the_kernel_s_adam_is_the_operators_bit_by_bit(make_optimizers, step_of, monkeypatch, options):
+def test_the_kernel_s_adam_is_the_operators_bit_by_bit(make_optimizers, monkeypatch, options):
     """Three steps on gradients from tiny to large, clipped."""
 
     def states():
         words = ("model.hidden_widths=[35,3]", f"tower_optimizer={options}", "loss.tower_clip_norm=100")
         named, optimizers = make_optimizers(*words)
-        take_step, generator = step_of(optimizers), np.random.default_rng(0)
+        generator = np.random.default_rng(0)
         for rate in (0.01, 0.01, 0.02):
             optimizers.set_learning_rates(0.1, rate)
             shapes = [parameter.shape for parameter in named.values()]
             gradients = [generator.standard_normal(s) * 10.0 ** generator.integers(-4, 5, s) for s in shapes]
-            take_step(map(np.float32, gradients))
+            optimizers(variable(map(np.float32, gradients)))
         return {name: each.asnumpy().copy() for name, each in (named | optimizers.named_state()).items()}
 
     native = states()

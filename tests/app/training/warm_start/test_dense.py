@@ -24,6 +24,7 @@ from data_prep.options.options_file import read_options
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import VOCABULARY_FILE, read_schema
+from tests.app.model.tensors import variable
 from tests.checkpoints import run_manifest
 
 REFERENCE = "tables.backend=reference"
@@ -177,24 +178,19 @@ def valid_rows(folder):
     return Batch(block.ids, block.numeric, block.labels)
 
 
-@pytest.mark.parametrize(("backend", "words"), [("reference", ()), ("stock", ("model.fold_numeric=false",))])
 def test_the_score_stays_in_another_order_of_the_columns(
-    make_parts, tiny_config, tiny_schema, tiny_dataset, in_another_order, tmp_path, backend, words
+    start, make_parts, tiny_config, tiny_schema, tiny_dataset, in_another_order, tmp_path
 ):
     """And the steps that come: the optimizers' state follows the columns as well."""
-    from app.training.warm_start.dense import warm_start
-
-    words = (*words, "train.seed=3", "tower_optimizer.learning_rate=0.1", "deep_optimizer.learning_rate=0.1")
-    parts, other = make_parts(backend, tiny_schema, *words), read_schema(in_another_order)
+    words = ("tower_optimizer.learning_rate=0.1", "deep_optimizer.learning_rate=0.1")
+    parts = make_parts("reference", tiny_schema, "train.seed=3", *words)
     here, there = (valid_rows(folder) for folder in (in_another_order, tiny_dataset))
     np.testing.assert_array_equal(here.numeric[:, :13], there.numeric[:, 12::-1])
     for _ in range(3):
         parts.step(there, parts.step.prepare(there))
-    manifest = run_manifest(3, tiny_config(f"tables.backend={backend}", *words), tiny_schema, tiny_dataset)
-    path = write_checkpoint(tmp_path, parts.state(), manifest)
-    words = (*words, f"train.init_from={path}", "train.init_optimizer=true", "train.seed=4")
-    warm = make_parts(backend, other, *words)
-    warm_start(warm, tiny_config(f"tables.backend={backend}", *words), other, in_another_order, ProcessGroup())
+    manifest = run_manifest(3, tiny_config(REFERENCE, "train.seed=3", *words), tiny_schema, tiny_dataset)
+    path, other = write_checkpoint(tmp_path, parts.state(), manifest), read_schema(in_another_order)
+    warm = start(other, in_another_order, path, "train.init_optimizer=true", "train.seed=4", *words)
     for tolerance in (1e-5, 1e-3):
         expected, found = (each.step.score(b, each.step.prepare(b)) for each, b in ((parts, there), (warm, here)))
         assert np.ptp(expected) > 0.2
@@ -280,22 +276,12 @@ def test_what_does_not_fit_is_refused_before_anything_is_made(
     check_source(config, tiny_schema)
 
 
-@pytest.fixture
-def head_step_of(step_of):
-    """Takes steps of the wide head's optimizer alone, on random gradients of a size or (0) on zeros."""
-
-    def make(parts):
-        shapes = [parameter.shape for parameter in parts.optimizers.wide.weights]
-        take_step = step_of(parts.optimizers.wide)
-
-        def take_head_step(step, scale):
-            rng = np.random.default_rng(step)
-            parts.step.settings.set_learning_rates(step)
-            take_step(scale * rng.standard_normal(shape).astype(np.float32) for shape in shapes)
-
-        return take_head_step
-
-    return make
+def take_head_step(parts, step, scale):
+    """Take one step of the wide head's optimizer alone, on random gradients of this size or (0) on zeros."""
+    rng = np.random.default_rng(step)
+    parts.step.settings.set_learning_rates(step)
+    shapes = [parameter.shape for parameter in parts.optimizers.wide.weights]
+    parts.optimizers.wide(variable(scale * rng.standard_normal(shape).astype(np.float32) for shape in shapes))
 
 
 def dense_weights(parts):
@@ -325,7 +311,7 @@ def falling(tmp_path_factory, make_parts, tiny_config, tiny_schema, tiny_dataset
     ids=["flat-true", "warming-false"],
 )
 def test_the_wide_head_stays_without_a_gradient(
-    start, falling, make_parts, head_step_of, tiny_schema, tiny_dataset, tiny_config, tmp_path, here, init_optimizer
+    start, falling, make_parts, tiny_schema, tiny_dataset, tiny_config, tmp_path, here, init_optimizer
 ):
     """Whatever the learning rates of both runs; a run that is stopped before its first step goes on to the same
     bits."""
@@ -337,15 +323,14 @@ def test_the_wide_head_stays_without_a_gradient(
     resumed.restore(Checkpoint.open(write_checkpoint(tmp_path, parts.state(), manifest)))
     head = [name for name in parts.model.named_parameters() if name.startswith("wide.")]
     assert np.abs(state.dense["wide.numeric_weight"]).max() > 1e-4
-    take_step, take_resumed_step = head_step_of(parts), head_step_of(resumed)
     for step in (1, 2, 3, 4):
-        take_step(step, 0.0)
+        take_head_step(parts, step, 0.0)
         for name in head:
             found, expected = dense_weights(parts)[name], state.dense[name]
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-9, err_msg=f"{name}, step {step}")
-        take_resumed_step(step, 0.0)
-    take_step(5, 1024.0)  # the loss scale
-    take_resumed_step(5, 1024.0)
+        take_head_step(resumed, step, 0.0)
+    for each in (parts, resumed):
+        take_head_step(each, 5, 1024.0)  # the loss scale
     for name in head:
         assert not np.allclose(dense_weights(parts)[name], state.dense[name])
         np.testing.assert_array_equal(dense_weights(resumed)[name], dense_weights(parts)[name], err_msg=name)
