@@ -42,6 +42,9 @@ from tests.app.cli.online.test_expiry import Model, assert_copies_have_what_is_l
 from tests.app.cli.online.test_online_trainer import Killed, assert_same_end, metrics_of
 from tests.checkpoints import load
 
+# The few histories that are drawn where examples are fixed see no more than test_expiry.py and test_online_trainer.py;
+# `make fuzz` draws many.
+pytestmark = pytest.mark.slow
 SMALL_FIELD, MIN_COUNT, BATCH = 4, 2, 40
 BEGIN, LONG = 1_700_000_000, 10**6  # a time, and an age that no row reaches
 COLUMNS = {"click": "label", "weight": "weight", "user": "hex32", "item": "string", "tags": "list", "last": "string"}
