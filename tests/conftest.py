@@ -251,13 +251,21 @@ def make_avazu():
 
 
 @pytest.fixture
-def run_here(cpu, tmp_path, monkeypatch, capsys):
+def own_handlers():
+    """Remove the handlers that commands add to the root logger in this process."""
+    handlers = list(logging.getLogger().handlers)
+    yield
+    for handler in set(logging.getLogger().handlers) - set(handlers):
+        logging.getLogger().removeHandler(handler)
+
+
+@pytest.fixture
+def run_here(cpu, own_handlers, tmp_path, monkeypatch, capsys):
     """Run a command's `main` in this process and in the test's folder, and return what it printed; it must not fail.
 
     Seconds are saved each time: MindSpore is loaded already.
     """
     monkeypatch.chdir(tmp_path)
-    handlers = list(logging.getLogger().handlers)
 
     def run(main, *words):
         capsys.readouterr()
@@ -266,9 +274,7 @@ def run_here(cpu, tmp_path, monkeypatch, capsys):
         assert status == 0, printed.err
         return printed.out
 
-    yield run
-    for handler in set(logging.getLogger().handlers) - set(handlers):
-        logging.getLogger().removeHandler(handler)
+    return run
 
 
 @pytest.fixture

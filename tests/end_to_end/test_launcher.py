@@ -60,7 +60,7 @@ def test_the_times_of_a_few_stock_steps_in_a_folder_that_the_profiler_refuses(la
 
 
 @pytest.fixture
-def launch_here(project, tmp_path, monkeypatch, caplog, capsys):
+def launch_here(own_handlers, project, tmp_path, monkeypatch, caplog, capsys):
     """Start the script with an `echo` as its Python, run the command that it would run in this process, in `tmp_path`.
 
     Returns the status, and what the script and the command wrote.
@@ -86,10 +86,7 @@ def launch_here(project, tmp_path, monkeypatch, caplog, capsys):
             status = end.code
         return status, caplog.text + capsys.readouterr().err
 
-    handlers = list(logging.getLogger().handlers)
-    yield run
-    for handler in set(logging.getLogger().handlers) - set(handlers):
-        logging.getLogger().removeHandler(handler)
+    return run
 
 
 @pytest.mark.parametrize(

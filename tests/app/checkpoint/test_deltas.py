@@ -18,6 +18,7 @@ from app.checkpoint.write import ModelState, write_checkpoint
 from app.config.run_settings import CheckpointOptions
 from app.tables.interface import DEEP, WIDE, TableState
 from tests.checkpoints import load, plain_manifest
+from tests.damage import flip_bit
 
 ARRAYS = {WIDE: {"rows": 1, "any": 1}, DEEP: {"rows": 3, "other": 3, "one": 1}}  # of whatever optimizer
 
@@ -157,10 +158,7 @@ def test_a_delta_is_made_full_in_place_and_later_ones_stay_valid(run, assert_sam
 
 
 def test_compaction_copies_no_damage(run):
-    path = path_of(run, 1) / "deep-0-of-1.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
+    flip_bit(path_of(run, 1) / "deep-0-of-1.safetensors")
     with pytest.raises(ValueError, match="is damaged"):
         compact(Checkpoint.open(path_of(run, 4)), 1)
     assert read_manifest(path_of(run, 4)).parent is not None

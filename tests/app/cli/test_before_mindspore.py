@@ -16,21 +16,18 @@ from tests.checkpoints import run_manifest
 
 
 @pytest.fixture
-def command(project, tiny_dataset, tmp_path, monkeypatch, caplog):
+def command(own_handlers, project, tiny_dataset, tmp_path, monkeypatch, caplog):
     """Run `python -m app` where MindSpore cannot be imported; returns its status and what it logged."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "mindspore", None)
     caplog.set_level(logging.INFO)
-    handlers = list(logging.getLogger().handlers)
 
     def run(name, *words, dataset=tiny_dataset):
         if name == "train":
             words = ("--config", str(project / "configs" / "tiny.yaml"), "--dataset", str(dataset), *words)
         return main([name, *map(str, words)]), caplog.text
 
-    yield run
-    for handler in set(logging.getLogger().handlers) - set(handlers):
-        logging.getLogger().removeHandler(handler)
+    return run
 
 
 @pytest.fixture

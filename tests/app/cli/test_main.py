@@ -27,11 +27,10 @@ from app.training.stop_signals import Stopped
 
 
 @pytest.fixture
-def command(cpu, project, tiny_dataset, tmp_path, monkeypatch, caplog):
+def command(cpu, own_handlers, project, tiny_dataset, tmp_path, monkeypatch, caplog):
     """Run `python -m app` in `tmp_path`; returns its status and what it logged."""
     monkeypatch.chdir(tmp_path)
     caplog.set_level(logging.INFO)
-    handlers = list(logging.getLogger().handlers)
 
     def run(name, *words):
         caplog.clear()
@@ -40,9 +39,7 @@ def command(cpu, project, tiny_dataset, tmp_path, monkeypatch, caplog):
         status = main([name, *words])
         return status, caplog.text
 
-    yield run
-    for handler in set(logging.getLogger().handlers) - set(handlers):
-        logging.getLogger().removeHandler(handler)
+    return run
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from app.tables.interface import TableState
 from data_prep.kernels.parsed import Chunk
 from tests.app.serving.conftest import Client, run_beside
 from tests.app.serving.test_service import ARROW, arrow_of, infer_of, score
+from tests.damage import flip_bit
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +120,7 @@ def test_a_damaged_model_is_refused_and_the_old_one_serves(models, watched, make
     put("1")
     generations = make_generations(folder)
     path = put(name) / file
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+    flip_bit(path, path.stat().st_size // 2)
     generations.refresh()
     if (name, file) == ("10", "tables.safetensors"):  # found when the block is touched, which golden rows may not do
         assert generations.status()["folder"] in ("1", "10")

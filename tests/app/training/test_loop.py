@@ -17,6 +17,7 @@ from app.__main__ import main
 from app.checkpoint.manifest import read_manifest
 from app.checkpoint.retention import whole_checkpoints
 from tests.checkpoints import load
+from tests.damage import flip_bit
 from tests.kills import num_kills as num_kills_of
 
 SETTINGS = ("train.epochs=2", "train.log_every_steps=1", "checkpoint.every_steps=3", "checkpoint.keep_last=0")
@@ -193,9 +194,7 @@ def test_what_turns_out_to_be_damaged_as_it_is_loaded_is_put_aside(whole_run, ru
     """A flipped bit shows when the file was read; the run goes on from the checkpoint before, to the same bits."""
     run_in(tmp_path, program=("-c", SIGNALLED_BEFORE_STEP_5.replace("SIGNAL", "SIGTERM")))
     damaged = tmp_path / "device_0" / "checkpoints" / "step-00000005" / "deep-0-of-1.safetensors"
-    content = bytearray(damaged.read_bytes())
-    content[-1] ^= 1
-    damaged.write_bytes(content)
+    flip_bit(damaged)
     status, errors, run = run_in(tmp_path, settings=(*SETTINGS, "train.resume=require"))
     assert status == 2
     assert "the newest checkpoint cannot be used: checkpoint file" in errors

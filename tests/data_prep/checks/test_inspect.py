@@ -6,6 +6,7 @@ import pytest
 
 from data_prep.checks.inspect import inspect, summarize, verify_files
 from data_prep.prepared.schema import read_schema
+from tests.damage import flip_bit
 
 
 @pytest.fixture
@@ -54,9 +55,7 @@ def test_damaged_and_missing_files_are_named(folder):
     schema = read_schema(folder)
     assert verify_files(folder, schema) == len(list(folder.iterdir())) - 1
     path = folder / "train-00000.mindrecord"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
+    flip_bit(path)
     with pytest.raises(ValueError, match=r"train-00000.mindrecord is damaged: .* schema.json expects"):
         verify_files(folder, schema)
     path.unlink()

@@ -22,6 +22,7 @@ from data_prep.options.options_file import read_options
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import SCHEMA_FILE
+from tests.damage import flip_bit
 from tests.kills import in_child, num_kills
 from tests.prepared_folders import contents
 
@@ -115,9 +116,7 @@ def test_what_is_damaged_meanwhile_is_made_again(tmp_path, log_path, small_optio
         patch.setattr("data_prep.pipeline.prepare.describe", interrupt)
         prepare_small(log_path, tmp_path / "out", small_options)
     path = partial_folder(tmp_path / "out") / damaged
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+    flip_bit(path, path.stat().st_size // 2)
     prepare_small(log_path, tmp_path / "out", small_options)
     prepare_small(log_path, tmp_path / "whole", small_options)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")

@@ -34,6 +34,7 @@ from data_prep.encoding import growing
 from data_prep.encoding.growing import GrowingVocabulary, open_to_grow
 from data_prep.kernels.parsed import Chunk
 from tests.checkpoints import load
+from tests.damage import flip_bit
 from tests.kills import num_kills
 
 STEPS_A_PART = 3
@@ -339,10 +340,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_leads_to_the_same_bits
 ):
     folder = make_online("damaged")
     shutil.copytree(never_killed.path, folder.path, dirs_exist_ok=True)
-    newest = folder.path / "online/checkpoints/step-00000009/dense.safetensors"
-    content = bytearray(newest.read_bytes())
-    content[-5] ^= 1
-    newest.write_bytes(content)
+    flip_bit(folder.path / "online/checkpoints/step-00000009/dense.safetensors")
     assert folder.run() == 2
     assert "train.resume=auto resumes from" in caplog.text
     frozen = folder.path / "bundles/step-00000000"

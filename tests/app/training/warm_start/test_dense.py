@@ -26,6 +26,7 @@ from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import VOCABULARY_FILE, read_schema
 from tests.app.model.tensors import variable
 from tests.checkpoints import run_manifest
+from tests.damage import flip_bit
 
 REFERENCE = "tables.backend=reference"
 
@@ -218,8 +219,7 @@ def test_fields_that_one_of_the_two_lacks_are_named(start, trained, tiny_log, pr
 
 def test_a_source_with_a_damaged_file_is_refused(trained, tiny_config, tiny_schema, tiny_dataset, tmp_path):
     damaged = shutil.copytree(trained[0], tmp_path / trained[0].name)
-    file = next(damaged.glob("deep-*.safetensors"))
-    file.write_bytes(file.read_bytes()[:-1] + bytes([file.read_bytes()[-1] ^ 1]))
+    flip_bit(next(damaged.glob("deep-*.safetensors")))
     with pytest.raises(ValueError, match=r"deep-0-of-1\.safetensors is damaged: checksum"):
         open_source(tiny_config(f"train.init_from={damaged}"), tiny_schema, tiny_dataset)
 
