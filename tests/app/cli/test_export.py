@@ -18,7 +18,7 @@ from data_prep.pipeline.prepare import prepare
 @pytest.fixture
 def trained(run_here, project, tiny_dataset, tmp_path):
     """A run of the optimizer that moves every row at every step: all ways of reading rows are used."""
-    settings = ("train.epochs=1", "deep_optimizer.name=adam", "model.activation=gelu", "loss.label_smoothing=0.1")
+    settings = ("train.epochs=1", "deep_optimizer.name=adam", "loss.label_smoothing=0.1")
     run_here(app, "train", "--config", project / "configs" / "tiny.yaml", "--dataset", tiny_dataset, *settings)
     return tmp_path / "device_0"
 

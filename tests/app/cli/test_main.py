@@ -399,7 +399,7 @@ def test_a_run_that_ends_early_is_the_same_after_stops_before_and_within_it(comm
         assert (run / name).read_bytes() == (whole / name).read_bytes()
 
 
-TINY_RATES = tuple(f"{group}_optimizer={{name: sgd, learning_rate: 1.0e-9}}" for group in ("deep", "tower"))
+TINY_RATES = tuple(f"{group}_optimizer.learning_rate=1.0e-9" for group in ("deep", "tower"))
 TINY_RATES += ("wide_optimizer={name: ftrl, learning_rate: 1.0e-9, schedule: {name: constant, warmup_steps: 7}}",)
 
 

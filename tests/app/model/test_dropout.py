@@ -45,7 +45,7 @@ def test_operators_drop_the_same_units():
         def construct(self, noise: ms.Tensor) -> ms.Tensor:
             return dropout_multiplier(noise, noise[1] + ops.arange(300, dtype=ms.int32), ops.arange(70, dtype=ms.int32))
 
-    noise = DropoutNoise(2**62, RATE, 2).of_step(10**6, first_row=2**31 - 5)
+    noise, multiplier = DropoutNoise(2**62, RATE, 2).of_step(10**6, first_row=2**31 - 5), Multiplier()
     for layer in noise:
-        found = Multiplier()(Tensor(layer)).asnumpy()
+        found = multiplier(Tensor(layer)).asnumpy()
         np.testing.assert_array_equal(found, np.where(keep_mask(layer, 300, 70), np.float32(1 / 0.75), np.float32(0)))

@@ -1,6 +1,7 @@
 """The connections of a service as it begins and ends, and who may use them, by raw sockets."""
 
 import http.client
+import itertools
 import json
 import re
 import resource
@@ -273,16 +274,16 @@ def of_each(answers):
     ]
 
 
+NO_REQUESTS = (b"no request\r\n\r\n", CHUNKED + b"no length\r\n", SCORE + b"b\x00d: 1\r\n\r\n")
+
+
 @pytest.mark.parametrize("delay", ["0", "300"])
-@pytest.mark.parametrize("bad", [b"no request\r\n\r\n", CHUNKED + b"no length\r\n", SCORE + b"b\x00d: 1\r\n\r\n"])
-def test_what_is_no_request_is_answered_after_the_requests_before_it(
-    serve, tiny_bundle, golden, golden_scores, bad, delay
-):
+def test_what_is_no_request_is_answered_after_the_requests_before_it(serve, tiny_bundle, golden, golden_scores, delay):
     """Else the first request would get the answer of the bad one, and its own none."""
     body = json.dumps({"rows": golden.to_pylist()}).encode()
     good = SCORE + b"content-length: %d\r\n\r\n" % len(body) + body
     with serve(tiny_bundle, "--max-delay-ms", delay) as (_, port):
-        for before in (1, 2):
+        for bad, before in itertools.product(NO_REQUESTS, (1, 2)):
             expected = [(b"200", golden_scores)] * before + [(b"400", None)]
             assert of_each(raw(port, before * good + bad)) == expected
 

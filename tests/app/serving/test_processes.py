@@ -351,8 +351,8 @@ def test_lines_of_the_access_log_are_whole_and_nothing_else_is_there(serve, tiny
             port,
         ),
     ):
-        with ThreadPoolExecutor(8) as senders:
-            asked = senders.map(lambda _: httpx.post(f"http://127.0.0.1:{port}/v1/score").headers, range(200))
+        with httpx.Client() as client, ThreadPoolExecutor(8) as senders:
+            asked = senders.map(lambda _: client.post(f"http://127.0.0.1:{port}/v1/score").headers, range(200))
             ids = {headers["x-request-id"] for headers in asked}
         process.terminate()
         assert process.wait(30) == 0

@@ -21,7 +21,7 @@ from data_prep.prepared.data_files import write_schema
 from data_prep.prepared.truth import best_possible
 
 
-@pytest.fixture(scope="module", params=["reference", "stock", "stock, numeric fields looked up"])
+@pytest.fixture(scope="module", params=["reference", "stock, numeric fields looked up"])
 def saved(request, make_parts, tiny_config, tiny_dataset, tiny_schema, tmp_path_factory):
     """A checkpoint after two steps, the parts it was made from, and their logits on the test rows."""
     backend, *unfolded = request.param.split(", ")

@@ -6,7 +6,7 @@ import random
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 CSV = {"content-type": "text/csv; charset=utf-8"}
@@ -27,6 +27,7 @@ def columns(golden):
     return golden.schema.names
 
 
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10**9))
 def test_columns_in_any_order_beside_others_score_as_the_rows_do(client, golden, golden_scores, columns, seed):
     draw = random.Random(seed)

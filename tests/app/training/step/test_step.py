@@ -12,9 +12,8 @@ from app.tables.interface import DEEP, WIDE
 
 BATCH_SIZE = 16
 WARM_STEPS = 2  # so that moments and accumulators are not at their first values
-STEPS = {
+STEPS = {  # the first without a graph
     "reference": ("reference",),
-    "reference, as a graph": ("reference", "device.graph=true"),
     "reference, distinct rows": ("reference", "model.first_layer=distinct"),
     "stock": ("stock",),
     "stock, numeric fields looked up": ("stock", "model.fold_numeric=false"),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from app.config.optimizer_settings import AdagradOptions, AdamOptions, AdamWOptions, SgdOptions
+from tests.app.model.tensors import variable
 
 
 @pytest.mark.parametrize("options", [AdamOptions(), AdamWOptions(weight_decay=0.1), AdagradOptions(), SgdOptions()])
@@ -24,8 +25,8 @@ def test_one_rank_with_shards_steps_as_the_whole_optimizer(cpu, options):
     )
     for _ in range(3):
         gradients = [rng.standard_normal(shape).astype(np.float32) for shape in shapes.values()]
-        optimizer(tuple(Tensor(gradient) for gradient in gradients))
-        shards(tuple(Tensor(share_of(gradient, MPI.COMM_SELF)) for gradient in gradients))
+        optimizer(variable(gradients))
+        shards(variable(share_of(gradient, MPI.COMM_SELF) for gradient in gradients))
         for name, array in first.items():
             stepped = whole[name].asnumpy()
             assert (stepped != array).all()
