@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import importlib.util
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from app.tables.interface import DEEP, WIDE, TableState
 from app.tables.reference import initial_arrays
 from benchmarks.harness.workload import NUM_NUMERIC, make_batches
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed; `make bench` installs it")
+if importlib.util.find_spec("torch") is None:  # it takes seconds to import: not while tests are collected
+    pytest.skip("PyTorch is not installed; `make bench` installs it", allow_module_level=True)
 
 # Sums in another order, forward and backward through three layers; of the gradient's largest element.
 TOLERANCE = 1e-5
@@ -59,6 +61,8 @@ def batch(workload):
 
 def make_peer(workload, state):
     """The peer at the weights of `state`; unfolded numeric fields take the tables' rows 0 … N-1."""
+    import torch
+
     from benchmarks.peers.pytorch_wide_deep import PyTorchStep
 
     peer, dense = PyTorchStep(workload), state.dense
@@ -126,6 +130,8 @@ def test_adagrad_takes_the_steps_of_ftrl_from_0(parts, start, workload, batch, f
 
 
 def test_whole_tables_follow_adam_with_weight_decay(workload, batch):
+    import torch
+
     from benchmarks.peers.pytorch_wide_deep import PeerSettings, PyTorchStep
 
     torch.manual_seed(1)
