@@ -18,7 +18,7 @@ from app.tables.fields import TableField
 from app.tables.interface import HostTables, RowGradients, TablesSpec
 from app.tables.native import library
 from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
-from tests.app.tables.tables_of_spec import native_tables, reference_tables
+from tests.app.tables.tables_of_spec import assert_equal_states, native_tables, reference_tables
 
 library.WORTH_THREADS = 0  # small batches are shared among threads too
 
@@ -94,10 +94,7 @@ def assert_same_bits():
         assert found.dense.keys() == expected.dense.keys()
         for name, array in expected.dense.items():
             np.testing.assert_array_equal(bits(found.dense[name]), bits(array), name)
-        for table, saved in expected.tables.items():
-            np.testing.assert_array_equal(found.tables[table].row_ids, saved.row_ids, table)
-            for name, array in saved.arrays.items():
-                np.testing.assert_array_equal(bits(found.tables[table].arrays[name]), bits(array), f"{table} {name}")
+        assert_equal_states(found.tables, expected.tables)
 
     return check
 
@@ -253,12 +250,6 @@ def assert_same_state() -> Callable[..., None]:
     def check(tables: HostTables, expected: HostTables) -> None:
         """Same step, same touched rows, same bits."""
         assert tables.step == expected.step
-        found_state, expected_state = tables.state(), expected.state()
-        assert found_state.keys() == expected_state.keys()
-        for table, saved in expected_state.items():
-            np.testing.assert_array_equal(found_state[table].row_ids, saved.row_ids)
-            for name, array in saved.arrays.items():
-                found = found_state[table].arrays[name]
-                np.testing.assert_array_equal(bits(found), bits(array), f"{table} {name}")
+        assert_equal_states(tables.state(), expected.state())
 
     return check
