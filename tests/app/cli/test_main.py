@@ -289,13 +289,6 @@ def test_evaluate_changes_no_setting_of_the_model(command, trained):
     assert "argument 'train.seed=2': only eval.* can be changed here" in log
 
 
-def test_an_unknown_command_is_a_usage_error(capsys):
-    with pytest.raises(SystemExit) as error:
-        main(["fly"])
-    assert error.value.code == 2
-    assert "invalid choice: 'fly'" in capsys.readouterr().err
-
-
 def arrays_of(run, step):
     return {path.name: path.read_bytes() for path in (run / "checkpoints" / f"step-{step:08d}").glob("*.safetensors")}
 
@@ -503,13 +496,6 @@ def test_a_training_that_diverged_ends_with_status_4(command, tmp_path):
     assert whole_checkpoints(run / "checkpoints")
 
 
-def test_a_wrong_metric_is_refused_before_there_is_a_run(command, tmp_path):
-    status, log = command("train", "eval.metric=acu")
-    assert status == 2
-    assert "did you mean 'auc'?" in log
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -518,6 +504,7 @@ def test_a_wrong_metric_is_refused_before_there_is_a_run(command, tmp_path):
         (("tables.backend=stock", "wide_optimizer.schedule.warmup_steps=5"), "MindSpore's FTRL operator is fixed"),
         (("tables.backend=stock", "deep_optimizer.name=adam"), "deep_optimizer.name=adam is for tables.backend=native"),
         (("deep_optimizer.schedule.name=cosin",), "did you mean 'cosine'"),
+        (("eval.metric=acu",), "did you mean 'auc'?"),
     ],
 )
 def test_what_does_not_go_together_is_refused_before_there_is_a_run(command, tmp_path, words, message):

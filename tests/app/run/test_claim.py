@@ -14,7 +14,7 @@ import yaml
 from app.checkpoint.manifest import read_manifest, write_manifest
 from app.checkpoint.retention import whole_checkpoints
 from app.run.claim import RunIsFinishedError, check_launch, check_name, open_run, rank_folder
-from app.run.decision import Plan, make_plan
+from app.run.decision import Plan
 from app.run.folder import RunFolder, run_checkpoints
 from app.run.identity import data_identity, first_difference, identity
 from app.training.warm_start.source import find_source
@@ -270,12 +270,6 @@ def test_a_run_that_stopped_early_is_finished_until_its_patience_is_more(start, 
     assert (plan.kind, plan.reason) == ("continue", "the run there finished 3 epochs of 9")
 
 
-def test_resume_never_starts_anew_and_says_why(start):
-    start(steps=(2,))
-    plan = start("train.resume=never").plan
-    assert (plan.kind, plan.reason) == ("new", "train.resume=never")
-
-
 def test_resume_require_is_refused_if_nothing_can_be_resumed(start, tmp_path):
     with pytest.raises(ValueError, match=r"require, but .*device_0 cannot be resumed: there is no run yet"):
         start("train.resume=require")
@@ -436,18 +430,6 @@ def test_a_checkpoint_whose_replacement_was_cut_short_gets_its_name_back(start):
     path.with_suffix(".partial").mkdir()
     assert start().plan.checkpoint.path == path
     assert list(path.parent.glob("step-*")) == [path]
-
-
-def test_a_folder_without_a_run_has_no_checkpoints(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no run in .*: it has no config\.yaml; train first"):
-        run_checkpoints(tmp_path)
-
-
-def test_planning_changes_nothing(start, tmp_path, tiny_config, tiny_schema):
-    start(steps=(2,), status="finished")
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    make_plan(tmp_path / "device_0", tiny_config(), tiny_schema)
-    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
 def test_first_difference_goes_by_key_and_in_order():

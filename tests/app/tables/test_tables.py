@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
 from app.tables.checks import load_state
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, STATE_ARRAYS, WIDE, RowGradients, TableState
@@ -32,30 +31,6 @@ def test_untouched_rows_have_their_initial_values(make_tables, make_spec):
     np.testing.assert_array_equal(rows.wide, np.zeros(3, np.float32))
     unique_rows = initial_rows(spec.seed, np.unique(IDS), spec.embedding_dim, spec.initial_scale)
     assert rows.squared_norm == pytest.approx(np.square(unique_rows, dtype=np.float64).sum(), rel=1e-12)
-
-
-def test_one_step_by_hand(make_tables, make_spec):
-    """Two positions of one id: gradients 1 + 3 for deep, 3 + 1 for wide, each times the scale 0.5."""
-    wide_options = FtrlOptions(learning_rate=0.5, l1=0.5, l2=0.25, initial_accumulator=9.0)
-    deep_options = LazyAdamOptions(learning_rate=0.25, beta1=0.5, beta2=0.75, epsilon=1.0)
-    spec = make_spec(embedding_dim=1, num_fields=2, l2_coef=10.0, wide=wide_options, deep=deep_options)
-    tables = make_tables(spec)
-    row = initial_rows(spec.seed, np.array([4]), 1, spec.initial_scale)[0, 0]
-    ids = np.array([[4, 9], [0, 4]])
-    gradients = RowGradients(deep=np.array([[1, 5], [7, 3]], np.float32), wide=np.array([6, 2], np.float32), scale=0.5)
-    tables.update(tables.unique(ids), gradients)
-
-    state = tables.state()
-    gradient = 0.5 * (1 + 3) + 10 * row
-    deep = {name: array[1, 0] for name, array in state[DEEP].arrays.items()}
-    assert state[DEEP].row_ids.tolist() == [0, 4, 9]
-    assert deep["first_moment"] == pytest.approx(gradient / 2, rel=1e-6)
-    assert deep["second_moment"] == pytest.approx(gradient**2 / 4, rel=1e-6)
-    assert deep["rows"] == pytest.approx(row - 0.25 * (gradient / 2) / (abs(gradient) / 2 + 1), rel=1e-5)
-    # wide: gradient 0.5 · (6 + 2) = 4: accumulator 9 + 16, linear 4, row (0.5 - 4) / (5 / 0.5 + 2 · 0.25)
-    wide = {name: array[1, 0] for name, array in state[WIDE].arrays.items()}
-    assert (wide["accumulator"], wide["linear"]) == (25, 4)
-    assert wide["rows"] == pytest.approx(-3.5 / 10.5, rel=1e-6)
 
 
 @pytest.mark.parametrize(

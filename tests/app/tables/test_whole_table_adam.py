@@ -72,24 +72,6 @@ def test_it_is_adam_on_the_whole_table(make_adam, l2_coef):
     np.testing.assert_allclose(all_rows(tables), whole_table(STEPS, l2_coef), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("l2_coef", [1e-5, L2])
-def test_it_is_pytorch_s_adam(make_adam, l2_coef):
-    torch = pytest.importorskip("torch")
-    table = torch.nn.Embedding(ROWS, WIDTH)
-    with torch.no_grad():
-        table.weight.copy_(torch.from_numpy(initial_rows(7, np.arange(ROWS), WIDTH, 0.01)))
-    optimizer = torch.optim.Adam(table.parameters(), lr=1.0)
-    for step, (ids, gradient) in enumerate(batches(STEPS), start=1):
-        optimizer.param_groups[0]["lr"] = learning_rate(step)
-        optimizer.zero_grad()
-        loss = (table(torch.from_numpy(ids[:, 0])) * torch.from_numpy(gradient)).sum()
-        (loss + l2_coef / 2 * table.weight.square().sum()).backward()
-        optimizer.step()
-    tables = make_adam(l2_coef)
-    train(tables, STEPS)
-    np.testing.assert_allclose(all_rows(tables), table.weight.detach().numpy(), rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize("last_step", [0, 5])
 def test_the_steps_beyond_are_taken_in_segments(last_step):
     """By the formula of the module, in float64, from where the steps that are taken one by one leave a row."""

@@ -107,14 +107,6 @@ def test_the_native_kernels_are_chosen_if_they_are_built():
     assert choose_kernels("numpy") is numpy_kernels
 
 
-def test_a_missing_library_says_how_to_build_it(monkeypatch, tmp_path):
-    monkeypatch.setenv("LOG_KERNELS_LIBRARY", str(tmp_path / "none.so"))
-    monkeypatch.setattr(native.LIBRARY, "_loaded", None)
-    with pytest.raises(FileNotFoundError, match=r"none.so is missing; run `make native`.*prepare.kernels=numpy"):
-        native.load()
-    assert not native.is_available()
-
-
 @settings(max_examples=100)
 @given(st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1) | st.integers(-20, 20), st.booleans(), st.booleans())))
 def test_integers_are_binned_alike(rows):

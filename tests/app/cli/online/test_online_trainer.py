@@ -136,21 +136,6 @@ def test_moments_of_adam_and_the_floor_of_rates_come_along(never_killed, trained
     )
 
 
-def test_after_each_part_a_delta_scores_as_the_checkpoint(never_killed, parts, tiny_dataset):
-    chain = read_chain(never_killed.path / "bundles/step-00000009")
-    assert [path.name for path, _ in chain] == [f"step-{step:08d}" for step in (0, 3, 6, 9)]
-    newest = Predictor(chain)
-    sizes = [tables.spec.num_rows for tables in newest.tables]
-    assert max(sizes[1:]) < sizes[0]
-    lines = parts[3].read_text().splitlines()
-    for place in (1, 3):  # the vocabulary has grown since the first of them
-        whole = never_killed.path / f"whole-{place}"
-        assert never_killed.app("export", never_killed.path / f"online/checkpoints/{chain[place][0].name}", whole) == 0
-        found = Predictor(chain[: place + 1]).logits(lines)
-        np.testing.assert_array_equal(found, Predictor.open(whole).logits(lines))
-    assert never_killed.app("evaluate", "--run", never_killed.path / "online") == 0
-
-
 def test_what_is_measured_is_of_the_model_before_the_part(never_killed, parts):
     lines = metrics_of(never_killed)
     assert [line["part"] for line in lines] == [part.name for part in parts[:3]]

@@ -70,19 +70,6 @@ def test_a_step_is_the_reference_s(
         assert_close(stock.state(), reference.state(), relative_to_scale=2e-6)
 
 
-def test_untouched_rows_stay_bit_equal(make_spec, random_gradients):
-    spec = make_spec()
-    stock = stock_tables(spec)
-    before = {name: p.asnumpy().copy() for name, p in stock._parameters(DEEP).items()}
-    ids = np.array([[4, 9, 4], [0, 49, 9]], np.int32)
-    update(stock, ids, random_gradients(spec, 2, np.random.default_rng(0)))
-    others = np.setdiff1d(np.arange(50), ids)
-    for name, parameter in stock._parameters(DEEP).items():
-        np.testing.assert_array_equal(parameter.asnumpy()[others], before[name][others])
-        assert (parameter.asnumpy()[ids] != before[name][ids]).all()
-    assert stock.state()[DEEP].row_ids.tolist() == [0, 4, 9, 49]
-
-
 def test_ids_where_each_stands_first(make_spec):
     unique = stock_tables(make_spec()).unique(np.array([[4, 9, 4], [9, 9, 0]], np.int64))
     assert unique.ids.dtype == np.int32
