@@ -542,7 +542,7 @@ def test_a_folder_that_is_no_run_is_not_renamed_for_a_name(tmp_path, tiny_config
     (tmp_path / "prepared" / "schema.json").write_text("mine")
     for call in (check_launch, open_run):
         with pytest.raises(FileExistsError, match=r"prepared is no run's folder: it has no run.json, and holds schema"):
-            call(tmp_path, tiny_config(), tiny_schema, find_source=lambda: None, name="prepared")
+            call(tmp_path / "prepared", tiny_config(), tiny_schema, find_source=lambda: None)
     assert [path.name for path in tmp_path.rglob("*")] == ["prepared", "schema.json"]
 
 

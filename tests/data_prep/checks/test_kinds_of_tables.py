@@ -193,7 +193,7 @@ def _auc(columns, label, categories, numbers):
 
 @pytest.mark.parametrize("make", [access_table, ad_table])
 def test_codes_that_are_numbers_cost_no_auc(tmp_path, make):
-    columns, codes, amounts = make(8_000)
+    columns, codes, amounts = make(15_000)
     path = write_csv(tmp_path / "log.csv", columns)
     guesses = _guesses(path)
     (label,) = [name for name, guess in guesses.items() if guess.kind == "label"]

@@ -163,7 +163,7 @@ def compare(seed: int, num_lines: int, folder: Path) -> tuple[int, int]:
     return num_kept, num_rejected
 
 
-@settings(max_examples=8)
+@settings(max_examples=15)
 @given(st.integers(0, 2**32))
 def test_all_readers_agree(tmp_path_factory, seed):
     compare(seed, 150, tmp_path_factory.mktemp("third"))

@@ -87,7 +87,7 @@ def prepare_with_ends(log_path, output, options, ends, **named):
     raise AssertionError("the last run is not ended")
 
 
-@settings(max_examples=6)
+@settings(max_examples=12)
 @given(logs, all_options, st.sampled_from([100, 2_000]), st.lists(st.integers(0, 25), max_size=4))
 @example(b"PK\x03\x04" + b"0\t\n" * 30, PrepareOptions(workers=1), 100, [])  # begins as a zip file does
 def test_every_line_is_a_row_or_a_reject_however_it_is_cut_and_ended(tmp_path_factory, log, options, chunk_bytes, ends):
