@@ -264,6 +264,9 @@ def transform_numbers(field: NumericField, cells: NDArray[np.number]) -> NDArray
         return numbers / field.parameters["max"]
     if field.transform == "standardize":
         return (numbers - field.parameters["mean"]) / field.parameters["standard_deviation"]
-    assert field.transform == "quantile", field.transform
-    boundaries, ranks = np.array(field.quantiles).T
-    return np.interp(numbers, boundaries, ranks)
+    if field.transform == "quantile":
+        boundaries, ranks = np.array(field.quantiles).T
+        return np.interp(numbers, boundaries, ranks)
+    raise ValueError(
+        f"numeric column {field.name!r} has transform {field.transform!r}, which this program does not know"
+    )
