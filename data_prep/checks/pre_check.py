@@ -143,17 +143,20 @@ def cross_columns(
     rows: Sequence[ParsedRows], log_format: LogFormat, categorical: Sequence[CategoricalColumn]
 ) -> list[Column]:
     """Return the crosses of parsed rows as columns. One with a list has its values for rows, or the missing one."""
-    code_of: dict[str, dict[bytes, int]] = {column.name: {} for column in categorical if column.cross}
-    codes: dict[str, list[NDArray[np.int64]]] = {name: [] for name in code_of}
+    by_name: dict[str, list[bytes]] = {column.name: [] for column in categorical if column.cross}
     kernels = choose_kernels("auto")
     for part in rows:
         for column, texts, present in text_columns(part.with_lists(log_format, kernels), categorical, kernels):
             if column.cross:
-                of_cross = code_of[column.name]
                 values = texts.values if isinstance(texts, Lists) else texts.take(present)
-                numbers = [of_cross.setdefault(text, len(of_cross) + 1) for text in values.tolist()]
-                codes[column.name].append(np.array(numbers + [0] * int((~present).sum()), np.int64))
-    return [Column(name, np.concatenate(parts), None) for name, parts in codes.items()]
+                by_name[column.name] += [*values.tolist(), *[b""] * int((~present).sum())]
+    return [Column(name, _codes(texts), None) for name, texts in by_name.items()]
+
+
+def _codes(texts: Iterable[bytes]) -> NDArray[np.int64]:
+    """Return the number of each text, 0 for the empty one."""
+    code_of = {b"": 0}
+    return np.array([code_of.setdefault(text, len(code_of)) for text in texts], np.int64)
 
 
 def _columns(rows: Sequence[ParsedRows], log_format: LogFormat, facts: dict[str, Any] | None) -> Iterator[Column]:
@@ -171,11 +174,7 @@ def _columns(rows: Sequence[ParsedRows], log_format: LogFormat, facts: dict[str,
                 known_range = (known["min"][index], known["max"][index]) if known else None
                 yield Column(name, codes, values[present], missing, known_range, name in log_format.time_fields)
     for name in log_format.text_fields:
-        code_of: dict[bytes, int] = {}
-        texts = [text for part in rows for text in part.columns[name].values.tolist()]
-        present = np.concatenate([part.columns[name].present for part in rows])
-        codes = np.array([code_of.setdefault(text, len(code_of) + 1) for text in texts], np.int64)
-        yield Column(name, np.where(present, codes, 0), None)
+        yield Column(name, _codes(text for part in rows for text in part.columns[name].values.tolist()), None)
 
 
 def _print_columns(columns: Sequence[Column], is_criteo: bool) -> None:
