@@ -127,23 +127,12 @@ class Checkpoint:
 
         Raises as `verify`, and ValueError if a table does not fit `spec`. The rows written so far are then invalid.
         """
-        dense: list[tuple[str, np.ndarray]] = []
         expired = self.expired_later()
-
-        def read_dense(reader: ArrayReader) -> None:
-            dense.extend((name, reader.next_array(entry)) for name, entry in reader.entries.items())
-
-        uses: list[tuple[Path, FileRecord, Callable[[ArrayReader], None]]] = [
-            (path, member.manifest.files[path.name], partial(_write_rows, table, spec, place, expired[member.path]))
-            for member in self.chain
-            for table in member.manifest.shards
-            for path in member.table_files(table)
-        ]
-        uses += [(self.path / name, self.manifest.files[name], read_dense) for name in dense_files(self.manifest.files)]
-        for path, record, use in uses:
-            with _naming_damage(path):
-                read_arrays_once(path, record, use)
-        return join(dense)
+        for member in self.chain:
+            for table in member.manifest.shards:
+                for path in member.table_files(table):
+                    member._read_file(path.name, partial(_write_rows, table, spec, place, expired[member.path]))
+        return join(array for name in dense_files(self.manifest.files) for array in self._arrays(name).items())
 
     def state(self) -> ModelState:
         """Return the state, with its tables' rows left in the files. `verify` comes before."""
@@ -155,18 +144,25 @@ class Checkpoint:
 
     def expiry(self) -> dict[str, np.ndarray]:
         """Return the arrays of EXPIRY of this checkpoint alone, {} without such a file. Raises as `verify`."""
+        arrays = self._arrays(EXPIRY) if EXPIRY in self.manifest.files else {}
+        if EXPIRED_IDS in arrays:
+            with _naming_file(self.path / EXPIRY):
+                check_row_ids(arrays[EXPIRED_IDS], "expired", self.manifest.data["vocabulary_size"])
+        return arrays
+
+    def _arrays(self, name: str) -> dict[str, np.ndarray]:
+        """Read the arrays of one of the files."""
         arrays: dict[str, np.ndarray] = {}
 
         def read(reader: ArrayReader) -> None:
-            arrays.update((name, reader.next_array(entry)) for name, entry in reader.entries.items())
+            arrays.update((key, reader.next_array(entry)) for key, entry in reader.entries.items())
 
-        if EXPIRY in self.manifest.files:
-            with _naming_damage(self.path / EXPIRY):
-                read_arrays_once(self.path / EXPIRY, self.manifest.files[EXPIRY], read)
-            if EXPIRED_IDS in arrays:
-                with _naming_file(self.path / EXPIRY):
-                    check_row_ids(arrays[EXPIRED_IDS], "expired", self.manifest.data["vocabulary_size"])
+        self._read_file(name, read)
         return arrays
+
+    def _read_file(self, name: str, use: Callable[[ArrayReader], None]) -> None:
+        with _naming_damage(self.path / name):
+            read_arrays_once(self.path / name, self.manifest.files[name], use)
 
     def expired_later(self) -> dict[Path, np.ndarray]:
         """Return the ids whose rows of each member, by its path, do not count, as a later one names them as gone."""
