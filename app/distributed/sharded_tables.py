@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from mpi4py import MPI
@@ -20,7 +20,6 @@ from app.distributed.batch_kernels import BatchKernels, make_batch_kernels
 from app.distributed.exchange import Exchange, Header, Operation
 from app.tables.backends import make_host_tables
 from app.tables.checks import check_gradients
-from app.tables.fields import TableField
 from app.tables.interface import (
     HostTables,
     PlaceRows,
@@ -33,15 +32,11 @@ from app.tables.interface import (
     TableState,
     UniqueIds,
     WriteArray,
+    one_field,
 )
 from app.tables.parts import PartTables
 
 LOOKUPS = Operation.LOOKUP, Operation.LOOKUP_OF_MEANS
-
-
-def owner_spec(spec: TablesSpec) -> TablesSpec:
-    """Return the spec of an owner's tables, whose batches are the ids requested of it, [R, 1]."""
-    return replace(spec, fields=(TableField("row"),))
 
 
 @dataclass(frozen=True)
@@ -217,7 +212,7 @@ def make_row_shard(
     Every owner must have the same learning rates. Raises ValueError, naming the first difference, unless all ranks
     give the same tables.
     """
-    shapes = {**asdict(owner_spec(spec)), "backend": backend, "owners": num_owners}
+    shapes = {**asdict(one_field(spec)), "backend": backend, "owners": num_owners}
     first, *others = world.allgather(shapes)
     for rank, other in enumerate(others, start=1):
         for name, expected in first.items():
@@ -228,7 +223,7 @@ def make_row_shard(
                 )
     tables = None
     if world.rank < num_owners:
-        tables = make_host_tables(backend, owner_spec(spec), learning_rates, num_threads)
+        tables = make_host_tables(backend, one_field(spec), learning_rates, num_threads)
     return RowShard(Exchange(world, num_owners, spec.embedding_dim, shard), tables)
 
 

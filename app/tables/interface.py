@@ -140,6 +140,11 @@ class TablesSpec:
         return {a.name: RowArray(np.dtype(a.dtype).name, 1 if a.one_a_row else self.width(table)) for a in arrays}
 
 
+def one_field(spec: TablesSpec) -> TablesSpec:
+    """Return the spec of tables whose batches are rows, [U, 1], whichever fields look them up."""
+    return replace(spec, fields=(TableField("row"),))
+
+
 def update_name(spec: TablesSpec, table: str) -> str:
     """Return the name of a table's optimizer in `update_seconds`."""
     name = spec.optimizer(table).name

@@ -21,14 +21,14 @@ from app.model.tower_optimizers import DenseOptimizers
 from app.model.wide_deep import WideDeep, hidden_layers, initial_tower, make_model
 from app.tables.checks import load_state
 from app.tables.initial import initial_rows
-from app.tables.interface import DEEP, WIDE, Snapshot, TableRates, TablesSpec
+from app.tables.interface import DEEP, WIDE, Snapshot, TableRates, TablesSpec, one_field
 from app.training.learning_rates import LearningRates, learning_rates, table_learning_rates, table_spec
 from app.training.parallel.accelerator import AcceleratorPlacement
 from app.training.parallel.data_parallel import DataParallelPlacement, DataParallelStep
 from app.training.parallel.pipeline.stage_step import PipelinePlacement
 from app.training.parallel.placement import TowerPlacement
 from app.training.parallel.tensor.split_step import ShardedPlacement
-from app.training.step.distinct import ByDistinctRow, one_field
+from app.training.step.distinct import ByDistinctRow
 from app.training.step.first_layer import most_distinct
 from app.training.step.step import ByPosition, HostTablesStep, StepSettings, TrainStep
 from app.training.step.stock_step import StockStep

@@ -14,7 +14,6 @@ import numpy as np
 from app.batches import Batch
 from app.model.layer_library import distinct_rows
 from app.tables.checks import check_ids
-from app.tables.fields import TableField
 from app.tables.interface import HostTables, RowGradients, Rows, TablesSpec, UniqueIds
 from app.training.step.step import ByPosition, Watched, gradient_places, pad_rows
 
@@ -114,11 +113,6 @@ class ByDistinctRow(ByPosition):
         self._capacities.append(capacity)
         log.info("the graph of a batch with up to %d distinct rows is compiled: one has %d", capacity, num_rows)
         return capacity
-
-
-def one_field(spec: TablesSpec) -> TablesSpec:
-    """Return the spec of tables whose batches are distinct rows, [U, 1]."""
-    return replace(spec, fields=(TableField("row"),))
 
 
 def own(unique: UniqueIds) -> DistinctIds:

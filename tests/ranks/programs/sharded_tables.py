@@ -19,10 +19,10 @@ from app.config.optimizer_settings import (
 )
 from app.distributed.batch_kernels import make_batch_kernels
 from app.distributed.exchange import Exchange, Operation
-from app.distributed.sharded_tables import RowShard, ShardedTables, owner_spec
+from app.distributed.sharded_tables import RowShard, ShardedTables
 from app.tables.backends import make_host_tables
 from app.tables.fields import TableField
-from app.tables.interface import DEEP, WIDE, RowGradients, TablesSpec
+from app.tables.interface import DEEP, WIDE, RowGradients, TablesSpec, one_field
 
 DIM, FIELDS, ROWS = 16, ("a", "b", "c"), 500
 OPTIMIZERS = (
@@ -72,7 +72,7 @@ def main(backend: str, servers: int, wide, deep) -> None:
     rates = {WIDE: lambda step: wide.learning_rate, DEEP: lambda step: deep.learning_rate}
     alone = make_host_tables(backend, spec, rates, 1)
     expected = take_steps(alone, lambda rows: 0, lambda rows: rows)
-    own = make_host_tables(backend, owner_spec(spec), rates, 1) if world.rank < owners else None
+    own = make_host_tables(backend, one_field(spec), rates, 1) if world.rank < owners else None
     owned = RowShard(Exchange(world, owners, DIM), own)
     if worker >= 0:
         sharded = ShardedTables(spec, make_batch_kernels(backend, spec, 1), owned)
