@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,15 +94,12 @@ def measure(
     """
     check_split(folder, schema, split)
 
-    def read_prepared() -> Iterator[tuple[Batch, Any]]:
-        for batch in read_batches(folder, schema, split, written_order(schema, split), batch_size):
-            yield batch, scorer.prepare(batch)
-
+    read = read_batches(folder, schema, split, written_order(schema, split), batch_size)
     stream, groups, numbers = MetricStream(), GroupedAucStream(), KeyNumbers()
     column = first_column(schema, group_field) if group_field and group_field not in schema.keys else None
     total = num_batches(schema, split, batch_size)
     with (
-        Prefetcher(read_prepared()) as batches,
+        Prefetcher((batch, scorer.prepare(batch)) for batch in read) as batches,
         progress_bar(
             total=total, desc=f"evaluate {split}", unit="batch", leave=False, disable=not show_progress
         ) as bar,

@@ -304,7 +304,7 @@ class Service:
             raise RequestError(501, f"transfer-encoding is {coding!r}, expected chunked alone", _CLOSE)
         codec = packed.codec_of(request.headers.get("content-encoding", ""))
         most = min(most or self._most_bytes, self._most_bytes)
-        self._check_size(_content_length(request), most)
+        self._check_size(int(request.headers.get("content-length", "0")), most)
         try:
             # To set a time and take it back takes twice as long as to read the body.
             async with nullcontext() if _has_arrived(request) else asyncio.timeout(BODY_SECONDS):
@@ -490,10 +490,6 @@ def version_of(predictor: Predictor) -> str:
 def _version_in(body: bytes) -> str:
     version: str = decode_json(_decode_version, body).version
     return version
-
-
-def _content_length(request: ServiceRequest) -> int:
-    return int(request.headers.get("content-length", "0"))
 
 
 @lru_cache(maxsize=256)
