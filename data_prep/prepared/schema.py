@@ -231,7 +231,10 @@ def read_schema(folder: Path) -> Schema:
     check_format_version(path, version, FORMAT_VERSION, "prepare the data again")
     if (actual := checksum_of(content)) != expected:
         raise ValueError(f"{path} is damaged: its checksum is {actual}, it names {expected}; {ADVICE}")
-    return from_dict(content, Schema)
+    try:
+        return from_dict(content, Schema)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({error!r}); prepare the data again") from error
 
 
 def _instead_of(file: Path) -> str:
