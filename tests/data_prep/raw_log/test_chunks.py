@@ -309,3 +309,12 @@ def test_a_packed_file_of_no_bytes_is_an_error(tmp_path, name):
     (tmp_path / name).touch()
     with pytest.raises(ValueError, match=rf"{name} has 0 bytes, which is not even an empty packed file"):
         read_all(tmp_path / name)
+
+
+def test_the_header_of_a_file_that_vanished_is_an_error_with_advice(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("a,b\n1,2\n")
+    (file,) = find_log(path)
+    path.unlink()
+    with pytest.raises(ValueError, match=r"log.csv changed or vanished while it was read; prepare it again"):
+        header_columns(file, LogFormat(separator=",", header=True))
