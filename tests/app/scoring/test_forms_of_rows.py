@@ -412,7 +412,7 @@ def data_of(folder):
     return {name: data for name, data in contents(folder).items() if name.endswith((".mindrecord", ".parquet"))}
 
 
-@settings(max_examples=6)
+@settings(max_examples=12)
 @given(seed=st.integers(0, 10**9))
 def test_the_forms_of_a_row_score_the_same_bits_or_name_the_column(
     seed, tmp_path_factory, make_bundle, make_state, tiny_config

@@ -65,7 +65,7 @@ SECTIONS = (
 )  # of the settings: what tables depend on
 FUZZED = not settings.default.derandomize  # by the profiles of tests/conftest.py
 MACHINE = settings(
-    max_examples=100 if FUZZED else 2,
+    max_examples=100 if FUZZED else 3,
     stateful_step_count=60 if FUZZED else 30,
     phases=[Phase.generate, Phase.shrink] if FUZZED else [Phase.generate],  # the fixed ones fail at once
     suppress_health_check=list(HealthCheck),

@@ -24,7 +24,7 @@ from tests.app.training.warm_start.pairs import DIM, KINDS, SAME_ROWS, STEP, Pre
 
 FUZZED = not settings.default.derandomize  # by the profiles of tests/conftest.py
 DRAWN = settings(
-    max_examples=200 if FUZZED else 6,
+    max_examples=200 if FUZZED else 12,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.generate, Phase.shrink] if FUZZED else [Phase.generate],  # the fixed ones fail at once
 )
