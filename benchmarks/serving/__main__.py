@@ -190,7 +190,7 @@ class Sender:
 def main() -> None:
     parser = new_parser(__doc__)
     parser.add_argument("--rows", type=int, default=5_000_000, help="of the tables")
-    parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument("--seconds", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--swaps", type=int, default=100)
     parser.add_argument("--workers", type=int, default=1, help="of the service")
@@ -416,41 +416,46 @@ async def overload(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 async def storm(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Connections that ask again at once, by wrk: good answers a second, alone and beside two busy loops.
 
-    A few more connections are measured: the times of those of their requests that were accepted. `over_best` is the
-    goodput over the best of all numbers of connections.
+    The numbers of connections take turns, of which a figure is the median, of timeouts the most. `cores` are the
+    processor seconds a second that the system gives the service: beside loops they differ, and good answers with them.
+    `over_best` are good answers a second, and those a processor second, over the best of all numbers of connections.
     """
     wrk, found = Wrk(folder), {}
     with served(folder, *service(folder / "bundle")) as (port, process):
         for name, num_loops in (("quiet", 0), ("beside_loops", 2)):
             loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(num_loops)]
             try:
-                of_all = {str(count): await storm_of(count, wrk, folder, port, process, options) for count in STORM}
+                rounds = [
+                    [await storm_of(count, wrk, folder, port, process, options) for count in STORM]
+                    for _ in range(options.rounds)
+                ]
             finally:
                 for loop in loops:
                     loop.kill()
-            best = max(figures["per_second"] for figures in of_all.values())
-            for figures in of_all.values():
-                figures["over_best"] = round(figures["per_second"] / max(best, 1), 2)
-            found[name] = of_all
+            of_all = {key: np.array([[turn[key] for turn in turns] for turns in rounds]) for key in rounds[0][0]}
+            of_all = {key: (np.max if key == "timeouts" else np.median)(of_all[key], axis=0) for key in of_all}
+            ratios = [of_all[key] / of_all[key].max() for key in ("per_second", "per_processor_second")]
+            found[name] = {
+                str(count): {key: round(float(values[place]), 2) for key, values in of_all.items()}
+                | {"over_best": [round(float(ratio[place]), 2) for ratio in ratios]}
+                for place, count in enumerate(STORM)
+            }
     return {"storm": found}
 
 
 async def storm_of(
     count: int, wrk: Wrk, folder: Path, port: int, process: psutil.Process, options: argparse.Namespace
-) -> dict[str, Any]:
-    """Return the figures of one number of connections."""
-    before = processor_seconds(process)
-    asking = asyncio.create_task(wrk.run(port, count, options.seconds))
+) -> dict[str, float]:
+    """Return the figures of a turn. A few more connections give the times of those requests that were accepted."""
     sender = Sender(port, one_row_bodies(folder), "application/json")
-    load = await sender.poisson(50, options.seconds)
+    sending = asyncio.create_task(sender.poisson(50, options.seconds))
+    before, began = processor_seconds(process), time.perf_counter()
+    figures = await wrk.run(port, count, options.seconds)
+    cores = (processor_seconds(process) - before) / (time.perf_counter() - began)
+    load = await sending
     sender.close()
-    rates = {name: round(value) for name, value in (await asking).items()}
-    good = rates["per_second"] * options.seconds
-    return {
-        **rates,
-        "per_processor_second": round(good / (processor_seconds(process) - before)),
-        "accepted_p50_p99_ms": [round(load.percentile(share, 200), 1) for share in (50, 99)],
-    }
+    figures |= {"per_processor_second": figures["per_second"] / cores, "cores": cores}
+    return figures | {f"accepted_p{share}_ms": load.percentile(share, 200) for share in (50, 99)}
 
 
 async def swaps(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
