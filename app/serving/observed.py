@@ -110,6 +110,7 @@ class Observed:
         self._restarts = self._make(Counter, "restarts", "Workers that were started again.")
         self._restarts.inc(is_restart)
         self._num_swaps = 0  # of these that are counted
+        self._num_waiting = 0  # requests, that the gauge has
         most = {"multiprocess_mode": "livemax"}
         self._psi = self._make(Gauge, "psi", "Drift of a field from the held-out rows.", ["field"], **most)
         self._unseen = self._make(Gauge, "unseen", "Share of values outside the vocabulary.", ["field"], **most)
@@ -127,7 +128,7 @@ class Observed:
 
     def model(self, generations: Generations, is_ready: bool, num_waiting: int) -> None:
         """Note what is served and what is not, and the requests that wait. The thread that watches calls this."""
-        self._queue.set(num_waiting)
+        self._note_waiting(num_waiting)
         status = generations.status()
         self._generation.set(generations.current.generation)
         self._pinned.set(status["pinned"] is not None)
@@ -146,6 +147,11 @@ class Observed:
         counters[0].inc()
         if status != REFUSED:  # given by the headers, or late on purpose: no time that it took to answer
             counters[1].observe(seconds)
+        if num_waiting != self._num_waiting:
+            self._note_waiting(num_waiting)
+
+    def _note_waiting(self, num_waiting: int) -> None:
+        self._num_waiting = num_waiting
         self._queue.set(num_waiting)
 
     def batch(self, predictor: Predictor, scored: Scored) -> bool:
@@ -231,9 +237,10 @@ def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
     An id has up to 128 letters, digits and ._:/+=@~- so that it can stand in any log.
     """
     values = dict(headers)
-    if _ID.fullmatch(client_id := values.get(b"x-request-id", b"")):
+    if (client_id := values.get(b"x-request-id")) and _ID.fullmatch(client_id):
         return client_id.decode()
-    trace = _TRACE.fullmatch(values.get(b"traceparent", b""))
+    parent = values.get(b"traceparent")
+    trace = _TRACE.fullmatch(parent) if parent else None
     return trace[1].decode() if trace else f"{random.getrandbits(128):032x}"
 
 

@@ -8,7 +8,6 @@ import random
 import re
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
 from dataclasses import asdict
 from functools import lru_cache, partial
 from pathlib import Path
@@ -29,7 +28,7 @@ from app.serving import openapi
 from app.serving.batching import HUGE_BODY, LOOP_BYTES, REFUSED, Batcher, score_together
 from app.serving.decoding import Decode, DecodingProcess, decode_checked, decode_rows, decode_tensors
 from app.serving.forms import FORMS, json_rows, packed, tensors
-from app.serving.forms.form import NameRow, RequestError, RowsToScore, decode_json, rows_to_chunk
+from app.serving.forms.form import Form, NameRow, RequestError, RowsToScore, decode_json, rows_to_chunk
 from app.serving.forms.tensors import HEADER_LENGTH
 from app.serving.generations import Generations
 from app.serving.observed import ID_HEADER, Observed, log_request, request_id
@@ -100,6 +99,7 @@ class Service:
         self._decoding, self._decoding_huge = (DecodingProcess(options.limits) for _ in range(2))  # of either queue
         self.is_draining = False  # still answers, but is not ready: callers should go elsewhere
         self._allows = lru_cache(maxsize=256)(options.allows)
+        self._route = lru_cache(maxsize=256)(self._find_route)
         self._most_bytes, self._held_bytes = options.limits.max_body_mib << 20, 0
         self._explaining = asyncio.Semaphore(1)
         gets: dict[str, Handler] = {
@@ -197,7 +197,7 @@ class Service:
 
     def _check_host(self, request: ServiceRequest, path: str) -> None:
         """Refuse a request for another host, and one for administration by the public port. Health is for all."""
-        num_hosts = sum(name == b"host" for name, _ in request.scope["headers"])
+        num_hosts = [name for name, _ in request.scope["headers"]].count(b"host")
         if num_hosts > 1 or (not num_hosts and request.scope["http_version"] == "1.1"):
             raise RequestError(400, f"expected one header Host, found {num_hosts}")
         admin_port = self.options.admin_port
@@ -208,7 +208,7 @@ class Service:
         if host is not None and path not in (LIVE, READY) and not self._allows(host, is_admin, is_admin_port):
             raise RequestError(421, f"this is not the host {host!r}; the option --allowed-hosts names others")
 
-    def _route(self, path: str) -> tuple[str, dict[str, Handler], dict[str, Any]]:
+    def _find_route(self, path: str) -> tuple[str, dict[str, Handler], dict[str, Any]]:
         """Return the form of an address, for metrics and the log, its handlers by method, and its parameters."""
         match = _MODEL_PATH.fullmatch(path)
         if match is not None:
@@ -224,14 +224,7 @@ class Service:
         return handler
 
     async def _score(self, request: ServiceRequest) -> Response:
-        content_type, _, parameters = request.headers.get("content-type", "application/json").partition(";")
-        content_type = content_type.strip().lower()
-        # `curl -d` sends this if no type is given.
-        form = FORMS.get(content_type.replace("application/x-www-form-urlencoded", "application/json"))
-        if form is None:
-            raise RequestError(415, f"content-type must be one of {', '.join(FORMS)}")
-        if parameters and (charset := _CHARSET.search(parameters)) and charset[1].lower() not in _UTF_8:
-            raise RequestError(415, f"content-type has charset={charset[1]!r}, expected a body in utf-8")
+        form = _form_of(request.headers.get("content-type", "application/json"))
         is_logit_wanted, decode = _is_true(request, "logits"), partial(decode_rows, form.content_type)
         predictor, logits, _ = await self._logits(request, decode, form.has_small_rows, form.name_row)
         answer = {**self._described(predictor), "scores": probabilities(logits).tolist()}
@@ -306,9 +299,11 @@ class Service:
         most = min(most or self._most_bytes, self._most_bytes)
         self._check_size(int(request.headers.get("content-length", "0")), most)
         try:
-            # To set a time and take it back takes twice as long as to read the body.
-            async with nullcontext() if _has_arrived(request) else asyncio.timeout(BODY_SECONDS):
+            if _has_arrived(request):  # To set a time and take it back takes twice as long as to read the body
                 body = await self._received(request, most)
+            else:
+                async with asyncio.timeout(BODY_SECONDS):
+                    body = await self._received(request, most)
         except TimeoutError:
             raise RequestError(408, f"the body did not arrive within {BODY_SECONDS:g} seconds") from None
         if codec is not None:
@@ -465,6 +460,19 @@ class Service:
         self.generations.keep_recent(predictor.log_format, chunk)
         if self.observed.batch(predictor, scored):
             asyncio.get_running_loop().call_later(COUNTED_SECONDS, self.observed.count)
+
+
+@lru_cache(maxsize=64)
+def _form_of(content_type: str) -> Form:
+    """Return the form of a request's rows. Raises RequestError."""
+    name, _, parameters = content_type.partition(";")
+    # `curl -d` sends this if no type is given.
+    form = FORMS.get(name.strip().lower().replace("application/x-www-form-urlencoded", "application/json"))
+    if form is None:
+        raise RequestError(415, f"content-type must be one of {', '.join(FORMS)}")
+    if parameters and (charset := _CHARSET.search(parameters)) and charset[1].lower() not in _UTF_8:
+        raise RequestError(415, f"content-type has charset={charset[1]!r}, expected a body in utf-8")
+    return form
 
 
 def _has_arrived(request: ServiceRequest) -> bool:
