@@ -87,7 +87,7 @@ def train_on_cpu() -> None:
     """Train on all ranks of an `mpirun`, or in one process."""
     from mpi4py import MPI
 
-    from app.training.parallel.tensor.collectives import SumInTurn, SumOver, split
+    from app.training.parallel.tensor.collectives import InTurn, SumOver, split
     from app.training.parallel.tensor.layout_plan import TowerPlan
     from app.training.parallel.tensor.split_tower import ShardedMatMul
     from app.training.parallel.tensor.strategy import BATCH as BATCH_AXIS
@@ -109,7 +109,7 @@ def train_on_cpu() -> None:
     plan = TowerPlan(BATCH, num_ranks, tuple(products.values()), widths, parameters={})
     net = Net(ShardedMatMul(world, plan, 0), ShardedMatMul(world, plan, 1), blocks)
     groups = [split(world, product.weight.mesh.group(rank, [BATCH_AXIS])) for product in products.values()]
-    step = TrainStep(net, SumInTurn([SumOver(group) for group in groups]), SumOver(world))
+    step = TrainStep(net, InTurn([SumOver(group) for group in groups]), SumOver(world))
     shapes = {"input": products["fc1"].input.block_shape((BATCH, WIDTH_IN)), "weight": blocks["fc1"].shape}
     print(f"rank {rank} of {num_ranks}: slices of the first product: {shapes}", flush=True)
     # Every rank keeps its rows of the logits, as the second product leaves them.
