@@ -14,7 +14,7 @@ import yaml
 from app.checkpoint.manifest import read_manifest, write_manifest
 from app.checkpoint.retention import whole_checkpoints
 from app.run.claim import RunIsFinishedError, check_launch, check_name, open_run, rank_folder
-from app.run.decision import Plan
+from app.run.decision import Plan, settings_of_run
 from app.run.folder import RunFolder, run_checkpoints
 from app.run.identity import data_identity, first_difference, identity
 from app.training.warm_start.source import find_source
@@ -85,6 +85,16 @@ def test_a_different_run_is_put_aside_and_the_difference_logged(start, tmp_path,
     assert run.plan.reason == f"the run there differs: {reason}"
     assert whole_checkpoints(tmp_path / "device_0.1" / "checkpoints")
     assert not whole_checkpoints(run.path / "checkpoints")
+
+
+def test_a_launch_that_resumes_nothing_chooses_anew(tmp_path, tiny_config, tiny_schema):
+    path, asked = tmp_path / "device_0", "device.precision=auto"
+    _, claim = open_run(path, tiny_config("device.precision=bfloat16"), tiny_schema, asked=tiny_config(asked))
+    claim.close()
+    found = [
+        settings_of_run(path, tiny_config(asked, f"train.resume={word}"), tiny_schema) for word in ("auto", "never")
+    ]
+    assert [config.device.precision for config in found] == ["bfloat16", "auto"]
 
 
 def test_an_automatic_run_of_other_epochs_is_new_and_the_reason_is_logged(start):
