@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import logging
@@ -195,7 +196,7 @@ def describe_kept(asked: Config, config: Config) -> list[str]:
 
 def _get(sections: dict[str, Any], setting: str) -> Any:
     """Return the value of a setting, None if it is missing."""
-    section, key = section_of(sections, setting)
+    section, key = section_of(copy.deepcopy(sections), setting)  # what is only read gets no empty sections
     return section.get(key)
 
 
