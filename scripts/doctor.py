@@ -5,6 +5,7 @@ The exit status is 1 if a native part is missing or stale, or if MindSpore canno
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
@@ -129,7 +130,7 @@ CHECKS: dict[str, Callable[[], Line]] = {
     "memory": memory,
     "huge pages": huge_pages,
     "compiler": compiler,
-    **{name: lambda name=name: native_part(name) for name in PARTS},
+    **{name: functools.partial(native_part, name) for name in PARTS},
     "MindSpore": mindspore,
     "MPI": mpi,
     "browser": browser,

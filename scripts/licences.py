@@ -24,8 +24,8 @@ def licence(name: str) -> str:
     metadata = distribution(name).metadata
     classifiers = [text for text in metadata.get_all("Classifier") or [] if text.startswith("License :: ")]
     short = [text.rpartition(" :: ")[2] for text in classifiers if not text.endswith("OSI Approved")]
-    text = (metadata.get("License") or "").strip().splitlines()
-    return metadata.get("License-Expression") or ", ".join(short) or (text[0] if text else "not stated")
+    expression, text = ("".join(metadata.get_all(key) or []).strip() for key in ("License-Expression", "License"))
+    return expression or ", ".join(short) or (text.splitlines()[0] if text else "not stated")
 
 
 def locked() -> dict[str, str]:

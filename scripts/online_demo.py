@@ -125,7 +125,10 @@ def main() -> None:
             def next_version(before: str = before) -> str:
                 return now if (now := served(port)) != before else ""
 
-            await_it(lambda name=path.name, fresh=next_version: fresh() or held(name), trainer, service)
+            def outcome(name: str = path.name, next_version: Callable[[], str] = next_version) -> str:
+                return next_version() or held(name)
+
+            await_it(outcome, trainer, service)
             if reason := held(path.name):
                 print(f"{path.name} is held aside: {reason}", flush=True)
                 run("online", "release", path.name)

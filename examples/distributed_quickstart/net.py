@@ -102,7 +102,8 @@ def train_on_cpu() -> None:
     weights, products, blocks = make_weights(), {}, {}
     for name, weight in weights.items():
         strategy = parse(STRATEGIES[name] if num_ranks == 8 else "((1, 1), (1, 1))", name)
-        check(name, strategy, BATCH, *weight.shape, group_size=num_ranks)
+        inputs, outputs = weight.shape
+        check(name, strategy, BATCH, inputs, outputs, group_size=num_ranks)
         products[name] = shard(strategy, data_parallel=1, group_size=num_ranks)
         blocks[name] = np.ascontiguousarray(weight[products[name].weight.block(rank, weight.shape)])
     widths = (WIDTH_IN, *(weight.shape[1] for weight in weights.values()))
@@ -125,7 +126,8 @@ def train_on_accelerator(target: str) -> None:
     ms.set_device(target)
     init()
     rank = get_rank()
-    net = Net(*(_sharded_by_mindspore(STRATEGIES[name]) for name in ("fc1", "fc2")), make_weights())
+    first, second = (_sharded_by_mindspore(STRATEGIES[name]) for name in ("fc1", "fc2"))
+    net = Net(first, second, make_weights())
     step = AutoParallel(TrainStep(net, Unsummed(), nn.Identity()), parallel_mode="semi_auto")
     step.save_param_strategy_file(str(folder(str(rank)) / "strategy.ckpt"))
     run(step, slice(None), rank)
