@@ -70,7 +70,7 @@ int threads_for(const HostTables* tables, int64_t count) {
   return count < tables->spec.worth_threads ? 1 : tables->spec.num_threads;
 }
 
-// For little work on each of `count` rows: to find it, or to update its wide weight.
+// For little work on each of `count` rows or positions: to find a row, or to add the gradient to its wide weight's.
 int threads_for_little(const HostTables* tables, int64_t count) { return threads_for(tables, count / 16); }
 
 // How many slots there are in use or free once `num_new` more rows are touched.
@@ -210,7 +210,7 @@ void host_tables_update_wide(HostTables* tables, const HostTablesBatch* batch, c
                              const float* gradient, float scale, const HostTablesStep* step) {
   const auto optimizer = static_cast<HostTablesOptimizer>(tables->spec.wide_optimizer);
   tables->kernels.update_wide(tables->slabs.view(), optimizer, *batch, slots, gradient, scale, *step,
-                              threads_for_little(tables, batch->num_unique));
+                              threads_for_little(tables, batch->num_positions));
 }
 
 void host_tables_update_deep(HostTables* tables, const HostTablesBatch* batch, const int32_t* slots,
