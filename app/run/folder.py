@@ -52,7 +52,8 @@ class RunFolder:
         self._losses, self._evals, self._metrics = map(LogFile, (self.loss_path, self.eval_path, self.metrics_path))
         first_step = plan.checkpoint.manifest.step + 1 if plan.checkpoint else 0
         self._events = EventFile(path / TENSORBOARD, purge_step=first_step)
-        self._failed_saves = self._failed_evaluations = 0
+        self._failed_saves: set[int] = set()  # by step: the last one is tried twice
+        self._failed_evaluations = 0
         self._status_is_written = True
         self._started = time.monotonic()  # a clock that is set back must not turn the curves back
 
@@ -94,7 +95,7 @@ class RunFolder:
 
     def note_failed_save(self, step: int, error: Exception) -> None:
         """Note in the log and in metrics.jsonl that a checkpoint could not be written."""
-        self._failed_saves += 1
+        self._failed_saves.add(step)
         reason = message_of(error)
         log.error("error: no checkpoint of step %d: %s; training continues, earlier checkpoints are kept", step, reason)
         self.append_metrics(step=step, save_error=reason)
@@ -105,7 +106,7 @@ class RunFolder:
         unwritten += [] if self._events.is_written else [TENSORBOARD]
         failures = [f"the last lines of {name}" for name in unwritten]
         if self._failed_saves:
-            failures.append(f"{self._failed_saves} checkpoint(s)")
+            failures.append(f"{len(self._failed_saves)} checkpoint(s)")
         if self._failed_evaluations:
             failures.append(f"the curves of {self._failed_evaluations} evaluation(s)")
         return failures if self._status_is_written else [*failures, STATE_FILE]

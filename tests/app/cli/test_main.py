@@ -178,6 +178,8 @@ def test_a_run_whose_last_state_is_not_saved_is_not_finished(command, tmp_path, 
     fail_saves(monkeypatch, steps={10})
     status, log = command(*TRAIN)
     assert status == 3
+    assert log.count("error: no checkpoint of step 10") == 2
+    assert "could not write 1 checkpoint(s)" in log
     assert "error: step 10 is in no checkpoint; make room, and the same command resumes from step 5" in log
     assert status_of(tmp_path / "device_0") == "failed"
     monkeypatch.undo()

@@ -141,6 +141,7 @@ def test_learning_rates_that_were_logged_are_drawn(make_run):
 
 def test_what_went_wrong_comes_first(make_run):
     lines = [
+        {"seconds": 60, "step": 40, "save_error": "Too little"},
         {"seconds": 60, "step": 40, "save_error": "No space left"},
         {"seconds": 61, "step": 40, "stopped_early": "auc on valid has not risen"},
     ]
