@@ -10,7 +10,7 @@ import fcntl
 import hashlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TypedDict
@@ -25,6 +25,17 @@ PROBE_TRIES, PROBE_SECONDS = 3, 0.02
 
 class FolderInUse(ValueError):
     """Another process holds the lock."""
+
+
+def fill(readinto: Callable[[memoryview], int], buffer: Any) -> int:
+    """Read until the buffer is full or the stream ends, and return the number of bytes.
+
+    A pipe or a server may give a byte or two at first, too few to tell by what a stream starts with what it is.
+    """
+    view, filled = memoryview(buffer), 0
+    while filled < len(view) and (size := readinto(view[filled:])):
+        filled += size
+    return filled
 
 
 def lock_folder(folder: Path, mode: int = 0o777, advice: str = "give a place that this user may write to") -> IO[str]:

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from app.evaluation.metrics import MEASURED, MetricStream, confidence_intervals
 from app.scoring.predictor import Predictor, probabilities
-from common.files import LOCK_FILE, lock_folder, room_for, sync_folder, write_whole
+from common.files import LOCK_FILE, fill, lock_folder, room_for, sync_folder, write_whole
 from common.signals import check_stop
 from data_prep.encoding.encoder import MOST_UNKNOWN, Chunk
 from data_prep.encoding.from_log import LogToScore, ending_of
@@ -194,12 +194,18 @@ def _begin_or_resume(folder: Path, identity: dict[str, Any], restart: bool) -> N
 def _spool(folder: Path) -> str:
     """Copy standard input to a file of the work folder: workers read it in pieces. Raises Stopped after a signal."""
     stream: Any = sys.stdin.buffer
-    _wait_for(stream)
-    path = folder / f"{SPOOLED}{ending_of(stream.peek(8))}"
+
+    def read(buffer: memoryview) -> int:
+        _wait_for(stream)
+        return int(stream.readinto1(buffer))
+
+    block = memoryview(bytearray(1 << 20))
+    size = fill(read, block)
+    path = folder / f"{SPOOLED}{ending_of(bytes(block[:size]))}"
     with path.open("wb") as file:
-        while block := stream.read1(1 << 20):
-            file.write(block)
-            _wait_for(stream)
+        while size:
+            file.write(block[:size])
+            size = fill(read, block)
     return str(path)
 
 

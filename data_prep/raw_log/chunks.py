@@ -14,7 +14,7 @@ from typing import Any
 
 import xxhash
 
-from common.files import format_checksum
+from common.files import fill, format_checksum
 from data_prep.kernels.parse import quoted_cells
 from data_prep.kernels.parsed import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
 from data_prep.options.log_format import LogFormat
@@ -47,7 +47,7 @@ class StoredFile(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        size: int = self._file.readinto(buffer)
+        size = fill(self._file.readinto, buffer)
         self._hash.update(memoryview(buffer)[:size])
         self.bytes_read += size
         return size

@@ -1,5 +1,6 @@
 """A whole log scored: every line has its place in the output, and a stopped prediction resumes to the same bytes."""
 
+import codecs
 import csv
 import gzip
 import io
@@ -242,6 +243,22 @@ def test_standard_input_to_standard_output(tiny_bundle, predictor, monkeypatch, 
     predict(tiny_bundle, ["-"], "-")
     rows = output.getvalue().decode().splitlines()[1:]
     assert np.array_equal(np.array([row.split(",")[1] for row in rows], np.float32), predictor.score(lines))
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_standard_input_that_comes_slowly_at_first(tiny_bundle, predictor, lines, tmp_path, monkeypatch, ending):
+    text = codecs.BOM_UTF8 + without_labels(lines).encode()
+    packed = gzip.compress(text) if ending else text
+
+    class Slow(io.FileIO):
+        def readinto(self, buffer):
+            return super().readinto(memoryview(buffer)[: 1 if self.tell() < 4 else 1000])
+
+    (tmp_path / "packed").write_bytes(packed)
+    monkeypatch.setattr(sys, "stdin", Binary(io.BufferedReader(Slow(tmp_path / "packed"))))
+    predict(tiny_bundle, ["-"], str(tmp_path / "scores.parquet"))
+    scores = pq.read_table(tmp_path / "scores.parquet")["score"].to_numpy()
+    assert np.array_equal(scores, predictor.score(lines))
 
 
 def test_standard_input_packed_in_another_way_is_refused_with_the_way_out(tiny_bundle, tmp_path, monkeypatch):

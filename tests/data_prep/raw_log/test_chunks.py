@@ -5,6 +5,8 @@ import io
 import re
 import tarfile
 import tracemalloc
+from contextlib import nullcontext
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from data_prep.kernels.parse import parse_chunk
 from data_prep.kernels.parsed import MAX_LINE_BYTES
 from data_prep.options.log_format import LogFormat
+from data_prep.raw_log import storage
 from data_prep.raw_log.chunks import header_columns
 from data_prep.raw_log.chunks import open_log as open_file
 from data_prep.raw_log.compression import MAGIC
@@ -120,6 +123,19 @@ def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path, make_log, head
         with open_file(find_log(path)[0], log_format) as reader:
             found.append(b"".join(task.load().lines for task, _ in reader.chunks(1000)))
     assert found == [text, text]
+
+
+@pytest.mark.parametrize("start", [codecs.BOM_UTF8, *MAGIC])
+def test_the_start_of_a_file_is_seen_though_its_server_gives_a_byte_at_a_time(tmp_path, make_log, monkeypatch, start):
+    (tmp_path / "train.txt").write_bytes(start + make_log(5).encode())
+
+    class Slow(io.BytesIO):
+        def readinto(self, buffer):
+            return super().readinto(memoryview(buffer)[:1])
+
+    monkeypatch.setattr(storage, "open_stream", lambda location: Slow(Path(location).read_bytes()))
+    with nullcontext() if start == codecs.BOM_UTF8 else pytest.raises(ValueError, match="no text"):
+        assert read_all(tmp_path / "train.txt", 1000) == make_log(5).encode()
 
 
 @pytest.mark.parametrize("header", [False, True])
