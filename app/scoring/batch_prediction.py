@@ -220,7 +220,8 @@ def _unknown_values(predictor: Predictor, counts: Any, num_rows: int) -> dict[st
     """Return the fields whose values are out of vocabulary in nearly all of so many rows, but not in held-out rows.
 
     `counts` are those of `RowEncoder.count_unknown`. Of each field, `unknown` of the `rows` with a value have one, and
-    `held_out_share` of those. Crosses are left out, as they follow their parts, and hashed fields, which know no value.
+    `held_out_share` of those. Crosses are left out, as they follow their parts, hashed fields, which know no value, and
+    fields that no part of the model sees, not in a cross either.
     """
     held_out, fields = predictor.held_out_counts.get("values", np.zeros((0, 1))), predictor.schema.categorical
     if len(held_out) != len(fields) or num_rows < LEAST_ROWS:
@@ -228,10 +229,12 @@ def _unknown_values(predictor: Predictor, counts: Any, num_rows: int) -> dict[st
     unknown, missing = counts
     rows, shares = num_rows - missing, held_out[:, 0] / np.maximum(held_out.sum(axis=1), 1)
     is_other = (unknown > MOST_UNKNOWN * rows) & (unknown > 2 * shares * num_rows) & (rows >= LEAST_ROWS)
+    seen = [field for field, of in zip(fields, predictor.fields, strict=True) if of.deep or of.wide]
+    names = {name for field in seen for name in (field.name, *field.cross)}
     return {
         field.name: {"unknown": int(unknown[place]), "rows": int(rows[place]), "held_out_share": float(shares[place])}
         for place, field in enumerate(fields)
-        if is_other[place] and field.num_values > 1 and not field.cross
+        if is_other[place] and field.name in names and field.num_values > 1 and not field.cross
     }
 
 

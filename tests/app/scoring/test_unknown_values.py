@@ -41,11 +41,11 @@ def table():
 def bundle(make_bundle, make_state, tiny_config, tmp_path_factory, table):
     """Makes a bundle of the table that has the counts of all its rows."""
 
-    def make(**options):
+    def make(model=(), **options):
         options = PrepareOptions(
             LogFormat(KINDS, separator=",", header=True), crosses=(("code", "shop"),), workers=1, **options
         )
-        prepared, config = tmp_path_factory.mktemp("unknown") / "prepared", tiny_config()
+        prepared, config = tmp_path_factory.mktemp("unknown") / "prepared", tiny_config(*model)
         schema = prepare_table(arrow_table(table), prepared, options)
         bundle = make_bundle(prepared, config, make_state(schema, config))
         predictor, counts = Predictor.open(bundle), Distribution(schema)
@@ -102,6 +102,12 @@ def test_lists_are_compared_by_their_first_values(counted, scored, table):
 
 def test_a_field_that_knew_few_values_there_is_not_named(counted, scored):
     assert scored(counted, user="another") == {}
+
+
+def test_a_field_that_no_part_of_the_model_sees_is_not_named(bundle, scored):
+    of_model = ("model.wide_fields=['code*shop']", "model.deep_fields=['user']")
+    new = {"code": "7.0", "shop": "A", "tags": [["X"]] * NUM_ROWS}
+    assert list(scored(bundle(of_model, min_count=2), **new)) == ["code", "shop"]
 
 
 def test_a_hashed_field_and_a_bundle_without_counts_have_none(bundle, counted, scored, tmp_path):
