@@ -279,10 +279,13 @@ def _of_arrow(name: str, cells: pa.ChunkedArray) -> Column:
     """Return a column of a table by its distinct values. A list is its values between tabs."""
     import pyarrow as pa
 
+    from data_prep.raw_log.parquet import cells_as_text
+
     encoded = cells.combine_chunks()
     try:
         encoded = encoded if pa.types.is_dictionary(encoded.type) else encoded.dictionary_encode()
-        texts = [cell_text(value) for value in encoded.dictionary.to_pylist()]
+        cells_of_values = cells_as_text(encoded.dictionary, "float", b"\n")
+        texts = [text.decode(errors="replace") for text in cells_of_values.to_pylist()]
         places = np.asarray(encoded.indices.fill_null(-1)).astype(np.int64)
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):  # lists, structs
         column = _column(name, [cell_text(value) for value in encoded.to_pylist()])
@@ -293,7 +296,7 @@ def _of_arrow(name: str, cells: pa.ChunkedArray) -> Column:
 
 
 def cell_text(value: Any) -> str:
-    """Return a value of a table as the text that the preparation makes of it."""
+    """Return a value of a list or a struct as text."""
     if value is None or (isinstance(value, float) and value != value):
         return ""
     if isinstance(value, list):

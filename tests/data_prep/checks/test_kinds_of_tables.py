@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from sklearn.feature_extraction import FeatureHasher
@@ -274,3 +275,18 @@ def test_what_is_proposed_for_a_drawn_table_reads_its_rows(tmp_path, seed):
         }
         expected |= {"identifier": "ignored", "sentence": "ignored", "day": "timestamp", "time": "timestamp"}
         assert kind == expected.get(name.split()[-1], kind) or is_table or "missing" in proposal.settings, (name, kind)
+
+
+def test_values_of_a_table_are_shown_and_counted_as_a_log_of_it_has_them(tmp_path):
+    """Also those of the label: a click that is written otherwise would be none."""
+    columns, random = base()
+    columns["click"] = np.where(columns["click"], 0.9, 0.1).astype(np.float32)
+    columns["seen"] = np.array(["2026-03-01T10:00:00.5"], "datetime64[ns]").repeat(ROWS)
+    columns["seen"] += random.integers(0, 2, ROWS).astype("timedelta64[h]")
+    columns["weight_class"] = random.choice(np.array([0.25, 0.7], np.float32), ROWS)
+    pq.write_table(pa.table(columns), tmp_path / "log.parquet")
+    read, rejected = prepared(tmp_path / "log.parquet", tmp_path)
+    proposed = describe(str(tmp_path / "log.parquet")).as_yaml()
+    assert (read["clicked"], read["not_clicked"], rejected) == (["0.9"], ["0.1"], 0)
+    assert "2026-03-01 10:00:00.5" in proposed and "00.5000" not in proposed
+    assert "0.7" in proposed and "0.699" not in proposed
