@@ -218,7 +218,7 @@ def _describe(command: argparse.Namespace, _: list[str]) -> None:
 
     proposal = describe(command.input, command.rows, command.label)
     print(proposal.as_yaml(), end="")
-    print(proposal.label_line, file=sys.stderr)
+    print(proposal.label_line, *filter(None, [proposal.encoding_line]), sep="\n", file=sys.stderr)
 
 
 def _pre_check(command: argparse.Namespace, settings: list[str]) -> None:

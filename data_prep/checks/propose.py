@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,10 @@ from data_prep.kernels.native import choose_kernels
 from data_prep.options.format_checks import checked_format
 from data_prep.options.kinds import KINDS
 from data_prep.options.log_format import TIME_FEATURES, ListForm, LogFormat
+from data_prep.raw_log.chunks import OTHER_TO_UTF8
 
 DEFAULT_ROWS = 100_000
+_NO_TEXT = "\N{REPLACEMENT CHARACTER}"  # stands for bytes that are not UTF-8
 _LEAK_AUC = 0.99  # from which a column is left out; one that seems a leak for pre-check alone is kept, with a remark
 _LEAK_REASON = "predicts the label by itself (AUC {:.3f}): made from it, or known only after the click"
 _REMARK = "{}; alone it predicts the label with AUC {:.3f}: ignored if it is known only after the click"
@@ -48,6 +51,15 @@ class Proposal:
     def label_line(self) -> str:
         """The label, what counts as a click, the click rate, and why."""
         return f"{self.as_format().label_in_words}; click rate {self.click_rate:.2%} ({self.label.why})"
+
+    @cached_property
+    def encoding_line(self) -> str:
+        """What of the log is not UTF-8, and what to do, or "" if all is."""
+        if broken := _rows_with_bad_bytes(self.rows):
+            return f"{broken:,} of these rows are not valid UTF-8 and will be rejected: {OTHER_TO_UTF8}."
+        if any(_NO_TEXT in each.name for each in self.guesses):
+            return f"The names of the columns are not valid UTF-8: {OTHER_TO_UTF8}."
+        return ""
 
     def __repr__(self) -> str:
         """Return what a notebook shows: the file, not the rows."""
@@ -77,11 +89,7 @@ class Proposal:
                 f"prepare.integer_buckets=true gives {', '.join(bucketed)} a category of their size as well: the order "
                 "of their numbers tells more of the label than single values."
             )
-        if broken := _rows_with_bad_bytes(self.rows):
-            comments.append(
-                f"{broken:,} of these rows are not valid UTF-8 and will be rejected: convert the log, as with iconv."
-            )
-        return comments
+        return [*comments, self.encoding_line] if self.encoding_line else comments
 
 
 def _plain(value: Any) -> Any:
@@ -191,5 +199,5 @@ def _rows_with_bad_bytes(rows: FirstRows) -> int:
         return 0
     bad = np.zeros(rows.num_rows, np.bool_)
     for column in rows.columns:
-        bad |= np.array(["\N{REPLACEMENT CHARACTER}" in value for value in column.values] + [False])[column.codes]
+        bad |= np.array([_NO_TEXT in value for value in column.values] + [False])[column.codes]
     return int(bad.sum())

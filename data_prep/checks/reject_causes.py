@@ -14,7 +14,7 @@ from data_prep.kernels.parsed import BARE_SEPARATOR, Chunk
 from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.raw_log.chunks import TO_UTF8
+from data_prep.raw_log.chunks import OTHER_TO_UTF8, TO_UTF8
 from data_prep.raw_log.log_files import is_json
 from data_prep.statistics.statistics import LogStatistics
 
@@ -41,6 +41,7 @@ _NO_OBJECTS = (  # after a line of JSON that json_lines gives too many columns
     "a log of objects of several lines, or with blank lines; remove a line that was cut off"
 )
 _NUL_BYTES = f"there are NUL bytes: it is no text, or it is UTF-16; {TO_UTF8}"
+_NOT_UTF8 = f"is not UTF-8, as a text has to be; {OTHER_TO_UTF8}"
 
 
 @dataclass
@@ -83,6 +84,8 @@ def _explain(chunk: Chunk, log_format: LogFormat) -> str | None:
         return None
     if _are_of_nul(lines):
         return _NUL_BYTES
+    if sum(not _is_utf8(line) for line in lines) > _FEW * len(lines):
+        return f"the text {_NOT_UTF8}"
     separator = bytes([BARE_SEPARATOR]) if chunk.is_bare else log_format.separator.encode()
     usual = _most_common(line.count(separator) for line in lines) + 1
     names = chunk.file.columns or tuple(log_format.columns)
@@ -125,6 +128,14 @@ def _explain_cells(rows: Sequence[Sequence[bytes]], names: Sequence[str], log_fo
 
 def _are_of_nul(lines: Sequence[bytes]) -> bool:
     return sum(line.count(b"\0") for line in lines) > _FEW * sum(map(len, lines))
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _most_common(numbers: Iterable[int]) -> int:
@@ -228,6 +239,8 @@ def _other_labels(statistics: LogStatistics, folder: Path) -> str:
 def _first_bad_cell(statistics: LogStatistics, folder: Path, name_cell: Callable[[Chunk, int, LogFormat], str]) -> str:
     """Return the cell for which the first line is rejected, else ""."""
     _, reason, line = _first_rejects(folder, 1)[0].split(b"\t", 2)
+    if reason == b"categorical" and not _is_utf8(line):
+        return f"\nThe first one {_NOT_UTF8}"
     # The file's own order of columns is not known here if it may have others.
     if reason not in _REASONS_OF_CELLS or statistics.log_format.others == "ignored":
         return ""

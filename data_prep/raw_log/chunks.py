@@ -25,6 +25,7 @@ from data_prep.raw_log.log_files import LogFile
 _READ_BYTES = 1 << 20
 _UTF16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE  # how its files begin
 TO_UTF8 = "convert it to UTF-8: iconv -f UTF-16 -t UTF-8 OLD > NEW"
+OTHER_TO_UTF8 = "convert the log: iconv -f CP1252 -t UTF-8 OLD > NEW, or from another encoding that it has"
 
 
 @dataclass(frozen=True)

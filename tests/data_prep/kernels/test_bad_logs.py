@@ -65,6 +65,14 @@ def test_a_log_of_bad_lines_is_an_error(tmp_path, lines, small_options, change, 
     assert [path.name for path in tmp_path.iterdir()] == ["train.txt"]
 
 
+def test_a_log_of_another_encoding_is_named_as_such(tmp_path, small_options):
+    log_format = LogFormat(columns={"click": "label", "city": "string"}, separator=",", header=True)
+    log = write(tmp_path, "\n".join(["click,city", *["0,Köln", "1,Bonn"] * 50]).encode("cp1252"))
+    with pytest.raises(ValueError, match=r"categorical 50\)[^$]*\nThe first one is not UTF-8.*: iconv -f CP1252"):
+        prepare(log, tmp_path / "out", dataclasses.replace(small_options, data=log_format))
+    assert any("text is not UTF-8" in each for each in pre_check([str(log)], 100, log_format).wrong)
+
+
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_cells_with_line_ends_are_named_as_the_cause_of_rejected_lines(tmp_path, small_options, form):
     log_format = LogFormat(
