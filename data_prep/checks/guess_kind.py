@@ -67,10 +67,11 @@ _LEAST_LABELS = 50  # clicks, and other rows
 _LIST_SEPARATORS = "|;^, "
 _LIST_SHARE = 0.2  # of the cells, at least, have several values; if a list is declared, any
 _MOST_TIMES = 5_000  # distinct times that are looked at
+_DATES_OF_DIGITS = {8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}  # by their length
 _MOMENT = re.compile(
     r"(?P<first>[0-9]{1,4})(?P<mark>[-/.])(?P<second>[0-9]{1,2})(?P=mark)(?P<third>[0-9]{1,4})"
     r"(?P<between>[T ])?(?P<clock>[0-9]{1,2}(:[0-9]{1,2}){0,2})?(?P<fraction>[.,][0-9]{1,9})?(?P<half> ?[AaPp][Mm])?"
-    r"(?P<zone>Z| ?UTC|[+-][0-9]{2}:?[0-9]{2})?"
+    r"(?P<zone>Z| ?UTC| ?[+-][0-9]{2}:?[0-9]{2})?"
 )
 
 
@@ -308,12 +309,14 @@ def _time_form(column: Column) -> str:
     is_named = bool(_TIME_NAMES.search(name))
     few = column.values[:: -(-len(column.values) // _MOST_TIMES) or 1]
     if column.are_integers:
+        form = _DATES_OF_DIGITS.get(len(few[0]))
+        # Before seconds: as such 2026112714 would be of 2034, and hardly one of them would be a day.
+        if form and all("1950" <= value[:4] <= "2100" for value in few) and _are_times(few, form):
+            return form
         for form, unit in ((SECONDS, 1), (MILLISECONDS, 1000)):
             if all(int(value) // unit in LIKELY_SECONDS for value in column.values) and (unit > 1 or is_named):
                 return form
-        forms = [form for form, length in (("%Y%m%d", 8), ("%Y%m%d%H%M%S", 14)) if len(few[0]) == length]
-        is_dated = all("1950" <= value[:4] <= "2100" for value in few)
-        return next((form for form in forms if is_dated and _are_times(few, form)), "")
+        return ""
     return next((form for form in _forms_like(few, is_named) if _are_times(few, form)), "")
 
 

@@ -198,7 +198,7 @@ def is_moment(of_type: pa.DataType) -> bool:
     return pa.types.is_timestamp(of_type) or pa.types.is_date(of_type)
 
 
-_ZONE = re.compile("%[HMSfp]([+-])([0-9]{2}):?([0-9]{2})$")  # of a form
+_ZONE = re.compile("%[HMSfp] ?([+-])([0-9]{2}):?([0-9]{2})$")  # of a form
 
 
 def times_as_text(times: pa.Array, form: str) -> pa.Array:

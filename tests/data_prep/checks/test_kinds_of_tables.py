@@ -75,6 +75,22 @@ def test_the_kind_of_a_column(tmp_path, cells, kind, settings):
     assert {name: read.get(name) for name in settings} == settings
 
 
+@pytest.mark.parametrize(
+    ("cell", "form"),
+    [
+        (lambda r: f"202603{r.integers(10, 29)}{r.integers(10, 24)}", "%Y%m%d%H"),  # as seconds, of 2034
+        (lambda r: f"202603{r.integers(10, 29)}0759", "%Y%m%d%H%M"),
+        (lambda r: f"{2_026_032_000 + r.integers(10, 10_000)}", "seconds"),
+        (lambda r: f"2026-03-{r.integers(10, 29)} 07:59:00 +0100", "%Y-%m-%d %H:%M:%S +0100"),
+    ],
+)
+def test_how_times_are_written(tmp_path, cell, form):
+    columns, random = base()
+    columns["time"] = np.array([cell(random) for _ in range(ROWS)], object)
+    read, rejected = prepared(write_csv(tmp_path / "log.csv", columns), tmp_path)
+    assert (read["timestamps"], rejected) == ({"time": form}, 0)
+
+
 def test_blanks_and_quotes_after_separators(tmp_path):
     columns, random = base()
     columns["x"] = np.array([f' "a, {number}"' for number in random.integers(0, 5, ROWS)], object)

@@ -89,7 +89,8 @@ def test_values_as_pandas_gives_them_are_cells():
 
 
 @pytest.mark.parametrize(
-    ("zone", "expected"), [("+02:00", "16:00"), ("-0330", "10:30"), (" UTC", "14:00"), ("", "14:00")]
+    ("zone", "expected"),
+    [("+02:00", "16:00"), ("-0330", "10:30"), (" +0200", "16:00"), (" UTC", "14:00"), ("", "14:00")],
 )
 def test_times_of_a_zone_are_written_by_the_clock_of_the_form_s(zone, expected):
     """Pandas and others write them to text so: another hour would be another category."""
