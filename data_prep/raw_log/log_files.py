@@ -24,6 +24,7 @@ PACKED_ENDINGS = (".gz", ".zst")
 _JSON_ENDINGS = (".jsonl", ".ndjson")
 # Of parts in a folder, where a .json may be anything. Any file can be given directly.
 _TEXT_ENDINGS = ("", ".txt", ".tsv", ".csv", ".log", ".psv", ".dat", ".data", *_JSON_ENDINGS)
+_OTHER_PACKED = (".xz", ".bz2", ".zip", ".lz4", ".Z", ".7z")  # that are not read
 _WHOLE_LOG = "train.txt"  # as Criteo names it
 _NAMES_SHOWN = 5
 _ARCHIVE = "dac.tar.gz"  # as Criteo packs it
@@ -159,10 +160,12 @@ def _log_skipped(folder: str, files: Iterable[str], parts: Iterable[str]) -> Non
     names = sorted(map(file_name, {*files} - {*parts}), key=natural_order)
     names = [name for name in names if not name.startswith((".", "_"))]
     if names:
+        packed = [name for name in names if name.endswith(_OTHER_PACKED) and is_part(str(PurePosixPath(name).stem))]
         log.info(
-            "these files of the folder %s are not read as parts of the log: %s; to read one, give it as the input",
+            "these files of the folder %s are not read as parts of the log: %s; to read one, give it as the input%s",
             folder,
             _some_names(names),
+            f", packed by gzip or zstd instead: {_some_names(packed)}" if packed else "",
         )
 
 

@@ -76,6 +76,13 @@ def test_files_of_a_folder_that_are_skipped_are_named(tmp_path, caplog, taken):
     assert caplog.messages == []
 
 
+def test_a_part_of_a_folder_that_is_packed_in_another_way_is_said_to_be_so(tmp_path, caplog):
+    touch(tmp_path, "day_1.csv.gz", "day_2.csv.xz", "notes.doc", "old.bak.zip")
+    with caplog.at_level("INFO"):
+        assert names(tmp_path) == ["day_1.csv.gz"]
+    assert caplog.messages[0].endswith("give it as the input, packed by gzip or zstd instead: day_2.csv.xz")
+
+
 def test_files_of_the_same_name_are_distinguished_by_their_folder(tmp_path):
     for folder in "ab":
         (tmp_path / folder).mkdir()
