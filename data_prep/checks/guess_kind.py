@@ -161,11 +161,14 @@ def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
 
 def _of_type(column: Column, of: str) -> Guess | None:
     """Return the kind of a table's column of times or lists, by its type. None for other types."""
+    import pyarrow as pa
+
     from data_prep.raw_log.parquet import is_list, is_moment, is_readable
 
     assert column.of_type is not None
     if not is_readable(column.of_type, "list" if is_list(column.of_type) else "string"):
-        return Guess(column.name, "ignored", f"of type {column.of_type}")
+        what = "objects: give their keys columns of their own" if pa.types.is_struct(column.of_type) else "of type {}"
+        return Guess(column.name, "ignored", what.format(column.of_type))
     if len(column.values) < 2:
         return None
     if is_moment(column.of_type):

@@ -195,6 +195,7 @@ def test_the_types_of_a_parquet_log_decide(tmp_path, capsys):
     pq.write_table(table, tmp_path / "log.parquet")
     proposed, schema = prepare_as_described(tmp_path / "log.parquet", tmp_path, capsys)
     kinds = {"seen": "timestamp", "day": "timestamp", "tags": "list", "text": "string", "price": "float"}
+    assert "# objects: give their keys columns of their own" in describe(str(tmp_path / "log.parquet")).as_yaml()
     assert proposed["columns"] == {
         **kinds,
         "user_id": "string",
