@@ -70,12 +70,20 @@ def _plan_from_state(path: Path, config: Config, schema: Schema, damaged: Mappin
         return Plan("new", note, None)
     here = identity(config, schema)
     if changed := difference(state["identity"], here):
-        return Plan("new", f"the run there differs: {changed}{_of_other_epochs(state, config, changed)}{note}", None)
+        why = _of_other_data(state, config, here) or _of_other_epochs(state, config, changed)
+        return Plan("new", f"the run there differs: {changed}{why}{note}", None)
     newest, refused = find_newest(folder, here, damaged)
     if newest is None:
         return Plan("new", f"the run there has no whole checkpoint{note}", None, refused)
     kind, reason = _what_is_left(state, config, schema, newest.manifest)
     return Plan(kind, reason + note, None if kind == "new" else newest, refused)
+
+
+def _of_other_data(state: Mapping[str, Any], config: Config, here: dict[str, Any]) -> str:
+    """Return that the data differ, where the settings that differ first are not a user's but follow from these."""
+    if not config.train.auto or not difference({**here, "data": state["identity"]["data"]}, here):
+        return ""
+    return "; the prepared data differ from that run's, and train.auto chooses settings by them"
 
 
 def _of_other_epochs(state: Mapping[str, Any], config: Config, setting: str) -> str:

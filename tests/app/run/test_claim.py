@@ -14,7 +14,7 @@ import yaml
 from app.checkpoint.manifest import read_manifest, write_manifest
 from app.checkpoint.retention import whole_checkpoints
 from app.run.claim import RunIsFinishedError, check_launch, check_name, open_run, rank_folder
-from app.run.decision import Plan, settings_of_run
+from app.run.decision import Plan, make_plan, settings_of_run
 from app.run.folder import RunFolder, run_checkpoints
 from app.run.identity import data_identity, first_difference, identity
 from app.training.warm_start.source import find_source
@@ -105,6 +105,21 @@ def test_an_automatic_run_of_other_epochs_is_new_and_the_reason_is_logged(start)
     assert start("train.auto=true", "train.epochs=2", of_epochs[3], steps=(2,)).plan.reason == found
     reason = start("train.auto=true", "train.epochs=3", of_epochs[2]).plan.reason
     assert reason.startswith("the run there differs: tower_optimizer.schedule.decay_steps") and reason.endswith(why)
+
+
+def test_an_automatic_run_of_other_data_is_new_and_the_data_are_named_beside_what_follows_from_them(
+    tmp_path, tiny_config, tiny_schema
+):
+    path, other = (
+        tmp_path / "device_0",
+        dataclasses.replace(tiny_schema, vocabulary_size=tiny_schema.vocabulary_size + 1),
+    )
+    _, claim = open_run(path, tiny_config("train.auto=true"), tiny_schema)
+    claim.close()
+    for schema, words in ((other, "; the prepared data differ from that run's"), (tiny_schema, "")):
+        reason = make_plan(path, tiny_config("train.auto=true", "loss.l2_coef=0"), schema).reason
+        assert reason.startswith("the run there differs: loss.l2_coef was 8e-05, is 0.0" + words)
+        assert ("the prepared data" in reason) == bool(words)
 
 
 def test_evaluations_that_a_learning_rate_waits_for_are_part_of_the_run(start):
