@@ -155,8 +155,8 @@ def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
     if list_form := _list_form(column, separator):
         return Guess(column.name, "list", of, list_form=list_form)
     if _is_unique(column):
-        return Guess(column.name, "ignored", f"a new value in nearly every row: {shown}, …")
-    return Guess(column.name, "string", _with_group(column.name, of) + _nearly(column))
+        return Guess(column.name, "ignored", f"a new value in nearly every row: {shown}, …{_mixed_times(column)}")
+    return Guess(column.name, "string", _with_group(column.name, of) + _nearly(column) + _mixed_times(column))
 
 
 def _of_type(column: Column, of: str) -> Guess | None:
@@ -321,6 +321,13 @@ def _time_form(column: Column) -> str:
                 return form
         return ""
     return next((form for form in _forms_like(few, is_named) if _are_times(few, form)), "")
+
+
+def _mixed_times(column: Column) -> str:
+    """Return a remark on a column of times that no form has alike, as those with summer time, else ""."""
+    if len(column.values) < _FEW_ROWS or not column.all_match(_MOMENT):
+        return ""
+    return "; times of several forms or zones: write all alike, as in UTC, to have a timestamp"
 
 
 def _are_times(values: list[str], form: str) -> bool:

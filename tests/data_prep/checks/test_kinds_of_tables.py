@@ -91,6 +91,25 @@ def test_how_times_are_written(tmp_path, cell, form):
     assert (read["timestamps"], rejected) == ({"time": form}, 0)
 
 
+@pytest.mark.parametrize(("num_days", "kind"), [(1, "string"), (28, "ignored")])
+def test_times_of_several_zones_are_no_timestamp_but_are_named_as_times(tmp_path, num_days, kind):
+    columns, random = base()
+    days = random.integers(1, 1 + num_days, ROWS)
+    minutes = np.arange(ROWS) if num_days > 1 else random.integers(0, 60, ROWS)
+    columns["seen"] = np.array(
+        [
+            f"2026-03-{day:02}T{minute // 60:02}:{minute % 60:02}:00+0{day % 2 + minute % 2}:00"
+            for day, minute in zip(days, minutes, strict=True)
+        ],
+        object,
+    )
+    proposed = describe(str(write_csv(tmp_path / "log.csv", columns)))
+    (seen,) = [each for each in proposed.guesses if each.name == "seen"]
+    assert seen.kind == kind and seen.reason.endswith(
+        "times of several forms or zones: write all alike, as in UTC, to have a timestamp"
+    )
+
+
 def test_blanks_and_quotes_after_separators(tmp_path):
     columns, random = base()
     columns["x"] = np.array([f' "a, {number}"' for number in random.integers(0, 5, ROWS)], object)
