@@ -279,11 +279,11 @@ def _of_arrow(name: str, cells: pa.ChunkedArray) -> Column:
     """Return a column of a table by its distinct values. A list is its values between tabs."""
     import pyarrow as pa
 
-    from data_prep.raw_log.parquet import cells_as_text
+    from data_prep.raw_log.parquet import cells_as_text, decoded
 
-    encoded = cells.combine_chunks()
+    encoded = decoded(cells.combine_chunks())  # a dictionary may have values that no row has
     try:
-        encoded = encoded if pa.types.is_dictionary(encoded.type) else encoded.dictionary_encode()
+        encoded = encoded.dictionary_encode()
         cells_of_values = cells_as_text(encoded.dictionary, "float", b"\n")
         texts = [text.decode(errors="replace") for text in cells_of_values.to_pylist()]
         places = np.asarray(encoded.indices.fill_null(-1)).astype(np.int64)

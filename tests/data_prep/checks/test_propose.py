@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -174,6 +175,13 @@ def test_names_as_csv_has_them(tmp_path, capsys, names, row, kinds):
     assert proposed["columns"].keys() == kinds.keys()
     assert proposed["columns"]["click"] == "label"
     assert schema.rejected_rows == 0
+
+
+def test_categories_that_no_row_has_are_no_values():
+    frame = pd.DataFrame({"shop": ["a", "b"] * 50, "land": "de", "click": [0, 1, 1, 0] * 25}).astype("category")
+    frame["land"] = frame["land"].cat.add_categories(["fr"])
+    guesses = {each.name: each for each in describe(frame).guesses}
+    assert guesses["land"].reason == "one value only: de" and guesses["shop"].reason.startswith("2 values")
 
 
 def test_the_types_of_a_parquet_log_decide(tmp_path, capsys):
