@@ -259,7 +259,11 @@ def _read_table(file: LogFile, num_rows: int) -> FirstRows:
     if is_json(file.location):
         return _of_table(file.location, pa.table(columns_of(first_objects(file, num_rows)[:num_rows])))
     with parquet_file(file.location) as table:
-        batches = list(itertools.islice(table.iter_batches(num_rows), 1))
+        batches: list[pa.RecordBatch] = []
+        for batch in table.iter_batches(num_rows):  # none is of several row groups
+            batches.append(batch.slice(0, num_rows - sum(map(len, batches))))
+            if sum(map(len, batches)) == num_rows:
+                break
         return _of_table(file.location, pa.Table.from_batches(batches, table.schema_arrow))
 
 

@@ -184,6 +184,17 @@ def test_categories_that_no_row_has_are_no_values():
     assert guesses["land"].reason == "one value only: de" and guesses["shop"].reason.startswith("2 values")
 
 
+@pytest.mark.parametrize(("asked", "expected"), [(250, 250), (1_000, 400)])
+def test_rows_of_several_row_groups_are_looked_at(tmp_path, asked, expected):
+    click = pa.array([row % 3 % 2 for row in range(400)])
+    shop = pa.array([f"s{row // 100}" for row in range(400)]).dictionary_encode()
+    pq.write_table(pa.table({"shop": shop, "click": click}), tmp_path / "log.parquet", row_group_size=100)
+    proposal = describe(str(tmp_path / "log.parquet"), asked)
+    assert proposal.rows.num_rows == expected
+    assert proposal.guesses[0].reason.startswith(f"{-(-expected // 100)} values")
+    assert f"# {expected} of these rows are good" in proposal.as_yaml()
+
+
 def test_the_types_of_a_parquet_log_decide(tmp_path, capsys):
     random_ = random.Random(4)
     rows = range(1_200)
