@@ -48,6 +48,9 @@ _WORD = re.compile("[^0-9]{1,20}")
 _HEX = re.compile("[0-9a-f]{8}")
 _DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+|[-+]?[0-9]+")
 _THOUSANDS = re.compile(r"[-+]?[1-9][0-9]{0,2}(,[0-9]{3})+|[-+]?[0-9]{1,3}")
+_GROUPED = re.compile(  # 1,234.50 or 1.234,50
+    r"[-+]?[0-9]{1,3}(,[0-9]{3})*(\.[0-9]+)?|[-+]?[0-9]{1,3}(\.[0-9]{3})*(,[0-9]+)?"
+)
 _MARKED = re.compile(r"[-+]?[$€£]?[-+]?[0-9]+([.,][0-9]+)* ?[%$€£]?")  # 12.5%, $3,000
 _MANY_ROWS = 1_000  # rows from which a share of distinct values means something
 _FEW_ROWS = 20  # from which a new value in every row means something
@@ -150,6 +153,8 @@ def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
         return Guess(column.name, "string", f"{of}; to have numbers, take the commas between thousands out")
     if has_commas and column.all_match(_DECIMAL_COMMA):
         return Guess(column.name, "float", of, decimal=",")
+    if has_commas and column.all_match(_GROUPED):
+        return Guess(column.name, "string", f"{of}; to have numbers, take the marks between thousands out")
     if re.search("[%$€£]", column.values[0]) and column.all_match(_MARKED):
         return Guess(column.name, "string", f"{of}; to have numbers, leave only digits and points in its cells")
     if list_form := _list_form(column, separator):

@@ -91,6 +91,21 @@ def test_how_times_are_written(tmp_path, cell, form):
     assert (read["timestamps"], rejected) == ({"time": form}, 0)
 
 
+@pytest.mark.parametrize("marks", [",.", ".,"])
+def test_decimals_with_marks_between_thousands_are_named_as_numbers(tmp_path, marks):
+    columns, random = base()
+    columns["price"] = np.array(
+        [f"{number:,.2f}".translate(str.maketrans(",.", marks)) for number in random.random(ROWS) * 9_000], object
+    )
+    (price,) = [
+        each for each in describe(str(write_csv(tmp_path / "log.csv", columns, ";"))).guesses if each.name == "price"
+    ]
+    assert (price.kind, price.reason.split("; ")[1]) == (
+        "string",
+        "to have numbers, take the marks between thousands out",
+    )
+
+
 @pytest.mark.parametrize(("num_days", "kind"), [(1, "string"), (28, "ignored")])
 def test_times_of_several_zones_are_no_timestamp_but_are_named_as_times(tmp_path, num_days, kind):
     columns, random = base()
