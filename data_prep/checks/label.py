@@ -97,6 +97,7 @@ _NO = _words(
 _CLEAR_NO = _NO - {"no", "n", "false", "f", "0", "-1", "off", "none", "ok"}  # of a label with more values
 _PEOPLE = ({"male", "female"}, {"m", "f"}, {"man", "woman"}, {"h", "m"})
 _NEGATION = re.compile(r"^(not|no|non|un|dis|in|im|il)[\s_-]*|[\s_-](not|no|dis|un|non)[\s_-]*", re.IGNORECASE)
+_NONE_OF_TWO = "none has two values, or one value in most rows and a name such as click"
 _CHOICE = re.compile(rf"(?P<name>.+?)\s*(?P<relation>{'|'.join(RELATIONS)}|=)\s*(?P<value>.*)", re.DOTALL)
 
 
@@ -164,8 +165,10 @@ def find_label(columns: Sequence[Column], has_names: bool) -> Label:
     near = [each for each in candidates if candidates[0].weight - each.weight < _LEAD + 1]
     weighed = sorted((_with_predictor(each, columns) for each in near), key=_by_weight)
     if not weighed or weighed[0].weight <= 0:
+        alone = (each for each in columns if has_names and len(each.values) == 1)
+        found = "; ".join(_of_one_value(each) for each in alone if _evidence_of_name(each.name).weight > 0)
         raise ValueError(
-            "no column looks like a label: none has two values, or one value in most rows and a name such as click. "
+            f"no column looks like a label: {found or _NONE_OF_TWO}. "
             "Name it: --label NAME=VALUE (VALUE counts as a click, all others do not), or --label 'NAME>=4' for numbers"
         )
     best, *runners_up = [*weighed, *candidates[len(near) :]]
@@ -201,6 +204,8 @@ def chosen_label(columns: Sequence[Column], choice: str) -> Label:
     evidence = (Evidence(0.0, "chosen by --label"),)
     if choice in by_name:
         proposed = _meaning(by_name[choice])
+        if proposed is None and len(by_name[choice].values) == 1:
+            raise ValueError(f"--label {choice}: {_of_one_value(by_name[choice])}")
         if proposed is None:
             raise ValueError(
                 f"--label {choice}: {_values_of(by_name[choice])}; which of them is a click? Give --label "
@@ -218,6 +223,10 @@ def chosen_label(columns: Sequence[Column], choice: str) -> Label:
     other_values = [value for value in column.values if value != match["value"] and value not in NO_LABEL]
     rest = tuple(other_values) if len(other_values) == 1 else REST
     return Label(column.name, (match["value"],), rest, evidence=evidence)
+
+
+def _of_one_value(column: Column) -> str:
+    return f"{column.name} has one value, {column.values[0]!r}, in these rows, and a label two; look at more (--rows)"
 
 
 def _values_of(column: Column) -> str:

@@ -161,7 +161,14 @@ def test_a_table_without_a_label_is_refused(tmp_path, capsys):
     columns = table("size", ("small", "large"), before=[("sex", SEXES)])
     del columns["size"]
     assert main(["describe", str(write_csv(tmp_path / "log.csv", columns))]) == 2
-    assert "no column looks like a label" in capsys.readouterr().err
+    assert "no column looks like a label: none has two values" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [(), ("--label", "click")])
+def test_a_log_without_any_click_is_refused_by_the_name_of_its_label(tmp_path, capsys, words):
+    columns = table("click", ("0", "0"))
+    assert main(["describe", str(write_csv(tmp_path / "log.csv", columns)), *words]) == 2
+    assert "click has one value, '0', in these rows, and a label two; look at more (--rows)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
