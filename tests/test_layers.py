@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.house import House, circles
+from benchmarks.house import TOPS, House, circles
 
 PROJECT = Path(__file__).parents[1]
 LAYERS = [
@@ -44,8 +44,13 @@ BEYOND = {
 MOST_ENTRIES = {"app": 14}  # of a folder; 12 elsewhere
 
 
-HOUSE = House(PROJECT)
-IMPORTS = HOUSE.imports
+FOLDERS = sorted({path.parent for top in TOPS for path in (PROJECT / top).rglob("*.py")})
+
+
+@pytest.fixture(scope="module")
+def house():
+    """Not made as tests are collected: it takes seconds."""
+    return House(PROJECT)
 
 
 def package(module):
@@ -53,27 +58,30 @@ def package(module):
     return "common" if module.split(".")[0] == "common" else ".".join(module.split(".")[:2])
 
 
-BETWEEN = [(a, b) for a, targets in IMPORTS.items() for b in targets if package(a) != package(b)]
+@pytest.fixture(scope="module")
+def between(house):
+    """The imports of one package from another, as pairs of modules."""
+    return [(a, b) for a, targets in house.imports.items() for b in targets if package(a) != package(b)]
 
 
-def test_every_package_has_a_place():
+def test_every_package_has_a_place(house):
     tops = {"app", "data_prep"}  # their own __init__.py
-    assert {package(module) for module in HOUSE.paths} - tops <= FLOORS.keys()
+    assert {package(module) for module in house.paths} - tops <= FLOORS.keys()
     assert sum(line.startswith("app.") for line in LAYERS) <= 9
     assert sum(line.startswith("data_prep.") for line in LAYERS) <= 7
 
 
-def test_imports_point_down():
-    assert [(a, b) for a, b in BETWEEN if FLOORS[package(b)] <= FLOORS[package(a)]] == []
+def test_imports_point_down(between):
+    assert [(a, b) for a, b in between if FLOORS[package(b)] <= FLOORS[package(a)]] == []
 
 
-def test_app_sees_three_doors_of_data_prep():
-    past = [(a, b) for a, b in BETWEEN if a.startswith("app.") and b.startswith("data_prep.")]
+def test_app_sees_three_doors_of_data_prep(between):
+    past = [(a, b) for a, b in between if a.startswith("app.") and b.startswith("data_prep.")]
     assert [(a, b) for a, b in past if package(b) not in DOORS and (a, package(b)) not in BEYOND] == []
 
 
-def test_no_file_is_in_a_circle():
-    assert circles(IMPORTS) == []
+def test_no_file_is_in_a_circle(house):
+    assert circles(house.imports) == []
 
 
 def test_a_circle_is_found():
@@ -81,14 +89,14 @@ def test_a_circle_is_found():
     assert circles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
 
-@pytest.mark.parametrize("folder", sorted({path.parent for path in HOUSE.paths.values()}), ids=str)
+@pytest.mark.parametrize("folder", FOLDERS, ids=str)
 def test_a_folder_is_seen_in_one_look(folder):
     entries = [path for path in folder.iterdir() if path.suffix == ".py" or (path.is_dir() and any(path.rglob("*.py")))]
     entries = [path for path in entries if path.name not in ("__init__.py", "__pycache__")]
     assert len(entries) <= MOST_ENTRIES.get(str(folder.relative_to(PROJECT)), 12)
 
 
-@pytest.mark.parametrize("folder", sorted({path.parent for path in HOUSE.paths.values()}), ids=str)
+@pytest.mark.parametrize("folder", FOLDERS, ids=str)
 def test_a_face_names_the_files_of_its_package(folder):
     if folder.name in ("app", "data_prep"):
         return
