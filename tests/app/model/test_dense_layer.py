@@ -1,3 +1,4 @@
+import functools
 import math
 import os
 
@@ -30,16 +31,22 @@ class WeightedSum(nn.Cell):
         self.layer = layer
 
     def construct(self, inputs, weights, numeric, numeric_weights, output_gradient, noise=None):
-        return (self.layer(inputs, weights, numeric, numeric_weights, noise) * output_gradient).sum()
+        outputs = self.layer(inputs, weights, numeric, numeric_weights, noise)
+        return (outputs * output_gradient).sum(), outputs
 
 
 class Gradient(nn.Cell):
     def __init__(self, layer):
         super().__init__()
-        self.gradient = ms.grad(WeightedSum(layer), grad_position=(0, 1, 3))
+        self.gradient = ms.value_and_grad(WeightedSum(layer), grad_position=(0, 1, 3), has_aux=True)
 
     def construct(self, *inputs):
         return self.gradient(*inputs)
+
+
+@functools.cache  # a graph is compiled for each shape, which takes most of the time
+def gradient_of(layer, *words):
+    return Gradient(layer(*words))
 
 
 def draw(shape, seed=0):
@@ -50,9 +57,10 @@ def draw(shape, seed=0):
 
 
 def run(layer, arrays, noise=None):
-    tensors, others = [Tensor(array) for array in arrays], () if noise is None else (Tensor(noise),)
-    outputs = layer(*tensors[:4], *others).asnumpy()
-    return [outputs, *(gradient.asnumpy() for gradient in Gradient(layer)(*tensors, *others))]
+    """Outputs and gradients of a layer, which is its class and the words of its making."""
+    others = () if noise is None else (Tensor(noise),)
+    (_, outputs), gradients = gradient_of(*layer)(*map(Tensor, arrays), *others)
+    return [array.asnumpy() for array in (outputs, *gradients)]
 
 
 def to_bfloat16(values):
@@ -74,7 +82,7 @@ def expected(arrays, rounded=lambda values: values):
 @pytest.mark.usefixtures("cpu")
 def test_native_layer_is_the_layer(shape):
     arrays = draw(shape)
-    native, plain = run(NativeLayer(2, bfloat16=False), arrays), run(DenseLayer(), arrays)
+    native, plain = run((NativeLayer, 2, False), arrays), run((DenseLayer,), arrays)
     for got, same, want in zip(native, plain, expected(arrays), strict=True):
         # Sums of up to 1,300 float32 products, relative to the largest one.
         scale = np.abs(want).max() or 1
@@ -87,7 +95,7 @@ def test_native_layer_is_the_layer(shape):
 def test_bfloat16_rounds_the_inputs_and_nothing_else(shape):
     arrays = draw(shape)
     # A unit whose sum lies at the ReLU's edge may fall to either side; these inputs have none that close.
-    for got, want in zip(run(NativeLayer(2, bfloat16=True), arrays), expected(arrays, to_bfloat16), strict=True):
+    for got, want in zip(run((NativeLayer, 2, True), arrays), expected(arrays, to_bfloat16), strict=True):
         assert np.abs(got - want).max() <= 2e-6 * (np.abs(want).max() or 1)
 
 
@@ -95,7 +103,8 @@ def test_bfloat16_rounds_the_inputs_and_nothing_else(shape):
 @pytest.mark.usefixtures("cpu")
 def test_bits_do_not_depend_on_threads(bfloat16):
     arrays = draw((1300, 300, 130, 27))
-    one, three = (run(NativeLayer(threads, bfloat16), arrays) for threads in (1, 3))
+    # The number of threads is set as a layer is made, and no other test makes these.
+    one, three = (run((NativeLayer, threads, bfloat16), arrays) for threads in (1, 3))
     for left, right in zip(one, three, strict=True):
         np.testing.assert_array_equal(left, right)
 
@@ -107,13 +116,13 @@ def test_dropout_is_a_mask_and_a_factor(shape, bfloat16):
     arrays, noise = draw(shape), DropoutNoise(3, 0.25, 1).of_step(5, first_row=7)[0]
     factors = np.where(keep_mask(noise, shape[0], shape[2]), np.float32(1 / 0.75), np.float32(0))
     masked = [*arrays[:4], arrays[4] * factors]
-    plain = run(NativeLayer(2, bfloat16), masked)
-    dropped = run(NativeLayer(2, bfloat16), arrays, noise)
+    plain = run((NativeLayer, 2, bfloat16), masked)
+    dropped = run((NativeLayer, 2, bfloat16), arrays, noise)
     np.testing.assert_array_equal(dropped[0], plain[0] * factors)
     for got, want in zip(dropped[1:], plain[1:], strict=True):
         np.testing.assert_array_equal(got, want)
     if not bfloat16:
-        for got, want in zip(run(DenseLayer(), arrays, noise), dropped, strict=True):
+        for got, want in zip(run((DenseLayer,), arrays, noise), dropped, strict=True):
             assert np.abs(got - want).max() <= 2e-6 * (np.abs(want).max() or 1)
 
 
@@ -141,7 +150,7 @@ def test_nan_reaches_a_weight_gradient(place):
     """ReLU turns NaN into 0, so the flag of a step relies on this."""
     arrays = draw((700, 40, 20, 3))
     arrays[place][0, 0] = np.nan
-    gradients = run(NativeLayer(2, bfloat16=False), arrays)[1:]
+    gradients = run((NativeLayer, 2, False), arrays)[1:]
     poisoned_parameter = place in (1, 3)  # a parameter's own check sees that one
     assert poisoned_parameter or any(not np.isfinite(gradient).all() for gradient in gradients)
 
