@@ -13,12 +13,15 @@ LOSS_SCALE = 8.0
 
 @pytest.fixture
 def make_optimizers(cpu, tiny_config, make_schema):
-    """A small model's parameters by name, and their optimizers under a loss scale of 8."""
+    """A small model's parameters by name, and their optimizers under a loss scale of 8.
+
+    The wide head's is gradient descent, as FTRL would be half of each graph.
+    """
     from app.model.tower_optimizers import DenseOptimizers
     from app.model.wide_deep import make_model
 
     def make(*overrides):
-        config = tiny_config("model.hidden_widths=[3]", *overrides)
+        config = tiny_config("model.hidden_widths=[3]", "wide_optimizer.name=sgd", *overrides)
         model = make_model(config, make_schema())
         options = (config.wide_optimizer, config.tower_optimizer, LOSS_SCALE, config.loss.tower_clip_norm)
         return model.named_parameters(), DenseOptimizers(model, *options, ema_decay=config.train.ema_decay)
@@ -48,7 +51,7 @@ def adam_change(first, second, step):
 
 
 def test_sgd_by_hand(optimize):
-    before, one, two = optimize("tower_optimizer={name: sgd, learning_rate: 0.25}", "wide_optimizer.name=sgd")
+    before, one, two = optimize("tower_optimizer={name: sgd, learning_rate: 0.25}", "wide_optimizer.learning_rate=0.1")
     for name, values in before.items():
         rate = 0.25 if name.startswith("tower") else 0.1
         np.testing.assert_allclose(one[name], values - rate * 2, rtol=1e-6, err_msg=name)
@@ -164,7 +167,7 @@ def test_the_wide_head_s_ftrl_is_that_of_the_table(optimize, gradients):
 
 def test_a_learning_rate_near_0_leaves_the_wide_head_as_it_is(optimize):
     rates = ((0.1, 0.01), (float(LEAST_FTRL_RATE) / 4, 0.01), (1e-45, 0.01))
-    _, one, *near_0 = optimize("wide_optimizer.l1=0.125", gradients=(2.0, 2.0, -2.0), rates=rates)
+    _, one, *near_0 = optimize("wide_optimizer={name: ftrl, l1: 0.125}", gradients=(2.0, 2.0, -2.0), rates=rates)
     for name in ("wide.bias", "wide.numeric_weight"):
         assert np.abs(one[name]).min() > 0.01
         for found in near_0:
@@ -191,8 +194,8 @@ def test_running_means_are_those_of_the_weights_after_each_step(make_optimizers,
             return result
 
     decay = 0.75
-    words = ("model.hidden_widths=[5,3]", f"tower_optimizer={options}", f"train.ema_decay={decay}")
-    named, optimizers = make_optimizers(*words)
+    words = ("model.hidden_widths=[5,3]", f"tower_optimizer={options}", "wide_optimizer.name=ftrl")
+    named, optimizers = make_optimizers(*words, f"train.ema_decay={decay}")
     graph, generator = InBranch(optimizers), np.random.default_rng(0)
     sums = dict.fromkeys(named, 0.0)
     for step, finite in enumerate((True, True, False, True), start=1):
