@@ -9,6 +9,7 @@ depend on the seed alone, not on the number of workers, and a longer log starts 
 from __future__ import annotations
 
 import fcntl
+import functools
 import gzip
 import io
 import multiprocessing
@@ -87,11 +88,18 @@ class Block:
 
 
 def synthetic_log(seed: int, drift: Drift | None = None) -> SyntheticLog:
-    """Return the log of `seed`. Solving its planted model takes about a second."""
+    """Return the log of `seed`."""
+    planted = planted_clicks(seed)
+    return SyntheticLog(seed, planted.shape, planted, drift)
+
+
+@functools.cache
+def planted_clicks(seed: int) -> PlantedClicks:
+    """Return the planted model of `seed`. Solving it takes about a second, so a process does it once."""
     shape = load_shape()
     fields = [draw_fields(shape, _uniforms(seed, block, shape.num_uniforms)) for block in SOLVING_BLOCKS]
     numbers, ranks, number_missing = (np.concatenate(parts, axis=1) for parts in zip(*fields, strict=True))
-    return SyntheticLog(seed, shape, plant(seed, shape, numbers, ranks, number_missing), drift)
+    return plant(seed, shape, numbers, ranks, number_missing)
 
 
 def draw_block(log: SyntheticLog, block: int) -> Block:
