@@ -5,6 +5,7 @@ import io
 import itertools
 import logging
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -190,9 +191,35 @@ def test_kills_at_random_moments_lose_nothing(
         assert_same_bits(state, expected)
 
 
-def test_what_turns_out_to_be_damaged_as_it_is_loaded_is_put_aside(whole_run, run_in, tmp_path):
+SLOW_DISK = """
+import os, time
+write, sync = os.pwrite, os.fsync
+os.pwrite = lambda *words: (time.sleep(0.3), write(*words))[1]
+"""
+
+
+@pytest.fixture(scope="module")
+def terminated(run_in, tmp_path_factory):
+    """A run that gets a SIGTERM after step 4, while the save of step 3 takes a second; gives what `run_in` does."""
+    program = ("-c", SLOW_DISK + SIGNALLED_BEFORE_STEP_5.replace("SIGNAL", "SIGTERM"))
+    return run_in(tmp_path_factory.mktemp("terminated"), program=program)
+
+
+def test_a_sigterm_while_a_checkpoint_is_on_its_way(whole_run, terminated, run_in, tmp_path):
+    status, errors, run = terminated
+    assert status == 143, errors
+    assert "stopped after saving: SIGTERM was received" in errors
+    names = [checkpoint.path.name for checkpoint in whole_checkpoints(run / "checkpoints")]
+    assert names == ["step-00000003", "step-00000005"]
+    shutil.copytree(run, tmp_path / "device_0")
+    status, errors, run = run_in(tmp_path)
+    assert status == 0, errors
+    assert kept_files(run) == kept_files(whole_run)
+
+
+def test_what_turns_out_to_be_damaged_as_it_is_loaded_is_put_aside(whole_run, terminated, run_in, tmp_path):
     """A flipped bit shows when the file was read; the run goes on from the checkpoint before, to the same bits."""
-    run_in(tmp_path, program=("-c", SIGNALLED_BEFORE_STEP_5.replace("SIGNAL", "SIGTERM")))
+    shutil.copytree(terminated[2], tmp_path / "device_0")
     damaged = tmp_path / "device_0" / "checkpoints" / "step-00000005" / "deep-0-of-1.safetensors"
     flip_bit(damaged)
     status, errors, run = run_in(tmp_path, settings=(*SETTINGS, "train.resume=require"))
@@ -244,26 +271,6 @@ def test_ctrl_c_while_a_graph_runs_is_no_sigterm(tiny_dataset, project, command_
     assert process.returncode == 130, errors
     assert "stopped after saving: SIGINT was received" in errors
     assert whole_checkpoints(tmp_path / "device_0" / "checkpoints")
-
-
-SLOW_DISK = """
-import os, time
-write, sync = os.pwrite, os.fsync
-os.pwrite = lambda *words: (time.sleep(0.3), write(*words))[1]
-"""
-
-
-def test_a_sigterm_while_a_checkpoint_is_on_its_way(whole_run, run_in, tmp_path):
-    """The save of step 3 takes a second; the signal comes after step 4."""
-    program = ("-c", SLOW_DISK + SIGNALLED_BEFORE_STEP_5.replace("SIGNAL", "SIGTERM"))
-    status, errors, run = run_in(tmp_path, program=program)
-    assert status == 143, errors
-    assert "stopped after saving: SIGTERM was received" in errors
-    names = [checkpoint.path.name for checkpoint in whole_checkpoints(run / "checkpoints")]
-    assert names == ["step-00000003", "step-00000005"]
-    status, errors, run = run_in(tmp_path)
-    assert status == 0, errors
-    assert kept_files(run) == kept_files(whole_run)
 
 
 @pytest.mark.parametrize("steps", [5, 7])  # at the end of an epoch, and within one
