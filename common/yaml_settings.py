@@ -81,12 +81,20 @@ class _FastLoader(_UniqueKeys, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  
     """Takes a tenth of the time, as it parses by libyaml."""
 
 
+_FAST_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # takes a third of the time
+
+
 def load_yaml(text: str) -> Any:
     """Return what YAML text stands for. Raises YAMLError, for duplicate keys too."""
     try:
         return yaml.load(text, _FastLoader)  # noqa: S506 (it is a SafeLoader)
     except yaml.YAMLError:
         return yaml.load(text, _Loader)  # noqa: S506 (it is a SafeLoader)
+
+
+def dump_yaml(value: Any) -> str:
+    """Return YAML text of plain values, in their order."""
+    return yaml.dump(value, Dumper=_FAST_DUMPER, sort_keys=False)
 
 
 def find_config(path: Path) -> Path:

@@ -17,8 +17,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import best_or_newest, open_named
 from app.config.config import Config
@@ -113,7 +111,7 @@ class RunFolder:
 
     def describe(self, schema: Schema, asked: Config) -> None:
         """Write config.yaml and run.json. `asked` are the settings that were asked for."""
-        text = yaml.safe_dump(settings.as_dict(self.config), sort_keys=False)
+        text = yaml_settings.dump_yaml(settings.as_dict(self.config))
         write_whole(self.path / CONFIG_FILE, text)
         self._state = {
             "format_version": FORMAT_VERSION,

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import yaml
-
 from app.config.config import Config
 from app.evaluation.calibration import Calibration
 from app.evaluation.metrics import MEASURED, Metrics
@@ -15,6 +13,7 @@ from app.scoring.bundle_folder import GOLDEN, Manifest
 from app.trained.bundle_code import CODE, CODE_PACKAGE
 from app.trained.write_bundle import PACKAGES
 from common import settings
+from common.yaml_settings import dump_yaml
 from data_prep.prepared.schema import Schema
 
 MLFLOW_VERSION = "3.17.0"  # whose format MLmodel has
@@ -47,8 +46,8 @@ def texts(
     model = {"flavors": {"python_function": flavor}, "mlflow_version": MLFLOW_VERSION}
     return {
         "requirements.txt": requirements,
-        "python_env.yaml": yaml.safe_dump(environment, sort_keys=False),
-        "MLmodel": yaml.safe_dump(model, sort_keys=False),
+        "python_env.yaml": dump_yaml(environment),
+        "MLmodel": dump_yaml(model),
         "README.md": _card(manifest, config, schema, evaluated, sizes),
     }
 
@@ -97,7 +96,7 @@ def _card(
         "## Settings",
         "",
         "```yaml",
-        yaml.safe_dump({**settings.as_dict(config), "prepare": options}, sort_keys=False).rstrip(),
+        dump_yaml({**settings.as_dict(config), "prepare": options}).rstrip(),
         "```",
     ]
     return "\n".join(lines) + "\n"

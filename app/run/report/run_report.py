@@ -6,8 +6,6 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
-
 from app.run.record import RunRecord, read_runs
 from app.run.report.column_effects import effects
 from app.run.report.quality import evaluations, learning, metrics_over_steps
@@ -16,6 +14,7 @@ from common.files import message_of, write_whole
 from common.html.page import Part, Section, render_page
 from common.settings import flatten
 from common.text import number_text
+from common.yaml_settings import dump_yaml
 
 log = logging.getLogger("app")
 
@@ -135,7 +134,7 @@ def settings_section(runs: Sequence[RunRecord]) -> Section:
     described = [
         Part("definitions", ({"run": run.name} if several else {}) | _described(run), ["command"]) for run in runs
     ]
-    first = Part("folded", f"All settings of {runs[0].name}", yaml.safe_dump(runs[0].config, sort_keys=False))
+    first = Part("folded", f"All settings of {runs[0].name}", dump_yaml(runs[0].config))
     return Section("Settings, command and machine", *compared, *described, first)
 
 
