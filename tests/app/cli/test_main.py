@@ -332,8 +332,11 @@ def some_without_weight(read, seed):
     "words",
     [
         ("tables.backend=native", "model.deep_fields=[C1, C2, C5]", "model.wide_fields=[C2, C9]", "loss.l2_coef=1e-2"),
-        ("model.first_layer=distinct", "deep_optimizer.name=adam", "model.batch_norm=true", "train.ema_decay=0.9"),
-        ("tables.backend=stock",),
+        pytest.param(
+            ("model.first_layer=distinct", "deep_optimizer.name=adam", "model.batch_norm=true", "train.ema_decay=0.9"),
+            marks=pytest.mark.slow,  # four graphs to compile, as with stock
+        ),
+        pytest.param(("tables.backend=stock",), marks=pytest.mark.slow),
     ],
 )
 def test_rows_of_weight_0_change_no_bit_of_the_training(command, tmp_path, monkeypatch, words):

@@ -214,7 +214,12 @@ def fails_at(owner, name, number, error):
 WRITES = ("write_manifest", "publish", "finish", "_write", "data_file", "_write_status")
 
 
-@pytest.mark.parametrize("error", [Killed(), OSError(errno.ENOSPC, "no space left")], ids=["killed", "full disk"])
+FULL_DISK = OSError(errno.ENOSPC, "no space left")
+
+
+@pytest.mark.parametrize(
+    "error", [Killed(), pytest.param(FULL_DISK, marks=pytest.mark.slow)], ids=["killed", "full disk"]
+)
 def test_a_run_that_ends_at_each_boundary_goes_on_to_the_same_bits(error, make_online, never_killed, parts, caplog):
     folder = make_online("ended")
     for part in parts[:3]:
