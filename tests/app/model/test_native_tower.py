@@ -111,10 +111,10 @@ def test_threads_change_no_bit(make_parts, make_schema, random_batch, assert_sam
     assert_same_bits(states[2], states[0])
 
 
-def test_what_is_written_to_a_parameter_s_memory_a_graph_reads(make_parts, make_schema, random_batch):
+@pytest.mark.parametrize("both", ["plain"], indirect=True)
+def test_what_is_written_to_a_parameter_s_memory_a_graph_reads(both, random_batch):
     """MindSpore does not promise it; the native step and `write_parameter` rest on it."""
-    schema = make_schema()
-    parts = make_parts("reference", schema, f"train.batch_size={BATCH_SIZE}", "device.graph=true")
+    _, schema, _, parts = both
     batch = random_batch(schema, BATCH_SIZE, np.random.default_rng(2))
     take_step(parts, batch)
     before = parts.step.score(batch, parts.step.prepare(batch))

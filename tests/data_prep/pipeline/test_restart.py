@@ -93,7 +93,15 @@ def interrupt(*_):
     raise KeyboardInterrupt
 
 
-def test_what_is_finished_is_not_done_again(tmp_path, log_path, small_options, monkeypatch):
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, log_path, small_options):
+    """The contents of a preparation that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("whole") / "out"
+    prepare_small(log_path, folder, small_options)
+    return contents(folder)
+
+
+def test_what_is_finished_is_not_done_again(tmp_path, log_path, small_options, monkeypatch, whole):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("data_prep.pipeline.prepare.write_splits", interrupt)
         prepare_small(log_path, tmp_path / "out", small_options)
@@ -105,21 +113,18 @@ def test_what_is_finished_is_not_done_again(tmp_path, log_path, small_options, m
     monkeypatch.setattr("data_prep.pipeline.second_pass.Encoder.encode", None)
     monkeypatch.setattr("data_prep.prepared.writer.MindRecordWriter._open", None)
     prepare_small(log_path, tmp_path / "out", small_options)
-    monkeypatch.undo()
-    prepare_small(log_path, tmp_path / "whole", small_options)
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    assert contents(tmp_path / "out") == whole
 
 
 @pytest.mark.parametrize("damaged", ["work/fitted", "work/lookup.bin", "vocabulary.parquet", "train-00001.mindrecord"])
-def test_what_is_damaged_meanwhile_is_made_again(tmp_path, log_path, small_options, monkeypatch, damaged):
+def test_what_is_damaged_meanwhile_is_made_again(tmp_path, log_path, small_options, monkeypatch, damaged, whole):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("data_prep.pipeline.prepare.describe", interrupt)
         prepare_small(log_path, tmp_path / "out", small_options)
     path = partial_folder(tmp_path / "out") / damaged
     flip_bit(path, path.stat().st_size // 2)
     prepare_small(log_path, tmp_path / "out", small_options)
-    prepare_small(log_path, tmp_path / "whole", small_options)
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    assert contents(tmp_path / "out") == whole
 
 
 def test_lost_rejects_are_found_again(tmp_path, make_log, small_options, monkeypatch):
