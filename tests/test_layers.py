@@ -49,7 +49,7 @@ FOLDERS = sorted({path.parent for top in TOPS for path in (PROJECT / top).rglob(
 
 @pytest.fixture(scope="module")
 def house():
-    """Not made as tests are collected: it takes seconds."""
+    """The project's files and imports, not read as tests are collected: that takes seconds."""
     return House(PROJECT)
 
 

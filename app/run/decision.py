@@ -80,7 +80,7 @@ def _plan_from_state(path: Path, config: Config, schema: Schema, damaged: Mappin
 
 
 def _of_other_data(state: Mapping[str, Any], config: Config, here: dict[str, Any]) -> str:
-    """Return that the data differ, where the settings that differ first are not a user's but follow from these."""
+    """Return that the data differ, if the settings that differ are chosen by them and not given by a user."""
     if not config.train.auto or not difference({**here, "data": state["identity"]["data"]}, here):
         return ""
     return "; the prepared data differ from that run's, and train.auto chooses settings by them"

@@ -54,7 +54,7 @@ class Proposal:
 
     @cached_property
     def encoding_line(self) -> str:
-        """What of the log is not UTF-8, and what to do, or "" if all is."""
+        """The sentence on what of the log is not UTF-8 and what to do, or "" if all is."""
         if broken := _rows_with_bad_bytes(self.rows):
             return f"{broken:,} of these rows are not valid UTF-8 and will be rejected: {OTHER_TO_UTF8}."
         if any(_NO_TEXT in each.name for each in self.guesses):

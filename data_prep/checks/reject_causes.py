@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from data_prep.execution.prepared_folder import REJECTS_FILE
-from data_prep.kernels.parse import parse_labels, take_quotes_off
+from data_prep.kernels.parse import is_utf8, parse_labels, take_quotes_off
 from data_prep.kernels.parsed import BARE_SEPARATOR, Chunk
 from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import LogFormat
@@ -84,7 +84,7 @@ def _explain(chunk: Chunk, log_format: LogFormat) -> str | None:
         return None
     if _are_of_nul(lines):
         return _NUL_BYTES
-    if sum(not _is_utf8(line) for line in lines) > _FEW * len(lines):
+    if sum(not is_utf8(line) for line in lines) > _FEW * len(lines):
         return f"the text {_NOT_UTF8}"
     separator = bytes([BARE_SEPARATOR]) if chunk.is_bare else log_format.separator.encode()
     usual = _most_common(line.count(separator) for line in lines) + 1
@@ -128,14 +128,6 @@ def _explain_cells(rows: Sequence[Sequence[bytes]], names: Sequence[str], log_fo
 
 def _are_of_nul(lines: Sequence[bytes]) -> bool:
     return sum(line.count(b"\0") for line in lines) > _FEW * sum(map(len, lines))
-
-
-def _is_utf8(line: bytes) -> bool:
-    try:
-        line.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _most_common(numbers: Iterable[int]) -> int:
@@ -239,7 +231,7 @@ def _other_labels(statistics: LogStatistics, folder: Path) -> str:
 def _first_bad_cell(statistics: LogStatistics, folder: Path, name_cell: Callable[[Chunk, int, LogFormat], str]) -> str:
     """Return the cell for which the first line is rejected, else ""."""
     _, reason, line = _first_rejects(folder, 1)[0].split(b"\t", 2)
-    if reason == b"categorical" and not _is_utf8(line):
+    if reason == b"categorical" and not is_utf8(line):
         return f"\nThe first one {_NOT_UTF8}"
     # The file's own order of columns is not known here if it may have others.
     if reason not in _REASONS_OF_CELLS or statistics.log_format.others == "ignored":

@@ -75,7 +75,7 @@ class _Text:
     @functools.cached_property
     def is_utf8(self) -> bool:
         """True if the chunk is UTF-8. Then all cells are, as separators are ASCII."""
-        return _decodes(self.bytes.tobytes())
+        return is_utf8(self.bytes.tobytes())
 
     def cells(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Strings:
         return Strings(self.bytes, starts, ends - starts)
@@ -284,11 +284,12 @@ def _are_utf8(text: _Text, cells: Strings) -> NDArray[np.bool_]:
     good = np.ones(len(cells), np.bool_)
     if not text.is_utf8:
         for index in np.flatnonzero(~cells.are_ascii()):
-            good[index] = _decodes(cells.take(slice(index, index + 1)).tolist()[0])
+            good[index] = is_utf8(cells.take(slice(index, index + 1)).tolist()[0])
     return good
 
 
-def _decodes(text: bytes) -> bool:
+def is_utf8(text: bytes) -> bool:
+    """Return True if the bytes are UTF-8."""
     try:
         text.decode()
     except UnicodeDecodeError:
