@@ -50,8 +50,15 @@ SCHEDULES = {  # each goes far enough down to be no rate at all, where its optim
     "plateau": lambda name, warmup: PlateauSchedule(warmup_steps=warmup, drop_factor=0.1, min_learning_rate=0.0),
 }
 DEEP_OPTIMIZERS, WIDE_OPTIMIZERS = get_args(DeepOptimizer), get_args(WideOptimizer)
+OF_EVERY_DAY = "cosine", "plateau"  # the other schedules are left to make test-long
 CASES = [  # every optimizer with every schedule, deep and wide
-    pytest.param(deep, schedule, WIDE_OPTIMIZERS[number % 3], id=f"{deep().name}-{schedule}")
+    pytest.param(
+        deep,
+        schedule,
+        WIDE_OPTIMIZERS[number % 3],
+        id=f"{deep().name}-{schedule}",
+        marks=[] if schedule in OF_EVERY_DAY else pytest.mark.slow,
+    )
     for number, deep in enumerate(DEEP_OPTIMIZERS)
     for schedule in SCHEDULES
 ]
