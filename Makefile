@@ -138,13 +138,13 @@ lint: setup  ## ruff and mypy
 	$(RUN_PYTHON) -m ruff format --check .
 	$(RUN_PYTHON) -m mypy
 
-# Four workers on two cores, as many tests wait, but one test after another where that starts ranks or kills processes.
+# Three workers on two cores, as many tests wait, but one test after another where that starts ranks or kills processes.
 ONE_BY_ONE = ranks or kills or parallel or slow
 # The tests start hundreds of processes: what these import is compiled once, also where an image of Python forbids it.
 test test-long test-faults fuzz: export PYTHONDONTWRITEBYTECODE =
 .PHONY: test
 test: setup  ## run the tests in seven to fifteen minutes: all but ranks, kills and whole parallel modes
-	$(RUN_PYTHON) -m pytest -n 4 --dist worksteal -m "not ($(ONE_BY_ONE))" $(ARGS)
+	$(RUN_PYTHON) -m pytest -n 3 --dist worksteal -m "not ($(ONE_BY_ONE))" $(ARGS)
 
 .PHONY: test-long
 test-long: setup  ## run the tests that make test leaves out, in half an hour
