@@ -261,10 +261,10 @@ def _read_table(file: LogFile, num_rows: int) -> FirstRows:
     with parquet_file(file.location) as table:
         batches: list[pa.RecordBatch] = []
         for batch in table.iter_batches(num_rows):  # none is of several row groups
-            batches.append(batch.slice(0, num_rows - sum(map(len, batches))))
-            if sum(map(len, batches)) == num_rows:
+            batches.append(batch)
+            if sum(map(len, batches)) >= num_rows:
                 break
-        return _of_table(file.location, pa.Table.from_batches(batches, table.schema_arrow))
+        return _of_table(file.location, pa.Table.from_batches(batches, table.schema_arrow).slice(0, num_rows))
 
 
 def _of_table(location: str, table: pa.Table) -> FirstRows:

@@ -202,14 +202,14 @@ def chosen_label(columns: Sequence[Column], choice: str) -> Label:
     """Return the label that `choice` names: NAME, NAME=VALUE or a rule such as NAME>=4. Raises ValueError."""
     by_name = {column.name: column for column in columns}
     evidence = (Evidence(0.0, "chosen by --label"),)
-    if choice in by_name:
-        proposed = _meaning(by_name[choice])
-        if proposed is None and len(by_name[choice].values) == 1:
-            raise ValueError(f"--label {choice}: {_of_one_value(by_name[choice])}")
+    if (column := by_name.get(choice)) is not None:
+        proposed = _meaning(column)
+        if proposed is None and len(column.values) == 1:
+            raise ValueError(f"--label {choice}: {_of_one_value(column)}")
         if proposed is None:
             raise ValueError(
-                f"--label {choice}: {_values_of(by_name[choice])}; which of them is a click? Give --label "
-                f"{choice}=VALUE, or --label '{choice}>=NUMBER' for numbers"
+                f"--label {choice}: {_values_of(column)}; which of them is a click? Give --label {choice}=VALUE, or "
+                f"--label '{choice}>=NUMBER' for numbers"
             )
         return replace(proposed, evidence=evidence)
     match = _CHOICE.fullmatch(choice)

@@ -120,8 +120,8 @@ def _warnings(run: RunRecord) -> list[str]:
     notes = [status[run.state["status"]]] if run.state["status"] in status else []
     notes += [str(line["stopped_early"]) for line in run.lines if "stopped_early" in line]
     errors = {line["step"]: line["save_error"] for line in run.lines if "save_error" in line}  # the last is tried twice
-    last = list(errors.values())[-1:]
-    return notes + [f"{len(errors)} checkpoint(s) could not be written: {error}" for error in last]
+    last = next(reversed(errors.values()), "")
+    return [*notes, f"{len(errors)} checkpoint(s) could not be written: {last}"] if errors else notes
 
 
 def settings_section(runs: Sequence[RunRecord]) -> Section:
