@@ -1,4 +1,4 @@
-"""Print the layout's figures: entries, floors, circles, upward imports, the ways through the house, and its weight.
+"""Print the layout's figures: entries, floors, circles, upward imports, the ways through the house, and its size.
 
     python -m benchmarks.house [FOLDER_OR_COMMIT ...]     default: this working tree. Several are shown side by side
 
@@ -17,12 +17,15 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import io
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
+import tokenize
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from graphlib import TopologicalSorter
@@ -32,8 +35,31 @@ from types import CodeType, FrameType
 
 PROJECT = Path(__file__).parents[1]
 TOPS = ("app", "data_prep", "common")
+PRODUCT = (*TOPS, "scripts")
 DOORS = ("data_prep.prepared", "data_prep.options", "data_prep.encoding")
 WAYS = ("HostTablesStep.__call__", "assemble", "export")
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)  # the nodes that may have a docstring
+_NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+_REFERENCE = re.compile(r"\b([a-z_]+)\.([A-Za-z_]\w+)\b")
+_ENDINGS = {
+    "cc",
+    "csv",
+    "gz",
+    "h",
+    "html",
+    "json",
+    "jsonl",
+    "log",
+    "md",
+    "mindrecord",
+    "parquet",
+    "py",
+    "sh",
+    "svg",
+    "tsv",
+    "txt",
+    "yaml",
+}
 
 
 class House:
@@ -117,6 +143,69 @@ class House:
         return sum(count > 1 for count in names.values())
 
 
+def code_lines(paths: Iterable[Path]) -> int:
+    """Count the lines that hold code in these Python files: without blank lines, comments and docstrings."""
+    return sum(_code_lines(path.read_text()) for path in paths)
+
+
+def _code_lines(source: str) -> int:
+    occupied: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in _NO_CODE:
+            occupied.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            occupied.difference_update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    return len(occupied)
+
+
+def repeated_classes(house: House) -> list[str]:
+    """Return the names that more than one module gives to a class, each with its modules."""
+    modules: dict[str, list[str]] = {}
+    for module, tree in house.trees.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                modules.setdefault(node.name, []).append(module)
+    return [f"{name}: {', '.join(found)}" for name, found in sorted(modules.items()) if len(found) > 1]
+
+
+def stale_references(house: House) -> list[str]:
+    """Return what comments call `module.name` although the module of that name has no such member.
+
+    A name of a dataclass's field counts as known everywhere, since settings are written as section.key.
+    """
+    members: dict[str, set[str]] = {}
+    fields: set[str] = set()
+    for module, tree in house.trees.items():
+        names = members.setdefault(module.rpartition(".")[2], set())
+        for node in ast.walk(tree):
+            for attribute in ("name", "asname", "id", "attr"):
+                names.add(str(getattr(node, attribute, "")).partition(".")[0])
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                fields.add(node.target.id)
+    stale = []
+    for module, path in house.paths.items():
+        for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+            found = _REFERENCE.findall(token.string) if token.type == tokenize.COMMENT else []
+            for name, member in found:
+                if name in members and member not in members[name] | fields | _ENDINGS:
+                    stale.append(f"{module}, line {token.start[0]}: {name}.{member}")
+    return stale
+
+
+def sizes(root: Path) -> dict[str, int]:
+    """Return what the project's budget limits: lines of code, settings and options of the command lines."""
+    sources = {top: sorted((root / top).rglob("*.py")) for top in (*PRODUCT, "tests")}
+    commands = (path.read_text() for top in ("app", "data_prep") for path in sources[top])
+    settings = (root / "docs" / "configuration.md").read_text().splitlines()
+    return {
+        "product": sum(code_lines(sources[top]) for top in PRODUCT),
+        "tests": code_lines(sources["tests"]),
+        "settings": sum(line.startswith("| `") for line in settings),
+        "options": sum(text.count("add_argument(") for text in commands),
+    }
+
+
 def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
     """Return the groups of nodes that reach one another."""
     reached = {node: set(targets) for node, targets in graph.items()}
@@ -152,6 +241,7 @@ def figures(root: Path) -> dict[str, str]:
         "imports that run up or past the doors": str(house.past_the_doors()),
         "file names that occur twice": str(house.names_twice()),
         "files of data_prep that ask options": str(house.asking_options()),
+        **{f"budget: {name}": str(count) for name, count in sizes(root).items()},
         "function: median, 90th percentile": f"{statistics.median(functions):.0f}, {_percentile(functions, 0.9)} lines",
         "Python of the product": _weight(house.paths.values()),
         **{f"Python of {top}/": _weight((root / top).rglob("*.py")) for top in ("tests", "benchmarks")},
