@@ -10,14 +10,11 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
@@ -33,9 +30,7 @@ from app.evaluation.measure import best_on, check_split
 from app.evaluation.metrics import METRICS, Metrics, MetricStream, defined
 from app.run.decision import is_run_of
 from app.run.record import read_runs
-from common.console import progress_bar
 from common.packages import project_environment
-from common.process import num_cores
 from data_prep.prepared.examples import Examples, concatenate
 from data_prep.prepared.features import one_hot, read_spread
 from data_prep.prepared.reader import read_blocks
@@ -46,15 +41,7 @@ log = logging.getLogger("app")
 MAX_ROWS = 1_000_000
 # The inverse penalty C: the first that is tried, the factor between one and the next, and how far it may go.
 FIRST_C, STEP_OF_C, SMALLEST_C, LARGEST_C = 10**-1.5, 10**0.5, 1e-4, 1e2
-MAX_PASSES = 1000  # of a fit over the training rows
-CLOSE_ENOUGH = 0.1  # standard errors of a weight between it and the solution
-# A fit ends as well if a pass lowers the loss by less than this part of it. On the demo's rows that is after half of
-# the passes, and log loss on valid rows is 0.00004 higher.
-LEAST_GAIN = 1e-5
-# L-BFGS remembers MOST_STEPS steps, with two vectors of all weights for each, or as many as take STEPS_BYTES. With
-# 10 the log loss of the demo's test rows is 0.0001 higher.
-MOST_STEPS, LEAST_STEPS, STEPS_BYTES = 20, 5, 1 << 30
-PARTS = 8  # of the rows. Their sums are added in order, so the number of threads changes no bit.
+MAX_NEWTON_STEPS = 100
 # Crosses count for train.auto if they raise the AUC on valid rows by the first, and lower log loss by so many of its
 # standard errors. From the second on their effects are more than slight. Clicks that hardly follow a cross are learned
 # better so from 0.005 on, but the suggested crosses of real tables, which cost up to 0.014 AUC then, raise it by up to
@@ -88,9 +75,9 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "baseline",
         help="fit logistic regression to a prepared folder, the floor for a model",
-        description="Fit an L2-penalized logistic regression (L-BFGS) to train rows, choose the penalty "
+        description="Fit an L2-penalized logistic regression (scikit-learn) to train rows, choose the penalty "
         "by log loss on valid rows, and evaluate it. Takes about 20 bytes per training row and column (0.8 GB for a "
-        "million rows of Criteo's 39), up to 400 bytes per id, and minutes per million rows. If the log has more than "
+        "million rows of Criteo's 39), up to 100 bytes per id, and minutes per million rows. If the log has more than "
         "--max-rows training rows, a fit to all of them would score better: the floor is then too low.",
     )
     parser.add_argument("dataset", type=Path, metavar="DATASET", help="the prepared folder")
@@ -179,7 +166,7 @@ def _fit_best(solver: Solver, valid_loss: Callable[[Fitted], float]) -> Fitted:
     least = valid_loss(best)
     for factor in (STEP_OF_C, 1 / STEP_OF_C):  # up until it gets worse; down if the first step up is one too many
         while SMALLEST_C <= best.inverse_penalty * factor <= LARGEST_C:
-            fitted = solver.fit(best.inverse_penalty * factor, best)
+            fitted = solver.fit(best.inverse_penalty * factor)
             loss = valid_loss(fitted)
             if loss >= least:
                 break
@@ -338,95 +325,24 @@ def _auc(logits: NDArray[np.float32], labels: NDArray[np.float32], weights: NDAr
 
 
 class Solver:
-    """Fits L2-penalized logistic regressions to the same rows: least Σ weight · loss + |w|² / 2C, the intercept free.
+    """Fits logistic regressions to the same rows with different L2 penalties, by scikit-learn.
 
-    L-BFGS sees each weight in units of its standard error at the click rate, so that a value of ten rows and one of a
-    hundred thousand need steps of one size: a third of the passes, and a bound of the error that is a weight's own.
+    A fit minimizes Σ weight · log loss + |w|² / 2C, without a penalty on the intercept. Each fit starts at the solution
+    of the fit before it.
     """
 
     def __init__(self, features: Any, labels: NDArray[np.float32], weights: NDArray[np.float32] | None) -> None:
         """Take features [n, N + V], a sparse matrix of float32, labels [n] and, if rows have them, weights [n]."""
-        weights = np.ones_like(labels) if weights is None else weights
-        self._parts, self._num_rows = list(_parts_of(features, labels, weights)), len(labels)
-        rate = float(np.average(labels.astype(np.float64), weights=weights))
-        self._start = np.append(np.zeros(features.shape[1]), math.log(rate / (1 - rate)))
-        squares = sum(part.squares() for part in self._parts)
-        self._curvatures = rate * (1 - rate) * np.append(squares, weights.sum(dtype=np.float64))
+        from sklearn.linear_model import LogisticRegression
 
-    def fit(self, inverse_penalty: float, start: Fitted | None = None) -> Fitted:
-        """Fit with one penalty. If the solution with another is given, begin there."""
-        from scipy.optimize import minimize
+        self._rows = (features, labels, weights)
+        self._model = LogisticRegression(solver="newton-cg", warm_start=True, max_iter=MAX_NEWTON_STEPS)
 
-        penalties = np.append(np.full(len(self._start) - 1, 1 / inverse_penalty), 0)
-        scales = 1 / np.sqrt(self._curvatures + penalties)
-        weights = self._start if start is None else np.append(start.weights, start.intercept)
-        steps = min(max(STEPS_BYTES // (2 * weights.nbytes), LEAST_STEPS), MOST_STEPS)
-        options = {
-            "maxiter": MAX_PASSES,
-            "maxfun": MAX_PASSES,
-            "maxcor": steps,
-            "ftol": LEAST_GAIN,
-            "gtol": CLOSE_ENOUGH,
-        }
-        with (
-            progress_bar(desc=f"regression C {inverse_penalty:.2g}", unit=" passes", leave=False) as bar,
-            ThreadPoolExecutor(num_cores()) as threads,
-        ):
-
-            def scaled(values: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-                bar.update()
-                loss, gradient = self._loss(values * scales, penalties, threads)
-                return loss, gradient * scales
-
-            solution = minimize(scaled, weights / scales, jac=True, method="L-BFGS-B", options=options).x * scales
-        return Fitted(solution[:-1], float(solution[-1]), inverse_penalty, self._num_rows)
-
-    def _loss(
-        self, weights: NDArray[np.float64], penalties: NDArray[np.float64], threads: ThreadPoolExecutor
-    ) -> tuple[float, NDArray[np.float64]]:
-        loss, gradient = float(penalties @ np.square(weights)) / 2, penalties * weights
-        rounded = weights.astype(np.float32)
-        for of_part, (of_features, of_intercept) in threads.map(lambda part: part.loss(rounded), self._parts):
-            loss += of_part
-            gradient[:-1] += of_features
-            gradient[-1] += of_intercept
-        return loss, gradient
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Rows that one thread takes at a time: features [n, N + V], labels [n] and weights [n], float32."""
-
-    features: Any
-    labels: NDArray[np.float32]
-    weights: NDArray[np.float32]
-
-    def squares(self) -> NDArray[np.float32]:
-        """Return Σ weight · feature² [N + V]."""
-        from scipy import sparse
-
-        of = self.features
-        squared: NDArray[np.float32] = sparse.csr_matrix((of.data**2, of.indices, of.indptr), of.shape).T @ self.weights
-        return squared
-
-    def loss(self, weights: NDArray[np.float32]) -> tuple[float, tuple[NDArray[np.float32], float]]:
-        """Return Σ weight · loss for weights [N + V] and an intercept after them, and its gradients to both."""
-        logits = self.features @ weights[:-1] + weights[-1]
-        log_sums = np.logaddexp(np.float32(0), logits)  # log(1 + e^logit)
-        residuals = self.weights * (np.exp(logits - log_sums) - self.labels)
-        loss = (self.weights * (log_sums - self.labels * logits)).sum(dtype=np.float64)
-        return float(loss), (self.features.T @ residuals, float(residuals.sum(dtype=np.float64)))
-
-
-def _parts_of(features: Any, labels: NDArray[np.float32], weights: NDArray[np.float32]) -> Iterator[_Part]:
-    from scipy import sparse
-
-    for begin, end in pairwise(np.linspace(0, len(labels), PARTS + 1).astype(int)):
-        starts, rows = features.indptr[begin : end + 1], slice(begin, end)
-        cells = slice(starts[0], starts[-1])  # views: slicing the matrix would copy it
-        matrix = (features.data[cells], features.indices[cells], starts - starts[0])
-        part = sparse.csr_matrix(matrix, (end - begin, features.shape[1]))
-        yield _Part(part, labels[rows], weights[rows])
+    def fit(self, inverse_penalty: float) -> Fitted:
+        """Fit with the inverse penalty C."""
+        model = self._model.set_params(C=inverse_penalty).fit(*self._rows)
+        weights = model.coef_[0].astype(np.float64)
+        return Fitted(weights, float(model.intercept_[0]), inverse_penalty, len(self._rows[1]))
 
 
 def evaluate(fitted: Fitted, folder: Path, schema: Schema, split: str) -> Metrics:

@@ -85,7 +85,7 @@ def made_rows(num_rows, effect, rng):
 
 
 @pytest.mark.parametrize(("inverse_penalty", "weighted"), [(0.01, True), (1.0, False), (30.0, True)])
-def test_a_fit_is_that_of_scikit_learn(inverse_penalty, weighted):
+def test_fit_minimizes_the_objective(inverse_penalty, weighted):
     rng = np.random.default_rng(1)
     features, labels = made_rows(4000, 1.0, rng)
     weights = rng.integers(1, 9, len(labels)).astype(np.float32) if weighted else None
@@ -98,25 +98,12 @@ def test_a_fit_is_that_of_scikit_learn(inverse_penalty, weighted):
 
     total = len(labels) if weights is None else weights.sum()
     least = objective(model.decision_function(features), model.coef_)
-    # A weight that is e standard errors off costs e² / 2; twice that where the model is surer than the click rate.
-    allowed = features.shape[1] * baseline.CLOSE_ENOUGH**2 / total
-    assert least - 1e-6 < objective(fitted.logits(features), fitted.weights) < least + allowed
-
-
-def test_the_number_of_threads_changes_no_bit(monkeypatch):
-    features, labels = made_rows(3000, 1.0, np.random.default_rng(3))
-
-    def weights(num_threads):
-        monkeypatch.setattr(baseline, "num_cores", lambda: num_threads)
-        return baseline.Solver(features, labels, None).fit(1.0).weights
-
-    assert np.array_equal(weights(1), weights(4))
+    assert least - 1e-6 < objective(fitted.logits(features), fitted.weights) < least + 2e-4
 
 
 @pytest.mark.parametrize(("effect", "least", "most"), [(0.02, 1e-4, 1e-2), (3.0, 0.3, 1e2)])
 def test_the_penalty_is_sought_until_it_gets_worse(effect, least, most, tiny_schema, monkeypatch):
     rng = np.random.default_rng(2)
-    monkeypatch.setattr(baseline, "LEAST_GAIN", 0.0)  # the losses of neighbors differ little
     features, labels = made_rows(12_000, effect, rng)
     monkeypatch.setattr(baseline, "read_features", lambda *_: (features[:8000], labels[:8000], None))
 
