@@ -24,6 +24,7 @@ from app.config.schedules import Schedule
 from common.settings import bounds_of
 from data_prep.options.format_checks import check_list, checked_format
 from data_prep.options.log_format import ListForm, LogFormat
+from data_prep.options.prepare_options import FieldOptions
 
 OPENING = """# Configuration
 
@@ -44,7 +45,13 @@ SCHEDULES = """Each optimizer has a schedule, such as `deep_optimizer.schedule.n
 GROUPS: dict[str, Any] = {"wide": WideOptimizer, "deep": DeepOptimizer, "tower": TowerOptimizer}
 WRONG_VALUES: tuple[Any, ...] = (-1, "?", "", ())
 CHECKS: dict[type, Any] = {LogFormat: checked_format, ListForm: check_list}  # the other sections check themselves
-TYPES = {bool: "true or false", int: "whole number", float: "number", str: "text", ListForm: "section"}
+TYPES = {
+    bool: "true or false",
+    int: "whole number",
+    float: "number",
+    str: "text",
+    **dict.fromkeys((ListForm, FieldOptions), "section"),
+}
 
 
 def markdown() -> str:

@@ -32,9 +32,8 @@ from app.training.step import first_layer, precision
 from app.training.stop_signals import Stopped, StopRequest
 from app.training.validate import fits_stock, validate, validate_target
 from app.training.warm_start.source import check_source
-from common import settings
 from common.files import message_of
-from data_prep.options.prepare_options import PrepareOptions
+from data_prep.options.prepare_options import read_recorded
 from data_prep.prepared.schema import SCHEMA_FILE, Schema, read_schema
 
 if TYPE_CHECKING:
@@ -159,7 +158,7 @@ def plan_launch(
     schema = read_schema(dataset)
     check_files(dataset, schema)
     # The settings of a run are on record beside it: those of its data are the folder's, whatever a file or default has.
-    config = replace(config, prepare=settings.merge(PrepareOptions(), schema.options, where=str(dataset / SCHEMA_FILE)))
+    config = replace(config, prepare=read_recorded(schema.options, str(dataset / SCHEMA_FILE)))
     asked = read_strategies(config, schema)
     config = settings_of_run(path, asked, schema)
     tower_precision, precision_line = precision.choose(config, schema, num_ranks)

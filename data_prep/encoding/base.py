@@ -21,7 +21,7 @@ from data_prep.kernels.strings import Strings
 from data_prep.options.columns import CategoricalColumn, EncodingOptions
 from data_prep.options.kinds import Kind
 from data_prep.options.log_format import LogFormat
-from data_prep.options.prepare_options import PrepareOptions
+from data_prep.options.prepare_options import RECORDED, PrepareOptions, fields_as_set
 from data_prep.prepared.expired import read_expired
 from data_prep.prepared.schema import SCHEMA_FILE, Schema, first_added_id, read_schema
 
@@ -141,7 +141,7 @@ def _check_same_columns(base: BaseVocabulary, options: PrepareOptions) -> None:
                 f"FILE that it was made with, or one with the same {key} (a list's separator may differ)"
             )
     differences = [
-        f"prepare.{name} is {here.get(name, {})!r}, there {there.get(name, {})!r}"
+        f"{_setting(name)} is {here.get(name, {})!r}, there {there.get(name, {})!r}"
         for name in _DECISIVE
         if here.get(name) != there.get(name)
     ]
@@ -165,15 +165,23 @@ def _features(log_format: LogFormat) -> dict[str, tuple[str, ...]]:
     }
 
 
+def _setting(recorded: str) -> str:
+    """Return how users name an option that a prepared folder records."""
+    return f"{RECORDED[recorded]} in prepare.fields" if recorded in RECORDED else f"prepare.{recorded}"
+
+
 def _warn_of_other_limits(folder: Path, here: dict[str, Any], there: dict[str, Any]) -> None:
     names = [name for name in _LIMITS if name in there and here[name] != there[name]]
     if names:
+        settings_there = {"fields" if name in RECORDED else name: there[name] for name in names}
+        if "fields" in settings_there:
+            settings_there["fields"] = fields_as_set(there)
         log.warning(
             "new values get ids by %s, those of %s got them by %s; if that is not intended, give: %s",
-            ", ".join(f"prepare.{name}={here[name]}" for name in names),
+            ", ".join(f"{_setting(name)}={here[name]}" for name in names),
             folder,
-            ", ".join(f"prepare.{name}={there[name]}" for name in names),
-            " ".join(f"'prepare.{name}={json.dumps(there[name])}'" for name in names),
+            ", ".join(f"{_setting(name)}={there[name]}" for name in names),
+            " ".join(f"'prepare.{name}={json.dumps(value)}'" for name, value in settings_there.items()),
         )
 
 

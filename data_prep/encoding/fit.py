@@ -152,7 +152,7 @@ def _fitted_values(
     statistics: LogStatistics, options: PrepareOptions, column: CategoricalColumn, num_missing: int
 ) -> OrderedValues:
     """Return the values of a column that get an id of their own, and their counts."""
-    least, max_size = options.least_count(column.name), options.field_max_size.get(column.name)
+    least, max_size = options.least_count(column.name), options.of_fields("max_size").get(column.name)
     is_hashed = options.is_hashed(column.name)
     if not column.is_text:
         packed = np.empty(0, np.uint64) if is_hashed else statistics.values.frequent(column.place, least)
@@ -174,13 +174,13 @@ def new_values(
     """Return the frequent values of a vocabulary that are not known yet, in the order of their new ids.
 
     `num_known` values have ids, and `is_known` returns which of some do: None if none of the statistics does.
-    `field_max_size` limits both together. The missing value is known. Counts are those of the statistics and the
+    `max_size` limits both together. The missing value is known. Counts are those of the statistics and the
     `earlier` ones, which note all unknown values and are to add those that get no id.
     """
     if options.is_hashed(column.name):
         nothing = np.empty(0, np.int64)
         return nothing, nothing, NOTHING.texts if column.is_text else None
-    min_count, max_size = options.least_count(column.name), options.field_max_size.get(column.name)
+    min_count, max_size = options.least_count(column.name), options.of_fields("max_size").get(column.name)
     room = None if max_size is None else max(max_size - num_known, 0)
     values, counts = _frequent(statistics, column, min_count if earlier is None else 1)
     if is_known is not None:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common import settings
 from data_prep.encoding.base import BaseVocabulary, read_base_vocabulary
 from data_prep.encoding.encoder import EXPIRED_FILE, NUM_EXPIRED, RowEncoder, expired_of, tables_of
 from data_prep.encoding.lookup_file import LOOKUP_FILE, LookupTables
@@ -24,7 +23,7 @@ from data_prep.encoding.vocabulary import (
     without,
     write_lookup_tables,
 )
-from data_prep.options.prepare_options import PrepareOptions
+from data_prep.options.prepare_options import PrepareOptions, read_recorded
 from data_prep.prepared.schema import SCHEMA_FILE, CategoricalField, Schema, read_schema
 
 
@@ -46,7 +45,7 @@ def open_encoder(prepared: Path, with_labels: bool = False, schema: Schema | Non
 def open_vocabulary(prepared: Path, schema: Schema | None = None) -> tuple[Schema, PrepareOptions, BaseVocabulary]:
     """Return the schema, the options and the vocabulary of a prepared folder. See `open_encoder`."""
     schema = schema or read_schema(prepared)
-    options = settings.merge(PrepareOptions(), schema.options, where=str(prepared / SCHEMA_FILE))
+    options = read_recorded(schema.options, str(prepared / SCHEMA_FILE))
     return schema, options, read_base_vocabulary(prepared, options, schema=schema)
 
 

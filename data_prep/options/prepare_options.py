@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -14,15 +15,31 @@ from data_prep.options.format_checks import checked_format
 from data_prep.options.log_format import MAX_LIST_LENGTH, LogFormat
 
 INDECISIVE = ("workers", "memory_limit", "kernels")  # options that change no byte of the result
-LATER = ("field_max_length",)  # options without which a folder has the bytes that it had before there were any
+# The names by which a prepared folder has the options of single fields: a mapping of fields to numbers for each.
+RECORDED = {
+    "field_min_count": "min_count",
+    "field_max_size": "max_size",
+    "field_hash_size": "hash_size",
+    "field_max_length": "max_length",
+}
 ZOO_BLOCK_ROWS = 1000  # of layout: zoo
 MAX_CROSSED = 4  # fields of a cross
-MOST_OF_A_CROSS = 1 << 24  # values with ids, unless its field_max_size is set
+MOST_OF_A_CROSS = 1 << 24  # values with ids, unless its max_size is set
 MAX_BLOCK_ROWS = 100_000  # eight blocks of 300 bytes a row still fit MindRecord's largest page, 256 MB
 
 
 BlockRows = Annotated[int, Bounds(least=1, most=MAX_BLOCK_ROWS, expected=f"between 1 and {MAX_BLOCK_ROWS:,}")]
 SplitFraction = Annotated[float, Bounds(least=0, expected=">= 0 and sum to 1")]
+
+
+@dataclass(frozen=True)
+class FieldOptions(Checked):
+    """What one categorical field has in place of the options for all fields. None: it has theirs."""
+
+    min_count: Annotated[int | None, Bounds(least=1)] = None
+    max_size: Annotated[int | None, Bounds(least=1)] = None
+    hash_size: Annotated[int | None, Bounds(least=1)] = None
+    max_length: Annotated[int | None, Bounds(least=1, most=MAX_LIST_LENGTH)] = None
 
 
 @dataclass(frozen=True)
@@ -33,10 +50,10 @@ class PrepareOptions(Checked):
     # counted: each frequent value has an id. hash: values share oov_buckets ids per field.
     vocabulary: Literal["counted", "hash"] = "counted"
     min_count: Count = 10  # A value has an id of its own if at least so many training rows have it.
-    field_min_count: dict[str, int] = field(default_factory=dict)  # The min_count of single fields, by name.
-    field_max_size: dict[str, int] = field(default_factory=dict)  # The most values of a field that have ids, by name.
-    # The number of ids of single fields, by name. Their values are not counted, and share the ids by a hash.
-    field_hash_size: dict[str, int] = field(default_factory=dict)
+    # Options of single fields by name, such as {C3: {min_count: 20}}. min_count: as prepare.min_count. max_size: only
+    # so many values have ids, the most frequent ones. hash_size: values are not counted and share so many ids by a
+    # hash. max_length: the most combinations of values that a cross with a list has in a row.
+    fields: dict[str, FieldOptions] = field(default_factory=dict)
     oov_buckets: Count = 1  # The number of ids per field that values without their own share by a hash.
     # hash: by a hash of the line's number. chronological: the last rows are test and those before them valid, by a
     # timestamp or, if the log has none, by line. stratified: as hash, but clicks and other rows apart. files: by
@@ -56,8 +73,6 @@ class PrepareOptions(Checked):
     integer_buckets: bool = False
     # Each entry adds a categorical field: [C1, C2] becomes C1*C2, whose values are pairs of theirs.
     crosses: tuple[tuple[str, ...], ...] = ()
-    # The most combinations of values that a cross with a list has in a row, by name.
-    field_max_length: dict[str, int] = field(default_factory=dict)
     missing_indicator: bool = True  # Each numeric field has a second column, 1 if its cell is missing.
     shuffle_window_rows: Count = 1_000_000  # So many training rows are shuffled together, in memory.
     block_rows: BlockRows = 1_000  # The number of rows of a MindRecord sample.
@@ -94,14 +109,7 @@ class PrepareOptions(Checked):
             self._check_zoo_layout()
         parse_bytes(self.memory_limit)
         self._check_crosses()
-        for name in ("field_min_count", "field_max_size", "field_hash_size"):
-            self._check_fields(name, getattr(self, name))
-        self._check_max_lengths()
-        for name in self.field_hash_size.keys() & {*self.field_min_count, *self.field_max_size}:
-            raise ValueError(
-                f"field_hash_size of {name}: its values are not counted, so field_min_count and field_max_size choose "
-                "none of them; leave them out for this field"
-            )
+        self._check_fields()
 
     def _check_zoo_layout(self) -> None:
         if others := [column.name for column in self.categorical_columns if column.kind == "list" or column.shares]:
@@ -151,47 +159,48 @@ class PrepareOptions(Checked):
             return f"cross the buckets of its numbers: {part}_bucket, with prepare.integer_buckets=true"
         return did_you_mean(part, known)
 
-    def _check_fields(self, name: str, numbers: dict[str, int]) -> None:
+    def _check_fields(self) -> None:
         known = [column.name for column in self.vocabularies]
-        for field_name, number in numbers.items():
-            if field_name not in known:
-                raise ValueError(f"{name}: unknown field {field_name!r}; known here: {known[0]} … {known[-1]}")
-            if number < 1:
-                raise ValueError(f"{name} of {field_name} must be at least 1; found {number}")
+        crosses = [column.name for column in self.categorical_columns if column.cross and column.is_list]
+        for name, of_field in self.fields.items():
+            if name not in {*known, *crosses}:
+                raise ValueError(f"fields: unknown field {name!r}; known here: {known[0]} … {known[-1]}")
+            if of_field.max_length is not None and name not in crosses:
+                raise ValueError(
+                    f"fields: max_length of {name!r}, which is no cross with a list; known here: "
+                    f"{', '.join(crosses) or 'none'}. The length of a list itself is max_length in prepare.data.lists"
+                )
+            if of_field.hash_size and (of_field.min_count or of_field.max_size):
+                raise ValueError(
+                    f"fields: {name} has hash_size, so its values are not counted, and min_count and max_size choose "
+                    "none of them; leave them out for this field"
+                )
 
-    def _check_max_lengths(self) -> None:
-        known = [column.name for column in self.categorical_columns if column.cross and column.is_list]
-        for name, number in self.field_max_length.items():
-            if name not in known:
-                raise ValueError(
-                    f"field_max_length: {name!r} is no cross with a list; known here: {', '.join(known) or 'none'}. "
-                    "The length of a list itself is max_length in prepare.data.lists"
-                )
-            if not 1 <= number <= MAX_LIST_LENGTH:
-                raise ValueError(
-                    f"field_max_length of {name} must be between 1 and {MAX_LIST_LENGTH:,}; found {number}"
-                )
+    def of_fields(self, key: str) -> dict[str, int]:
+        """Return the numbers of one option of single fields, such as `max_size`, by the fields that have one."""
+        numbers = {name: getattr(of_field, key) for name, of_field in self.fields.items()}
+        return {name: number for name, number in numbers.items() if number is not None}
 
     def is_hashed(self, name: str) -> bool:
         """Return True if no value of this field has an id of its own, so that none is counted."""
-        return self.vocabulary == "hash" or name in self.field_hash_size
+        return self.vocabulary == "hash" or name in self.of_fields("hash_size")
 
     def num_oov_ids(self, name: str) -> int:
         """Return the ids of this field for values without one of their own."""
-        return self.field_hash_size.get(name, self.oov_buckets)
+        return self.of_fields("hash_size").get(name, self.oov_buckets)
 
     def least_count(self, name: str) -> int:
         """Return the training rows in which a value of this field has to be for an id of its own."""
-        return self.field_min_count.get(name, self.min_count)
+        return self.of_fields("min_count").get(name, self.min_count)
 
     def check_cross_size(self, name: str, num_values: int) -> None:
         """Raise ValueError if so many values of a cross are too many to have ids."""
-        if name not in self.field_max_size and num_values > MOST_OF_A_CROSS:
+        if name not in self.of_fields("max_size") and num_values > MOST_OF_A_CROSS:
             raise ValueError(
                 f"the cross {name} has at least {num_values:,} values in at least {self.least_count(name)} training "
-                f"rows, and may have {MOST_OF_A_CROSS:,} where its size is not set. Set it: 'prepare.field_max_size="
-                f'{{"{name}": 1000000}}\' keeps the most frequent ones; prepare.field_hash_size instead gives so many '
-                "ids by hash and counts nothing; a higher prepare.field_min_count leaves more values without ids"
+                f"rows, and may have {MOST_OF_A_CROSS:,} where its size is not set. Set it: 'prepare.fields="
+                f'{{"{name}": {{max_size: 1000000}}}}\' keeps the most frequent ones; hash_size instead gives so many '
+                "ids by hash and counts nothing; a higher min_count leaves more values without ids"
             )
 
     @property
@@ -211,7 +220,9 @@ class PrepareOptions(Checked):
     @functools.cached_property
     def encoding(self) -> EncodingOptions:
         """The options that scoring needs as well."""
-        return EncodingOptions(self.data, self.integer_buckets, self.crosses, self.field_max_length, self.kernels)
+        return EncodingOptions(
+            self.data, self.integer_buckets, self.crosses, self.of_fields("max_length"), self.kernels
+        )
 
     @property
     def categorical_columns(self) -> tuple[CategoricalColumn, ...]:
@@ -228,13 +239,34 @@ class PrepareOptions(Checked):
         return sum(column.max_length for column in self.categorical_columns)
 
     def decisive(self) -> dict[str, Any]:
-        """Return the options that decide the result, as plain values. A later one that is not set is left out."""
-        left_out = {*INDECISIVE, *(name for name in LATER if not getattr(self, name))}
-        return {name: value for name, value in settings.as_dict(self).items() if name not in left_out}
+        """Return the options that decide the result, as plain values, as a prepared folder has them.
+
+        Options of single fields stand under the names of RECORDED. `field_max_length`, which was added later, is left
+        out if it is empty, so that a folder without it keeps the bytes that it had.
+        """
+        plain = {name: value for name, value in settings.as_dict(self).items() if name not in INDECISIVE}
+        del plain["fields"]
+        plain |= {recorded: self.of_fields(key) for recorded, key in RECORDED.items()}
+        return plain if plain["field_max_length"] else {k: v for k, v in plain.items() if k != "field_max_length"}
 
     @property
     def memory_limit_bytes(self) -> int:
         return parse_bytes(self.memory_limit)
+
+
+def fields_as_set(recorded: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """Return the setting `fields` of a prepared folder from its recorded options (`PrepareOptions.decisive`)."""
+    of_fields: dict[str, dict[str, int]] = {}
+    for name, key in RECORDED.items():
+        for field_name, number in recorded.get(name, {}).items():
+            of_fields.setdefault(field_name, {})[key] = number
+    return of_fields
+
+
+def read_recorded(recorded: Mapping[str, Any], where: str) -> PrepareOptions:
+    """Return the options that a prepared folder records. `where` names their file in errors (ValueError)."""
+    plain = {name: value for name, value in recorded.items() if name not in RECORDED}
+    return settings.merge(PrepareOptions(), plain | {"fields": fields_as_set(recorded)}, where=where)
 
 
 def parse_bytes(text: str) -> int:

@@ -70,7 +70,7 @@ def check_ids_fit(vocabulary_size: int) -> None:
     if vocabulary_size >= 2**31:
         raise ValueError(
             f"layout zoo has int32 ids, and the vocabulary has {vocabulary_size:,}; raise prepare.min_count, or set "
-            "prepare.field_max_size for the largest fields"
+            "max_size in prepare.fields for the largest fields"
         )
 
 

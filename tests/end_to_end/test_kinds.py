@@ -16,6 +16,7 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from tests.data_prep.kernels.slow_reader import read_log
 from tests.data_prep.kernels.test_third_voice import KERNELS, check_folder, contents
+from tests.prepared_folders import field_options
 
 COLUMNS = {
     "item": "string", "history": "list", "genres": "list", "ad": "hex32", "site": "string", "count": "integer",
@@ -37,8 +38,7 @@ OPTIONS = PrepareOptions(
         features={"seen": ("hour", "weekday", "age")},
     ),
     crosses=(("ad", "item"), ("history", "genres"), ("seen_hour", "site")),
-    field_max_length={"history*genres": 4},
-    field_hash_size={"seen_hour*site": 5},
+    fields=field_options(max_length={"history*genres": 4}, hash_size={"seen_hour*site": 5}),
     numeric_transform="quantile",
     integer_buckets=True,
     min_count=2,

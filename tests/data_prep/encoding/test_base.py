@@ -12,6 +12,7 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.reader import read_files
 from data_prep.prepared.schema import read_schema
+from tests.prepared_folders import field_options
 
 
 def read_split(folder, split):
@@ -144,7 +145,7 @@ def test_max_size_holds_for_old_and_new_values_together(tmp_path, days):
     _, folders, options = days
     first = read_schema(folders[0])
     sizes = {field.name: field.num_values for field in first.categorical}
-    options = dataclasses.replace(options, field_max_size={"C1": sizes["C1"] + 1, "C2": 1})
+    options = dataclasses.replace(options, fields=field_options(max_size={"C1": sizes["C1"] + 1, "C2": 1}))
     schema = prepare(tmp_path / "day1.txt", tmp_path / "out", options, vocabulary_of=folders[0], extend=True)
     added = {field.name: field.num_values - sizes[field.name] for field in schema.categorical}
     assert (added["C1"], added["C2"]) == (2, 0)  # a missing value has its id besides
@@ -205,12 +206,12 @@ def test_a_column_that_is_written_in_another_form_is_reported(tmp_path, caplog, 
 def test_other_limits_for_new_values_are_reported(prepared, small_options, caplog):
     """Another min_count, as if the --config of the first preparation were left out."""
     read_base_vocabulary(prepared, small_options, extend=True)
-    other = dataclasses.replace(small_options, min_count=10, field_max_size={"C3": 7})
+    other = dataclasses.replace(small_options, min_count=10, fields=field_options(max_size={"C3": 7}))
     read_base_vocabulary(prepared, other)  # nothing new gets an id
     assert caplog.text == ""
     read_base_vocabulary(prepared, other, extend=True)
-    assert "new values get ids by prepare.min_count=10, prepare.field_max_size={'C3': 7}, those of " in caplog.text
-    assert "if that is not intended, give: 'prepare.min_count=3' 'prepare.field_max_size={}'" in caplog.text
+    assert "new values get ids by prepare.min_count=10, max_size in prepare.fields={'C3': 7}, those of " in caplog.text
+    assert "if that is not intended, give: 'prepare.min_count=3' 'prepare.fields={}'" in caplog.text
 
 
 def test_a_hashed_vocabulary_is_not_extended(tmp_path, log_path, small_options):

@@ -23,6 +23,7 @@ from data_prep.prepared.data_files import damaged_files
 from data_prep.prepared.examples import concatenate
 from data_prep.prepared.expired import schema_at
 from data_prep.prepared.schema import VOCABULARY_FILE, read_schema
+from tests.prepared_folders import field_options
 
 ALL_TRAINED = {"train_fraction": 1, "valid_fraction": 0, "test_fraction": 0}
 FORMAT = LogFormat(
@@ -36,7 +37,7 @@ OPTIONS = PrepareOptions(
     oov_buckets=3,
     integer_buckets=True,
     crosses=(("hex", "site"),),
-    field_max_size={"tags": 9},
+    fields=field_options(max_size={"tags": 9}),
     workers=1,
     **ALL_TRAINED,
 )
@@ -147,7 +148,7 @@ def test_ids_are_those_of_a_vocabulary_that_each_part_extends(tmp_path, seed):
 @pytest.mark.parametrize("seed", range(4))
 def test_values_get_ids_in_the_part_in_which_they_are_frequent_over_all_parts(tmp_path, seed):
     """Against exact counts of what has no id, which a part that is held aside does not change."""
-    chance, options = random.Random(seed), dataclasses.replace(OPTIONS, min_count=5, crosses=(), field_max_size={})
+    chance, options = random.Random(seed), dataclasses.replace(OPTIONS, min_count=5, crosses=(), fields={})
     (tmp_path / "log").write_bytes(lines_of(chance, 100, 0))
     prepare(tmp_path / "log", tmp_path / "first", options)
     open_to_grow(tmp_path / "first", tmp_path / "grown", None)

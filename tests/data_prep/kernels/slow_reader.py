@@ -331,7 +331,7 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
         if kind == "list":
             return options.data.list_form(name).max_length
         lengths = [length_of(part, *of_name[part]) for part in source] if kind == "cross" else [1]
-        return options.field_max_length.get(name, max(*lengths, min(math.prod(lengths), 100), 1))
+        return options.of_fields("max_length").get(name, max(*lengths, min(math.prod(lengths), 100), 1))
 
     def crossed(cells, name, parts):
         lists = [values_of(cells, part, *of_name[part]) for part in parts]
@@ -355,18 +355,18 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
     shares = options.data.shares
     owners = [name for name, *_ in fields if name not in shares]
     num_numeric = len(numeric) * (2 if options.missing_indicator else 1)
-    num_oov = {name: options.field_hash_size.get(name, options.oov_buckets) for name in owners}
+    num_oov = {name: options.of_fields("hash_size").get(name, options.oov_buckets) for name in owners}
     next_id, vocabulary, ids = num_numeric + sum(num_oov.values()), [], {}
     first_oov = {name: num_numeric + sum(list(num_oov.values())[:place]) for place, name in enumerate(owners)}
     for name in owners:
         of_owner = [field for field in fields if name in (field[0], shares.get(field[0]))]
         counts = Counter(value for field in of_owner for cells in training for value in values_of(cells, *field))
         num_missing = counts.pop(None, 0)
-        is_hashed = options.vocabulary == "hash" or name in options.field_hash_size
-        least = math.inf if is_hashed else options.field_min_count.get(name, options.min_count)
+        is_hashed = options.vocabulary == "hash" or name in options.of_fields("hash_size")
+        least = math.inf if is_hashed else options.of_fields("min_count").get(name, options.min_count)
         # Numbers in their order, text by its bytes.
         frequent = sorted((-n, v.encode() if isinstance(v, str) else v) for v, n in counts.items() if n >= least)
-        frequent = frequent[: options.field_max_size.get(name)]
+        frequent = frequent[: options.of_fields("max_size").get(name)]
         kept = [(n, 1, v.decode() if isinstance(v, bytes) else v) for n, v in frequent]
         for n, _, value in sorted([*kept, (-num_missing, 0, None)], key=lambda one: one[:2]):
             ids[name, value] = next_id

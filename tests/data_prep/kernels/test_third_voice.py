@@ -26,7 +26,7 @@ from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import SPLITS
 from tests.data_prep.kernels.generated_logs import generate_log
 from tests.data_prep.kernels.slow_reader import read_log
-from tests.prepared_folders import contents
+from tests.prepared_folders import contents, field_options
 
 KERNELS = ("native", "numpy") if native.is_available() else ("numpy",)
 _ODD_BYTES = [b"\r", b"\r\r", b"\x1f", b'"', b"\0", b"\xff", b" ", b"\xef\xbb\xbf", b"x" * 70_000]
@@ -54,9 +54,12 @@ def draw_options(random_: random.Random, log) -> PrepareOptions:
         data=log.log_format,
         vocabulary=random_.choice(["counted", "counted", "counted", "hash"]),
         min_count=random_.choice([1, 2, 10]),
-        field_min_count={random_.choice(fields): 3} if random_.random() < 0.3 else {},
-        field_max_size={random_.choice(fields): random_.randrange(1, 9)} if random_.random() < 0.3 else {},
-        field_hash_size={name: random_.choice([1, 7, 1_000]) for name in hashed},
+        fields=field_options(
+            min_count={random_.choice(fields): 3} if random_.random() < 0.3 else {},
+            max_size={random_.choice(fields): random_.randrange(1, 9)} if random_.random() < 0.3 else {},
+            hash_size={name: random_.choice([1, 7, 1_000]) for name in hashed},
+            max_length={name: random_.choice([1, 3, 10, 30]) for name in of_lists},
+        ),
         oov_buckets=random_.choice([1, 1, 3, 64]),
         split=split,
         split_by=random_.choice(times) if split == "chronological" and len(times) > 1 else "",
@@ -66,7 +69,6 @@ def draw_options(random_: random.Random, log) -> PrepareOptions:
         numeric_transform=random_.choice(["log1p", "max", "standardize", "quantile"]),
         integer_buckets=with_buckets,
         crosses=crosses,
-        field_max_length={name: random_.choice([1, 3, 10, 30]) for name in of_lists},
         missing_indicator=random_.random() < 0.7,
         shuffle_window_rows=random_.choice([7, 100, 10_000] if is_small else [1_000, 10_000]),
         block_rows=random_.choice([1, 50, 1_000] if is_small else [100, 1_000]),  # a block of one row takes 5 ms

@@ -20,8 +20,8 @@ def test_settings_that_only_fit_together():
 
 
 def test_numbers_by_field():
-    options = read_options(overrides=["prepare.field_min_count={C3: 20, C4: 30}"])
-    assert options.field_min_count == {"C3": 20, "C4": 30}
+    options = read_options(overrides=["prepare.fields={C3: {min_count: 20}, C4: {min_count: 30}}"])
+    assert options.of_fields("min_count") == {"C3": 20, "C4": 30}
     assert options.decisive()["field_min_count"] == {"C3": 20, "C4": 30}
 
 
@@ -49,11 +49,14 @@ def test_a_config_without_the_section_changes_nothing(tmp_path):
         ("prepare.memory_limit=much", r"memory_limit must be a size such as '4 GiB' or '512 MiB'; found 'much'"),
         ("prepare.split=files", r"split: files and valid_files or test_files belong together"),
         ("prepare.test_files=[a]", r"belong together; found split 'hash'"),
-        ("prepare.field_min_count={C27: 3}", r"field_min_count: unknown field 'C27'; known here: C1 … C26"),
-        ("prepare.field_max_size={C1: 0}", r"field_max_size of C1 must be at least 1; found 0"),
-        ("prepare.field_max_size=3", r"'prepare.field_max_size' must be a mapping such as {C3: 20}; found int 3"),
-        ("prepare.field_max_size={C1: x}", r"'prepare.field_max_size.C1' must be a whole number; found str 'x'"),
-        ("prepare.field_hash_size={C1: 0}", r"field_hash_size of C1 must be at least 1; found 0"),
+        ("prepare.fields={C27: {min_count: 3}}", r"fields: unknown field 'C27'; known here: C1 … C26"),
+        ("prepare.fields={C1: {max_size: 0}}", r"prepare.fields.C1.max_size must be 1 or more; found 0"),
+        ("prepare.fields=3", r"'prepare.fields' must be a mapping such as {C3: 20}; found int 3"),
+        ("prepare.fields={C1: {max_size: x}}", r"'prepare.fields.C1.max_size' must be a whole number; found str 'x'"),
+        (
+            "prepare.fields={C1: {hash: 3}}",
+            r"unknown key 'prepare.fields.C1.hash'; did you mean 'prepare.fields.C1.hash_size'",
+        ),
         ("prepare.seed=-1", r"seed must be between 0"),
     ],
 )
@@ -63,8 +66,8 @@ def test_bad_settings_are_named(word, message):
 
 
 def test_a_hashed_field_is_not_counted():
-    with pytest.raises(ValueError, match=r"field_hash_size of C1: its values are not counted, .* leave them out"):
-        read_options(overrides=["prepare.field_hash_size={C1: 9}", "prepare.field_max_size={C1: 3}"])
+    with pytest.raises(ValueError, match=r"C1 has hash_size, so its values are not counted, .* leave them out"):
+        read_options(overrides=["prepare.fields={C1: {hash_size: 9, max_size: 3}}"])
 
 
 def test_a_bad_section_in_a_yaml_file_is_named(tmp_path):

@@ -22,7 +22,7 @@ from data_prep.prepared.schema import read_schema
 from data_prep.report.data_report import write_report
 from data_prep.statistics.statistics import LogStatistics
 from data_prep.statistics.statistics_file import read_statistics
-from tests.prepared_folders import vocabulary_of
+from tests.prepared_folders import field_options, vocabulary_of
 
 OPTIONS = PrepareOptions(
     data=LogFormat(columns={"click": "label", "n": "integer", "h": "hex32", "s": "string"}, separator=",", quotes=True),
@@ -109,8 +109,8 @@ def test_a_vocabulary_with_crosses_is_extended_and_other_crosses_are_refused(tmp
 
 
 def test_the_limits_of_fields_hold_for_crosses(tmp_path, folder):
-    for name, limit in (("field_max_size", 1), ("field_min_count", 2)):
-        options = dataclasses.replace(OPTIONS, **{name: {"h*s": limit}})
+    for name, limit in (("max_size", 1), ("min_count", 2)):
+        options = dataclasses.replace(OPTIONS, fields=field_options(**{name: {"h*s": limit}}))
         prepare(tmp_path / "log.csv", tmp_path / name, options)
         assert values_of(tmp_path / name, "h*s").keys() == {"", "0000000a*x"}
         assert len(values_of(tmp_path / name, "s*n_bucket*h")) == 3
@@ -118,14 +118,16 @@ def test_the_limits_of_fields_hold_for_crosses(tmp_path, folder):
 
 def test_crosses_without_a_bound_of_their_size_may_not_grow_without_one(tmp_path, folder, monkeypatch):
     monkeypatch.setattr("data_prep.options.prepare_options.MOST_OF_A_CROSS", 1)
-    with pytest.raises(ValueError, match=r'h\*s has at least 2 .* Set it: .*prepare.field_max_size={"h\*s": 1000000}'):
+    with pytest.raises(
+        ValueError, match=r'h\*s has at least 2 .* Set it: .*prepare.fields={"h\*s": {max_size: 1000000}}'
+    ):
         prepare(tmp_path / "log.csv", tmp_path / "x", OPTIONS)
-    bounded = dataclasses.replace(OPTIONS, field_max_size={"h*s": 2, "s*n_bucket*h": 2})
+    bounded = dataclasses.replace(OPTIONS, fields=field_options(max_size={"h*s": 2, "s*n_bucket*h": 2}))
     assert prepare(tmp_path / "log.csv", tmp_path / "x", bounded).categorical[3].num_values == 3
 
 
 def test_a_cross_may_be_hashed_beside_counted_fields(tmp_path, folder):
-    options = dataclasses.replace(OPTIONS, field_hash_size={"h*s": 1000})
+    options = dataclasses.replace(OPTIONS, fields=field_options(hash_size={"h*s": 1000}))
     schema = prepare(tmp_path / "log.csv", tmp_path / "hashed", options)
     assert [field.oov_ids[1] - field.oov_ids[0] for field in schema.categorical] == [1, 1, 1, 1000, 1]
     assert values_of(tmp_path / "hashed", "h*s").keys() == {""}
@@ -139,7 +141,7 @@ def test_a_cross_may_be_hashed_beside_counted_fields(tmp_path, folder):
     (tmp_path / "next.csv").write_text("1,40,0000000b,x\n0,40,0000000b,y\n")
     more = prepare(tmp_path / "next.csv", tmp_path / "more", options, vocabulary_of=tmp_path / "hashed", extend=True)
     assert more.categorical[3].num_values == 1 and more.categorical[1].num_values > schema.categorical[1].num_values
-    with pytest.raises(ValueError, match=r"field_hash_size is \{\}, there \{'h\*s': 1000\}"):
+    with pytest.raises(ValueError, match=r"hash_size in prepare.fields is \{\}, there \{'h\*s': 1000\}"):
         prepare(tmp_path / "next.csv", tmp_path / "x", OPTIONS, vocabulary_of=tmp_path / "hashed")
 
 

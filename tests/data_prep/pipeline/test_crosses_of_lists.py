@@ -20,7 +20,7 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import read_schema
-from tests.prepared_folders import contents, vocabulary_of
+from tests.prepared_folders import contents, field_options, vocabulary_of
 
 OPTIONS = PrepareOptions(
     data=LogFormat(
@@ -116,7 +116,7 @@ def test_every_form_of_a_row_has_the_same_combinations(folder, tmp_path):
 
 
 def test_the_first_values_of_each_list_are_combined_where_there_are_too_many(folder, tmp_path, capsys):
-    options = dataclasses.replace(OPTIONS, field_max_length={"genres*ad*seen": 3})
+    options = dataclasses.replace(OPTIONS, fields=field_options(max_length={"genres*ad*seen": 3}))
     schema = prepare(folder.parent / "log.csv", tmp_path / "out", options)
     assert schema.categorical[5].max_length == 3
     _, rows = open_encoder(tmp_path / "out").encode(lines_to_chunk(LINES, OPTIONS.data))
@@ -149,7 +149,7 @@ def test_a_cross_of_lists_has_as_many_combinations_as_its_lists_or_a_hundred():
         return dataclasses.replace(OPTIONS, data=data, **options).categorical_columns[-1].max_length
 
     assert [length(9, 11), length(9, 12), length(120, 2), length(1, 1)] == [99, 100, 120, 1]
-    assert length(9, 11, field_max_length={"genres*ad*seen": 1_000}) == 1_000
+    assert length(9, 11, fields=field_options(max_length={"genres*ad*seen": 1_000})) == 1_000
 
 
 def test_vocabularies_are_copied_and_extended(folder, tmp_path):
@@ -162,15 +162,16 @@ def test_vocabularies_are_copied_and_extended(folder, tmp_path):
     new = vocabulary_of(tmp_path / "new")
     assert old.items() <= new.items() and ("user*genres", "ü*new") in new.keys() - old.keys()
     assert len(extended.categorical[4].id_ranges) == 2
-    other = dataclasses.replace(OPTIONS, field_max_length={"genres*ad*seen": 2})
+    other = dataclasses.replace(OPTIONS, fields=field_options(max_length={"genres*ad*seen": 2}))
     with pytest.raises(
-        ValueError, match=r"field_max_length is {'genres\*ad\*seen': 2}, there {}. Give the options that"
+        ValueError, match=r"max_length in prepare.fields is {'genres\*ad\*seen': 2}, there {}. Give the options that"
     ):
         prepare(log, tmp_path / "x", other, vocabulary_of=folder)
 
 
 def test_limits_and_hashes_of_fields_hold(folder, tmp_path):
-    limited = dataclasses.replace(OPTIONS, field_min_count={"user*genres": 2}, field_hash_size={"genres*ad*seen": 50})
+    fields = field_options(min_count={"user*genres": 2}, hash_size={"genres*ad*seen": 50})
+    limited = dataclasses.replace(OPTIONS, fields=fields)
     schema = prepare(folder.parent / "log.csv", tmp_path / "out", limited)
     assert {value for field, value in vocabulary_of(tmp_path / "out") if field == "user*genres"} == {"", "ü*x", "ü*y"}
     _, rows = open_encoder(tmp_path / "out").encode(lines_to_chunk(LINES, OPTIONS.data))
@@ -194,23 +195,25 @@ def test_pre_check_shows_what_the_cross_would_be(folder, capsys):
 def test_a_folder_without_such_crosses_does_not_name_their_setting(tmp_path):
     plain = dataclasses.replace(OPTIONS, crosses=(("user", "ad"),))
     assert "field_max_length" not in plain.decisive()
-    assert dataclasses.replace(OPTIONS, field_max_length={"user*genres": 2}).decisive()["field_max_length"]
+    assert dataclasses.replace(OPTIONS, fields=field_options(max_length={"user*genres": 2})).decisive()[
+        "field_max_length"
+    ]
 
 
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
         (
-            'field_max_length={"user*ad": 3}',
-            r"field_max_length: 'user\*ad' is no cross with a list; known here: user\*genres. "
+            'fields={"user*ad": {max_length: 3}}',
+            r"fields: max_length of 'user\*ad', which is no cross with a list; known here: user\*genres. "
             r"The length of a list itself is max_length in prepare.data.lists",
         ),
-        ("field_max_length={genres: 3}", r"field_max_length: 'genres' is no cross with a list"),
+        ("fields={genres: {max_length: 3}}", r"fields: max_length of 'genres', which is no cross with a list"),
         (
-            'field_max_length={"user*genres": 0}',
-            r"field_max_length of user\*genres must be between 1 and 1,000; found 0",
+            'fields={"user*genres": {max_length: 0}}',
+            r"prepare.fields.user\*genres.max_length must be in \[1, 1000\]; found 0",
         ),
-        ('field_max_length={"user*genres": 1001}', r"must be between 1 and 1,000; found 1001"),
+        ('fields={"user*genres": {max_length: 1001}}', r"must be in \[1, 1000\]; found 1001"),
         ("crosses=[[genres,genres]]", r"crosses: \[genres, genres\] names a field twice"),
         ("layout=zoo", r"layout zoo has one id a field, of a vocabulary of its own; genres of kind list"),
     ],

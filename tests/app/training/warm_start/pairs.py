@@ -26,6 +26,7 @@ from data_prep.options.log_format import ListForm, LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
+from tests.prepared_folders import field_options
 
 NUMBERS = {"n1": "integer", "n2": "integer", "f1": "float"}
 OTHERS = {"t1": "timestamp", "h1": "hex32", "h2": "hex32", "s1": "string", "s2": "string", "s3": "string"}
@@ -84,11 +85,12 @@ class Side:
             missing_indicator=self.missing_indicator,
             integer_buckets=self.integer_buckets,
             crosses=crosses,
-            field_max_length={name: length for name, length in self.max_length.items() if name in of_lists},
             workers=1,
         )
         known = [column.name for column in options.vocabularies]
-        return dataclasses.replace(options, field_hash_size={n: k for n, k in self.hash_size.items() if n in known})
+        lengths = {name: length for name, length in self.max_length.items() if name in of_lists}
+        hashed = {name: size for name, size in self.hash_size.items() if name in known}
+        return dataclasses.replace(options, fields=field_options(max_length=lengths, hash_size=hashed))
 
     @property
     def config(self) -> Config:
