@@ -244,10 +244,16 @@ class PrepareOptions(Checked):
         Options of single fields stand under the names of RECORDED. `field_max_length`, which was added later, is left
         out if it is empty, so that a folder without it keeps the bytes that it had.
         """
-        plain = {name: value for name, value in settings.as_dict(self).items() if name not in INDECISIVE}
-        del plain["fields"]
-        plain |= {recorded: self.of_fields(key) for recorded, key in RECORDED.items()}
-        return plain if plain["field_max_length"] else {k: v for k, v in plain.items() if k != "field_max_length"}
+        recorded = {name: self.of_fields(key) for name, key in RECORDED.items()}
+        plain: dict[str, Any] = {}
+        for name, value in settings.as_dict(self).items():  # in this order since the first release
+            if name == "fields":
+                plain |= {name: numbers for name, numbers in recorded.items() if name != "field_max_length"}
+            elif name not in INDECISIVE:
+                plain[name] = value
+            if name == "crosses" and recorded["field_max_length"]:
+                plain["field_max_length"] = recorded["field_max_length"]
+        return plain
 
     @property
     def memory_limit_bytes(self) -> int:
