@@ -1,4 +1,10 @@
-"""Code that knows neither clicks nor tables: settings, yaml_settings (from files and arguments), files (locks,
-checksums), hashing, native_library, pages (reused memory), console (commands' messages), packages (are all installed),
-text (of messages and numbers), signals (that stop a program), process (its limits and its end), html/.
+"""Shared code that knows neither clicks nor tables.
+
+The modules:
+- `settings`: settings as dataclasses. `yaml_settings`: their values from YAML files and command lines.
+- `files`: atomic writes, locks, checksums. `hashing`: a hash of 64-bit numbers.
+- `native_library`: load C++ libraries. `pages`: reused memory on huge pages.
+- `console`: progress bars and log lines. `text`: names and numbers in messages. `html`: pages with charts.
+- `packages`: check that required packages are installed.
+- `signals`: stop a program at a safe point. `process`: limits of the process, and its end.
 """

@@ -1,7 +1,8 @@
-"""Console output of a command: progress bars, log lines, and the end of a command whose output nobody reads.
+"""Show the output of a command: progress bars and log lines.
 
-On a terminal and in a notebook, progress is a bar, with log lines above it. Elsewhere (a file, a pipe, mpirun) it is a
-plain line every ten seconds, without carriage returns or escape sequences.
+On a terminal and in a notebook, progress is a bar with log lines above it. Elsewhere (a file, a pipe, mpirun) it is
+a plain line every ten seconds, without carriage returns or escape sequences. The module also ends a command quietly
+if the reader of its output has gone.
 """
 
 from __future__ import annotations
@@ -17,18 +18,21 @@ from typing import Any, TextIO
 from tqdm import tqdm
 
 SECONDS_PER_LINE = 10.0
-STOPPED_BY_READER = 128 + signal.SIGPIPE  # exit status, as shells have it
+STOPPED_BY_READER = 128 + signal.SIGPIPE  # Exit status after a broken pipe, as shells report it.
 _STDOUT = 1
-_MOVE_UP = "\x1b[A"  # by which tqdm returns from a second bar's line
+_MOVE_UP = "\x1b[A"  # Escape sequence with which tqdm returns from the line of a second bar.
 _LINE = "{desc}: {percentage:3.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
 _LINE_WITHOUT_TOTAL = "{desc}: {n_fmt}{unit} [{elapsed}, {rate_fmt}{postfix}]"
 
 
 def progress_bar(**options: Any) -> tqdm:
-    """Return tqdm's bar on a terminal or in a notebook. Elsewhere it prints a line every ten seconds, and none for
-    short work.
+    """Return a progress bar. The options are those of tqdm.
+
+    On a terminal or in a notebook it is drawn as a bar. Elsewhere it is printed as a line every ten seconds, and not
+    at all for short work.
     """
-    if type(sys.stderr).__module__.startswith("ipykernel"):  # has carriage returns, no size and one line for all bars
+    # A notebook supports carriage returns, but has no size, and one line for all bars.
+    if type(sys.stderr).__module__.startswith("ipykernel"):
         return tqdm(**{"mininterval": 0.5, "ncols": 110, **options, "position": 0})
     if sys.stderr.isatty():
         return tqdm(**{"mininterval": 0.5, **options})
@@ -38,14 +42,14 @@ def progress_bar(**options: Any) -> tqdm:
 
 
 def log_to_console() -> None:
-    """Write log messages to standard error, each on a line of its own."""
+    """Write log messages to standard error, each on its own line."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[AboveBars(sys.stderr)])
 
 
 def has_no_reader(error: BaseException) -> bool:
-    """Return True if `error` came because the reader of standard output, such as `head`, has closed it.
+    """Return True if `error` means that the reader of standard output, such as `head`, has closed it.
 
-    Later output is then discarded. Any other broken pipe, such as to a worker, is an error like others.
+    If so, later output is discarded. Other broken pipes, such as to a worker process, are ordinary errors.
     """
     if not isinstance(error, BrokenPipeError):
         return False
@@ -58,7 +62,7 @@ def has_no_reader(error: BaseException) -> bool:
 
 
 class AboveBars(logging.StreamHandler[TextIO]):
-    """Writes a message on a line of its own above a bar that is drawn."""
+    """Log handler that writes messages above a progress bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with tqdm.external_write_mode(self.stream):
@@ -66,7 +70,10 @@ class AboveBars(logging.StreamHandler[TextIO]):
 
 
 class _Lines:
-    """Stream that turns tqdm's drawing into lines. A reader that has closed the stream does not end the work."""
+    """Stream that turns tqdm's drawing into lines.
+
+    If the reader has closed the stream, output is dropped and the work continues.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -80,4 +87,4 @@ class _Lines:
                 self._stream.flush()
 
     def flush(self) -> None:
-        """Do nothing: each line is flushed as it is written."""
+        """Do nothing, because `write` flushes each line."""

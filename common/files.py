@@ -1,6 +1,6 @@
-"""Write a file atomically, compute its checksum, and lock a folder against other processes.
+"""Write files atomically, compute checksums, and lock folders against other processes.
 
-The system releases a lock when the process that holds it ends, however it ends.
+The system releases a lock when the process that holds it ends, for whatever reason.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from typing import IO, Any, TypedDict
 import xxhash
 
 LOCK_FILE = "run.lock"
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a full disk, a quota, `ulimit -f`
-# `is_locked` holds the lock for a moment. A process that meets that tries again.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # Error numbers of a full disk, a quota, and `ulimit -f`.
+# `is_locked` holds the lock for a moment. A process that tries to lock at that moment tries again.
 PROBE_TRIES, PROBE_SECONDS = 3, 0.02
 
 
 class FolderInUse(ValueError):
-    """Another process holds the lock."""
+    """Another process holds the lock of a folder."""
 
 
 def fill(readinto: Callable[[memoryview], int], buffer: Any) -> int:
-    """Read until the buffer is full or the stream ends, and return the number of bytes.
+    """Read until `buffer` is full or the stream ends. Return the number of bytes.
 
-    A pipe or a server may give a byte or two at first, too few to tell by what a stream starts with what it is.
+    A pipe or a server may return only a byte or two at first, which is too little to recognize the format of a
+    stream.
     """
     view, filled = memoryview(buffer), 0
     while filled < len(view) and (size := readinto(view[filled:])):
@@ -39,9 +40,9 @@ def fill(readinto: Callable[[memoryview], int], buffer: Any) -> int:
 
 
 def lock_folder(folder: Path, mode: int = 0o777, advice: str = "give a place that this user may write to") -> IO[str]:
-    """Lock a folder until the result is closed. Make it with `mode` if it is missing.
+    """Lock a folder until the returned file is closed. Create the folder with `mode` if it is missing.
 
-    Raises FolderInUse, or OSError with `advice` if nothing can be written there.
+    Raise FolderInUse if another process holds the lock. Raise OSError with `advice` if nothing can be written there.
     """
     try:
         return _lock(folder, mode)
@@ -56,7 +57,7 @@ def _lock(folder: Path, mode: int) -> IO[str]:
     while True:
         make_folder(folder, mode)
         path = folder / LOCK_FILE
-        # Should somebody else have put a file there, do not follow it as a link, nor truncate it.
+        # If somebody else has put a file there, it is neither followed as a link nor truncated.
         lock = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666), "w")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -69,18 +70,21 @@ def _lock(folder: Path, mode: int) -> IO[str]:
             raise FolderInUse(f"another process works in {folder}; wait for its end, or give another name") from None
         if is_at(lock, path):
             return lock
-        lock.close()  # the folder was renamed or removed in between: try again with the present one
+        lock.close()  # The folder was renamed or removed in between, so the lock is taken in the present folder.
 
 
 def is_at(file: IO[Any], path: Path) -> bool:
-    """Return True if an open file is the one at `path`: while a lock was waited for, it may have been renamed."""
+    """Return True if the open `file` is the one at `path`.
+
+    While a lock was waited for, another process may have renamed the file.
+    """
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     return False
 
 
 def is_locked(folder: Path) -> bool:
-    """Return True if a process holds the lock of `folder`. Change nothing there."""
+    """Return True if a process holds the lock of `folder`. Nothing is changed there."""
     try:
         with (folder / LOCK_FILE).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -92,18 +96,18 @@ def is_locked(folder: Path) -> bool:
 
 
 class FileRecord(TypedDict):
-    """A file's entry in a manifest."""
+    """The entry of a file in a manifest."""
 
     size_bytes: int
-    checksum: str  # "xxh3:" and 16 hex digits
+    checksum: str  # "xxh3:" followed by 16 hex digits
 
 
 class DamagedFileError(ValueError):
-    """A file whose size or content differs from its record."""
+    """The size or the content of a file differs from its record."""
 
 
 def check_size(path: Path, expected: FileRecord) -> None:
-    """Raise DamagedFileError unless the file exists and has the expected size."""
+    """Raise DamagedFileError unless the file exists and has the recorded size."""
     if not path.is_file():
         raise DamagedFileError("is missing")
     if path.stat().st_size != expected["size_bytes"]:
@@ -111,18 +115,21 @@ def check_size(path: Path, expected: FileRecord) -> None:
 
 
 def checksum(path: Path) -> str:
-    """Return the checksum of a file's bytes."""
+    """Return the checksum of a file's content, in the form of `FileRecord`."""
     with path.open("rb") as file:
         return format_checksum(hashlib.file_digest(file, xxhash.xxh3_64))
 
 
 def format_checksum(digest: Any) -> str:
-    """Return `xxh3:` and the 16 hex digits of a 64-bit XXH3 digest."""
+    """Return a 64-bit XXH3 digest as `xxh3:` and 16 hex digits."""
     return f"xxh3:{digest.hexdigest()}"
 
 
 def check_format_version(path: Path, actual: object, version: int, advice: str, oldest: int | None = None) -> None:
-    """Raise ValueError with `advice` unless a file's format version is `version`, or one from `oldest` to `version`."""
+    """Raise ValueError with `advice` unless `actual` is a supported format version.
+
+    Supported are `version` and, if given, the versions from `oldest` on.
+    """
     oldest = version if oldest is None else oldest
     if actual not in range(oldest, version + 1):
         versions = str(version) if oldest == version else f"{oldest} to {version}"
@@ -130,10 +137,10 @@ def check_format_version(path: Path, actual: object, version: int, advice: str, 
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write `text` to `path` atomically: a kill or a power cut leaves the old or the new file.
+    """Write `text` to `path` atomically: after a kill or a power cut, the old or the new file is there.
 
-    Of several writers the last one counts. A temporary file is synced and renamed, then the folder is synced, which
-    takes some milliseconds. Use it once for an evaluation, a launch or a preparation, not for steps.
+    With several writers, the last one counts. A temporary file is synced and renamed, then the folder is synced.
+    That takes some milliseconds, so it is meant for one write per evaluation, launch or preparation, not per step.
     """
     beside = path.with_name(f"{path.name}.tmp")
     try:
@@ -141,38 +148,41 @@ def write_whole(path: Path, text: str) -> None:
             try:
                 file.write(text)
                 file.flush()
-                os.fsync(file.fileno())  # before the rename: some file systems order the name before the content
+                # The content is synced before the rename, because some file systems write the name before the
+                # content.
+                os.fsync(file.fileno())
                 beside.replace(path)
             except OSError:
                 beside.unlink(missing_ok=True)
                 raise
             sync_folder(path.parent)
     except OSError as error:
-        error.filename = error.filename and str(path)  # which a user knows
+        error.filename = error.filename and str(path)  # The user knows the file by this name.
         raise
 
 
 @contextmanager
 def _alone(path: Path) -> Iterator[IO[str]]:
-    """Open a file in order to write it anew, alone: wait until no other process or thread does."""
+    """Open a file for writing it from the start, after waiting until no other process or thread writes it."""
     while True:
         with path.open("a", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            if is_at(file, path):  # else the one that was waited for has renamed it
+            if is_at(file, path):  # Otherwise the writer that was waited for has renamed the file.
                 file.truncate(0)
                 yield file
                 return
 
 
 class NoRoomError(OSError):
-    """A full disk, a quota or a limit of files' sizes. Its text names the file and what to do."""
+    """The disk is full, or a quota or a limit of file sizes is reached. The text names the file and says what to do."""
 
 
 @contextmanager
 def room_for(path: Path, then: str = ", and run the same command again") -> Iterator[None]:
-    """In the block, let the error of a full disk, a quota or a limit of files' sizes name `path` and what to do.
+    """Inside the `with` block, turn errors about a full disk, a quota or a file size limit into NoRoomError.
 
-    Of nested blocks the inner one names its path.
+    The new error names `path` and says what to do, with `then` at the end. In nested blocks, the inner block's path
+    is named.
     """
     try:
         yield
@@ -184,14 +194,14 @@ def room_for(path: Path, then: str = ", and run the same command again") -> Iter
 
 
 def message_of(error: BaseException) -> str:
-    """Return an error as the console shows it: the system's errors without their numbers."""
+    """Return the text of an error as the console shows it. Error numbers of the system are left out."""
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
     return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync the names in a folder, or a file's content, so that it is found after a crash."""
+    """Sync a file's content, or the names in a folder, so that they survive a crash."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -200,7 +210,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path, mode: int = 0o777) -> None:
-    """Make a folder and its missing parents, and sync their names."""
+    """Create a folder and its missing parents, and sync their names."""
     if folder.is_dir():
         return
     make_folder(folder.parent)
@@ -209,9 +219,10 @@ def make_folder(folder: Path, mode: int = 0o777) -> None:
 
 
 def replace_folder(partial: Path, final: Path, aside: Path) -> None:
-    """Rename the complete, synced folder `partial` to `final`, and a folder that is there to `aside` before.
+    """Rename the complete, synced folder `partial` to `final`. A folder that has that name is first renamed to `aside`.
 
-    After an error `final` is what it was. If the process is killed between the two renames, only `aside` is there.
+    After an error, `final` is what it was before. If the process is killed between the two renames, only `aside`
+    exists.
     """
     if final.exists():
         final.rename(aside)

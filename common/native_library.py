@@ -1,6 +1,6 @@
-"""Load the native parts of the project, which `make native` builds, and pass arrays to them.
+"""Load the C++ libraries of the project, which `make native` builds, and pass NumPy arrays to them.
 
-Their headers are the only definition of the C interface: functions, structures and enumerations are read from there.
+The C headers are the only definition of the interface: functions, structures and enumerations are read from there.
 """
 
 from __future__ import annotations
@@ -25,14 +25,19 @@ _FUNCTION = re.compile(r"^\w+_API ([\w ]+[ *]+)(\w+)\(([^)]*)\);", re.MULTILINE)
 
 @dataclass
 class Interface:
-    """The declarations of a library's headers, in the plain style of ours, as ctypes takes them."""
+    """The declarations in a library's headers, in the form that ctypes takes.
 
-    enums: dict[str, dict[str, int]] = field(default_factory=dict)  # name -> member in lower case, no prefix -> number
+    The headers must have the plain style of this project.
+    """
+
+    # enum name -> member -> number. Members are in lower case, without the common prefix.
+    enums: dict[str, dict[str, int]] = field(default_factory=dict)
     structures: dict[str, type[ctypes.Structure]] = field(default_factory=dict)
-    functions: dict[str, tuple[Any, list[Any]]] = field(default_factory=dict)  # name -> result, arguments
+    # function name -> result type and argument types
+    functions: dict[str, tuple[Any, list[Any]]] = field(default_factory=dict)
 
     def read(self, header: Path) -> None:
-        """Add the declarations of a file."""
+        """Add the declarations of a header file."""
         text = _COMMENT_OR_DIRECTIVE.sub("", header.read_text(encoding="utf-8"))
         for members, name in _ENUM.findall(text):
             pairs = (member.lower().split("=") for member in members.split(","))
@@ -48,7 +53,7 @@ class Interface:
             self.functions[name] = self._type(result), [self._type(argument) for argument in arguments.split(",")]
 
     def _type(self, declaration: str) -> Any:
-        """Return the type of a field, an argument or a result, such as `const int64_t* values` or `float l1, l2`."""
+        """Return the ctypes type of a declaration, such as `const int64_t* values` or `float l1, l2`."""
         name = declaration.replace("const ", "").split()[0].rstrip("*")
         if "*" in declaration:
             structure = self.structures.get(name)
@@ -60,16 +65,17 @@ class Interface:
         return self.structures.get(name) or getattr(ctypes, f"c_{name.removesuffix('_t')}")
 
 
-# OpenMP reads it as the first library that uses it is loaded. By default its threads spin between kernels, on the cores
-# that MindSpore's threads need: with one other busy thread on two cores a lookup took 32 ms, and 14 with sleeping ones.
+# OpenMP reads this variable when the first library that uses it is loaded. By default its threads spin between
+# kernels, on cores that MindSpore's threads need: with one other busy thread on two cores, a lookup took 32 ms with
+# spinning threads and 14 ms with sleeping ones.
 _WHILE_LOADING = {"OMP_WAIT_POLICY": "passive"}
 
 
 class NativeLibrary:
-    """A library `csrc/build/lib<name>.so` beside a Python file, or what `<NAME>_LIBRARY` names at the first load.
+    """A library `csrc/build/lib<name>.so` beside a Python file.
 
-    `headers` in csrc/ declare its functions. `what` ("log kernels are") and `otherwise` (the setting that does without
-    it) are for messages.
+    The environment variable `<NAME>_LIBRARY` may name another file before the first load. `headers` in csrc/ declare
+    its functions. `what` and `otherwise` complete error messages: "the native {what} not built … or {otherwise}".
     """
 
     def __init__(self, name: str, beside: str, headers: Sequence[str], what: str, otherwise: str) -> None:
@@ -83,7 +89,7 @@ class NativeLibrary:
 
     @property
     def path(self) -> Path:
-        """The library's file, which may be missing."""
+        """The path of the library, which need not exist."""
         return Path(os.environ.get(self._variable, self._file)).absolute()
 
     def is_available(self) -> bool:
@@ -95,7 +101,11 @@ class NativeLibrary:
         return True
 
     def load(self) -> ctypes.CDLL:
-        """Return the library with its functions declared. Raise OSError: what is missing, how to build it."""
+        """Return the library with its functions declared.
+
+        Raise OSError if it is missing, older than its sources, or cannot be loaded. The message says how to build
+        it.
+        """
         if self._loaded is None:
             self._loaded = self._load(self.path)
         return self._loaded
@@ -107,12 +117,14 @@ class NativeLibrary:
                 f"or {self._otherwise}"
             )
         csrc = path.parents[1]
-        # One of another release has other arguments, and would crash. A bundle has no sources but the header.
+        # A library of another release may have other arguments, and would crash. Bundles contain no sources except
+        # the header.
         if path == self._file and any(csrc.rglob("*.cc")):
             build_time = path.stat().st_mtime
             sources = (source for ending in ("*.h", "*.cc") for source in csrc.rglob(ending))
             if newer := next((source for source in sources if source.stat().st_mtime > build_time), None):
-                is_ahead = newer.stat().st_mtime > time.time()  # then what is built now is older, too
+                # A source with a time in the future stays newer than any build.
+                is_ahead = newer.stat().st_mtime > time.time()
                 advice = "set this machine's clock right, which is behind, or touch all sources; then " * is_ahead
                 raise OSError(f"{path} was built before {newer} changed; {advice}run `make native` to build it again")
         added = _WHILE_LOADING.keys() - os.environ.keys()
@@ -122,7 +134,7 @@ class NativeLibrary:
             for name, (result, arguments) in self.interface.functions.items():
                 function = getattr(library, name)
                 function.restype, function.argtypes = result, arguments
-        except (OSError, AttributeError) as error:  # not a library, or one of another version
+        except (OSError, AttributeError) as error:  # The file is no library, or belongs to another release.
             raise OSError(
                 f"{path} cannot be loaded: {error}; run `make native` to build it for this machine"
             ) from error
@@ -136,10 +148,10 @@ _NO_BYTES = ctypes.c_char * 0
 
 
 def address(array: NDArray[Any], dtype: DTypeLike, *shape: int) -> int:
-    """Return the address of an array's values, valid as long as the array lives.
+    """Return the address of an array's values, which is valid as long as the array lives.
 
-    C knows neither dtype nor shape, so every array is passed through here: raise TypeError unless it has this dtype and
-    shape, aligned and in C order.
+    C knows neither dtype nor shape, so every array that is passed to C goes through this function. Raise TypeError
+    unless the array has this dtype and shape, is aligned and in C order.
     """
     flags = array.flags
     if array.dtype != dtype or array.shape != shape or not (flags.c_contiguous and flags.aligned):
@@ -147,14 +159,17 @@ def address(array: NDArray[Any], dtype: DTypeLike, *shape: int) -> int:
             f"a native kernel needs {np.dtype(dtype)} {list(shape)} in C order, found {array.dtype} "
             f"{list(array.shape)}, {array.strides} bytes apart"
         )
-    if flags.writeable and array.dtype.isbuiltin == 1:  # bfloat16 has no buffer
-        # A fifth of the time of array.ctypes: a step asks for sixty addresses.
+    if flags.writeable and array.dtype.isbuiltin == 1:  # bfloat16 arrays do not support the buffer protocol.
+        # This takes a fifth of the time of array.ctypes, and a step needs sixty addresses.
         return ctypes.addressof(_NO_BYTES.from_buffer(array))  # type: ignore[arg-type] # stubs: from Python 3.12 on
     return int(array.ctypes.data)
 
 
 def output_address(array: NDArray[Any]) -> int:
-    """Return the address of an array that C fills. Raise TypeError if the array is read-only or not in C order."""
+    """Return the address of an array that C writes to.
+
+    Raise TypeError if the array is read-only or not in C order.
+    """
     if not array.flags.writeable:
         raise TypeError(f"a native kernel writes to this {array.dtype} {list(array.shape)}, which is read-only")
     return address(array, array.dtype, *array.shape)

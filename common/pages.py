@@ -1,4 +1,4 @@
-"""Buffers on huge pages, and freed memory that goes back to the system."""
+"""Allocate buffers on huge pages, and return freed memory to the system."""
 
 from __future__ import annotations
 
@@ -14,22 +14,30 @@ HUGE_PAGE = 2 << 20
 
 
 class HugeBuffer:
-    """Reused memory on huge pages, as fresh pages for each batch's rows would cost more than the lookup."""
+    """Memory on huge pages that is used again for each batch.
+
+    Fresh pages for each batch's rows would cost more than the lookup itself.
+    """
 
     def __init__(self) -> None:
         self._bytes = np.empty(0, np.uint8)
 
     def array(self, shape: tuple[int, int]) -> np.ndarray:
-        """Return a float32 array of `shape` at the start of the buffer, which grows if it is too small."""
+        """Return a float32 array of `shape` at the start of the buffer, which grows if it is too small.
+
+        The array of an earlier call shares the memory.
+        """
         num_bytes = shape[0] * shape[1] * 4
         if num_bytes > self._bytes.size:
-            self._bytes = huge_pages(num_bytes * 9 // 8)  # the next batch may have a few rows more
+            # The margin leaves room for a few more rows in the next batch.
+            self._bytes = huge_pages(num_bytes * 9 // 8)
         return self._bytes[:num_bytes].view(np.float32).reshape(shape)
 
 
 def huge_pages(num_bytes: int) -> np.ndarray:
-    """Return fresh bytes that start on a huge page."""
-    mapped = mmap.mmap(-1, num_bytes + HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared pages stay small
+    """Return `num_bytes` new bytes that start on a huge page."""
+    # The mapping is private, because shared mappings do not get huge pages.
+    mapped = mmap.mmap(-1, num_bytes + HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     mapped.madvise(mmap.MADV_HUGEPAGE)
     everything = np.frombuffer(mapped, np.uint8)
     start = -address(everything, np.uint8, everything.size) % HUGE_PAGE
@@ -37,7 +45,7 @@ def huge_pages(num_bytes: int) -> np.ndarray:
 
 
 def give_back_freed_memory() -> None:
-    """Return freed memory to the system: that of the C library, and what Arrow keeps if it is loaded."""
+    """Return freed memory to the system: memory of the C library, and of Arrow if it is loaded."""
     if "pyarrow" in sys.modules:
         sys.modules["pyarrow"].default_memory_pool().release_unused()
     libc = ctypes.CDLL(None)

@@ -1,6 +1,7 @@
-"""This process and its program beside the system: what memory and cores it may take, when signals reach it, its end.
+"""Limit the memory and cores of this process, defer its signals, and control how it ends.
 
-The tables ask before they grow, as the system kills a process that takes more memory than there is.
+The embedding tables ask for memory before they grow, because the system kills a process that takes more memory than
+there is.
 """
 
 from __future__ import annotations
@@ -20,29 +21,31 @@ from pathlib import Path
 from common.signals import SIGNALS
 
 CGROUP_ROOT, PROC = Path("/sys/fs/cgroup"), Path("/proc")
-PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
-UNLIMITED = 2**60  # cgroup 1 writes "no limit" as a number near 2**63
+PR_SET_PDEATHSIG = 1  # Constant of Linux's prctl.h.
+# Memory limits from this size on count as none. cgroup version 1 writes "no limit" as a number near 2**63.
+UNLIMITED = 2**60
 
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """A limit and the use under it, in bytes."""
+    """A memory limit, and the memory in use under it, in bytes."""
 
     name: str
     limit: int
     used: int
-    counts_reserved: bool = False  # also pages that were taken from the system and not written to yet
+    counts_reserved: bool = False  # The use also counts pages that were reserved but never written.
 
     @property
     def free(self) -> int:
-        """Bytes that may still be taken, never below 0."""
+        """Number of bytes that may still be taken, never below 0."""
         return max(self.limit - self.used, 0)
 
 
 def require_memory(num_bytes: int, purpose: str, reserved_bytes: int = 0) -> None:
-    """Raise MemoryError naming `purpose`, sizes and limit, unless `num_bytes` more fit under every known limit.
+    """Raise MemoryError unless `num_bytes` more fit under every known memory limit.
 
-    `reserved_bytes` were taken from the system and not written to yet: it counts them as free, though they are not.
+    The message has `purpose`, sizes and the limit. `reserved_bytes` were reserved but not written yet. Most limits
+    count them as free, although they are not.
     """
     free = {limit: max(limit.free - (0 if limit.counts_reserved else reserved_bytes), 0) for limit in memory_limits()}
     tightest = min(free, key=lambda limit: free[limit])
@@ -60,7 +63,7 @@ def num_cores() -> int:
 
 
 def memory_limits() -> list[MemoryLimit]:
-    """Return every limit that is set for this process. The machine's own memory always is one."""
+    """Return all memory limits of this process. The machine's own memory is always one of them."""
     fields = dict(line.split(":") for line in (PROC / "meminfo").read_text().splitlines())
     total, available = (int(fields[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
     limits = [MemoryLimit("the machine's memory", total, total - available)]
@@ -72,7 +75,7 @@ def memory_limits() -> list[MemoryLimit]:
 
 
 def _cgroups() -> Iterator[MemoryLimit]:
-    """Yield the limits of the process's memory cgroup and of all above it."""
+    """Yield the limits of the process's memory cgroup and of all cgroups above it."""
     for line in (PROC / "self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", maxsplit=2)
         if controllers == "":
@@ -87,7 +90,7 @@ def _cgroups() -> Iterator[MemoryLimit]:
                 limit = (folder / limit_file).read_text().strip()
                 if limit != "max" and int(limit) < UNLIMITED:
                     fields = dict(field.split() for field in (folder / "memory.stat").read_text().splitlines())
-                    # Of the file cache: it counts as used, but is freed before anything is killed.
+                    # The file cache counts as used, but is freed before anything is killed.
                     freed = int(fields.get("total_inactive_file", fields.get("inactive_file", 0)))
                     num_bytes = int((folder / used_file).read_text()) - freed
                     yield MemoryLimit(f"the memory limit of cgroup {folder}", int(limit), num_bytes)
@@ -99,14 +102,14 @@ def _mib(num_bytes: int) -> str:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Defer signals to the end of the block. Threads that are started in it block them for good.
+    """Defer signals to the end of the `with` block. Threads that are started in the block keep them blocked.
 
-    Do nothing outside of the main thread, as no handler is called there.
+    Outside of the main thread it does nothing, because handlers are only called in the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers: list[int] = []  # by threads that were started before, and do not block it
+    numbers: list[int] = []  # Signals received by threads that were started before and do not block them.
     handler = signal.signal(signal.SIGINT, lambda number, _: numbers.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
@@ -125,13 +128,19 @@ def raise_again() -> None:
 
 
 def die_with_parent(number: signal.Signals) -> None:
-    """Have this process sent a signal when the thread that started it ends, however that ends. On Linux alone."""
+    """Let the system send this process a signal when the thread that started it ends, for whatever reason.
+
+    Linux only.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 def checksum_of_sources(project: Path, packages: Iterable[str]) -> str:
-    """Return a checksum of the packages' Python and C++: another release may make other bytes."""
+    """Return a checksum of the packages' Python and C++ sources.
+
+    Another release of the sources may produce other results.
+    """
     digest = hashlib.sha256()
     for path in sorted(path for package in packages for path in (project / package).rglob("*")):
         if path.suffix in (".py", ".cc", ".h"):

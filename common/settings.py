@@ -1,4 +1,4 @@
-"""Settings: frozen dataclasses hold the defaults, a YAML file and `section.key=value` change them.
+"""Hold settings in frozen dataclasses, whose values a YAML file and `section.key=value` arguments change.
 
     dataclass  <-  configs/*.yaml  <-  section.key=value
 
@@ -21,14 +21,16 @@ from typing import Annotated, Any, TypeVar
 from common.text import nearest
 
 Settings = TypeVar("Settings")
-_type_hints = functools.cache(typing.get_type_hints)  # to evaluate those of a class takes most of the time of `merge`
+# Cached, because evaluating the type hints of a class takes most of the time of `merge`.
+_type_hints = functools.cache(typing.get_type_hints)
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """The numbers that a setting may be, for `Annotated[float, Bounds(least=0, below=1)]`.
+    """The allowed range of a setting, used as `Annotated[float, Bounds(least=0, below=1)]`.
 
-    `expected` replaces the bounds in errors and docs. Of a list, each of one or more numbers is meant.
+    `least` and `most` are inclusive, `above` and `below` exclusive. `expected` is text that replaces the bounds in
+    errors and docs. For a list setting the bounds apply to each element, and the list must not be empty.
     """
 
     least: float = -math.inf
@@ -45,24 +47,26 @@ class Bounds:
         return f"above {low:g}" if is_open else f"{low:g} or more"
 
     def admit(self, value: Any) -> bool:
-        """Return True for a finite number within the bounds, None, and a list of one or more such numbers."""
+        """Return True if `value` is allowed: a finite number within the bounds, None, or a non-empty list of such
+        numbers.
+        """
         if isinstance(value, tuple):
             return bool(value) and all(map(self.admit, value))
         return value is None or bool(self.least <= value <= self.most and self.above < value < self.below)
 
 
 class OutOfBoundsError(ValueError):
-    """A number is out of the bounds of its setting. The message begins with the field's name."""
+    """A number is outside of the bounds of its setting. The message begins with the field's name."""
 
 
 class Checked:
-    """Base of settings that compares numbers with the bounds beside their fields.
+    """Base class of settings that checks numbers against the bounds beside their fields.
 
-    A class with rules between its fields checks them in its own `__post_init__`, after this one.
+    A class with rules between fields checks them in its own `__post_init__`, after calling this one.
     """
 
     def __post_init__(self) -> None:
-        """Raise OutOfBoundsError for the first number out of bounds."""
+        """Raise OutOfBoundsError for the first number that is out of bounds."""
         for name, bounds in bounds_of(type(self)).items():  # type: ignore[arg-type]
             value = getattr(self, name)
             if not bounds.admit(value):
@@ -72,13 +76,13 @@ class Checked:
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """Return the end of a message about an unknown name: the nearest known one, else all of them."""
+    """Return the end of a message about an unknown name: the nearest known name, or all known names."""
     return f"did you mean {close!r}?" if (close := nearest(name, known)) else f"known here: {', '.join(known)}"
 
 
 @functools.cache
 def bounds_of(settings_class: type) -> dict[str, Bounds]:
-    """Return the bounds of a class's fields that have some."""
+    """Return the bounds of a class's fields, by name. Fields without bounds are left out."""
     hints = typing.get_type_hints(settings_class, include_extras=True)
     return {name: hint.__metadata__[0] for name, hint in hints.items() if typing.get_origin(hint) is Annotated}
 
@@ -92,7 +96,7 @@ Fraction = Annotated[float, Bounds(least=0, below=1)]
 
 
 def flatten(sections: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Return nested settings by `section.key`."""
+    """Return nested settings as one mapping with keys such as `section.key`."""
     flat: dict[str, Any] = {}
     for name, value in sections.items():
         flat |= flatten(value, f"{before}{name}.") if isinstance(value, dict) else {f"{before}{name}": value}
@@ -102,9 +106,11 @@ def flatten(sections: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 def merge(
     settings: Settings, changes: Mapping[str, Any], where: str, prefix: str = "", whole: Settings | None = None
 ) -> Settings:
-    """Return `settings` with `changes` applied. `where` and `prefix` name their origin in errors.
+    """Return `settings` with `changes` applied.
 
-    If `settings` are a section, `whole` are all: an unknown key may belong into another section.
+    `where` and `prefix` say in errors where the changes come from. If `settings` are one section, `whole` are all
+    settings: the error about an unknown key then looks for the key in other sections. Raise ValueError for an
+    unknown key or a wrong value.
     """
     whole = settings if whole is None else whole
     hints = _type_hints(type(settings))  # type: ignore[arg-type]
@@ -129,12 +135,14 @@ def merge(
         return dataclasses.replace(settings, **changed)  # type: ignore[type-var]
     except OutOfBoundsError as error:
         raise ValueError(f"{where}: {prefix}{error}") from error
-    except ValueError as error:  # the section's own check of its values
+    except ValueError as error:  # The section's own check of its values failed.
         raise ValueError(f"{where}: {error}") from error
 
 
 def _advice(name: str, value: object, names: Sequence[str], prefix: str, whole: object) -> str:
-    """Return what to write in place of an unknown key: that of the same last word in another section, or a near one."""
+    """Return advice on an unknown key: keys of other sections with the same last word, or a similar key of this
+    section.
+    """
     last_words = {key.rpartition(".")[2] for key in flatten({name: value})}
     all_keys = flatten(dataclasses.asdict(whole))  # type: ignore[call-overload]
     elsewhere = [key for key in all_keys if not (prefix and key.startswith(prefix))]
@@ -149,7 +157,8 @@ def _advice(name: str, value: object, names: Sequence[str], prefix: str, whole: 
 def _variant(current: Any, hint: Any, changes: Mapping[str, Any], where: str, key: str) -> Any:
     """Return the section that `changes` apply to.
 
-    A section with variants is selected by `name`: if `changes` name another one than `current`, its defaults.
+    A section with variants, such as optimizers, is selected by `name`. If `changes` name another variant than
+    `current`, return that variant's defaults.
     """
     variants: dict[str, Any] = {getattr(variant, "name", ""): variant for variant in typing.get_args(hint)}
     variant_name = changes.get("name")
@@ -164,10 +173,11 @@ def _variant(current: Any, hint: Any, changes: Mapping[str, Any], where: str, ke
 
 
 def convert(value: Any, hint: Any, where: str, key: str) -> Any:
-    """Convert `value` to type `hint`: a scalar, Literal, tuple[X, ...], dict[str, X], settings, or one | None.
+    """Convert `value` to the type `hint`.
 
-    A scalar in place of a tuple of scalars is a tuple of one. Of a union, a list or tuple takes the tuple, any
-    other value the first other type.
+    The hint may be a scalar, Literal, tuple[X, ...], dict[str, X], a settings class, or a union of one of these with
+    None. A scalar in place of a tuple of scalars becomes a tuple of one element. In a union, lists and tuples become
+    the tuple type, other values the first other type. Raise ValueError, naming `where` and `key`, for a wrong value.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
@@ -182,7 +192,8 @@ def convert(value: Any, hint: Any, where: str, key: str) -> Any:
             raise ValueError(f"{where}: '{key}' must be one of {', '.join(map(str, arguments))}; found {value!r}")
         return value
     if origin is tuple:
-        if arguments[0] in _SCALARS and isinstance(value, (str, int, float)):  # a list of one
+        # A scalar stands for a list of one element.
+        if arguments[0] in _SCALARS and isinstance(value, (str, int, float)):
             value = [value]
         if not isinstance(value, (list, tuple)):
             raise _wrong_type(where, key, "a list such as [64, 32]", value)
@@ -200,7 +211,8 @@ def convert(value: Any, hint: Any, where: str, key: str) -> Any:
     return _convert_scalar(value, hint, where, key)
 
 
-# What YAML may have parsed a value of each type to: it parses 1e-3 (no dot) as text, so text that is a number is one.
+# For each scalar type, the types that YAML may give for it. YAML parses 1e-3 (without a dot) as text, so text that
+# is a number is accepted as one.
 _SCALARS: dict[Any, tuple[tuple[type, ...], str]] = {
     bool: ((bool,), "true or false"),
     int: ((int,), "a whole number"),

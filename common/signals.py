@@ -1,7 +1,7 @@
-"""The signals that end a program, and blocks that handle or defer them.
+"""Handle or defer the signals that end a program.
 
-`stop_by_signals` ends a program at the next safe point, never in the middle of an import or of starting a process. An
-exception raised by the signal's handler would do that, and leave locks behind that other threads wait for.
+`stop_by_signals` ends a program at the next safe point, not in the middle of an import or while a process is
+started. An exception raised by a signal handler could do that, and leave locks behind that other threads wait for.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _received: list[int] = []
 
 @contextmanager
 def handled(handler: Callable[[int, FrameType | None], None], numbers: Iterable[signal.Signals]) -> Iterator[None]:
-    """Let `handler` handle these signals in the block."""
+    """Let `handler` handle the given signals inside the `with` block."""
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
@@ -28,7 +28,10 @@ def handled(handler: Callable[[int, FrameType | None], None], numbers: Iterable[
 
 
 class Stopped(BaseException):
-    """Raised after a stop signal. A BaseException, like KeyboardInterrupt, so `except Exception` does not catch it."""
+    """Raised after a stop signal.
+
+    It is a BaseException, like KeyboardInterrupt, so `except Exception` does not catch it.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -38,7 +41,10 @@ class Stopped(BaseException):
 
 @contextmanager
 def stop_by_signals(at_once: bool = False) -> Iterator[None]:
-    """In the block, note the first signal for `check_stop`, or raise Stopped `at_once`. A second one kills."""
+    """Inside the `with` block, record the first stop signal for `check_stop`. A second signal kills the process.
+
+    With `at_once`, raise Stopped directly when the first signal arrives.
+    """
 
     def note(number: int, _: FrameType | None) -> None:
         _received.append(number)
@@ -55,24 +61,29 @@ def stop_by_signals(at_once: bool = False) -> Iterator[None]:
 
 
 def die_quietly() -> None:
-    """Let Ctrl-C end this process at once, until it is handled: Python's own way shows where an import was."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and is not ignored, as behind nohup
+    """Let Ctrl-C end this process at once, until a handler is set.
+
+    Python's default would print a traceback of the import in progress.
+    """
+    # A process behind nohup ignores the signal, and must continue to do so.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def check_stop() -> None:
-    """Raise Stopped if a signal was noted. Call it at safe points."""
+    """Raise Stopped if a stop signal was recorded. Call it at points where the program may safely end."""
     if _received:
         raise Stopped(_received[0])
 
 
 @contextmanager
 def children_without_interrupt() -> Iterator[None]:
-    """Start processes in the block that never get SIGINT.
+    """Start processes inside the `with` block that never receive SIGINT.
 
-    Ctrl-C goes to all processes of a terminal, and a worker that is still starting would print a traceback.
+    A terminal sends Ctrl-C to all its processes, and a worker that is still starting would print a traceback.
     """
-    resource_tracker.ensure_running()  # of multiprocessing: starting it would let the signal through again
+    # multiprocessing's resource tracker must run already. Starting it would unblock the signal again.
+    resource_tracker.ensure_running()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield

@@ -1,5 +1,7 @@
-"""Small texts in messages and reports: the name that was meant, long lists, the order in which people number names, and
-numbers as people read them: "45,840,617", "25.6 %", "3.1 GiB", "2.5 min".
+"""Format small texts in messages and reports.
+
+The functions find the name that was meant, shorten long lists, sort names with numbers, and format numbers for
+people: "45,840,617", "25.6 %", "3.1 GiB", "2.5 min".
 """
 
 from __future__ import annotations
@@ -10,31 +12,32 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-Unit = Literal["number", "percent", "bytes", "seconds"]  # percent: of fractions, 0.25 is "25 %"
+# Kind of a number. "percent" is for fractions: 0.25 is shown as "25 %".
+Unit = Literal["number", "percent", "bytes", "seconds"]
 
 _BYTES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _SECONDS = ((7200.0, 3600.0, "h"), (120.0, 60.0, "min"), (1.0, 1.0, "s"), (1e-3, 1e-3, "ms"), (1e-6, 1e-6, "µs"))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the known name that is most like `name`, or ""."""
+    """Return the known name that is most similar to `name`, or "" if none is similar."""
     return "".join(difflib.get_close_matches(name, list(known), n=1, cutoff=0.5))
 
 
 def shortened(texts: Sequence[str], most: int, between: str = ", ") -> str:
-    """Return the first `most` texts, and how many more there are."""
+    """Return the first `most` texts joined, followed by the number of the remaining ones."""
     more = f" and {len(texts) - most} more" if len(texts) > most else ""
     return between.join(texts[:most]) + more
 
 
 def natural_order(name: str) -> list[tuple[int, str]]:
-    """Key of a sort in which day_2 comes before day_10."""
-    parts = re.split(r"([0-9]+)", name)  # text and number by turns
+    """Return a sort key that puts day_2 before day_10."""
+    parts = re.split(r"([0-9]+)", name)  # Text and numbers alternate in the result.
     return [(int(part), "") if index % 2 else (-1, part) for index, part in enumerate(parts)]
 
 
 def number_text(value: float | None, unit: Unit = "number") -> str:
-    """Return four significant digits and the unit. None and what is not finite are a dash."""
+    """Return a number with four significant digits and its unit. None, NaN and infinity become a dash."""
     if value is None or not math.isfinite(value):
         return "–"
     if unit == "percent":
@@ -46,7 +49,7 @@ def number_text(value: float | None, unit: Unit = "number") -> str:
 
 
 def readable_unit(largest: float, unit: Unit) -> tuple[float, str]:
-    """Return (divisor, suffix) of the unit in which values up to `largest` read well: (1024, "KiB")."""
+    """Return (divisor, suffix) of the unit in which values up to `largest` are easy to read, such as (1024, "KiB")."""
     if unit == "bytes":
         return next(((float(size), suffix) for size, suffix in _BYTES if largest >= size), (1.0, "B"))
     if unit == "seconds":
@@ -55,7 +58,7 @@ def readable_unit(largest: float, unit: Unit) -> tuple[float, str]:
 
 
 def _digits(value: float) -> str:
-    """Format without trailing zeros, and without an exponent between 0.0001 and a million."""
+    """Format a number without trailing zeros. Between 0.0001 and a million it has no exponent."""
     if value == 0 or 1e-4 <= abs(value) < 1e6:
         places = 3 if value == 0 else max(0, 3 - math.floor(math.log10(abs(value))))
         text = f"{value:,.{places}f}"

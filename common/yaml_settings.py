@@ -1,4 +1,4 @@
-"""A command line's words: commands, and settings `section.key=value`, which come from YAML files too."""
+"""Parse the words of a command line, and settings from YAML files and `section.key=value` arguments."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from common.settings import Settings, merge
 
 
 class CommandParser(argparse.ArgumentParser):
-    """argparse's parser, but an unknown argument after a command is answered with that command's usage."""
+    """argparse's parser with a better error for unknown arguments.
+
+    An unknown argument after a subcommand prints the usage of that subcommand.
+    """
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse as argparse does, and end with a usage error for what it does not know."""
+        """Parse as argparse does. Exit with a usage error if there are unknown arguments."""
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -30,10 +33,10 @@ class CommandParser(argparse.ArgumentParser):
 def resolve(
     cls: type[Settings], yaml_path: Path | None = None, overrides: Iterable[str] = (), base: Settings | None = None
 ) -> Settings:
-    """Return `base`, by default the defaults of `cls`, changed by a YAML file, then by `section.key=value`.
+    """Return settings changed first by a YAML file, then by `section.key=value` arguments.
 
-    Raises ValueError for an unknown key, a wrong type or an override without `=`, FileNotFoundError for a
-    missing file.
+    The changes start from `base`, by default the defaults of `cls`. Raise ValueError for an unknown key, a wrong
+    type, or an argument without `=`. Raise FileNotFoundError if the file is missing.
     """
     settings = cls() if base is None else base
     if yaml_path is not None:
@@ -42,9 +45,10 @@ def resolve(
 
 
 def override(settings: Settings, words: Iterable[str]) -> Settings:
-    """Return `settings` changed by all of `words` (`section.key=value`) at once, as some are only valid together.
+    """Return `settings` changed by all of `words` (`section.key=value`) together.
 
-    Of two for the same key the later one counts. Raises ValueError as `resolve` does.
+    They are applied together because some are only valid in combination. If a key occurs twice, the later value
+    counts. Raise ValueError as `resolve` does.
     """
     words = list(words)
     changes: dict[str, Any] = {}
@@ -62,7 +66,7 @@ def _merge_into(changes: dict[str, Any], more: dict[str, Any]) -> None:
 
 
 class _UniqueKeys(yaml.constructor.SafeConstructor):
-    """Refuses duplicate keys, of which PyYAML would silently take the last one."""
+    """YAML constructor that refuses duplicate keys. PyYAML would silently take the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -74,18 +78,19 @@ class _UniqueKeys(yaml.constructor.SafeConstructor):
 
 
 class _Loader(_UniqueKeys, yaml.SafeLoader):
-    """Its errors show the line."""
+    """Loader in Python. Its error messages show the faulty line."""
 
 
 class _FastLoader(_UniqueKeys, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Takes a tenth of the time, as it parses by libyaml."""
+    """Loader that parses with libyaml, if PyYAML has it. It takes a tenth of the time."""
 
 
-_FAST_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # takes a third of the time
+# Dumper that takes a third of the time, if PyYAML has libyaml.
+_FAST_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 def load_yaml(text: str) -> Any:
-    """Return what YAML text stands for. Raises YAMLError, for duplicate keys too."""
+    """Return the value of YAML text. Raise YAMLError for text that is not YAML, or has duplicate keys."""
     try:
         return yaml.load(text, _FastLoader)  # noqa: S506 (it is a SafeLoader)
     except yaml.YAMLError:
@@ -93,18 +98,24 @@ def load_yaml(text: str) -> Any:
 
 
 def dump_yaml(value: Any) -> str:
-    """Return YAML text of plain values, in their order."""
+    """Return the YAML text of plain values. Mappings keep their order."""
     return yaml.dump(value, Dumper=_FAST_DUMPER, sort_keys=False)
 
 
 def find_config(path: Path) -> Path:
-    """Return the path of a file of settings: configs/auto.yaml is the project's, unless there is one here."""
+    """Return the path of a settings file.
+
+    A path such as configs/auto.yaml means the project's file, unless the current folder has such a file.
+    """
     is_of_project = path.parts[:1] == ("configs",) and ((PROJECT / path).is_file() or not path.parent.is_dir())
     return PROJECT / path if is_of_project and not path.is_file() else path
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the mapping in a YAML file, as `find_config` finds it. An empty file is an empty mapping."""
+    """Return the mapping in a YAML file, which `find_config` locates. An empty file is an empty mapping.
+
+    Raise FileNotFoundError if there is no such file, and ValueError if it is not a mapping in YAML.
+    """
     path = find_config(path)
     if not path.is_file():
         folder = path.parent if path.parent.is_dir() else Path()
@@ -117,7 +128,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_yaml(text: str, where: str) -> dict[str, Any]:
-    """Return the mapping that is YAML text. `where` names its origin in errors."""
+    """Return the mapping that YAML text describes. `where` names the origin of the text in errors.
+
+    Raise ValueError if it is not YAML, or not a mapping.
+    """
     try:
         content = load_yaml(text)
     except yaml.YAMLError as error:
@@ -130,7 +144,10 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
 
 
 def parse_override(word: str) -> dict[str, Any]:
-    """Parse `section.key=value` to nested mappings. The value is YAML (`[64, 32]`, `1e-3`, `true`)."""
+    """Parse `section.key=value` into nested mappings. The value is YAML, such as `[64, 32]`, `1e-3` or `true`.
+
+    Raise ValueError if there is no `=`, or if the value is not YAML.
+    """
     key, equals, text = word.partition("=")
     if not equals or not key:
         raise ValueError(f"argument {word!r}: expected section.key=value, such as train.batch_size=4096")

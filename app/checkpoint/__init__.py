@@ -1,5 +1,15 @@
-"""Checkpoints, complete or not there: disk, array_file, array_writer, read_once, tower_slices, manifest, write (into a
-partial folder that is renamed into place), read, retention. A file of the model zoo is read by zoo.
+"""Write, read and keep checkpoints. A checkpoint is either complete or does not exist.
 
-Letters: T rows of a table, n rows of one read, V vocabulary size, D embedding width, H width of a layer.
+The modules:
+- `disk`: sequential writes with a checksum. `read_once`: sequential reads with a checksum.
+- `array_file` and `array_writer`: files of arrays in the safetensors format.
+- `tower_slices`: the files of a tower that is split over ranks.
+- `manifest`: manifest.json, the description of a checkpoint.
+- `write`: write a checkpoint into a partial folder, then rename it into place. `read`: open one, with the
+  checkpoints that a delta needs.
+- `retention`: which checkpoints of a folder are kept.
+- `zoo`: read a checkpoint of the MindSpore model zoo.
+
+Array shapes are written with these letters: T rows of a table, n rows of one read, V vocabulary size, D embedding
+width, H width of a layer.
 """

@@ -1,7 +1,8 @@
-"""Arrays in a file of the safetensors form: 8 bytes with the header's length, a JSON header, the arrays' bytes.
+"""Read the header of a file of arrays in the safetensors format.
 
-The format is https://github.com/huggingface/safetensors#format. The library is not used: it computes no checksum while
-writing, does not sync, raises no OSError if the disk is full, and holds a whole file in memory.
+The file has 8 bytes with the length of the header, a JSON header, and the bytes of the arrays
+(https://github.com/huggingface/safetensors#format). The safetensors library is not used, because it computes no
+checksum while writing, does not sync, raises no OSError if the disk is full, and holds a whole file in memory.
 """
 
 from __future__ import annotations
@@ -16,16 +17,21 @@ from reprlib import repr as short_repr
 import numpy as np
 
 DTYPE_NAMES = {"float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64", "bfloat16": "BF16"}
-DTYPE_NAMES |= {"float16": "F16", "int8": "I8", "uint8": "U8", "uint64": "U64"}  # of a bundle's tables
+# These dtypes occur only in the tables of bundles.
+DTYPE_NAMES |= {"float16": "F16", "int8": "I8", "uint8": "U8", "uint64": "U64"}
 DTYPES = {short: name for name, short in DTYPE_NAMES.items()}
 LENGTH_BYTES = 8
-MOST_HEADER_BYTES = 1 << 20  # some 10,000 arrays; what JSON is read to takes many times its length
+# Limit of the header's size. It allows some 10,000 arrays. Parsed JSON takes many times its length in memory.
+MOST_HEADER_BYTES = 1 << 20
 MOST_DIMENSIONS = 8
 
 
 @dataclass(frozen=True)
 class ArrayEntry:
-    """The position of an array in a file: `start` is its offset from the beginning."""
+    """Dtype, shape and location of an array in a file.
+
+    `start` is the offset of its first byte from the beginning of the file.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -34,15 +40,18 @@ class ArrayEntry:
 
 
 def item_bytes(dtype: str) -> int:
-    """Return the bytes of a value. NumPy knows bfloat16 only where its package is imported, and a bundle has none."""
+    """Return the number of bytes of one value of `dtype`.
+
+    NumPy knows the name bfloat16 only if the package ml_dtypes is imported, and bundles do not require that package.
+    """
     return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
 
 
 def read_entries(path: Path) -> dict[str, ArrayEntry]:
-    """Return the position of each array of a file, in the order of the file.
+    """Return the location of each array in a file, in the order of the file.
 
-    Raises ValueError, naming file and array, for a header that `write_arrays` does not write to a file of this size:
-    an unchecked header would decide how much memory is allocated and which bytes are read.
+    Raise ValueError, naming file and array, unless the header is one that `write_arrays` would write to a file of
+    this size. An unchecked header would decide how much memory is allocated and which bytes are read.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -51,7 +60,10 @@ def read_entries(path: Path) -> dict[str, ArrayEntry]:
 
 
 def header_length(path: Path, first: bytes, size: int) -> int:
-    """Return the length of the header of a file of `size` bytes that begins with `first`."""
+    """Return the length of the JSON header of a file of `size` bytes.
+
+    `first` are the first bytes of the file. Raise ValueError if the length cannot be right.
+    """
     length = int.from_bytes(first, "little")
     if len(first) < LENGTH_BYTES or length > min(MOST_HEADER_BYTES, size - LENGTH_BYTES):
         raise ValueError(
@@ -61,7 +73,10 @@ def header_length(path: Path, first: bytes, size: int) -> int:
 
 
 def entries_of(path: Path, header: bytes, size: int) -> dict[str, ArrayEntry]:
-    """Return the entries of a header of a file of `size` bytes. Raises as `read_entries`."""
+    """Return the arrays that the JSON `header` of a file of `size` bytes describes.
+
+    Raise ValueError as `read_entries` does.
+    """
     try:
         described = json.loads(header.decode(), object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:
@@ -90,7 +105,11 @@ def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _entry(entry: object, begin: int, start: int, size: int) -> ArrayEntry:
-    """Return the position of one array, which must start `start` bytes after `begin`, in a file of `size` bytes."""
+    """Return the location of one array, from its description in the header.
+
+    The array must start `start` bytes after `begin`, where the arrays' bytes begin, and end within the file's `size`
+    bytes. Raise ValueError with the rest of a sentence that begins with the array's name.
+    """
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise ValueError("has not dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]

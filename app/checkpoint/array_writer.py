@@ -1,4 +1,4 @@
-"""Write the arrays of a file of the safetensors form, see array_file.py."""
+"""Write a file of arrays in the safetensors format, which array_file.py describes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from app.checkpoint.array_file import DTYPE_NAMES, LENGTH_BYTES, item_bytes
 from app.checkpoint.disk import Part, Progress, Rows, no_progress, write_file
 from common.files import FileRecord
 
-ALIGNMENT = 8  # of the arrays' first byte
+ALIGNMENT = 8  # The first byte of the arrays lies at a multiple of this number of bytes.
 
 
 @dataclass(frozen=True)
 class Column:
-    """An array to be written."""
+    """An array that will be written to a file."""
 
     dtype: str
     shape: tuple[int, ...]
-    pieces: Callable[[], Iterable[np.ndarray | Rows]]  # yields its values in order, arrays C-contiguous
+    pieces: Callable[[], Iterable[np.ndarray | Rows]]  # Yields the values in order. Arrays are C-contiguous.
 
     @property
     def num_bytes(self) -> int:
@@ -31,16 +31,16 @@ class Column:
 
 
 def column_of(array: np.ndarray) -> Column:
-    """Return the column of an array in memory."""
+    """Return a column with the values of an array in memory."""
     return Column(array.dtype.name, array.shape, lambda: [np.ascontiguousarray(array)])
 
 
 def write_arrays(
     path: Path, columns: dict[str, Column], progress: Progress = no_progress, alignment: int = ALIGNMENT
 ) -> FileRecord:
-    """Write and sync a file of `columns`, each of a dtype of `DTYPE_NAMES`.
+    """Write and sync a file of the given columns, by name. Return its size and checksum.
 
-    The first begins at a multiple of `alignment` bytes.
+    Each dtype must be in `DTYPE_NAMES`. The first array begins at a multiple of `alignment` bytes.
     """
     return write_file(path, _parts(columns, alignment), progress)
 

@@ -1,8 +1,8 @@
-"""Files written once, sequentially, with the checksum computed on the way. Errors are OSError.
+"""Write files once, sequentially, and compute their checksums on the way. All errors are OSError.
 
-Bypasses the page cache (O_DIRECT) where the file system supports it: copying into fresh pages costs more than the disk,
-and a checkpoint is not read again soon. Threads write two buffers while the caller fills a third, so the disk always
-has a next request. `read_once` reads in the same way.
+The page cache is bypassed (O_DIRECT) where the file system supports it. Copying into fresh pages costs more than the
+disk, and a checkpoint is not read again soon. Threads write two buffers while the caller fills a third one, so the
+disk always has a next request. `read_once` reads in the same way.
 """
 
 from __future__ import annotations
@@ -22,31 +22,35 @@ import xxhash
 from common.files import FileRecord, format_checksum
 from common.pages import huge_pages
 
-Progress = Callable[[int], object]  # called with the number of bytes just read or written, as tqdm's `update`
+# Function that is called with the number of bytes just read or written, such as the `update` of tqdm.
+Progress = Callable[[int], object]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows that are read to where they are written from, without a copy."""
+    """Rows that are read directly into the buffer from which they are written."""
 
     count: int
     row_bytes: int
-    read: Callable[[slice, np.ndarray], None]  # the rows to read, and where to: uint8 [their bytes]
+    read: Callable[[slice, np.ndarray], None]  # Reads the rows of a slice into an array of uint8.
 
 
 Part = memoryview | bytes | Rows
 BUFFER_BYTES = 4 << 20
-BLOCK_BYTES = 1 << 20  # copied and hashed while it is in the core's cache
-ALIGNMENT = 4096  # of all that O_DIRECT moves: enough for any disk
-WRITES_ON_THEIR_WAY = 2  # a disk that waits for the next one is a sixth slower; three are no faster
+# Number of bytes that are copied and hashed together, so that they are still in the core's cache.
+BLOCK_BYTES = 1 << 20
+ALIGNMENT = 4096  # Alignment in bytes of everything that O_DIRECT moves. 4096 is enough for any disk.
+# Number of pending writes. With one, the disk waits between requests and is a sixth slower. Three are no faster than
+# two.
+WRITES_ON_THEIR_WAY = 2
 
 
 def no_progress(_: int) -> None:
-    """Do nothing: a `Progress` that is not shown."""
+    """Do nothing. It is the `Progress` of work whose progress is not shown."""
 
 
 def write_file(path: Path, parts: Iterable[Part], progress: Progress = no_progress) -> FileRecord:
-    """Write a new file and sync it."""
+    """Write a new file of the given parts and sync it. Return its size and checksum."""
     descriptor = open_direct(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         threads = ThreadPoolExecutor(WRITES_ON_THEIR_WAY, "disk")
@@ -71,10 +75,10 @@ class _Writer:
         self._threads = threads
         self._on_their_way: deque[Future[None]] = deque()
         self._digest = xxhash.xxh3_64()
-        self._filled = self._num_written = 0  # bytes in the buffer at hand, and those of all before it
+        self._filled = self._num_written = 0  # Bytes in the current buffer, and bytes sent to the disk before.
 
     def write(self, part: memoryview) -> Iterator[int]:
-        """Copy `part`, and yield the number of bytes of each block after it."""
+        """Copy `part` block by block. Yield the number of bytes after each block."""
         while part:
             block = part[: min(BLOCK_BYTES, BUFFER_BYTES - self._filled)]
             self._views[0][self._filled : self._filled + len(block)] = block
@@ -82,7 +86,7 @@ class _Writer:
             yield self._advance(len(block))
 
     def write_rows(self, rows: Rows) -> Iterator[int]:
-        """Let `rows` be read into the buffers. Yield as `write`."""
+        """Read `rows` into the buffers. Yield the number of bytes after each block."""
         start = 0
         while start < rows.count:
             count = min((BUFFER_BYTES - self._filled) // rows.row_bytes, rows.count - start)
@@ -91,7 +95,7 @@ class _Writer:
                 room = np.frombuffer(self._views[0], np.uint8, num_bytes, self._filled)
                 rows.read(slice(start, start + count), room)
                 yield self._advance(num_bytes)
-            else:  # a row in two buffers
+            else:  # The next row does not fit into the buffer, so it is copied into two.
                 count, row = 1, np.empty(rows.row_bytes, np.uint8)
                 rows.read(slice(start, start + 1), row)
                 yield from self.write(row.data)
@@ -121,7 +125,7 @@ class _Writer:
             self._on_their_way.popleft().result()
 
     def finish(self) -> FileRecord:
-        """Write the rest, padded to a whole block, and truncate the file to its size."""
+        """Write the rest, padded to a multiple of ALIGNMENT, and truncate the file to its real size."""
         size = self._num_written + self._filled
         rest = -(-self._filled // ALIGNMENT) * ALIGNMENT
         self._views[0][self._filled : rest] = bytes(rest - self._filled)
@@ -134,21 +138,25 @@ class _Writer:
 
 
 def open_direct(path: Path, flags: int) -> int:
-    """Open a file beside the page cache if the file system allows it, and return the descriptor."""
+    """Open a file for access that bypasses the page cache, if the file system allows it. Return the descriptor."""
     try:
         return os.open(path, flags | os.O_DIRECT, 0o666)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # file systems that have a page cache only
+        if error.errno != errno.EINVAL:  # Some file systems support only access through the page cache.
             raise
         return os.open(path, flags, 0o666)
 
 
-_FREE_BUFFERS: list[np.ndarray] = []  # kept: fresh pages cost more than what is done with them
+# Buffers that are kept for later use, because fresh pages cost more than writing the data.
+_FREE_BUFFERS: list[np.ndarray] = []
 
 
 @contextmanager
 def lend_buffers(count: int) -> Iterator[list[np.ndarray]]:
-    """Lend buffers on huge pages: a request to the disk lists its pages, which are then few."""
+    """Lend `count` buffers on huge pages.
+
+    A request to the disk lists the pages of its buffer; with huge pages the list is short.
+    """
     buffers = [_FREE_BUFFERS.pop() if _FREE_BUFFERS else huge_pages(BUFFER_BYTES) for _ in range(count)]
     yield buffers
     _FREE_BUFFERS.extend(buffers)

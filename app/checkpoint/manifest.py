@@ -1,4 +1,7 @@
-"""manifest.json describes a checkpoint. It is written last, with a checksum of its own content."""
+"""Read and write manifest.json, the description of a checkpoint.
+
+It is written last, and contains a checksum of its own content.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,15 @@ from app.checkpoint.disk import write_file
 from common.files import FileRecord, check_format_version, format_checksum
 
 FORMAT_VERSION = 4
-EXPIRY_VERSION = 5  # of a checkpoint that says which rows are gone, or when they were touched
+EXPIRY_VERSION = 5  # Version of checkpoints that record which rows were removed, or when rows were touched.
 MANIFEST = "manifest.json"
 
 
 class UnusableCheckpointError(ValueError):
-    """A checkpoint cannot be used. The text is what is wrong and, at its end, what to do."""
+    """A checkpoint cannot be used.
+
+    The text is `what` is wrong, followed by `advice` on what to do.
+    """
 
     def __init__(self, what: str, advice: str = "") -> None:
         super().__init__("; ".join(filter(None, (what, advice))))
@@ -26,12 +32,15 @@ class UnusableCheckpointError(ValueError):
 
 
 def what_and_advice(error: Exception) -> tuple[str, str]:
-    """Return what is wrong with a checkpoint and, if the error says it apart, what to do."""
+    """Return what is wrong with a checkpoint, and the advice on what to do.
+
+    The advice is "" if the error does not store it separately.
+    """
     return (error.what, error.advice) if isinstance(error, UnusableCheckpointError) else (str(error), "")
 
 
 class ParentRecord(TypedDict):
-    """The checkpoint that a delta holds the changes since."""
+    """The parent of a delta. The delta holds the changes since then."""
 
     step: int
     id: str
@@ -41,13 +50,16 @@ class ParentRecord(TypedDict):
 class Position:
     """A moment of a training, between two steps."""
 
-    step: int = 0  # steps so far
-    epoch: int = 1  # of the next batch, from 1 on
-    epoch_step: int = 0  # number of the next batch in its epoch, from 0 on
+    step: int = 0  # number of steps so far
+    epoch: int = 1  # epoch of the next batch, from 1 on
+    epoch_step: int = 0  # number of the next batch within its epoch, from 0 on
 
     @property
     def last_epoch(self) -> int:
-        """The epoch of the last step taken: at an epoch's end `epoch` is the next one already."""
+        """The epoch of the last step taken.
+
+        At the end of an epoch, `epoch` is already the next one.
+        """
         return self.epoch if self.epoch_step else self.epoch - 1
 
     def after_step(self) -> Position:
@@ -59,20 +71,20 @@ class Position:
 class Manifest:
     """The description of a checkpoint. `write_checkpoint` fills in `shards`, `files` and `id`."""
 
-    step: int  # this and the next two: see `Position`
+    step: int  # `step`, `epoch` and `epoch_step` are the fields of `Position`.
     epoch: int
     epoch_step: int
     config: dict[str, Any]
-    dataset: str  # path of the prepared folder at that time
-    data: dict[str, Any]  # identifies the prepared folder
-    metrics: dict[str, float]  # of `valid`, if the state was evaluated
-    selection: dict[str, Any] = field(default_factory=dict)  # `SelectionState` of the evaluations so far
-    schedules: dict[str, Any] = field(default_factory=dict)  # `LearningRates.state`
-    shards: dict[str, int] = field(default_factory=dict)  # by table
-    files: dict[str, FileRecord] = field(default_factory=dict)  # by name
-    parent: ParentRecord | None = None  # None in a full checkpoint
-    online: dict[str, Any] = field(default_factory=dict)  # `Ledger` of the parts that an online run has trained on
-    id: str = ""  # of the state: the same with other shards, and if a delta is rewritten as a full checkpoint
+    dataset: str  # Path of the prepared folder when the checkpoint was written.
+    data: dict[str, Any]  # Identity of the prepared folder.
+    metrics: dict[str, float]  # Metrics of the split valid, if the state was evaluated.
+    selection: dict[str, Any] = field(default_factory=dict)  # `SelectionState` of the evaluations so far.
+    schedules: dict[str, Any] = field(default_factory=dict)  # Result of `LearningRates.state`.
+    shards: dict[str, int] = field(default_factory=dict)  # Number of shards, by table.
+    files: dict[str, FileRecord] = field(default_factory=dict)  # Records of the files, by name.
+    parent: ParentRecord | None = None  # Parent of a delta. None for a full checkpoint.
+    online: dict[str, Any] = field(default_factory=dict)  # `Ledger` of the log parts that an online run has trained on.
+    id: str = ""  # Identity of the state. Other shards, or a delta rewritten as a full checkpoint, keep it.
     format_version: int = FORMAT_VERSION
 
     @property
@@ -81,12 +93,12 @@ class Manifest:
 
     @property
     def size_bytes(self) -> int:
-        """The size of all files but the manifest."""
+        """The size of all files except the manifest."""
         return sum(record["size_bytes"] for record in self.files.values())
 
 
 def identify(manifest: Manifest) -> Manifest:
-    """Return the manifest with an id, made from the checksums of its files if it has none yet."""
+    """Return the manifest with an id. If it has none, the id is made from the checksums of its files."""
     if manifest.id:
         return manifest
     content = {"step": manifest.step, "files": manifest.files, "parent": manifest.parent}
@@ -94,16 +106,16 @@ def identify(manifest: Manifest) -> Manifest:
 
 
 def write_manifest(checkpoint: Path, manifest: Manifest) -> None:
-    """Write and sync the manifest of a checkpoint's folder."""
+    """Write and sync the manifest in a checkpoint's folder."""
     content = asdict(manifest)
     text = json.dumps({**content, "checksum": _checksum(content)}, indent=1) + "\n"
     write_file(checkpoint / MANIFEST, [text.encode()])
 
 
 def read_manifest(checkpoint: Path) -> Manifest:
-    """Read the manifest of a checkpoint's folder.
+    """Read the manifest in a checkpoint's folder.
 
-    Raises FileNotFoundError if there is none, ValueError if it is damaged or of another version.
+    Raise FileNotFoundError if there is none, and ValueError if it is damaged or has an unknown version.
     """
     path = checkpoint / MANIFEST
     if not path.is_file():
@@ -127,7 +139,7 @@ def read_manifest(checkpoint: Path) -> Manifest:
 
 
 class ManifestReader:
-    """`read_manifest` for repeated use: a manifest is read again only if its file has changed since."""
+    """`read_manifest` with a cache. A manifest is only read again if its file has changed."""
 
     def __init__(self) -> None:
         self._cache: dict[Path, tuple[tuple[int, int, int], Manifest]] = {}
@@ -136,7 +148,7 @@ class ManifestReader:
         try:
             status = (checkpoint / MANIFEST).stat()
         except OSError:
-            return read_manifest(checkpoint)  # raises what is wrong
+            return read_manifest(checkpoint)  # Let `read_manifest` raise the error that says what is wrong.
         version = (status.st_ino, status.st_mtime_ns, status.st_size)
         known_version, manifest = self._cache.get(checkpoint, (None, None))
         if manifest is None or known_version != version:
@@ -151,5 +163,5 @@ def use_an_older(checkpoint: Path) -> str:
 
 
 def _checksum(content: dict[str, Any]) -> str:
-    """Return the xxh3 of the content, independent of the JSON's layout."""
+    """Return the xxh3 checksum of the content. It does not depend on the layout of the JSON text."""
     return format_checksum(xxhash.xxh3_64(json.dumps(content, sort_keys=True).encode()))

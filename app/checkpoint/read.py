@@ -1,7 +1,7 @@
-"""Opened checkpoints: a full one, or a delta with the checkpoints that it needs. Every byte read is checked.
+"""Open checkpoints: a full one, or a delta together with the checkpoints that it needs. Every byte read is checked.
 
-A chain is a full checkpoint and deltas, each the parent of the next. Of a row that several of them have, the newest
-counts, unless a later delta names it as gone.
+A chain is a full checkpoint followed by deltas, each of which is the parent of the next. If several members of the
+chain have a row, the newest version counts, unless a later delta lists the row as removed.
 """
 
 from __future__ import annotations
@@ -43,31 +43,34 @@ from app.tables.optimizers import LAST_STEP, MEAN, MEAN_STEP
 from common.files import DamagedFileError, FileRecord, check_size
 from data_prep.prepared.expired import union
 
-PIECE_BYTES = 4 << 20  # of one array, given to the tables at once
+PIECE_BYTES = 4 << 20  # Bytes of one array that are passed to the tables at once.
 
 
 class DamagedCheckpointError(UnusableCheckpointError):
-    """A checkpoint has a file that is missing or differs from the manifest."""
+    """A file of a checkpoint is missing or differs from the manifest."""
 
-    checkpoint: Path | None = None  # set by a launch: the path of the checkpoint that it was to resume
+    checkpoint: Path | None = None  # Path of the checkpoint that a launch was to resume. The launch sets it.
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose manifest, and those of the checkpoints that it needs, have been read and fit together.
+    """An opened checkpoint. Create it with `Checkpoint.open`.
 
-    `Checkpoint.open` makes it. Its methods read the files.
+    The manifests of the checkpoint and of all checkpoints that it needs have been read, and fit together. The
+    methods read the files.
     """
 
     path: Path
     manifest: Manifest
-    older: tuple[Checkpoint, ...] = field(default=(), repr=False, compare=False)  # that a delta needs, a full one first
+    # The other checkpoints of the chain, a full one first. Empty for a full checkpoint.
+    older: tuple[Checkpoint, ...] = field(default=(), repr=False, compare=False)
 
     @classmethod
     def open(cls, path: Path, read: Callable[[Path], Manifest] = read_manifest) -> Checkpoint:
-        """Read the manifests of the checkpoint at `path` and of those that it needs, each once.
+        """Read the manifest at `path` and those of the checkpoints that it needs, each once, with the function `read`.
 
-        Raises as `read_manifest`, and ValueError if a parent is missing, or is another one than it was.
+        Raise as `read_manifest` does. Raise ValueError if a parent is missing, or is not the checkpoint that the
+        delta was written for.
         """
         newest_first = [(path, read(path))]
         while (parent := newest_first[-1][1].parent) is not None:
@@ -81,7 +84,7 @@ class Checkpoint:
 
     @property
     def chain(self) -> tuple[Checkpoint, ...]:
-        """The checkpoints that make up the state: a full one first, this one last."""
+        """The checkpoints that together make up the state: a full one first, this one last."""
         return (*self.older, self)
 
     @property
@@ -89,30 +92,35 @@ class Checkpoint:
         return sum(record["size_bytes"] for _, record in self.files())
 
     def files(self) -> Iterator[tuple[Path, FileRecord]]:
-        """Yield the files that make up the state: the tables of the whole chain, this one's dense arrays."""
+        """Yield the files that make up the state: the tables of all checkpoints in the chain, and this one's dense
+        arrays.
+        """
         for member in self.chain:
             for name, record in member.manifest.files.items():
                 if member is self or not dense_files([name]):
                     yield member.path / name, record
 
     def table_files(self, table: str) -> list[Path]:
-        """Return the files of a table in this checkpoint alone."""
+        """Return the files of a table in this checkpoint, without the rest of the chain."""
         shards, num_files = self.manifest.shards[table], len(self.manifest.files)
         if not 1 <= shards <= num_files:
             raise ValueError(f"{self.path} has {num_files} files, of which {shards} are the {table} table's")
         return [self.path / shard_name(table, shard, shards) for shard in range(shards)]
 
     def is_kept(self) -> bool:
-        """Return True if it is still at its path: neither removed nor compacted since it was opened."""
+        """Return True if the same checkpoint is still at its path.
+
+        It is not if it was removed or compacted since it was opened.
+        """
         try:
             return read_manifest(self.path) == self.manifest
         except (FileNotFoundError, ValueError):
             return False
 
     def verify(self, progress: Progress = no_progress, sizes_only: bool = False) -> None:
-        """Read all files. Raise DamagedCheckpointError, naming one that is missing or whose checksum differs.
+        """Read all files of the state. Raise DamagedCheckpointError if one is missing or has another checksum.
 
-        With `sizes_only` read none, and raise for one that is missing or has another size.
+        With `sizes_only`, read nothing, and raise if a file is missing or has another size.
         """
         for path, record in self.files():
             with _naming_damage(path):
@@ -123,9 +131,10 @@ class Checkpoint:
                         pass
 
     def read_once(self, spec: TablesSpec, place: PlaceRows) -> dict[str, np.ndarray]:
-        """Load all rows by `place` and return the dense arrays. Read each byte once.
+        """Load the rows into tables through `place`, and return the dense arrays. Each byte is read once.
 
-        Raises as `verify`, and ValueError if a table does not fit `spec`. The rows written so far are then invalid.
+        Raise as `verify` does, and ValueError if a table does not fit `spec`. After an error, the rows written so
+        far are invalid.
         """
         expired = self.expired_later()
         for member in self.chain:
@@ -135,7 +144,7 @@ class Checkpoint:
         return join(array for name in dense_files(self.manifest.files) for array in self._arrays(name).items())
 
     def state(self) -> ModelState:
-        """Return the state, with its tables' rows left in the files. `verify` comes before."""
+        """Return the state, with table rows that are read from the files on demand. Call `verify` first."""
         paths = [self.path / name for name in dense_files(self.manifest.files)]
         dense = [(name, np.array(_map(path, entry))) for path in paths for name, entry in read_entries(path).items()]
         tables = {table: FileTable(self, table) for table in self.manifest.shards}
@@ -143,7 +152,7 @@ class Checkpoint:
         return ModelState(join(dense), tables, {} if touched is None else {LAST_TOUCHED: touched})
 
     def expiry(self) -> dict[str, np.ndarray]:
-        """Return the arrays of EXPIRY of this checkpoint alone, {} without such a file. Raises as `verify`."""
+        """Return the arrays of this checkpoint's file EXPIRY, {} if there is no such file. Raise as `verify` does."""
         arrays = self._arrays(EXPIRY) if EXPIRY in self.manifest.files else {}
         if EXPIRED_IDS in arrays:
             with _naming_file(self.path / EXPIRY):
@@ -151,7 +160,7 @@ class Checkpoint:
         return arrays
 
     def _arrays(self, name: str) -> dict[str, np.ndarray]:
-        """Read the arrays of one of the files."""
+        """Read all arrays of one file of this checkpoint."""
         arrays: dict[str, np.ndarray] = {}
 
         def read(reader: ArrayReader) -> None:
@@ -165,7 +174,7 @@ class Checkpoint:
             read_arrays_once(self.path / name, self.manifest.files[name], use)
 
     def expired_later(self) -> dict[Path, np.ndarray]:
-        """Return the ids whose rows of each member, by its path, do not count, as a later one names them as gone."""
+        """Return, for the path of each checkpoint in the chain, the ids whose rows a later checkpoint removed."""
         later, expired = np.zeros(0, np.int64), {}
         for member in reversed(self.chain):
             expired[member.path] = later
@@ -173,9 +182,10 @@ class Checkpoint:
         return expired
 
     def last_touched(self) -> np.ndarray | None:
-        """Return the moment at which the row of each id [V] int64 was last touched, EXPIRED if it lost its value.
+        """Return the moment at which the row of each id was last touched, int64 [V]. EXPIRED stands for an expired
+        value.
 
-        None if a member of the chain does not say it.
+        Return None if a member of the chain has no such information.
         """
         first, *deltas = self.chain
         touched = first.expiry().get(LAST_TOUCHED)
@@ -185,7 +195,8 @@ class Checkpoint:
                 return None
             moment, num_new = arrays[MOMENT], member.manifest.data["vocabulary_size"] - touched.size
             touched = np.concatenate([touched, np.full(num_new, moment)])
-            touched[touched == 0] = moment  # nothing was known of the time before
+            # These rows were touched before moments were recorded, so they count as touched now.
+            touched[touched == 0] = moment
             for table in member.manifest.shards:
                 for path in member.table_files(table):
                     touched[_map(path, read_entries(path)[ROW_IDS])] = moment
@@ -194,7 +205,7 @@ class Checkpoint:
 
 
 def scoring_arrays(dense: dict[str, np.ndarray], step: int) -> dict[str, np.ndarray]:
-    """Return the dense arrays after `step` that the model scores with: running means, if it keeps them."""
+    """Return the dense arrays that the model scores with after `step`: running means if there are any, else weights."""
     prefix = f"{MEAN}."
     means = {name.removeprefix(prefix): array for name, array in dense.items() if name.startswith(prefix)}
     return dense | means if step else dense
@@ -203,7 +214,10 @@ def scoring_arrays(dense: dict[str, np.ndarray], step: int) -> dict[str, np.ndar
 def _read_parent(
     child: Path, manifest: Manifest, path: Path, expected: ParentRecord, read: Callable[[Path], Manifest]
 ) -> Manifest:
-    """Read the manifest at `path` and check that it is the parent that the manifest of `child` names."""
+    """Read the manifest at `path`, and check that it belongs to the parent that the `manifest` of `child` names.
+
+    Raise UnusableCheckpointError if it does not.
+    """
     try:
         parent = read(path)
     except (ValueError, FileNotFoundError) as error:
@@ -253,9 +267,9 @@ def _write_rows(table: str, spec: TablesSpec, place: PlaceRows, expired: np.ndar
 
 
 def row_layout(path: Path, entries: dict[str, ArrayEntry]) -> dict[str, RowArray]:
-    """Return the state arrays of a table's file, which come after the row ids.
+    """Return the state arrays in a table's file, which follow the row ids.
 
-    Raises ValueError, naming file and array, if ids do not come first or an array has not a row for each.
+    Raise ValueError, naming file and array, unless row ids come first and every array has one row per id.
     """
     first, *names = entries or [""]
     if first != ROW_IDS or entries[first].dtype != "int64" or len(entries[first].shape) != 1:
@@ -269,13 +283,16 @@ def row_layout(path: Path, entries: dict[str, ArrayEntry]) -> dict[str, RowArray
 
 
 class FileTable:
-    """A `TableSnapshot` of a table in a checkpoint's files, which were verified before.
+    """A `TableSnapshot` of a table in the files of a checkpoint, which the caller has verified.
 
-    Row ids are in memory. Rows are read when they are asked for.
+    Row ids are kept in memory. Rows are read on demand.
     """
 
     def __init__(self, checkpoint: Checkpoint, table: str) -> None:
-        """Raise ValueError, naming the file, for row ids or arrays that belong to no such table."""
+        """Open the files of `table`.
+
+        Raise ValueError, naming the file, for row ids or arrays that cannot belong to this table.
+        """
         self._table = table
         self._steps = {path: member.manifest.step for member in checkpoint.chain for path in member.table_files(table)}
         vocabulary_size = checkpoint.manifest.data["vocabulary_size"]
@@ -298,7 +315,8 @@ class FileTable:
         index = np.concatenate([np.arange(of_file.size) for of_file in ids])
         files_and_rows = [array[np.concatenate(counts)] for array in (np.concatenate(ids), file, index)]
         self.row_ids, from_the_end = np.unique(files_and_rows[0][::-1], return_index=True)
-        newest = files_and_rows[0].size - 1 - from_the_end  # the last place of each id
+        # Index of the last occurrence of each id, which is in the newest file.
+        newest = files_and_rows[0].size - 1 - from_the_end
         self._file, self._index = (array[newest] for array in files_and_rows[1:])
 
     def read(self, name: str, indices: Indices) -> np.ndarray:
@@ -308,7 +326,8 @@ class FileTable:
         for number in np.unique(files):
             of_file = files == number
             values[of_file] = self._files[number][name][rows[of_file]]
-            if name in (LAST_STEP, MEAN_STEP):  # by which the steps that a row missed are looked up
+            # Missed steps are looked up by these numbers, so wrong ones must not get through.
+            if name in (LAST_STEP, MEAN_STEP):
                 path = list(self._steps)[number]
                 with _naming_file(path):
                     check_bounds(self._table, name, self.row_ids[indices][of_file], values[of_file], self._steps[path])

@@ -1,4 +1,4 @@
-"""Files that are read once, in order, by threads that read ahead, with the checksum computed on the way."""
+"""Read files once, from start to end, with threads that read ahead and a checksum computed on the way."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ READS_AHEAD = 4
 
 
 class FileReader:
-    """Reads a file once, sequentially. `read_file` makes it."""
+    """Reads a file once, sequentially. Use `read_file` to create one."""
 
     def __init__(self, descriptor: int, buffers: list[np.ndarray], threads: ThreadPoolExecutor) -> None:
         self._descriptor = descriptor
@@ -30,19 +30,22 @@ class FileReader:
         self._size = os.fstat(descriptor).st_size
         self._next_start = 0
         self._coming: deque[tuple[memoryview, Future[int]]] = deque()
-        self._block = memoryview(b"")  # the rest of the buffer at hand
+        self._block = memoryview(b"")  # Bytes of the current buffer that were not taken yet.
         *ahead, self._at_hand = (buffer.data for buffer in buffers)
         for view in ahead:
             self._fetch(view)
 
     def available(self) -> int:
-        """Return the number of next bytes that are contiguous in memory, 0 at the file's end."""
+        """Return how many of the next bytes are contiguous in memory. 0 means the end of the file."""
         if not self._block:
             self._receive()
         return len(self._block)
 
     def take(self, num_bytes: int) -> memoryview:
-        """Return the next bytes, fewer at the file's end, valid until the next call. Copy more than are `available`."""
+        """Return the next `num_bytes` bytes, or fewer at the end of the file. The view is valid until the next call.
+
+        If more bytes are requested than are `available`, the result is a copy.
+        """
         if num_bytes > self.available():
             whole = np.empty(min(num_bytes, self._size), np.uint8)
             return whole.data[: self.take_into(whole)]
@@ -51,7 +54,7 @@ class FileReader:
         return block
 
     def take_into(self, target: np.ndarray) -> int:
-        """Copy the next bytes into `target` [n] uint8 and return their number, less than n at the file's end."""
+        """Copy the next bytes into `target` [n] uint8. Return their number, which is below n at the end of the file."""
         filled = 0
         while filled < target.size and (ready := self.available()):
             part = self.take(min(ready, target.size - filled, disk.BLOCK_BYTES))
@@ -78,7 +81,7 @@ class FileReader:
             self._coming.append((view, self._threads.submit(read_all)))
 
     def checksum_of_all(self, progress: Progress = no_progress) -> str:
-        """Return the checksum of the whole file, after reading the bytes that were not taken."""
+        """Read all bytes that were not taken, and return the checksum of the whole file."""
         while ready := self.available():
             progress(len(self.take(min(ready, disk.BLOCK_BYTES))))
         return format_checksum(self._digest)
@@ -97,10 +100,11 @@ def read_file(path: Path) -> Iterator[FileReader]:
 
 @contextmanager
 def read_checked(path: Path, expected: FileRecord, progress: Progress = no_progress) -> Iterator[FileReader]:
-    """Open a file for one read, of which the block may leave the rest.
+    """Open a file for one sequential read, and compare its checksum at the end.
 
-    Raises DamagedFileError, in place of a ValueError or LookupError of the block, if the file is missing or has another
-    size or checksum than expected: damaged bytes may mean anything.
+    The `with` block need not read all of the file. Raise DamagedFileError if the file is missing, or if its size or
+    checksum differs from `expected`. In that case a ValueError or LookupError of the block is dropped, because
+    damaged bytes may have caused it.
     """
     check_size(path, expected)
     with read_file(path) as reader:
@@ -117,7 +121,7 @@ def read_checked(path: Path, expected: FileRecord, progress: Progress = no_progr
 
 
 class ArrayReader:
-    """Reads a file's arrays once, in the order of the file. `read_arrays_once` makes it."""
+    """Reads the arrays of a file once, in the order of the file. Use `read_arrays_once` to create one."""
 
     def __init__(self, path: Path, reader: FileReader, entries: dict[str, ArrayEntry]) -> None:
         self.path = path
@@ -125,13 +129,16 @@ class ArrayReader:
         self._reader = reader
 
     def next_array(self, entry: ArrayEntry) -> np.ndarray:
-        """Return a copy of the next array."""
+        """Return a copy of the next array, which must be that of `entry`."""
         array = np.empty(entry.shape, entry.dtype)
         self._check_all_came(self._reader.take_into(array.reshape(-1).view(np.uint8)), entry.num_bytes)
         return array
 
     def next_rows(self, entry: ArrayEntry, most_bytes: int) -> Iterator[np.ndarray]:
-        """Yield the next array in pieces of rows that are contiguous in memory, each valid until the next."""
+        """Yield the next array in pieces: consecutive rows with at most `most_bytes` bytes, but at least one row.
+
+        Each piece is valid until the next one.
+        """
         start, end = 0, entry.shape[0]
         row_bytes = entry.num_bytes // max(end, 1)
         while start < end:
@@ -148,9 +155,10 @@ class ArrayReader:
 
 
 def read_arrays_once(path: Path, expected: FileRecord, use: Callable[[ArrayReader], None]) -> None:
-    """Let `use` read the arrays, reading each byte of the file once, then compare the checksum.
+    """Call `use` with a reader of the arrays of a file, then compare the file's checksum.
 
-    Raises DamagedFileError for another size or checksum than expected: what `use` has read is then invalid.
+    Each byte is read once. Raise DamagedFileError if size or checksum differ from `expected`. What `use` has read is
+    then invalid.
     """
     size = expected["size_bytes"]
     with read_checked(path, expected) as reader:

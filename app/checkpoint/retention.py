@@ -1,4 +1,4 @@
-"""The checkpoints of one folder: find the whole ones and the best, remove old ones, make deltas full."""
+"""Manage the checkpoints of a folder: find complete ones and the best one, remove old ones, make deltas full ones."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ from app.config.run_settings import CheckpointOptions
 from app.evaluation.metrics import as_score
 from common.files import sync_folder
 
-Read = Callable[[Path], Manifest]  # gives the manifest of a checkpoint's folder
+Read = Callable[[Path], Manifest]  # Function that returns the manifest in a checkpoint's folder.
 
 
 def step_folders(folder: Path) -> list[Path]:
-    """Return what lies below `folder` under a checkpoint's name, whole or not, oldest step first."""
+    """Return the entries of `folder` that have the name of a checkpoint, complete or not, by ascending step."""
     folders = (path for path in folder.glob("step-*") if re.fullmatch(r"step-\d+", path.name))
     return sorted(folders, key=lambda path: int(path.name.removeprefix("step-")))
 
 
 def open_if_whole(path: Path, read: Read = read_manifest) -> Checkpoint | str:
-    """Return the checkpoint at `path`, or why its manifest or one that it needs cannot be used."""
+    """Open the checkpoint at `path`.
+
+    If its manifest, or that of a checkpoint that it needs, cannot be used, return why.
+    """
     try:
         return Checkpoint.open(path, read)
     except (FileNotFoundError, ValueError) as error:
@@ -34,13 +37,16 @@ def open_if_whole(path: Path, read: Read = read_manifest) -> Checkpoint | str:
 
 
 def whole_checkpoints(folder: Path, read: Read = read_manifest) -> list[Checkpoint]:
-    """Return the checkpoints below `folder` whose manifest and parents' manifests can be read, oldest first."""
+    """Return the checkpoints in `folder` that can be opened, oldest first."""
     opened = (open_if_whole(path, read) for path in step_folders(folder))
     return [checkpoint for checkpoint in opened if isinstance(checkpoint, Checkpoint)]
 
 
 def open_named(path: Path) -> Checkpoint:
-    """Open the checkpoint that a user names. Raises as `Checkpoint.open`, with the ones nearby if it is not there."""
+    """Open the checkpoint that a user has named.
+
+    Raise as `Checkpoint.open` does. If there is none, the error lists checkpoints nearby.
+    """
     try:
         return Checkpoint.open(path)
     except FileNotFoundError as error:
@@ -50,9 +56,9 @@ def open_named(path: Path) -> Checkpoint:
 
 
 def best_or_newest(folder: Path, metric: str) -> Checkpoint:
-    """Return the checkpoint with the best `metric` on `valid`, or the newest if none was evaluated.
+    """Return the checkpoint with the best `metric` on the split valid, or the newest one if none was evaluated.
 
-    Raises FileNotFoundError, with the fault of the newest, if there is no whole checkpoint.
+    Raise FileNotFoundError, with the fault of the newest one, if no checkpoint is complete.
     """
     whole = whole_checkpoints(folder)
     if whole:
@@ -62,9 +68,11 @@ def best_or_newest(folder: Path, metric: str) -> Checkpoint:
 
 
 def best_first(checkpoints: list[Checkpoint], metric: str) -> list[Checkpoint]:
-    """Return those that were evaluated on `valid`, the best `metric` first. Of equal ones the newer comes first.
+    """Return the checkpoints that were evaluated on the split valid, best `metric` first.
 
-    Only values of the newest one's basis (`SelectionState`) are compared: of the same rows and groups.
+    If values are equal, the newer checkpoint comes first. Only checkpoints with the same evaluation basis as the
+    newest one (`SelectionState.basis`: the same rows and groups) are included, because other values cannot be
+    compared.
     """
     basis = checkpoints[-1].manifest.selection.get("basis") if checkpoints else None
     evaluated = [
@@ -76,19 +84,22 @@ def best_first(checkpoints: list[Checkpoint], metric: str) -> list[Checkpoint]:
 
 
 def to_keep(whole: list[Checkpoint], options: CheckpointOptions, metric: str) -> list[Checkpoint]:
-    """Return the newest `keep_last` and the best `keep_best` of all, oldest first. `keep_last` 0 wants all."""
+    """Return the checkpoints that the settings keep: the newest `keep_last` and the best `keep_best`, oldest first.
+
+    `keep_last` 0 keeps all.
+    """
     newest = whole[-options.keep_last :] if options.keep_last else whole
     paths = {checkpoint.path for checkpoint in [*newest, *best_first(whole, metric)[: options.keep_best]]}
     return [checkpoint for checkpoint in whole if checkpoint.path in paths]
 
 
 def remove_old(folder: Path, options: CheckpointOptions, metric: str, read: Read = read_manifest) -> None:
-    """Delete all checkpoints but those to keep, and those that a delta to keep needs."""
+    """Delete the checkpoints of `folder` that are neither kept by the settings nor needed by a delta that is kept."""
     whole = whole_checkpoints(folder, read)
     needed = {member.path for checkpoint in to_keep(whole, options, metric) for member in checkpoint.chain}
-    for checkpoint in reversed(whole):  # a delta before what it needs
+    for checkpoint in reversed(whole):  # Deltas are removed before the checkpoints that they need.
         if checkpoint.path not in needed:
-            # Renamed first: what a kill or a power cut leaves of it is no checkpoint.
+            # The folder is renamed first. If the process is killed, what remains does not look like a checkpoint.
             removed = checkpoint.path.rename(checkpoint.path.with_suffix(PARTIAL))
             sync_folder(folder)
             shutil.rmtree(removed)
@@ -97,7 +108,10 @@ def remove_old(folder: Path, options: CheckpointOptions, metric: str, read: Read
 def delta_to_compact(
     folder: Path, options: CheckpointOptions, metric: str, read: Read = read_manifest
 ) -> Checkpoint | None:
-    """Return the oldest delta to keep, if `full_every` other checkpoints are kept only because it needs them."""
+    """Return the oldest kept delta if `full_every` or more checkpoints are kept only because that delta needs them.
+
+    Return None if there is no such delta.
+    """
     remaining = to_keep(whole_checkpoints(folder, read), options, metric)
     paths = {checkpoint.path for checkpoint in remaining}
     for checkpoint in remaining:
@@ -108,10 +122,11 @@ def delta_to_compact(
 
 
 def compact(checkpoint: Checkpoint, num_shards: int, progress: Progress = no_progress) -> Path:
-    """Turn a delta into a full checkpoint, in its place. Deltas whose parent it is stay valid. A full one stays.
+    """Replace a delta by an equivalent full checkpoint. A full checkpoint is left as it is. Return its path.
 
-    The caller holds the lock of its folder. Raises as `Checkpoint.verify`, so damage is not copied. A kill leaves the
-    one or the other.
+    Deltas whose parent it is stay valid, because its id does not change. The caller must hold the lock of the
+    folder. Raise as `Checkpoint.verify` does, so damage is not copied. If the process is killed, either the delta or
+    the full checkpoint exists.
     """
     checkpoint.verify(progress)
     if not checkpoint.older:
@@ -120,6 +135,6 @@ def compact(checkpoint: Checkpoint, num_shards: int, progress: Progress = no_pro
 
 
 def rewrite(checkpoint: Checkpoint, folder: Path, num_shards: int, progress: Progress = no_progress) -> Path:
-    """Write the state of a verified checkpoint as a full one below `folder`, through bounded memory."""
+    """Write the state of a verified checkpoint as a full checkpoint in `folder`. Memory use is bounded."""
     manifest = replace(checkpoint.manifest, parent=None, shards={}, files={})
     return write_checkpoint(folder, checkpoint.state(), manifest, num_shards, progress)

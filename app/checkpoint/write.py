@@ -1,17 +1,18 @@
-"""Checkpoints are written completely or not at all.
+"""Write checkpoints, each of which is either complete or does not exist.
 
     <folder>/step-00001000/   dense.safetensors                     model and dense optimizers
                               <table>-<shard>-of-<shards>.safetensors   row_ids, rows, optimizer state
-                              expiry.safetensors                    of an online run in which values expire
+                              expiry.safetensors                    only in online runs in which values expire
                               manifest.json                         step, epoch, config, files with checksums
 
-Files are written into `step-00001000.partial`, synced, and renamed. A folder without a manifest is ignored. A shard
-holds touched rows only: all others have their initial value, a function of the seed in the manifest. Row r is in shard
-r mod shards. A delta holds the rows that changed since its parent (`app/checkpoint/read.py` puts them together).
+Files are written into `step-00001000.partial`, synced, and the folder is renamed. A folder without a manifest is
+ignored. Row r is in shard r mod shards. Only touched rows are stored: all others have their initial values, which
+are a function of the seed in the manifest. A delta contains the rows that changed since its parent
+(`app/checkpoint/read.py` combines them).
 
-Expiry: a full checkpoint has `last_touched` [V] int64, the moment at which the row of each id was touched, or EXPIRED
-if its value lost the id. A delta has its `moment` [1], and as `gone` [g] the ids that lost their values since its
-parent, ascending.
+In the file of expiries, a full checkpoint has `last_touched` [V] int64: the moment at which the row of each id was
+touched, or EXPIRED if the value of the id has expired. A delta has its `moment` [1], and in `gone` [g] the ids,
+ascending, whose values expired since its parent.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ EXPIRED = -1
 
 @dataclass(frozen=True)
 class ModelState:
-    """The state of a run: `dense` arrays by name, the touched rows of each table, and the arrays of the file EXPIRY."""
+    """The state of a run: dense arrays by name, the touched rows of each table, and the arrays of the file EXPIRY."""
 
     dense: dict[str, np.ndarray]
     tables: Mapping[str, TableSnapshot]
@@ -61,20 +62,20 @@ class ModelState:
 
 @runtime_checkable
 class ReadsInto(Protocol):
-    """A `TableSnapshot` that reads to given memory."""
+    """A `TableSnapshot` that can read into given memory."""
 
     def read_into(self, name: str, indices: Indices, out: np.ndarray) -> None:
-        """Fill `out` [n, width], aligned and in C order, with what `read` returns."""
+        """Fill `out` [n, width], which is aligned and in C order, with the values that `read` would return."""
         ...
 
 
 def step_name(step: int) -> str:
-    """Return the name of the folder of the checkpoint after `step` steps."""
+    """Return the name of the checkpoint folder after `step` steps."""
     return f"step-{step:08d}"
 
 
 def shard_name(table: str, shard: int, shards: int) -> str:
-    """Return the name of the file of one shard of one table."""
+    """Return the file name of one shard of a table."""
     return f"{table}-{shard}-of-{shards}.safetensors"
 
 
@@ -87,12 +88,15 @@ def write_checkpoint(
     group: ProcessGroup = ONE_PROCESS,
     sliced: bool = False,
 ) -> Path:
-    """Write one checkpoint below `folder` and return its path: complete, or (after any error) not there at all.
+    """Write one checkpoint into `folder` and return its path. After any error no checkpoint exists.
 
-    The caller holds the lock of `folder`. One process writes `num_shards` files a table. All ranks of a `group` call it
-    together: `state.tables` are the rows that this rank owns, servers write theirs. Rank 0 writes `state.dense`, or
-    with `sliced` each rank its part. An OSError, ValueError or MemoryError of one rank is raised on all of them. After
-    any other error that rank must end the job, as the others wait for it.
+    The caller holds the lock of `folder`. A single process writes `num_shards` files per table. With a `group` of
+    several processes, all ranks call this function together: `state.tables` are then the rows that this rank owns,
+    and servers write the rows that they own. Rank 0 writes `state.dense`, or, with `sliced`, each rank writes its
+    part of it.
+
+    An OSError, ValueError or MemoryError of one rank is raised on all of them. After any other error the rank must
+    end the job, because the other ranks wait for it.
     """
     final = folder / step_name(manifest.step)
     partial = final.with_suffix(PARTIAL)
@@ -150,13 +154,16 @@ def write_checkpoint(
 def write_shards(
     partial: Path, tables: Mapping[str, TableSnapshot], owner: int, num_owners: int
 ) -> dict[str, FileRecord]:
-    """Write and sync the files of one owner of rows: `tables` hold its rows alone, or nothing."""
+    """Write and sync the files of one owner of rows.
+
+    `tables` contain only the rows that this process owns, or are empty. Return the records of the files by name.
+    """
     names = {table: shard_name(table, owner, num_owners) for table in tables}
     return {name: write_arrays(partial / name, shard_columns(tables[table], 0, 1)) for table, name in names.items()}
 
 
 def shard_columns(rows: TableSnapshot, shard: int, num_shards: int) -> dict[str, Column]:
-    """Return the columns of `rows` that belong in the file of one of `num_shards` shards."""
+    """Return the columns of the file of one shard: the row ids and the state arrays of its rows."""
     indices: Indices = slice(None) if num_shards == 1 else np.flatnonzero(rows.row_ids % num_shards == shard)
     row_ids = rows.row_ids[indices]
 
@@ -176,9 +183,10 @@ def shard_columns(rows: TableSnapshot, shard: int, num_shards: int) -> dict[str,
 
 
 def clear_leftovers(folder: Path) -> None:
-    """Remove the leftovers of a killed save. Give a checkpoint that was being replaced its name back.
+    """Remove what an interrupted save has left in `folder`. A checkpoint that was being replaced gets its name back.
 
-    Only for the process that holds the lock of `folder`: an unfinished save of another process looks the same.
+    Only the process that holds the lock of `folder` may call this. An unfinished save of another process looks the
+    same.
     """
     leftovers = [path for path in folder.glob("step-*") if LEFTOVER.fullmatch(path.name)]
     for path in leftovers:

@@ -1,13 +1,14 @@
-"""A MindSpore `.ckpt` of the model zoo's Wide&Deep, under this project's names.
+"""Read a MindSpore `.ckpt` file of the model zoo's Wide&Deep, and rename its parameters to this project's names.
 
-The zoo (mindspore-ai/models, official/recommend/Wide_and_Deep/src/wide_and_deep.py) looks all fields up, the numeric
-ones first. Its parameters, with "network." before them as its training saves them:
+The zoo (mindspore-ai/models, official/recommend/Wide_and_Deep/src/wide_and_deep.py) looks up all fields, the numeric
+ones first. Its training saves these parameters, each with the prefix "network.":
 
     wide_embeddinglookup.embedding_table [V, 1]   (older: Wide_w)
     deep_embeddinglookup.embedding_table [V, D]   (older: V_l2)
     Wide_b [1]    dense_layer_1.weight [fields · D, H], .bias [H]    …    the last dense layer has one output
 
-Here the last layer has no bias: it is added to b, as the wide part's is. Optimizer states are skipped.
+In this project the last layer has no bias. The zoo's is added to the bias of the wide part, since both are added to
+the logit. Optimizer states are skipped.
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ TABLES = {
 BIAS = "Wide_b"
 LAYER = "dense_layer_"
 DTYPES = {"Float16": np.float16, "Float32": np.float32, "Float64": np.float64, "Int32": np.int32, "Int64": np.int64}
-CRC_MARK, CRC_BYTES = b"crc_num", 17  # what MindSpore may write after the message: the mark and ten bytes
+CRC_MARK, CRC_BYTES = b"crc_num", 17  # MindSpore may append a checksum after the message: this mark and ten more bytes.
 
 
 def read_zoo_checkpoint(path: Path) -> ModelState:
-    """Return the zoo's model, in which numeric fields are looked up. Its tables have `rows` alone.
+    """Return the model in a `.ckpt` file of the zoo, with numeric fields that are looked up.
 
-    Raises ValueError if the file is no `.ckpt`, or of another network.
+    The state of a table consists of the array `rows` only. Raise ValueError if the file is no `.ckpt`, or belongs to
+    another network.
     """
     parameters = {re.sub(f"^({re.escape(PREFIX)})+", "", name): values for name, values in _parameters(path).items()}
     tables = {table: _rows(path, parameters, names) for table, names in TABLES.items()}
@@ -47,10 +49,11 @@ def read_zoo_checkpoint(path: Path) -> ModelState:
 
 
 def _parameters(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a `.ckpt` by name, but for those whose dtype is not in `DTYPES`.
+    """Return the arrays of a `.ckpt` file by name. Arrays with dtypes that are not in `DTYPES` are left out.
 
-    MindSpore's own reader (mindspore/train/serialization.py, 2.10) makes a Parameter of each, and does not name a
-    fault. A large array comes in several pieces under one name, one after the other, each with the whole's shape.
+    MindSpore's own reader (mindspore/train/serialization.py, 2.10) makes a Parameter of each array, and its errors
+    do not name the faulty one. A large array is stored as several pieces under one name, in order, each with the
+    shape of the whole array.
     """
     import mindspore  # noqa: F401 (its package must be loaded first)
     from google.protobuf.message import DecodeError
@@ -66,7 +69,7 @@ def _parameters(path: Path) -> dict[str, np.ndarray]:
     parameters: dict[str, np.ndarray] = {}
     for name, pieces in groupby(message.value, key=lambda value: value.tag):
         tensors = [piece.tensor for piece in pieces if piece.HasField("tensor")]
-        if isinstance(name, bytes):  # from protobuf's native reader; its Python one raises
+        if isinstance(name, bytes):  # Protobuf's native reader returns such a name as bytes; its Python reader raises.
             raise ValueError(f"{path}: the parameter name {name!r} is no UTF-8")
         if name in parameters:
             raise ValueError(f"{path}: parameter {name!r} is there twice")
@@ -76,14 +79,14 @@ def _parameters(path: Path) -> dict[str, np.ndarray]:
 
 
 def _array(path: Path, name: str, tensors: list[Any]) -> np.ndarray:
-    """Join one parameter's pieces. Raises ValueError if its shape does not fit its bytes."""
+    """Join the pieces of one parameter. Raise ValueError if its shape does not fit its bytes."""
     kind, shape = tensors[0].tensor_type, tuple(tensors[0].dims)
     if any(tensor.tensor_type != kind or tuple(tensor.dims) != shape for tensor in tensors):
         raise ValueError(f"{path}: parameter {name!r} has pieces of several shapes or dtypes")
     content = b"".join(tensor.tensor_content for tensor in tensors)
     item_bytes = np.dtype(DTYPES[kind]).itemsize
     if shape == (0,) and len(content) == item_bytes:
-        shape = ()  # how MindSpore writes a scalar
+        shape = ()  # MindSpore writes a scalar with the shape (0,).
     fits = len(shape) <= MOST_DIMENSIONS and min(shape, default=1) >= 1
     if not fits or math.prod(shape) * item_bytes != len(content):
         raise ValueError(

@@ -1,13 +1,18 @@
-"""Settings that follow from the prepared table, with `train.auto=true` (configs/auto.yaml).
+"""Choose settings by the size of the prepared data, for `train.auto=true` (configs/auto.yaml).
 
-Two sizes were searched by hand (docs/recipes.md): a hundred thousand rows and four million. What lies between is
-interpolated in the logarithm of the rows, what lies outside has the values of the nearer size, but for epochs: one is
-enough for the whole log. Four rules carry a setting to another table. Fewer rows take as many steps, in smaller
-batches. L2 on the whole table is added to the mean loss, so it falls as 1 / rows: it is the weight of so many rows,
-more the more fields the deep part sees, and never of more than a tenth of the rows. FTRL sums gradients of batch
-means, so its l1 and l2 fall as 1 / batch size. Crosses are seen by both parts. If clicks follow them, as logistic
-regressions with and without them tell on valid rows, the wide part learns faster, with less l2, in more epochs. The l2
-is the less the stronger their effects are.
+Settings were searched by hand for two sizes, a hundred thousand and four million training rows (docs/recipes.md).
+Between these sizes, values are interpolated in the logarithm of the number of rows. Outside, the values of the
+nearer size are used, except that one epoch is enough for the whole Criteo log.
+
+These rules carry settings over to other data:
+
+- Fewer rows take as many steps, in smaller batches.
+- L2 on the whole table is added to the mean loss, so its coefficient falls as 1 / rows. It is expressed as a number
+  of rows. That number grows with the number of fields that the deep part sees, and is at most a tenth of the rows.
+- FTRL sums gradients of batch means, so its l1 and l2 fall as 1 / batch size.
+- Both parts see crosses. If clicks follow the crosses, as logistic regressions with and without them show on the
+  split valid, the wide part gets a higher learning rate, less l2 and more epochs. The stronger the effects, the
+  lower the l2.
 """
 
 from __future__ import annotations
@@ -21,26 +26,33 @@ from app.config.optimizer_settings import FtrlOptions
 from common import settings
 from data_prep.prepared.schema import CategoricalField, Schema
 
-_FEW, _MANY = 94_000, 4_000_000  # training rows of the two sizes
-_WHOLE = 36_670_760  # of Criteo's log: one epoch has AUC 0.8074 there, three have 0.8073
-_STEPS = 94  # of an epoch at least: those of the smaller size. 24 hold Adult 0.010 AUC lower, 188 change nothing
-# L2 of the deep table, in rows. 1,900 already hold all deep rows at 0 at some sizes of Criteo's log. For a field:
-# 1,500 for its 26, while 4 and 11 fields of MovieLens and 9 of a bank's table are best at 500. Of all rows: 600 of the
-# Titanic's are best at 15 to 50, and have no interactions left at 500.
+_FEW, _MANY = 94_000, 4_000_000  # Numbers of training rows for which settings were searched.
+_WHOLE = 36_670_760  # Training rows of Criteo's whole log. One epoch has AUC 0.8074 there, three epochs 0.8073.
+# Lower bound of the steps per epoch, which is that of the smaller size. With 24 steps, Adult's AUC is 0.010 lower;
+# 188 change nothing.
+_STEPS = 94
+# L2 of the deep table, as a number of rows. Upper bound: with 1,900, L2 holds all deep rows at 0 for some sizes of
+# Criteo's log. Per field: Criteo's 26 fields need 1,500, while the 4 and 11 fields of MovieLens and the 9 of a
+# bank's table are best with 500. Share of all rows: the 600 rows of the Titanic are best with 15 to 50, and with 500
+# no interactions are left.
 _MOST_L2_ROWS, _L2_ROWS_OF_FIELD, _L2_SHARE_OF_ROWS = 1500.0, 1500 / 26, 0.1
-_L1_FOR_MANY = 1e-3  # of the wide part, in batches of 2,000: values seen a few times stay at 0
-# With fewer rows, and fewer rows for a value of the other fields, no part sees the fields of prepare.integer_buckets.
-# On 94,000 rows of Criteo's log, 1.6 a value, they cost 0.0015 AUC. On tables with 5 to 850 they gain 0 to 0.005.
+# l1 of the wide part for batches of 2,000 rows. With it, values that were seen a few times keep the weight 0.
+_L1_FOR_MANY = 1e-3
+# Below both bounds, on the rows and on the rows per value of the other fields, no part sees the fields of
+# prepare.integer_buckets. On 94,000 rows of Criteo's log (1.6 per value) these fields cost 0.0015 AUC. On tables
+# with 5 to 850 rows per value they gain 0 to 0.005.
 _ROWS_FOR_BUCKETS, _ROWS_OF_VALUE_FOR_BUCKETS = 200_000, 3
-# With crosses, which the deep part sees too: with less it learns by heart the few rows of their values. 1,500, or fewer
-# than 12 epochs, are better for crosses alone, but cost MovieLens 0.006 and Adult 0.001.
+# Lower bound of L2 if there are crosses, which the deep part sees too. With less L2 it memorizes the few rows of
+# each value. With crosses alone, 1,500 or fewer than 12 epochs are better, but they cost MovieLens 0.006 and Adult
+# 0.001.
 _LEAST_L2_ROWS_WITH_CROSSES = 800.0
-# Epochs, rate and l2 of the wide part at the smaller size. Values of crosses have a dozen rows, and large effects if
-# clicks follow them: with the rate and l2 that hold noise back FTRL ends their weights at a fraction, and the deep part
-# learns them by heart instead (AUC 0.006 lower, log loss 0.02 higher). Where clicks do not follow the crosses the
-# others cost MovieLens 0.018. Rows and values do not tell which it is. Where regression needs a strong penalty, the
-# least l2 costs 0.001 AUC and 0.008 log loss; if it needs a weak one, three times that costs 0.004 to 0.016 AUC.
-# Where the effects are slight, halfway is better than either end: by 0.002 to 0.004 AUC.
+# Epochs, learning rate and l2 of the wide part at the smaller size, by the strength of the crosses' effects. A cross
+# has about a dozen rows per value, and large effects if clicks follow it. With a rate and l2 that suppress noise,
+# FTRL then reaches only a fraction of these weights, and the deep part memorizes the rows instead (AUC 0.006 lower,
+# log loss 0.02 higher). If clicks do not follow the crosses, the other settings cost MovieLens 0.018. The numbers of
+# rows and values do not tell which case it is. If logistic regression needs a strong penalty, the lowest l2 costs
+# 0.001 AUC and 0.008 log loss; if it needs a weak one, three times that l2 costs 0.004 to 0.016 AUC. For slight
+# effects, values in the middle are better than both ends by 0.002 to 0.004 AUC.
 CrossEffects = Literal["none", "slight", "weak", "strong"]
 _WIDE_OF_FEW: dict[CrossEffects, tuple[int, float, float]] = {
     "none": (12, 6e-2, 3e-2),
@@ -48,12 +60,13 @@ _WIDE_OF_FEW: dict[CrossEffects, tuple[int, float, float]] = {
     "weak": (20, 0.3, 1e-2),
     "strong": (20, 0.3, 3e-3),
 }
-_FINAL_FACTOR = 0.05  # of the learning rates, at the end of the last epoch
-OF_TOWER = ("hidden_widths", "activation", "batch_norm")  # settings of the model by which towers differ
-# Of those rates, for a run that starts from a model. On the next 100,000 rows of a log that stands still it ends 0.0003
-# AUC below the model, at the full rates 0.0011; on one that drifts 0.0010 above the model, at the full rates 0.0022.
+_FINAL_FACTOR = 0.05  # Factor of the learning rates at the end of the last epoch.
+OF_TOWER = ("hidden_widths", "activation", "batch_norm")  # Settings of the model that describe its tower.
+# Factor of the learning rates for a warm start. Measured by the AUC on the next 100,000 rows, relative to the source
+# model: -0.0003 instead of -0.0011 with full rates on a log without drift, +0.0010 instead of +0.0022 on a log that
+# drifts.
 _WARM_RATE = 0.3
-_FEW_STEPS = 100  # after fewer a model has hardly begun to learn
+_FEW_STEPS = 100  # With fewer steps, a model has hardly begun to learn.
 
 
 def resolve_by_rows(
@@ -62,12 +75,13 @@ def resolve_by_rows(
     read_source: Callable[[Config], Config | None] = lambda _: None,
     find_effects: Callable[[Schema, Callable[[CrossEffects], Config]], CrossEffects] = lambda *_: "none",
 ) -> Config:
-    """Return `resolve(defaults)`. With `train.auto` the defaults are those for the prepared folder that `read` reads.
+    """Return `resolve(defaults)`, where `train.auto` replaces the defaults by those for the prepared folder.
 
-    `resolve` applies what a file and the command line set, so that counts before the rules. Epochs and batch size that
-    are set so change what the rules give for the rest. `read_source` returns the settings of the model that a run
-    starts from, if any. Without one `find_effects` finds how strong the effects of the table's crosses are, if it
-    has some. The settings for each answer are given to it. Raises as the four do.
+    `resolve` applies the settings of a file and the command line, which take precedence over the rules. If they set
+    epochs or batch size, the rules adapt the other settings to these. `read` returns the schema of the prepared
+    folder. `read_source` returns the settings of the model from which the run starts, if any. Without a source
+    model, and if the table has crosses, `find_effects` determines how strong the effects of the crosses are; it also
+    gets a function that returns the settings for each answer. Errors of the four functions are passed on.
     """
     config = resolve(Config())
     if not config.train.auto:
@@ -136,18 +150,18 @@ def settings_by_rows(
 
 
 def _part_of_way(num_rows: int, start: int, end: int) -> float:
-    """Return how far `num_rows` lie between two sizes, by their logarithms: 0 at the start and below, 1 at the end."""
+    """Return the position of `num_rows` between `start` and `end` on a logarithmic scale, limited to 0 … 1."""
     return min(max(math.log(max(num_rows, 1) / start) / math.log(end / start), 0.0), 1.0)
 
 
 def _from_model(
     values: dict[str, Any], source: Config, schema: Schema, take: str, init_optimizer: bool
 ) -> dict[str, Any]:
-    """Return `values`, the settings of a run by its rows, for one that starts from a model with the settings `source`.
+    """Adapt `values`, the settings of a run by its rows, to a run that starts from a model with the settings `source`.
 
-    The sizes and the fields are the model's. With `take` all the run goes on where that one ended: L2 and batches are
-    its too, as the rows of all its data count, and one epoch at lower rates is enough. The rates are not relative to
-    the source's, which may have been lowered so itself.
+    Sizes and fields are those of the model. If `take` is "all", the run continues that model's training: L2 and
+    batch size are also the model's, because all rows it has seen count, and one epoch with lower rates is enough.
+    The rates are not derived from the source's rates, which may have been lowered in the same way.
     """
     model = {**values["model"], "embedding_dim": source.model.embedding_dim}
     if take != "tables":
@@ -172,13 +186,13 @@ def _from_model(
 
 
 def _have_same_optimizers(source: Config, config: Config) -> bool:
-    """Return True if the state of the source's optimizers belongs to its weights and is that of the run's."""
+    """Return True if the source's optimizer states belong to its weights, and the run has the same optimizers."""
     theirs, ours = ([optimizer.name for optimizer in each.optimizers.values()] for each in (source, config))
     return source.train.ema_decay == 0 and theirs == ours
 
 
 def _num_steps(num_rows: int, epochs: int, batch_size: int, steps: int) -> int:
-    """Return the steps of a whole training."""
+    """Return the number of steps of a whole training."""
     of_epochs = epochs * math.ceil(num_rows / batch_size)
     return min(steps, of_epochs) if steps else of_epochs
 
@@ -192,7 +206,7 @@ def _seen_fields(schema: Schema, num_rows: int) -> list[CategoricalField]:
 
 
 def _parts(schema: Schema, fields: list[CategoricalField]) -> dict[str, Any]:
-    """Return the settings of fields with which both parts see `fields`."""
+    """Return the settings with which both parts of the model see `fields`."""
     if len(fields) == len(schema.categorical) and not any(field.cross for field in fields):
         return {}
     return {part: [field.name for field in fields] for part in ("wide_fields", "deep_fields")}
@@ -211,7 +225,7 @@ def describe_by_rows(config: Config, num_rows: int) -> str:
 
 
 def describe_few_steps(config: Config, num_rows: int) -> str:
-    """Return a warning for a training of too few steps, or whose batch is larger than its data, else ""."""
+    """Return a warning if a training has too few steps or a batch larger than its data, else ""."""
     epochs, batch_size = config.train.epochs, config.train.batch_size
     steps = _num_steps(num_rows, epochs, batch_size, config.train.steps)
     is_asked_for = steps == config.train.steps or config.train.init_from

@@ -1,6 +1,7 @@
-"""`Config`: all settings of a run, and its sections model, loss and train. Imports no MindSpore.
+"""Define `Config`, all settings of a run, with its sections model, loss and train. This module does not import
+MindSpore.
 
-The comment at a field, or the lines above it, is its sentence in docs/configuration.md.
+The comment at a field, or the comment lines above it, is printed in docs/configuration.md.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class ModelOptions(Checked):
 
 @dataclass(frozen=True)
 class LossOptions(Checked):
-    """The loss and what bounds its gradients."""
+    """The loss, and bounds of its gradients."""
 
     # Coefficient of the deep table's L2 term, l2_coef · ½ Σ‖row‖². The sum is over the batch's unique rows. With
     # deep_optimizer.name=adam it is over the whole table.
@@ -71,7 +72,7 @@ class LossOptions(Checked):
 
 @dataclass(frozen=True)
 class TrainOptions(Checked):
-    """Passes over the data, logging, and the model that a run starts from."""
+    """Passes over the data, logging, and the model from which a run starts."""
 
     # Choose the settings that are not given by the prepared table: its rows, fields and values (docs/training.md).
     auto: bool = False
@@ -120,5 +121,5 @@ class Config:
 
     @property
     def optimizers(self) -> dict[str, WideOptimizer | DeepOptimizer | TowerOptimizer]:
-        """The optimizers by the group of parameters that each updates. The name of a section is GROUP_optimizer."""
+        """The optimizers by group of parameters. The name of a section is GROUP_optimizer."""
         return {"wide": self.wide_optimizer, "deep": self.deep_optimizer, "tower": self.tower_optimizer}

@@ -1,4 +1,4 @@
-"""The device of the tower, and the settings that MindSpore needs before and just after it is imported."""
+"""Select the device of the tower, and set what MindSpore needs before and just after it is imported."""
 
 from __future__ import annotations
 
@@ -16,15 +16,19 @@ log = logging.getLogger(__name__)
 
 CPU_INFO = Path("/proc/cpuinfo")
 
-# Of processors that multiply bfloat16 (the last is Arm's), and those for which oneDNN's math mode makes use of it.
+# CPU flags of processors that multiply bfloat16 (bf16 is Arm's), and those for which oneDNN's math mode uses it.
 BFLOAT16_FLAGS, MATH_MODE_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}, {"amx_bf16", "bf16"}
 
 ONEDNN_MATH_MODE = "ONEDNN_DEFAULT_FPMATH_MODE"
 
 
 def prepare_environment(options: DeviceOptions) -> None:
-    """Set the variables that oneDNN, OpenMP and MindSpore read once, at import. Call it before `import mindspore`."""
-    # Idle OpenMP threads would spin on the cores that MindSpore's own threads want: lookups take twice as long then.
+    """Set the environment variables that oneDNN, OpenMP and MindSpore read at import.
+
+    Call it before `import mindspore`.
+    """
+    # By default, idle OpenMP threads spin on cores that MindSpore's own threads need. Lookups then take twice as
+    # long.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     for name, value in _environment(options).items():
         if value is None:
@@ -34,7 +38,7 @@ def prepare_environment(options: DeviceOptions) -> None:
 
 
 def check_environment(options: DeviceOptions) -> None:
-    """Raise ValueError if this process has imported MindSpore with other threads, or in another precision."""
+    """Raise ValueError if this process has imported MindSpore with another number of threads or another precision."""
     if not has_loaded_mindspore():
         return
     there: dict[str, str | None] = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(num_cores()))}
@@ -49,19 +53,19 @@ def check_environment(options: DeviceOptions) -> None:
 
 
 def has_loaded_mindspore() -> bool:
-    """Return True if this process has imported MindSpore, or its library of MindRecord, with which comes OpenMP."""
+    """Return True if this process has imported MindSpore, or its MindRecord library, which loads OpenMP too."""
     return bool({"mindspore", "mindspore._c_mindrecord"} & sys.modules.keys())
 
 
 def _environment(options: DeviceOptions) -> dict[str, str | None]:
-    """Return the variables that depend on the options. One that is None must not be set."""
-    # For products that MindSpore's own operators make on a CPU: oneDNN rounds their float32 inputs itself.
+    """Return the environment variables that depend on the options. None means that a variable must not be set."""
+    # This variable is for products of MindSpore's own operators on a CPU. oneDNN then rounds their float32 inputs.
     rounds = options.precision == "bfloat16" and cpu_flags() & MATH_MODE_FLAGS
     return {"OMP_NUM_THREADS": str(options.num_threads), ONEDNN_MATH_MODE: "BF16" if rounds else None}
 
 
 def cpu_flags() -> set[str]:
-    """Return the words of /proc/cpuinfo, with the features of this machine's cores among them."""
+    """Return the words of /proc/cpuinfo, which include the features of this machine's processor."""
     try:
         return set(CPU_INFO.read_text(encoding="utf-8").split())
     except OSError:
@@ -69,18 +73,19 @@ def cpu_flags() -> set[str]:
 
 
 def select_device(options: DeviceOptions) -> str:
-    """Set MindSpore's target, in graph mode, and return its name.
+    """Set MindSpore's device in graph mode, and return its name.
 
-    Raises ValueError, in one line, for a target that this machine's MindSpore cannot load.
+    Raise ValueError, in one line, if this machine's MindSpore cannot use the device.
     """
-    with held():  # as in `read_samples`
+    with held():  # Signals are deferred, because Python aborts if it ends while MindSpore is half imported.
         import mindspore as ms
 
         ms.set_context(mode=ms.GRAPH_MODE)
         candidates = ("Ascend", "GPU", "CPU") if options.target == "auto" else (options.target,)
         for target in candidates:
             try:
-                with records_dropped(lambda record: True):  # pages about drivers; the error below has the reason
+                # MindSpore logs pages about drivers. The error below has the reason.
+                with records_dropped(lambda record: True):
                     ms.set_device(target)
             except (RuntimeError, ValueError) as error:
                 reason = str(error).split(". ")[0]
@@ -98,7 +103,7 @@ def init_communication() -> None:
 
 @contextmanager
 def records_dropped(unwanted: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
-    """Drop log records of MindSpore's Python side for which `unwanted` returns True."""
+    """Inside the `with` block, drop log records of MindSpore's Python code for which `unwanted` returns True."""
     import mindspore.log
 
     logger = mindspore.log._get_logger()
@@ -114,5 +119,8 @@ def records_dropped(unwanted: Callable[[logging.LogRecord], bool]) -> Iterator[N
 
 
 def deprecations_silenced() -> AbstractContextManager[None]:
-    """Drop MindSpore 2.10's deprecation warnings, at each use of FTRL and the host ops, as its version is pinned."""
+    """Return a context that drops MindSpore 2.10's deprecation warnings.
+
+    They come with each use of FTRL and of the host operators. MindSpore's version is pinned, so they do not matter.
+    """
     return records_dropped(lambda record: "is deprecated from version" in record.getMessage())

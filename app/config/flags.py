@@ -1,4 +1,4 @@
-"""The setting for a flag `--name=value`, as other programs take them: those of the MindSpore model zoo's Wide&Deep.
+"""Find the setting of this project for a flag `--name=value` of the MindSpore model zoo's Wide&Deep.
 
 docs/training.md has the same list as a table.
 """
@@ -13,7 +13,8 @@ from typing import Any
 from app.config.config import Config
 
 _OF_THE_DATA = "the prepared folder decides it"
-# {} is the flag's value. What has no "=" is no setting, but the reason why there is none.
+# Each entry contains {} for the flag's value. An entry without "=" is not a setting; it explains why the flag has no
+# counterpart.
 ZOO_FLAGS = {
     "data_path": "--dataset={}",
     "dataset_type": "--layout=zoo of `prepare`, if the zoo is to read the folder too",
@@ -48,11 +49,14 @@ ZOO_FLAGS = {
 
 
 def advice_on_flag(flag: str, values: Sequence[str]) -> str:
-    """Return what to give in place of `--flag` with these values, or "" if nothing here is called so."""
+    """Return what to give instead of `--flag` with these values.
+
+    Return "" if neither the zoo has such a flag nor this project a setting with that name.
+    """
     value = " ".join(values) or "VALUE"
     meaning = ZOO_FLAGS.get(flag, "")
     if flag == "keep_prob" and re.fullmatch(r"[\d.]+", value):
-        value = f"{1 - float(value):g}"  # the zoo gives the share that stays
+        value = f"{1 - float(value):g}"  # the zoo's flag is the share that stays
     if flag == "deep_layer_dim":
         value = ", ".join(re.findall(r"\d+", value)) or value
     if meaning:
@@ -62,7 +66,7 @@ def advice_on_flag(flag: str, values: Sequence[str]) -> str:
 
 
 def _settings(section: Any, before: str = "") -> Iterator[str]:
-    """Yield the names of all settings, with the default optimizers and schedules."""
+    """Yield the names of all settings. Optimizers and schedules are the default ones."""
     for field in fields(section):
         value, name = getattr(section, field.name), f"{before}{field.name}"
         if is_dataclass(value):

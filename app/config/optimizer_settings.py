@@ -1,7 +1,7 @@
-"""The optimizers by name, each with its own settings: `deep_optimizer: {name: adam, learning_rate: 1.0e-3}`.
+"""Define the optimizers by name, each with its own settings: `deep_optimizer: {name: adam, learning_rate: 1.0e-3}`.
 
-Another `name` starts from that optimizer's defaults. Formulas: `app/tables/optimizers.py` and
-`app/model/tower_optimizers.py`.
+Settings that are not given have the defaults of the named optimizer. The formulas are in `app/tables/optimizers.py`
+and `app/model/tower_optimizers.py`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Annotated, Literal
 from app.config.schedules import ConstantSchedule, CosineSchedule, Schedule
 from common.settings import Bounds, Checked, NotNegative, Positive
 
-LEAST_FLOAT32 = 2.0**-126  # smaller numbers count as 0 on some devices
+LEAST_FLOAT32 = 2.0**-126  # Smallest normal float32. Some devices treat smaller numbers as 0.
 Epsilon = Annotated[float, Bounds(least=LEAST_FLOAT32, expected="1.2e-38 or more, float32's least normal number")]
-# float32 rounds what is from the bound on up to 1.
+# float32 rounds numbers from the upper bound on to 1.
 Decay = Annotated[float, Bounds(least=0, below=1 - 2**-25, expected="in [0, 1) as float32")]
 
 
@@ -26,13 +26,13 @@ class _Optimizer(Checked):
     schedule: Schedule = field(default_factory=ConstantSchedule)  # How the learning rate changes.
 
     def correction(self, step: int) -> float:
-        """Return the factor of the learning rate at step 1, 2, … that corrects moments which began as 0."""
+        """Return the factor of the learning rate at step 1, 2, … that corrects the bias of moments which start at 0."""
         return 1.0
 
 
 @dataclass(frozen=True)
 class SgdOptions(_Optimizer):
-    """Stochastic gradient descent, without state."""
+    """Stochastic gradient descent. It keeps no state."""
 
     name: Literal["sgd"] = "sgd"
     learning_rate: Positive = 0.1
@@ -57,28 +57,28 @@ class FtrlOptions(_Optimizer):
 
     @property
     def is_scheduled(self) -> bool:
-        """True if the learning rate changes."""
+        """True if the learning rate changes over time."""
         return self.schedule != ConstantSchedule()
 
 
 @dataclass(frozen=True)
 class AdagradOptions(_Optimizer):
-    """Adagrad (Duchi, Hazan & Singer, 2011), with epsilon beside the root as in `torch.optim.Adagrad`."""
+    """Adagrad (Duchi, Hazan & Singer, 2011), with epsilon added to the root as in `torch.optim.Adagrad`."""
 
     name: Literal["adagrad"] = "adagrad"
     learning_rate: Positive = 1e-2
     initial_accumulator: NotNegative = 0.0  # The value of Σ gradient² before the first step.
-    epsilon: Epsilon = 1e-10  # A term beside the root of Σ gradient².
+    epsilon: Epsilon = 1e-10  # Epsilon, which is added to the root of Σ gradient².
 
 
 @dataclass(frozen=True)
 class RowwiseAdagradOptions(_Optimizer):
-    """Adagrad with one accumulator a row, of the mean of its gradient's squares, as in FBGEMM."""
+    """Adagrad with one accumulator per row, which adds up the mean square of the row's gradient, as in FBGEMM."""
 
     name: Literal["rowwise_adagrad"] = "rowwise_adagrad"
     learning_rate: Positive = 1e-2
     initial_accumulator: NotNegative = 0.0  # The mean square of the gradients before the first step.
-    epsilon: Epsilon = 1e-8  # A term beside the accumulator's root.
+    epsilon: Epsilon = 1e-8  # Epsilon, which is added to the root of the accumulator.
 
 
 @dataclass(frozen=True)
@@ -86,23 +86,24 @@ class _Adam(_Optimizer):
     learning_rate: Positive = 3.5e-4
     beta1: Decay = 0.9  # Decay of the first moment.
     beta2: Decay = 0.999  # Decay of the second moment.
-    epsilon: Epsilon = 1e-8  # A term beside the root of the second moment.
+    epsilon: Epsilon = 1e-8  # Epsilon, which is added to the root of the second moment.
 
     def correction(self, step: int) -> float:
-        # In float64: 1 - beta2**1 loses four digits in float32.
+        # The correction is computed in float64, because 1 - beta2**1 loses four digits in float32.
         return math.sqrt(1 - self.beta2**step) / (1 - self.beta1**step)
 
     def uncorrected_epsilon(self, step: int) -> float:
-        """Return what stands for epsilon beside a root that is not corrected, if it is that of the corrected one.
+        """Return the value to add to the root of a second moment without bias correction.
 
-        On a table `adam` and `partial_rowwise_adam` have it so, as `torch.optim.Adam` and FBGEMM.
+        It has the same effect as epsilon added to the corrected root, as in `torch.optim.Adam` and FBGEMM. The table
+        optimizers `adam` and `partial_rowwise_adam` use it.
         """
         return self.epsilon * math.sqrt(1 - self.beta2**step)
 
 
 @dataclass(frozen=True)
 class LazyAdamOptions(_Adam):
-    """Adam on the rows of the batch only, as MindSpore's. Other rows and their moments do not change."""
+    """Adam on the rows of the batch only, as MindSpore has it. Other rows and their moments do not change."""
 
     name: Literal["lazy_adam"] = "lazy_adam"
 
@@ -116,8 +117,10 @@ class AdamOptions(_Adam):
 
 @dataclass(frozen=True)
 class PartialRowwiseAdamOptions(_Adam):
-    """Lazy Adam with one second moment a row, of the mean of its gradient's squares, as in FBGEMM: two thirds of the
-    memory."""
+    """Lazy Adam with one second moment per row, the mean square of the row's gradient, as in FBGEMM.
+
+    It takes two thirds of the memory of lazy Adam.
+    """
 
     name: Literal["partial_rowwise_adam"] = "partial_rowwise_adam"
 
@@ -127,7 +130,7 @@ class AdamWOptions(_Adam):
     """Adam with decoupled weight decay (Loshchilov & Hutter, 2019)."""
 
     name: Literal["adamw"] = "adamw"
-    weight_decay: NotNegative = 1e-2  # Each step takes learning_rate · weight_decay of each weight away.
+    weight_decay: NotNegative = 1e-2  # Each step reduces each weight by learning_rate · weight_decay times itself.
 
 
 WideOptimizer = FtrlOptions | AdagradOptions | SgdOptions

@@ -1,4 +1,4 @@
-"""Sections of a run's settings beside the model and its training: checkpoint, device, eval, cluster, tables."""
+"""Define the sections checkpoint, device, eval, cluster and tables of a run's settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from common.text import nearest
 
 @dataclass(frozen=True)
 class CheckpointOptions(Checked):
-    """Checkpoints, which are saved at each epoch's end, and after an evaluation that is the best so far."""
+    """Checkpoints, which are saved at the end of each epoch, and after each evaluation that is the best so far."""
 
     dir: str = ""  # The folder of the checkpoints. If empty, it is checkpoints/ in the run folder.
     every_steps: CountOrZero = 0  # Steps between further checkpoints. 0 writes none.
@@ -25,7 +25,7 @@ class CheckpointOptions(Checked):
     # Write while the next steps run. It takes memory for the rows that they update meanwhile.
     background: bool = True
     delta: bool = False  # Write only the rows that changed since the checkpoint before.
-    full_every: Count = 10  # With delta, one of so many checkpoints is written in full.
+    full_every: Count = 10  # With delta, every full_every-th checkpoint is written in full.
     # With delta, only the first checkpoint is written in full. When a kept delta depends on full_every others, it is
     # turned into a full checkpoint from the files on disk.
     compact: bool = False
@@ -45,7 +45,7 @@ Precision = Literal["auto", "float32", "bfloat16"]
 
 @dataclass(frozen=True)
 class DeviceOptions(Checked):
-    """The device of the tower, and the host's threads."""
+    """The device of the tower, and the threads of the host."""
 
     target: Target = "auto"  # auto: Ascend if there is one, else GPU, else CPU.
     # The number of threads on the host. 0 takes every core that this process may use.
@@ -59,18 +59,18 @@ class DeviceOptions(Checked):
 
     @property
     def num_threads(self) -> int:
-        """Threads to use on the host. Ranks on one host share its cores."""
+        """Number of threads on the host. Ranks on the same host share its cores."""
         local_ranks = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", 1))
         return self.threads or max(1, num_cores() // local_ranks)
 
 
-# Metrics with a better direction.
+# Metrics for which one direction is better, so that they can select the best checkpoint.
 SELECTABLE = ("auc", "pr_auc", "log_loss", "normalized_entropy", "top_decile_lift", "grouped_auc")
 
 
 @dataclass(frozen=True)
 class EvalOptions(Checked):
-    """Evaluation on the split valid, at each epoch's end, and early stopping."""
+    """Evaluation on the split valid at the end of each epoch, and early stopping."""
 
     # The rows of a batch of the command evaluate. 0 takes the batch size of the training.
     batch_size: Annotated[int, Bounds(least=0, expected="0 (the training's) or more")] = 0
@@ -94,9 +94,9 @@ class EvalOptions(Checked):
 
 @dataclass(frozen=True)
 class ClusterOptions(Checked):
-    """Several ranks."""
+    """Settings for jobs of several ranks."""
 
-    # After so many seconds the log names the rank that the others wait for. They keep waiting.
+    # After so many seconds of waiting, the log names the rank for which the others wait. They keep waiting.
     timeout_s: Positive = 300.0
 
 
@@ -111,6 +111,6 @@ class TablesOptions:
     # native: tables in C++. reference: tables in NumPy. stock: MindSpore's host operators, in the graph. auto: native
     # if its library is built, else stock (on several ranks reference) with a warning.
     backend: Backend = "auto"
-    # bfloat16: the deep rows, their moments, sums of squares and running means take half the memory, and are rounded at
-    # random by each step. Arithmetic, the wide rows and values that a row has one of stay float32.
+    # bfloat16: the deep rows, their moments, sums of squares and running means take half the memory, and each step
+    # rounds them at random. Arithmetic, the wide rows, and arrays with one value per row stay float32.
     dtype: TableDtype = "float32"

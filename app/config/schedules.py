@@ -1,4 +1,4 @@
-"""Learning rate schedules by name, each with its own settings, such as `deep_optimizer.schedule.name=cosine`."""
+"""Define learning rate schedules by name, each with its own settings, such as `deep_optimizer.schedule.name=cosine`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Schedule(Checked):
         return self.decay(step - self.warmup_steps)
 
     def decay(self, step: int) -> float:
-        """Return the factor of step 1, 2, … after the warm-up."""
+        """Return the factor at step 1, 2, … after the warm-up."""
         return 1.0
 
 
@@ -36,7 +36,7 @@ class ConstantSchedule(_Schedule):
 
 @dataclass(frozen=True)
 class CosineSchedule(_Schedule):
-    """Half a cosine after the warm-up (Loshchilov & Hutter, 2017, without restarts)."""
+    """A decay along half a cosine after the warm-up (Loshchilov & Hutter, 2017, without restarts)."""
 
     name: Literal["cosine"] = "cosine"
     decay_steps: Count = 100_000  # The number of steps of the decay.
@@ -50,7 +50,7 @@ class CosineSchedule(_Schedule):
 
 @dataclass(frozen=True)
 class StepSchedule(_Schedule):
-    """A drop after every so many steps that follow the warm-up."""
+    """A drop after every `every_steps` steps that follow the warm-up."""
 
     name: Literal["step"] = "step"
     every_steps: Count = 10_000  # Steps between drops.

@@ -1,6 +1,13 @@
-"""Several processes: mpirun, process_group, watchdog, exchange, sharded_tables with batch_kernels,
-gradient_sum. MPI is loaded on demand.
+"""Train with several processes. MPI is only loaded if it is needed.
 
-Letters: B rows of this rank's batch, C looked-up fields, D embedding width, U unique ids of this rank's batch, in the
-order of owners, R ids requested of an owner, in the order of ranks.
+The modules:
+- `mpirun`: start and supervise a job. `process_group`: the processes of a job, and calls among them.
+- `watchdog`: report ranks that let the others wait.
+- `exchange`: messages with embedding rows and gradients. `sharded_tables`: tables whose rows are spread over ranks,
+  with the kernels of `batch_kernels`.
+- `gradient_sum`: sums of the tower's gradients.
+
+Array shapes are written with these letters: B rows of this rank's batch, C looked-up fields, D embedding width, U
+distinct ids of this rank's batch, in the order of their owners, R ids that other ranks request from this owner, in
+the order of ranks.
 """

@@ -1,4 +1,4 @@
-"""Work on a batch whose unique rows lie on other ranks: distinct ids, rows by position, gradients by id."""
+"""Process a batch whose distinct rows lie on other ranks: find distinct ids, expand rows, and sum gradients by id."""
 
 from __future__ import annotations
 
@@ -15,34 +15,37 @@ from common.pages import HugeBuffer
 
 
 class BatchKernels:
-    """The operations in NumPy: their definition, and those of the `reference` backend."""
+    """The operations in NumPy, which define the results. The backend `reference` uses them."""
 
     def __init__(self, spec: TablesSpec) -> None:
         self._spec = spec
 
     def unique(self, ids: np.ndarray) -> UniqueIds:
-        """Find the distinct ids of `ids` [B, P]. Raises as `HostTables.unique` does."""
+        """Return the distinct ids of `ids` [B, P]. Raise as `HostTables.unique` does."""
         return find_unique(ids, self._spec)
 
     def reorder(self, unique: UniqueIds, order: np.ndarray) -> UniqueIds:
-        """Return the same ids, numbered so that number i is the former `order[i]`."""
+        """Return the same distinct ids in another order: number i of the result is number `order[i]` of `unique`."""
         inverse = _inverse_of(order)[unique.inverse]
         return dataclasses.replace(unique, values=unique.values[order], inverse=inverse)
 
     def expand(self, unique: UniqueIds, deep_rows: np.ndarray, wide_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return `Rows.deep` and `Rows.wide` of `deep_rows` [U, D] and `wide_rows` [U].
+        """Return `Rows.deep` and `Rows.wide` from the distinct rows `deep_rows` [U, D] and `wide_rows` [U].
 
-        They are valid until the call after the next.
+        The result is valid until the call after the next one.
         """
         return expand(unique, deep_rows, wide_rows)
 
     def sum_by_id(self, unique: UniqueIds, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Sum gradients [B, C * D] and [B] to [U, D] and [U] in order of position, valid until the next call."""
+        """Sum gradients [B, C * D] and [B] by id in the order of positions, to [U, D] and [U].
+
+        The result is valid until the next call.
+        """
         return sum_deep_by_id(unique, deep, self._spec.embedding_dim), sum_wide_by_id(unique, wide)
 
 
 class NativeBatchKernels(BatchKernels):
-    """The operations in C++. The tables of their handle have no row, so they take no memory."""
+    """The operations in C++. They use a handle of tables without touched rows, which takes no memory."""
 
     def __init__(self, spec: TablesSpec, num_threads: int) -> None:
         super().__init__(spec)
@@ -58,7 +61,7 @@ class NativeBatchKernels(BatchKernels):
         counts = np.diff(unique.offsets)[order]
         offsets = np.zeros_like(unique.offsets)
         np.cumsum(counts, out=offsets[1:])
-        # A position of the new order lies in a group whose start has moved by this much.
+        # The distance by which the group of each position has moved from the old order to the new one.
         moved = np.repeat(unique.offsets[:-1][order] - offsets[:-1], counts)
         positions = unique.positions[np.arange(unique.positions.size, dtype=np.int32) + moved]
         inverse = _inverse_of(order)[unique.inverse]
@@ -100,7 +103,7 @@ class NativeBatchKernels(BatchKernels):
 
 
 def make_batch_kernels(backend: str, spec: TablesSpec, num_threads: int) -> BatchKernels:
-    """Make the operations of a table backend, `native` or `reference`."""
+    """Return the operations of a table backend, `native` or `reference`."""
     return NativeBatchKernels(spec, num_threads) if backend == "native" else BatchKernels(spec)
 
 

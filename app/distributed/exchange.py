@@ -1,10 +1,11 @@
-"""Pull requests, pull replies and pushes of embedding rows between the ranks that train and the shard owners, over MPI.
+"""Exchange embedding rows and gradients over MPI between the ranks that train and the ranks that own rows.
 
-The first `num_owners` ranks own the rows: row r is owned by rank `r % num_owners`. A lookup is a pull: ids to their
-owners, rows back. An update pushes gradients to the owners of the rows pulled last. Every operation begins with a
-header to each rank (the operation, and the number of ids requested of it), so that a rank that only owns rows learns
-from those that train what comes next. A rank without rows of the batch takes part with zero ids. What is received comes
-in the order of ranks, so that sums over ranks have one order.
+The first `num_owners` ranks own the rows: row r is owned by rank `r % num_owners`. A lookup is a pull: ids go to
+their owners, rows come back. An update is a push of gradients to the owners of the rows that were pulled last.
+
+Every operation starts with a header to each rank, with the operation and the number of ids requested from that rank.
+So a server, which only owns rows, learns from the training ranks what comes next. A rank without rows in its batch
+takes part with zero ids. Received data is in the order of ranks, so that sums over ranks always have the same order.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ from app.distributed.watchdog import waiting
 from common.pages import HugeBuffer
 
 ID_BYTES, FLOAT_BYTES = 8, 4
-SHORTEST_SLEEP, LONGEST_SLEEP = 2e-5, 3e-4  # seconds
+SHORTEST_SLEEP, LONGEST_SLEEP = 2e-5, 3e-4  # Bounds of a server's pause between two checks for a message, in seconds.
 
 
 class Operation(enum.IntEnum):
-    """The next operation of all ranks. A server sends NONE and does what the others send."""
+    """The operation that all ranks do next.
+
+    A server sends NONE, and takes part in the operation of the training ranks.
+    """
 
     NONE = 0
     LOOKUP = 1
@@ -38,9 +42,10 @@ class Operation(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Header:
-    """The start of an operation: `counts` [ranks] of the ids requested of this rank, `scale` of the gradients.
+    """The start of an operation, as this rank has received it.
 
-    `shard` is the number of the rank's shard that it concerns, if wide and deep rows lie apart.
+    `counts` [ranks] is the number of ids that each rank requests from this one. `scale` multiplies the gradients.
+    `shard` is the number of the rank's shard of rows: there are two shards if wide and deep rows are stored apart.
     """
 
     operation: Operation
@@ -56,16 +61,20 @@ def start(
     scale: float = 0.0,
     shard: int = 0,
 ) -> Header:
-    """Begin an operation of all ranks. `counts` [owners] are the ids that this rank will request of each owner."""
+    """Start an operation of all ranks, and return what the other ranks have sent.
+
+    `counts` [owners] is the number of ids that this rank will request from each owner. Raise ValueError if the
+    training ranks do not start the same operation.
+    """
     ranks = communicator.size
     sent, received = np.zeros((ranks, 4)), np.empty((ranks, 4))
     sent[:, 0], sent[:, 2], sent[:, 3] = operation, scale, shard
     if counts is not None:
         sent[: len(counts), 1] = counts
-    request = communicator.Ialltoall(sent, received)  # a blocking one on another rank would not match it
+    request = communicator.Ialltoall(sent, received)  # A blocking call on another rank would not match this one.
     with waiting():
         if operation == Operation.NONE:
-            # This may take long, and MPI waits on a core, which another rank of the host computes on.
+            # A server may wait long here. MPI would keep a core busy that another rank of the host needs.
             seconds = SHORTEST_SLEEP
             while not request.Test():
                 time.sleep(seconds)
@@ -78,9 +87,10 @@ def start(
 
 
 def _check_same_operation(received: np.ndarray) -> None:
-    """Raise ValueError unless all headers `received` [ranks, 4] but servers' have one operation, scale and shard.
+    """Check that all training ranks sent the same operation, scale and shard. `received` [ranks, 4] are the headers.
 
-    It is not marked as an error of all ranks: each rank ends the job, whatever the others wait for.
+    Raise ValueError otherwise. It is not marked as a collective error, so each rank ends the job without waiting for
+    the others.
     """
     trains = np.flatnonzero(received[:, 0] != Operation.NONE)
     headers = received[trains][:, [0, 2, 3]]
@@ -97,7 +107,7 @@ def _check_same_operation(received: np.ndarray) -> None:
 
 
 class Segments:
-    """The number of elements that go to, or come from, each rank, and the start of each rank's, both [ranks]."""
+    """Numbers of elements that go to, or come from, each rank, and the start of each rank's elements, both [ranks]."""
 
     def __init__(self, counts: np.ndarray) -> None:
         self.counts = counts
@@ -106,13 +116,14 @@ class Segments:
 
 
 class Exchange:
-    """The exchanges of one rank, with the bytes sent to other ranks and the seconds taken, by kind.
+    """The data exchanges of one rank.
 
-    The seconds of `start` are mostly spent waiting there for the slowest rank.
+    It counts the bytes sent to other ranks and the seconds taken, by kind of data. The seconds of "start" are mostly
+    waits for the slowest rank.
     """
 
     def __init__(self, communicator: MPI.Comm, num_owners: int, embedding_dim: int, shard: int = 0) -> None:
-        """`shard` is this one's number among the rank's shards of rows."""
+        """`shard` is the number of this exchange among the rank's shards of rows."""
         self.num_owners = num_owners
         self.remote_bytes = {"ids": 0, "rows": 0, "gradients": 0}
         self.seconds = {"start": 0.0, "ids": 0.0, "rows": 0.0, "gradients": 0.0}
@@ -120,17 +131,26 @@ class Exchange:
         self.embedding_dim = embedding_dim
         self._communicator = communicator
         self._shard = shard
-        self._row = MPI.FLOAT.Create_contiguous(embedding_dim).Commit()  # counts in rows stay within 32 bits
-        self._by_owner = self._by_rank = Segments(np.zeros(communicator.size, np.int64))  # of the last pull: U and R
+        # MPI counts have 32 bits. Counting rows instead of floats keeps them small enough.
+        self._row = MPI.FLOAT.Create_contiguous(embedding_dim).Commit()
+        # Segments of the last pull: U ids by owner, and R ids by requesting rank.
+        self._by_owner = self._by_rank = Segments(np.zeros(communicator.size, np.int64))
         self._buffers = {name: HugeBuffer() for name in ("rows", "gradients")}
 
     def start(self, operation: Operation, counts: np.ndarray | None = None, scale: float = 0.0) -> Header:
-        """Begin an operation. `counts` [owners] are the ids that this rank will request of each owner."""
+        """Start an operation and return its header.
+
+        `counts` [owners] is the number of ids that this rank will request from each owner.
+        """
         with self._timed("start"):
             return start(self._communicator, operation, counts, scale, self._shard)
 
     def pull_request(self, ids: np.ndarray, counts: np.ndarray, header: Header) -> np.ndarray:
-        """Send `ids` int64 [U], `counts` [owners] of them to each owner. Return those requested of this rank [R]."""
+        """Send `ids` int64 [U] to their owners. Return the ids that other ranks request from this one, [R].
+
+        `counts` [owners] is the number of ids of each owner, in whose order the ids are. `header` is the header of
+        the operation.
+        """
         to_owners = np.zeros(self._communicator.size, np.int64)
         to_owners[: self.num_owners] = counts
         self._by_owner, self._by_rank = Segments(to_owners), Segments(header.counts)
@@ -141,21 +161,23 @@ class Exchange:
         return received
 
     def pull_reply(self, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Send the rows requested here, [R, D] and [R]. Return those that this rank requested, [U, D] and [U].
+        """Send the rows [R, D] and [R] that were requested from this rank. Return the rows [U, D] and [U] that it
+        requested.
 
         The result is valid until the next call.
         """
         return self._send_rows("rows", deep, wide, self._by_rank, self._by_owner)
 
     def push(self, deep: np.ndarray, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Send gradients [U, D] and [U] of the rows pulled last to their owners. Return those of rows here [R, D], [R].
+        """Send gradients [U, D] and [U] of the rows pulled last to their owners. Return gradients of own rows [R, D]
+        and [R].
 
         The result is valid until the next call.
         """
         return self._send_rows("gradients", deep, wide, self._by_owner, self._by_rank)
 
     def sum(self, value: float) -> float:
-        """Return the sum over all ranks, in their order."""
+        """Return the sum of `value` over all ranks, added in the order of ranks."""
         values = np.empty(self._communicator.size)
         self._communicator.Allgather(np.array([value]), values)
         return float(values.sum())

@@ -1,11 +1,11 @@
 """Sum arrays over the ranks of a job, in the order of ranks.
 
-Each rank receives one part of every rank's values, sums it in the order of ranks, and gathers the sums of the other
-parts. So the same number of ranks gives the same bits wherever they run, which MPI's Allreduce does not promise: its
-algorithm, and with it the order, depends on the size of the message and on the hosts.
+Each rank receives one part of every rank's values and adds them in the order of ranks. Then all ranks gather the
+sums of all parts. So the same number of ranks gives the same bits wherever the ranks run. MPI's Allreduce does not
+promise this: its algorithm, and with it the order of summation, depends on the message size and the hosts.
 
-Memory shared by the ranks of a host takes 3 ms for the 11 MB of two ranks where the two collectives take 26 (least of
-40 rounds). That is 2 % of a step of 1 s, and was not worth the code that it took.
+Shared memory between the ranks of one host takes 3 ms for the 11 MB of two ranks, where the two collectives take 26
+ms (minimum of 40 rounds). The difference is 2 % of a step of 1 s, which was not worth the additional code.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from common.pages import huge_pages
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-CACHE_LINE = 16  # floats; each array starts at one
+CACHE_LINE = 16  # Size of a cache line in floats. Each array starts at a cache line.
 
 
 class GradientSum:
-    """Sums arrays of the same shapes again and again. All ranks of `communicator` call it together."""
+    """Sums arrays of the same shapes repeatedly. All ranks of `communicator` call it together."""
 
     def __init__(self, communicator: MPI.Comm) -> None:
-        self.seconds = 0.0  # in the exchange and the sum
-        self.wait_seconds = 0.0  # for the slowest rank
-        self.sent_bytes = 0  # to other ranks
+        self.seconds = 0.0  # Seconds spent in exchange and summation.
+        self.wait_seconds = 0.0  # Seconds spent waiting for the slowest rank.
+        self.sent_bytes = 0  # Bytes sent to other ranks.
         self._communicator = communicator
-        self._slices: list[slice] = []  # of each array in the values sent
+        self._slices: list[slice] = []  # Range of each array in the values that are sent.
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> tuple[list[np.ndarray], bool]:
-        """Return the sums of float32 arrays, the same bits on every rank, and True if all of them are finite.
+        """Return the sums of float32 arrays over all ranks, and True if all sums are finite.
 
-        The shapes are those of the first call. The sums are valid until the next call.
+        The sums have the same bits on every rank, and are valid until the next call. The shapes must be those of the
+        first call.
         """
         if not self._slices:
             self._allocate(arrays)
@@ -51,7 +52,7 @@ class GradientSum:
             all_ready = time.perf_counter()
             self._communicator.Alltoall(self._values, self._received)
             part_sum, *other_sums = self._received
-            with np.errstate(over="ignore", invalid="ignore"):  # reported by the flag
+            with np.errstate(over="ignore", invalid="ignore"):  # Overflow is reported by the returned flag.
                 for values in other_sums:
                     part_sum += values
                 self._communicator.Allgather(part_sum, self._values)

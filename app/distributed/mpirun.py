@@ -1,7 +1,7 @@
-"""Launch a job of several ranks with mpirun, supervise it, and condense its messages.
+"""Start a job of several ranks with mpirun, supervise it, and condense its messages.
 
-A first Ctrl-C or SIGTERM asks all ranks to save and end: it is forwarded as SIGUSR1 or SIGUSR2, which mpirun passes on
-to every host. A second one ends them at once. mpirun and its ranks do not outlive this process.
+A first Ctrl-C or SIGTERM asks all ranks to save and end. It is forwarded as SIGUSR1 or SIGUSR2, because mpirun
+passes these on to all hosts. A second signal ends the ranks at once. mpirun and its ranks end with this process.
 """
 
 from __future__ import annotations
@@ -28,24 +28,28 @@ from common.signals import handled
 
 FORWARDED = {signal.SIGINT: signal.SIGUSR1, signal.SIGTERM: signal.SIGUSR2}
 
-CHOSEN_PRECISION = "WIDE_DEEP_PRECISION"  # environment variable: what device.precision=auto chose for all ranks
-CHOICE_OF_CROSSES = "WIDE_DEEP_CROSSES"  # environment variable: what train.auto found for all ranks
-EXPORTED = ("PATH", "LD_LIBRARY_PATH", "OMP_WAIT_POLICY", CHOSEN_PRECISION, CHOICE_OF_CROSSES)  # to other hosts
+# Environment variable that passes the choice of device.precision=auto to all ranks.
+CHOSEN_PRECISION = "WIDE_DEEP_PRECISION"
+# Environment variable that passes the crosses found by train.auto to all ranks.
+CHOICE_OF_CROSSES = "WIDE_DEEP_CROSSES"
+# Environment variables that mpirun exports to other hosts.
+EXPORTED = ("PATH", "LD_LIBRARY_PATH", "OMP_WAIT_POLICY", CHOSEN_PRECISION, CHOICE_OF_CROSSES)
 
-# Open MPI has its queues here, 16 MiB a rank, and leaves them behind if a rank is killed.
+# Folder of Open MPI's message queues, 16 MiB per rank. A rank that is killed leaves them behind.
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (in a new folder of our own)
 
 RULE = re.compile(rb"-{50,}\n?")
 
-CHATTER = re.compile(rb"\[[^\]\s]+:\d+\] PMIX ERROR: ")  # outside of frames, while mpirun ends ranks
+# Line that mpirun prints outside of frames while it ends ranks.
+CHATTER = re.compile(rb"\[[^\]\s]+:\d+\] PMIX ERROR: ")
 
-DID_NOT_LEARN = 4  # exit status of a training for which `why_useless` has a reason
+DID_NOT_LEARN = 4  # Exit status of a training for which `why_useless` gives a reason.
 
 
 def launch(num_ranks: int, host_file: str, arguments: list[str]) -> int:
-    """Run `python -m app ARGUMENTS` on `num_ranks` ranks and return the job's exit status.
+    """Run `python -m app ARGUMENTS` on `num_ranks` ranks and return the exit status of the job.
 
-    An empty `host_file` is this host alone. Raises OSError or ValueError if the job cannot be started.
+    An empty `host_file` means this host. Raise OSError or ValueError if the job cannot be started.
     """
     hosts = Path(host_file) if host_file else None
     names = check_hosts(hosts, num_ranks) if hosts is not None else []
@@ -59,9 +63,10 @@ def launch(num_ranks: int, host_file: str, arguments: list[str]) -> int:
 
 
 def find_mpirun() -> str:
-    """Return the mpirun of the environment variable MPIRUN, of this Python's environment, or of the system.
+    """Return the path of mpirun: from the environment variable MPIRUN, from this Python's environment, or from the
+    system.
 
-    Raises OSError if there is none, or it is not Open MPI's.
+    Raise OSError if there is none, or if it is not Open MPI's.
     """
     beside = Path(sys.executable).with_name("mpirun")
     mpirun = os.environ.get("MPIRUN") or (str(beside) if beside.exists() else shutil.which("mpirun"))
@@ -80,7 +85,10 @@ def find_mpirun() -> str:
 
 
 def check_hosts(path: Path, num_ranks: int) -> list[str]:
-    """Return the hosts' names. Raises FileNotFoundError or ValueError unless the file has a slot for each rank."""
+    """Return the names of the hosts in a host file.
+
+    Raise FileNotFoundError if the file is missing, ValueError unless it has a slot for each rank.
+    """
     if not path.is_file():
         raise FileNotFoundError(f"no host file {path}; HOSTFILE= names a file of lines like: host1 slots=2")
     hosts = [line.split("#")[0].split() for line in path.read_text(encoding="utf-8").splitlines()]
@@ -103,25 +111,32 @@ def _slots(path: Path, words: list[str]) -> int:
             if not value.isdigit() or int(value) < 1:
                 raise ValueError(f"host file {path}: slots of {words[0]} must be 1 or more, found {word!r}")
             return int(value)
-    return 1  # as mpirun counts a host that is named once
+    return 1  # mpirun counts a host that is listed without a number of slots as one slot.
 
 
 def mpirun_options(host_file: Path | None) -> list[str]:
-    """Return mpirun's options: it runs as root too, on more ranks than cores, and exports this process's PYTHONPATH."""
-    options = ["--bind-to", "none"]  # a rank may use all cores; its number of threads is a setting
+    """Return the options for mpirun.
+
+    They allow root and more ranks than cores, and export this process's PYTHONPATH.
+    """
+    options = ["--bind-to", "none"]  # A rank may use all cores. Its number of threads is a setting.
     if os.geteuid() == 0:
         options.append("--allow-run-as-root")
     options += ["--oversubscribe"] if host_file is None else ["--hostfile", str(host_file), "--map-by", "slot"]
     for name in EXPORTED:
         if name in os.environ:
             options += ["-x", name]
-    # The ranks find this project's modules, however this process was started (`make` does so in the project's folder).
+    # With PYTHONPATH the ranks find this project's modules, however this process was started. (`make` starts it in
+    # the project's folder.)
     return [*options, "-x", f"PYTHONPATH={project_environment()['PYTHONPATH']}"]
 
 
 def supervise(command: list[str], hosts: Sequence[str] = ()) -> int:
-    """Run mpirun to its end and return the job's exit status. `hosts` are the names in the host file."""
-    received: list[signal.Signals] = []  # by this process
+    """Run mpirun until it ends, and return the exit status of the job.
+
+    `hosts` are the names in the host file, which complete mpirun's messages.
+    """
+    received: list[signal.Signals] = []  # Signals that this process has received.
 
     def forward(number: int, _: FrameType | None) -> None:
         received.append(signal.Signals(number))
@@ -130,9 +145,9 @@ def supervise(command: list[str], hosts: Sequence[str] = ()) -> int:
         else:
             process.terminate()
 
-    def prepare_mpirun() -> None:  # in its process, before its program
+    def prepare_mpirun() -> None:  # Runs in mpirun's process, before its program starts.
         die_with_parent(signal.SIGTERM)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a mask is inherited, by the ranks too
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # A signal mask would be inherited, also by the ranks.
 
     with subprocess.Popen(  # noqa: S603 (the user's own arguments, in no shell)
         command,
@@ -144,7 +159,7 @@ def supervise(command: list[str], hosts: Sequence[str] = ()) -> int:
         assert process.stdout is not None
         assert process.stderr is not None
         with handled(forward, FORWARDED):
-            # mpirun's own notices come on both.
+            # mpirun prints its own notices to both streams.
             output, errors = OutputFilter(sys.stdout.buffer), OutputFilter(sys.stderr.buffer)
             reader = threading.Thread(target=output.read, args=(process.stdout,))
             reader.start()
@@ -153,7 +168,7 @@ def supervise(command: list[str], hosts: Sequence[str] = ()) -> int:
             status = process.wait()
     status = 128 - status if status < 0 else status
     if received and status in (128 + FORWARDED[received[0]], 128 + signal.SIGTERM):
-        status = 128 + received[0]  # the ranks did not handle signals yet
+        status = 128 + received[0]  # The ranks did not handle signals yet, so they ended by the signal itself.
     is_explained = errors.has_error or status == DID_NOT_LEARN
     if status and not is_explained and not received:
         for line in explain([*output.notices, *errors.notices], status, hosts):
@@ -162,18 +177,18 @@ def supervise(command: list[str], hosts: Sequence[str] = ()) -> int:
 
 
 class OutputFilter:
-    """Passes the ranks' output on at once, and keeps the notices of mpirun itself, which it frames."""
+    """Passes the output of the ranks on at once, and collects the notices that mpirun prints in frames."""
 
     def __init__(self, output: IO[bytes]) -> None:
         self.notices: list[str] = []
-        self.has_error = False  # a rank has logged an error
+        self.has_error = False  # True once a rank has logged an error.
         self._output = output
-        self._notice: list[bytes] | None = None  # the lines of the one that is not complete
+        self._notice: list[bytes] | None = None  # Lines of an incomplete notice. None outside of a notice.
 
     def read(self, stream: IO[bytes]) -> None:
         rest = b""
         while chunk := os.read(stream.fileno(), 1 << 16):
-            chunk = chunk.replace(b"\0", b"")  # mpirun sometimes prints one while it ends ranks
+            chunk = chunk.replace(b"\0", b"")  # mpirun sometimes prints a zero byte while it ends ranks.
             *lines, rest = (rest + chunk).splitlines(keepends=True) if (rest + chunk) else [b""]
             if rest.endswith(b"\n") or not (self._notice is not None or rest.startswith(b"-")):
                 lines, rest = [*lines, rest], b""
@@ -195,7 +210,7 @@ class OutputFilter:
             self._notice.append(line)
         else:
             self.has_error = self.has_error or b"error: " in line
-            with contextlib.suppress(OSError):  # a reader that has gone must not block the ranks
+            with contextlib.suppress(OSError):  # If the output's reader has gone, the ranks must not block.
                 self._output.write(line)
                 self._output.flush()
 
@@ -218,9 +233,9 @@ EXPLANATIONS = {
 
 
 def explain(notices: list[str], status: int, hosts: Sequence[str] = ()) -> list[str]:
-    """Return a line for each of mpirun's notices that is known, or all of them as they are if none is.
+    """Return one line for each known notice of mpirun. If none is known, return all notices unchanged.
 
-    mpirun cuts a host's name at its first dot. The line has the full names of `hosts` that fit.
+    mpirun cuts a host name at its first dot. The lines contain the matching full names from `hosts`.
     """
     lines = []
     for notice in notices:
@@ -239,9 +254,10 @@ EXAMPLE = "configs/rank_table_1p_0.json is an example"
 
 
 def check_rank_table(path: Path, num_ranks: int) -> None:
-    """Raise ValueError or FileNotFoundError unless the file describes `num_ranks` ranks, one device each.
+    """Check that a rank table describes `num_ranks` ranks with one device each.
 
-    The format is that of HCCL's `hccl_tools`: version, server_count, server_list[*].device[*].rank_id, status.
+    The format is that of HCCL's `hccl_tools`: version, server_count, server_list[*].device[*].rank_id, status. Raise
+    FileNotFoundError if there is no such file, ValueError if its content is wrong.
     """
     if not path.is_file():
         raise FileNotFoundError(f"no rank table {path}; give '-' to run without one ({EXAMPLE})")

@@ -1,4 +1,7 @@
-"""The processes of a job: one, or the ranks of MPI. The first `num_servers` ranks only own rows, the others train."""
+"""Describe the processes of a job: one process, or the ranks of MPI.
+
+The first `num_servers` ranks only own rows. The others train.
+"""
 
 from __future__ import annotations
 
@@ -17,60 +20,67 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 Result = TypeVar("Result")
-QUIET = "WIDE_DEEP_QUIET"  # environment variable of ranks that log only their own errors to the console
-END = "end"  # the remote call that ends a server
-SHARED_ERRORS = (OSError, ValueError, MemoryError)  # errors of one rank that are raised on all of them
+QUIET = "WIDE_DEEP_QUIET"  # Environment variable of ranks that show nothing but their own errors on the console.
+END = "end"  # Name of the remote call that ends a server.
+SHARED_ERRORS = (OSError, ValueError, MemoryError)  # Errors of one rank that are raised on all ranks.
 
 
 class ProcessGroup:
-    """The processes that train. All of them call each method, in the same order. The defaults are those of one process.
+    """The processes that train. This class describes a job of a single process.
 
-    `rank` and `size` count the processes that train. If the group is `sharded`, `num_owners` processes own the table
-    rows together, and each process that trains takes a slice of every batch.
+    All training processes must call each method, in the same order. `rank` and `size` count the processes that
+    train. If the group is `sharded`, `num_owners` processes together own the table rows, and each training process
+    takes a slice of every batch.
     """
 
     rank: int = 0
     size: int = 1
     sharded = False
     num_owners: int = 1
-    communicator: MPI.Comm  # of the processes that train; a single process has none
+    communicator: MPI.Comm  # Communicator of the processes that train. A single process has none.
 
     def __enter__(self) -> ProcessGroup:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        """End the servers, after an error only if all ranks raise it."""
+        """End the servers. After an error, do so only if all ranks raise it."""
 
     def all_reduce_max(self, code: int) -> int:
         """Return the largest `code` of all ranks."""
         return code
 
     def on_rank0(self, function: Callable[[], Result]) -> Result:
-        """Call `function` on rank 0 and return its result on all ranks. Raise an error of `SHARED_ERRORS` on all."""
+        """Call `function` on rank 0, and return its result on all ranks.
+
+        An error of `SHARED_ERRORS` is raised on all ranks.
+        """
         return function()
 
     def gather(self, value: Any) -> list[Any]:
-        """Return every rank's `value`."""
+        """Return the `value` of every rank, in the order of ranks."""
         return [value]
 
     def gather_rows(self, values: np.ndarray, counts: list[int]) -> np.ndarray:
-        """Concatenate each rank's float32 `values` [n]. `counts` are their lengths by rank."""
+        """Return the concatenated float32 `values` of all ranks. `counts` is the length of each rank's values."""
         return values
 
     def rpc(self, name: str, *arguments: Any) -> list[Any]:
-        """Return each server's result of a remote call. Raises the first one's error as an OSError."""
+        """Return the result of a remote call on each server.
+
+        If servers fail, raise the first one's error as an OSError.
+        """
         return []
 
     def rows_of(self, num_rows: int) -> slice:
-        """Return this rank's slice of a batch, empty if there are fewer rows than ranks."""
+        """Return the slice of a batch that this rank takes. It is empty if there are fewer rows than ranks."""
         return rank_slice(num_rows, self.rank, self.size)
 
     def batch_rows(self, batch_size: int) -> int:
-        """Return the most rows that a rank has of a batch of up to `batch_size`."""
+        """Return the largest number of rows that a rank gets from a batch of up to `batch_size` rows."""
         return max_rank_rows(batch_size, self.size)
 
     def make_tables(self, backend: str, spec: TablesSpec, learning_rates: TableRates, num_threads: int) -> HostTables:
-        """Make the tables outside the graph, sharded over all owners if the group is."""
+        """Make the tables outside of MindSpore's graph. They are spread over all owners if the group is sharded."""
         return make_host_tables(backend, spec, learning_rates, num_threads)
 
 
@@ -78,19 +88,20 @@ ONE_PROCESS = ProcessGroup()
 
 
 class MpiGroup(ProcessGroup):
-    """The ranks of `world` that train: all, or those after the first `num_servers`."""
+    """The ranks of `world` that train: all of them, or those after the first `num_servers`."""
 
     sharded = True
 
     def __init__(self, world: MPI.Comm, num_servers: int = 0) -> None:
         self.world = world
         self.num_servers = num_servers
-        self.num_owners = num_servers or world.size  # of rows: the first ranks of `world`
+        self.num_owners = num_servers or world.size  # The owners of rows are the first ranks of `world`.
         self.communicator = world.Split(color=int(world.rank >= num_servers), key=world.rank)
         self.rank, self.size = self.communicator.rank, self.communicator.size
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        if error is None or is_collective(error):  # after an error of this rank alone, the whole job is about to end
+        # After an error of this rank alone the whole job is about to end, so servers need no message.
+        if error is None or is_collective(error):
             self.rpc(END)
 
     def all_reduce_max(self, code: int) -> int:
@@ -143,7 +154,7 @@ class MpiGroup(ProcessGroup):
         return make_sharded_tables(backend, spec, learning_rates, self.world, self.num_owners, num_threads)[0]
 
     def serve_rpc(self, calls: Mapping[str, Callable[..., Any]]) -> bool:
-        """Run one remote call of `rpc` on a server. Return False if it was END."""
+        """Run one remote call of `rpc` on this server. Return False if it was END."""
         name, arguments = self.world.bcast(None, root=self.num_servers)
         result, error = None, ""
         if name != END:
@@ -156,19 +167,20 @@ class MpiGroup(ProcessGroup):
 
 
 def rank_slice(num_rows: int, rank: int, size: int) -> slice:
-    """Return the rows of `rank` if `num_rows` are split over `size` ranks evenly and in order."""
+    """Return the rows of `rank` if `num_rows` rows are split evenly and in order over `size` ranks."""
     return slice(num_rows * rank // size, num_rows * (rank + 1) // size)
 
 
 def max_rank_rows(num_rows: int, size: int) -> int:
-    """Return the most rows that a rank has of a batch of up to `num_rows`."""
+    """Return the largest number of rows of a rank if up to `num_rows` rows are split over `size` ranks."""
     return -(-num_rows // size)
 
 
 def first_error(group: ProcessGroup, error: Exception | None) -> Exception | None:
-    """Return, on all ranks, the first rank's error in a step that all of them took, or None if none failed.
+    """Return, on all ranks, the first rank's error of a step that all of them took, or None if none failed.
 
-    `error` is this rank's. A rank that left the step for its own error would leave the others in the next exchange.
+    `error` is this rank's error or None. Without this exchange, a rank that failed would leave the step, and the
+    others would wait for it in the next exchange.
     """
     kinds = (kind for kind in SHARED_ERRORS if isinstance(error, kind))
     errors = group.gather(None if error is None else (next(kinds), message_of(error)))
@@ -180,7 +192,10 @@ def first_error(group: ProcessGroup, error: Exception | None) -> Exception | Non
 
 
 def on_all_ranks(group: ProcessGroup, function: Callable[[], Result]) -> Result:
-    """Call `function` on every rank and return its result. Raise the first rank's error of `SHARED_ERRORS` on all."""
+    """Call `function` on every rank and return its result.
+
+    If it raises an error of `SHARED_ERRORS` on any rank, raise the first rank's error on all ranks.
+    """
     if not group.sharded:
         return function()
     error: Exception | None = None
@@ -200,7 +215,7 @@ def mark_collective(error: Exception) -> Exception:
 
 
 def is_collective(error: BaseException) -> bool:
-    """Return True if all ranks raise this error, or its cause."""
+    """Return True if all ranks raise this error or its cause."""
     return any(getattr(each, "on_all_ranks", False) for each in (error, error.__cause__))
 
 
@@ -210,12 +225,15 @@ def started_by_mpi() -> bool:
 
 
 def shows_progress() -> bool:
-    """Return True if this process draws progress bars and logs to the console: of a job, the first rank that trains."""
+    """Return True if this process draws progress bars and logs to the console.
+
+    In a job of several ranks, that is the first training rank.
+    """
     return QUIET not in os.environ
 
 
 def load_mpi() -> Any:
-    """Return `mpi4py.MPI`. Raises OSError with the reason in one line."""
+    """Return the module `mpi4py.MPI`. Raise OSError with the reason if it cannot be loaded."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -228,7 +246,7 @@ def load_mpi() -> Any:
 
 
 def join_world(num_ranks: int) -> MPI.Comm:
-    """Return the communicator of all ranks of the job. Raises OSError if MPI does not see `num_ranks` of them."""
+    """Return the communicator of all ranks of the job. Raise OSError if MPI does not see `num_ranks` ranks."""
     mpi = load_mpi()
     world = mpi.COMM_WORLD
     if world.size != num_ranks:

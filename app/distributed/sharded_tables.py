@@ -1,9 +1,12 @@
-"""Both tables, their rows sharded over the ranks of a job: row r is owned by rank `r % owners`.
+"""Spread the rows of both tables over the ranks of a job. Rank `r % owners` owns row r.
 
-A lookup: unique ids -> all-to-all ids -> owners gather -> all-to-all rows -> expand to positions. An update takes the
-same way back: a rank sums its gradients by unique id, the owner sums over ranks, in the order of ranks, and takes the
-step. Owners keep their rows in tables of any backend, whose "batches" of one field are the ids requested of them. So
-the optimizers are the backends' own, and a row that several ranks request is one unique row.
+In a lookup, each rank sends the distinct ids of its batch to the owners. The owners look up the rows and send them
+back, and the rank expands them to the positions of its batch. In an update, each rank sums its gradients by id and
+sends the sums to the owners. An owner adds the sums of all ranks in the order of ranks, and takes the optimizer
+step.
+
+An owner keeps its rows in tables of any backend. The "batch" of these tables has one field, the ids that were
+requested. So each backend uses its own optimizers, and a row that several ranks request is one distinct row.
 """
 
 from __future__ import annotations
@@ -41,14 +44,18 @@ LOOKUPS = Operation.LOOKUP, Operation.LOOKUP_OF_MEANS
 
 @dataclass(frozen=True)
 class ShardedIds(UniqueIds):
-    """A batch's distinct ids in the order of owners, `counts` [owners] of them each. The kernels take `kernel_ids`."""
+    """The distinct ids of a batch, sorted by owner.
+
+    `counts` [owners] is the number of ids of each owner. `kernel_ids` are the same ids in the form that the batch
+    kernels take.
+    """
 
     kernel_ids: UniqueIds
     counts: np.ndarray
 
 
 class EmptySnapshot:
-    """`Snapshot` of a rank without rows."""
+    """The `Snapshot` of a rank that owns no rows."""
 
     tables: Mapping[str, TableSnapshot] = {}
 
@@ -56,11 +63,14 @@ class EmptySnapshot:
         self.awaited = threading.Event()
 
     def release(self, saved: bool) -> None:
-        """Do nothing."""
+        """Do nothing, since there are no rows."""
 
 
 class RowShard:
-    """A rank's part in every operation on rows. `tables` is None if it owns none."""
+    """The part that one rank takes in all operations on rows.
+
+    `tables` hold the rows that this rank owns. They are None if it owns none.
+    """
 
     def __init__(self, exchange: Exchange, tables: HostTables | None) -> None:
         self.exchange = exchange
@@ -69,13 +79,18 @@ class RowShard:
         self._embedding_dim = exchange.embedding_dim
 
     def pull_request(self, header: Header, ids: np.ndarray, counts: np.ndarray) -> None:
-        """Send the owners the ids of the next operations. Take those that are requested of this rank."""
+        """Send each owner the ids of the next lookup or update.
+
+        Receive the ids that other ranks request from this one.
+        """
         requested = self.exchange.pull_request(ids, counts, header)
         if self.tables is not None:
             self._pulled = self.tables.unique(requested[:, None])
 
     def lookup(self, operation: Operation) -> tuple[np.ndarray, np.ndarray, float]:
-        """Return the rows requested last, [U, D] and [U], and Σ‖row‖² over the unique deep rows of all ranks."""
+        """Return the rows of this rank's last request, [U, D] and [U], and Σ‖row‖² over the distinct deep rows of all
+        ranks.
+        """
         if self.tables is None:
             rows = Rows(np.zeros((0, self._embedding_dim), np.float32), np.zeros(0, np.float32), 0.0)
         else:
@@ -84,14 +99,17 @@ class RowShard:
         return deep, wide, self.exchange.sum(rows.squared_norm)
 
     def update(self, header: Header, deep_sums: np.ndarray, wide_sums: np.ndarray) -> None:
-        """Take one step of the optimizers on the rows requested last, with gradients [U, D] and [U]."""
+        """Take one optimizer step on the rows of the last request.
+
+        `deep_sums` [U, D] and `wide_sums` [U] are gradients, summed by id.
+        """
         deep, wide = self.exchange.push(deep_sums, wide_sums)
         if self.tables is not None:
             self.tables.update(self._pulled, RowGradients(deep, wide, header.scale), checked=True)
 
     @contextmanager
     def loading(self, step: int) -> Iterator[PlaceRows]:
-        """Load as `HostTables.loading` does. Skip rows of other owners."""
+        """Load rows as `HostTables.loading` does, but skip rows of other owners."""
         if self.tables is None:
             yield lambda table, row_ids: lambda name, values, start=0: None
             return
@@ -111,7 +129,7 @@ class RowShard:
             yield place_own
 
     def serve(self, header: Header) -> None:
-        """Take part in an operation of the ranks that train, without a batch of its own."""
+        """Take part, on a server, in an operation that the training ranks have started."""
         if header.operation in (*LOOKUPS, Operation.PULL_REQUEST):
             self.pull_request(header, np.zeros(0, np.int64), np.zeros(self.exchange.num_owners, np.int64))
         if header.operation in LOOKUPS:
@@ -121,18 +139,21 @@ class RowShard:
 
 
 class ShardedTables(HostTables):
-    """`HostTables` sharded over ranks. All ranks that train call each method together. This one may own no rows."""
+    """`HostTables` whose rows are spread over ranks.
+
+    All training ranks must call each method together. This rank need not own rows.
+    """
 
     def __init__(self, spec: TablesSpec, kernels: BatchKernels, owned: RowShard) -> None:
         self.spec = spec
         self.step = 0
-        self.update_seconds: dict[str, float] = {}  # of this rank's own rows
+        self.update_seconds: dict[str, float] = {}  # Seconds of the last update of this rank's own rows, by optimizer.
         self.owned = owned
         self._kernels = kernels
         self._pulled: ShardedIds | None = None
 
     def unique(self, ids: np.ndarray) -> ShardedIds:
-        """Find this rank's distinct ids, without other ranks. Raises as `HostTables.unique` does."""
+        """Return the distinct ids of this rank's batch. Involves no other rank. Raise as `HostTables.unique` does."""
         unique = self._kernels.unique(ids)
         num_owners = self.owned.exchange.num_owners
         owners = unique.values % num_owners
@@ -142,7 +163,10 @@ class ShardedTables(HostTables):
         return ShardedIds(unique.shape, unique.values, unique.inverse, unique, counts, lists=unique.lists)
 
     def lookup(self, unique: UniqueIds, means: bool = False) -> Rows:
-        """Look up this rank's rows. `squared_norm` counts each row of all ranks' batches once."""
+        """Return the rows of this rank's batch.
+
+        `squared_norm` counts each row once that occurs in the batch of any rank.
+        """
         unique, operation = _own(unique), Operation.LOOKUP_OF_MEANS if means else Operation.LOOKUP
         self._pull_request(operation, unique)
         deep_rows, wide_rows, squared_norm = self.owned.lookup(operation)
@@ -150,7 +174,7 @@ class ShardedTables(HostTables):
         return Rows(deep, wide, squared_norm)
 
     def update(self, unique: UniqueIds, gradients: RowGradients, checked: bool = False) -> None:
-        """Update with the gradients of all ranks' batches, summed by row."""
+        """Take one optimizer step with the gradients of all ranks' batches, summed by row."""
         unique = _own(unique)
         check_gradients(gradients, unique.shape[0], self.spec, only_shape=checked)
         if self._pulled is not unique:
@@ -185,9 +209,10 @@ class ShardedTables(HostTables):
 def make_sharded_tables(
     backend: str, spec: TablesSpec, learning_rates: TableRates, world: MPI.Comm, num_owners: int, num_threads: int
 ) -> tuple[HostTables, list[RowShard]]:
-    """Make this rank's tables over the rows of all owners, and its shards of them by `Header.shard`.
+    """Make this rank's tables, which give access to the rows of all owners.
 
-    Raises as `make_row_shard`.
+    Also return the rank's shards, indexed by `Header.shard`: one, or two if the wide and the deep part see different
+    fields. Raise as `make_row_shard` does.
     """
     shards: list[RowShard] = []
 
@@ -207,10 +232,10 @@ def make_row_shard(
     num_threads: int,
     shard: int = 0,
 ) -> RowShard:
-    """Make a shard of the rows, in tables of a backend. The first `num_owners` ranks of `world` own rows.
+    """Make this rank's shard of the rows, in tables of the given backend.
 
-    Every owner must have the same learning rates. Raises ValueError, naming the first difference, unless all ranks
-    give the same tables.
+    The first `num_owners` ranks of `world` own rows. All owners must use the same learning rates. Raise ValueError,
+    naming the first difference, unless all ranks pass the same settings.
     """
     shapes = {**asdict(one_field(spec)), "backend": backend, "owners": num_owners}
     first, *others = world.allgather(shapes)

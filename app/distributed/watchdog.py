@@ -1,7 +1,8 @@
-"""Watchdog thread: logs which ranks are stalling a collective.
+"""Log which ranks let the others wait, from a thread.
 
-`waiting` marks the waits of this process. A rank that has waited too long sends all others a message. A rank that has
-not sent one a moment later is the one that they wait for. As long as nobody waits too long, nothing is sent.
+Each process marks its waits with `waiting`. A rank that has waited too long sends a message to all other ranks.
+Every rank that waits in the same way soon does so too, so the ranks from which no message comes are those that the
+others wait for. As long as no rank waits too long, nothing is sent.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-GRACE_SECONDS = 1.0  # for the others' messages
+GRACE_SECONDS = 1.0  # Additional seconds to wait for the other ranks' messages.
 
 
 class _Wait:
-    since: float | None = None  # on the monotonic clock
+    since: float | None = None  # Start of the present wait on the monotonic clock. None outside of a wait.
 
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """Mark a wait of this process for other ranks."""
+    """Mark the `with` block as a wait of this process for other ranks."""
     _Wait.since = time.monotonic()
     try:
         yield
@@ -36,13 +37,17 @@ def waiting() -> Iterator[None]:
 
 
 class Watchdog:
-    """Watches this process's waits while it is used as a context manager. The `first` ranks (servers) log nothing."""
+    """Context manager that watches the waits of this process in a thread.
+
+    A rank that has waited for `timeout_s` seconds looks for the ranks that are missing. The `first` ranks are
+    servers, which log nothing.
+    """
 
     def __init__(self, world: MPI.Comm, timeout_s: float, first: int = 0) -> None:
         self._communicator = world.Dup()
         self._timeout_s = timeout_s
         self._first = first
-        self._reported: float | None = None  # start of the wait that was reported last
+        self._reported: float | None = None  # Start of the last wait that was reported.
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
@@ -64,14 +69,15 @@ class Watchdog:
             if since == _Wait.since and missing:
                 first = self._first
                 names = ", ".join(f"{rank} (a server)" if rank < first else str(rank) for rank in missing)
-                # On the level of errors, so that any rank's console shows it.
+                # Errors are shown on the console of any rank.
                 log.error("warning: rank %s has not come for %.0f s; the others wait for it", names, self._timeout_s)
 
     def _find_missing(self) -> list[int]:
-        """Return the ranks that do not wait as this one does. The list is empty on all ranks but one."""
+        """Return the ranks that do not wait as this one does. The list is empty on all ranks but one, which logs it."""
         rank, size = self._communicator.rank, self._communicator.size
         messages = [self._communicator.isend(time.time(), other) for other in range(size) if other != rank]
-        self._end.wait(GRACE_SECONDS + self._timeout_s / 2)  # they look at their clocks every quarter of the time
+        # The other ranks check their waits every quarter of the timeout.
+        self._end.wait(GRACE_SECONDS + self._timeout_s / 2)
         waiting_ranks = {rank}
         oldest = time.time() - 2 * (GRACE_SECONDS + self._timeout_s)
         for other in range(size):

@@ -1,4 +1,4 @@
-"""Platt's scaling: the probabilities of a model, made to fit the click rates of rows that it was not trained on."""
+"""Calibrate a model by Platt's scaling: fit its probabilities to the click rates of rows that it was not trained on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from app.evaluation.score_bins import Bins
 
 @dataclass(frozen=True)
 class Calibration:
-    """slope · logit + intercept is the logit that fits `rows` rows of valid."""
+    """A linear map of logits, slope · logit + intercept, fitted to `rows` rows of the split valid.
+
+    >>> Calibration(slope=0.5, intercept=1.0, rows=100)(np.float32([2.0, -2.0]))
+    array([2., 0.], dtype=float32)
+    """
 
     slope: float
     intercept: float
@@ -27,13 +31,14 @@ class Calibration:
 
 
 def fit_calibration(bins: Bins, rows: int) -> Calibration:
-    """Fit to the `rows` rows counted in `bins`, perhaps by weights, by logistic regression without a penalty.
+    """Fit a calibration to the `rows` rows counted in `bins`, which may be weighted.
 
-    Raises ValueError if the rows have one class, or their logits rank them no better than chance.
+    The fit is a logistic regression without a penalty. Raise ValueError if all rows have one class, or if the logits
+    rank them no better than chance.
     """
     if not (bins.positives.any() and bins.negatives.any()):
         raise ValueError(f"nothing to calibrate on: the {rows:,} rows of valid have one class only")
-    from sklearn.linear_model import LogisticRegression  # late: the import takes a second
+    from sklearn.linear_model import LogisticRegression  # The import takes a second, so it is done only when needed.
 
     logits = bins.keys.astype(np.float64)
     labels = np.repeat([0, 1], len(logits))

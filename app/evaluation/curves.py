@@ -1,4 +1,4 @@
-"""Curves and histograms of counted rows, for reports."""
+"""Compute curves and histograms of counted rows, for reports."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ HISTOGRAM_BINS = 50
 
 
 def roc_curve(bins: Bins, most: int = CURVE_POINTS) -> tuple[np.ndarray, np.ndarray]:
-    """Return false and true positive rates over falling thresholds, from (0, 0) to (1, 1). Both classes must have rows.
+    """Return false and true positive rates over falling thresholds, from (0, 0) to (1, 1).
 
-    At most `most` points, at about equal steps along the curve.
+    There are at most `most` points, at about equal steps along the curve. Both classes must have rows.
     """
     false_rate, true_rate = (
         np.concatenate([[0], np.cumsum(counts[::-1]) / counts.sum()]) for counts in (bins.negatives, bins.positives)
@@ -25,7 +25,10 @@ def roc_curve(bins: Bins, most: int = CURVE_POINTS) -> tuple[np.ndarray, np.ndar
 
 
 def precision_recall_curve(bins: Bins, most: int = CURVE_POINTS) -> tuple[np.ndarray, np.ndarray]:
-    """Return recall and precision over falling thresholds, at about equal steps of recall. There must be clicks."""
+    """Return recall and precision over falling thresholds, at about equal steps of recall.
+
+    There are at most `most` points. At least one row must be a click.
+    """
     clicks = np.cumsum(bins.positives[::-1])
     recall, precision = clicks / clicks[-1], clicks / np.cumsum(bins.counts[::-1])
     places = _thinned(recall, most)
@@ -33,7 +36,7 @@ def precision_recall_curve(bins: Bins, most: int = CURVE_POINTS) -> tuple[np.nda
 
 
 def _thinned(values: np.ndarray, most: int) -> np.ndarray:
-    """Return indices of at most `most` ascending values at about equal steps, the first and the last included."""
+    """Return indices of at most `most` ascending values at about equal steps, including the first and the last."""
     if len(values) <= most:
         return np.arange(len(values))
     return np.unique([*np.searchsorted(values, np.linspace(values[0], values[-1], most - 1)), len(values) - 1])
@@ -41,7 +44,7 @@ def _thinned(values: np.ndarray, most: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class CalibrationBin:
-    """Rows of about equal prediction."""
+    """Rows with about equal predictions."""
 
     rows: int
     mean_prediction: float
@@ -49,10 +52,10 @@ class CalibrationBin:
 
 
 def calibration_deciles(bins: Bins, parts: int = 10) -> list[CalibrationBin]:
-    """Return tenths of the rows by rising prediction.
+    """Return tenths of the rows by ascending prediction.
 
-    As in scikit-learn's `calibration_curve(strategy="quantile")`, rows of one prediction stay together, and a tenth
-    without rows is left out.
+    As in scikit-learn's `calibration_curve(strategy="quantile")`, rows with equal predictions stay together, and a
+    tenth without rows is left out.
     """
     probabilities, counts = bins.probabilities, bins.counts
     edges = _quantiles(probabilities, counts, np.arange(1, parts) / parts)
@@ -67,9 +70,12 @@ def calibration_deciles(bins: Bins, parts: int = 10) -> list[CalibrationBin]:
 
 
 def _quantiles(values: np.ndarray, counts: np.ndarray, fractions: np.ndarray) -> np.ndarray:
-    """Return quantiles of ascending `values` that occur `counts` times, interpolated as `numpy.quantile` does."""
+    """Return quantiles of ascending `values`, each of which occurs `counts` times.
+
+    Values are interpolated as `numpy.quantile` does, unless counts are weights.
+    """
     ends = np.cumsum(counts)
-    if counts.dtype != np.int64:  # weights
+    if counts.dtype != np.int64:  # The counts are weights.
         return values[np.minimum(np.searchsorted(ends, fractions * ends[-1]), len(values) - 1)]
     rank = fractions * (ends[-1] - 1)
     low, high = (values[np.searchsorted(ends, index, side="right")] for index in (np.floor(rank), np.ceil(rank)))
@@ -77,7 +83,9 @@ def _quantiles(values: np.ndarray, counts: np.ndarray, fractions: np.ndarray) ->
 
 
 def score_histogram(bins: Bins, parts: int = HISTOGRAM_BINS) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows with label 0 and with label 1 in `parts` equal parts of the probabilities 0 … 1."""
+    """Return the numbers of rows with label 0 and with label 1, by `parts` equal intervals of the predicted
+    probability.
+    """
     part_of_key = np.minimum((bins.probabilities * parts).astype(np.int64), parts - 1)
     negatives, positives = (np.bincount(part_of_key, counts, parts) for counts in (bins.negatives, bins.positives))
     return negatives.astype(bins.negatives.dtype), positives.astype(bins.positives.dtype)

@@ -14,9 +14,9 @@ import numpy as np
 
 from app.evaluation.score_bins import ordered_bits
 
-MOST_CELLS = 2**23  # 24 bytes each
+MOST_CELLS = 2**23  # Upper bound of the cells in memory. A cell takes 24 bytes.
 PENDING_ROWS = 2**22
-COARSEST_SHIFT = 23  # sign and exponent are left of a float32
+COARSEST_SHIFT = 23  # With this shift, only sign and exponent of a float32 remain.
 MOST_IDS = 2**32
 
 
@@ -34,7 +34,7 @@ class GroupedAuc:
 
     @property
     def weighted_mean(self) -> float:
-        """Σ rows · AUC / Σ rows over the values that have both classes, or NaN if none has."""
+        """The mean AUC of the values that have both classes, weighted by rows. NaN if no value has both."""
         both = ~np.isnan(self.auc)
         return float(np.average(self.auc[both], weights=self.rows[both])) if both.any() else float("nan")
 
@@ -45,12 +45,13 @@ class GroupedAuc:
 
 
 class GroupedAucStream:
-    """Accumulates a field's ids, logits and labels batch by batch. `result` computes the AUC of each id."""
+    """Collects ids, logits and labels batch by batch. `result` computes the AUC of each id."""
 
     def __init__(self, most_cells: int = MOST_CELLS) -> None:
         self._most_cells = most_cells
         self._shift = 0
-        self._pending: list[tuple[np.ndarray, ...]] = []  # cells, and weights of labels 0 and 1
+        # Arrays of cells, and of the weights of rows with label 0 and label 1.
+        self._pending: list[tuple[np.ndarray, ...]] = []
         self._num_pending = 0
         self._cells = np.zeros(0, np.uint64)  # ascending; the id above the 32 `ordered_bits` of the logit
         self._negatives: np.ndarray = np.zeros(0, np.int64)
@@ -75,7 +76,7 @@ class GroupedAucStream:
             self._count()
 
     def result(self) -> GroupedAuc:
-        """Compute the AUC of each id added so far."""
+        """Return the AUC of each id added so far."""
         self._count()
         ids, starts, sizes = np.unique(self._cells >> np.uint64(32), return_index=True, return_counts=True)
         if not len(ids):
@@ -90,7 +91,7 @@ class GroupedAucStream:
         return GroupedAuc(ids.astype(np.int64)[order], (negatives + positives)[order], positives[order], auc[order])
 
     def _count(self) -> None:
-        """Count the pending rows into the cells, and round logits until there are at most `most_cells`."""
+        """Count the pending rows into cells, and round logits further until there are at most `most_cells` cells."""
         if not self._pending:
             return
         pending_cells, *counted = (np.concatenate(parts) for parts in zip(*self._pending, strict=True))
@@ -112,14 +113,14 @@ class GroupedAucStream:
 
 
 class KeyNumbers:
-    """Numbers 0, 1, … of 64-bit keys, by which their AUC is counted, in the order in which they first come."""
+    """Numbers 64-bit keys 0, 1, … in the order in which they first occur. Grouped AUC counts keys by these numbers."""
 
     def __init__(self) -> None:
-        self._keys = np.zeros(0, np.int64)  # ascending
+        self._keys = np.zeros(0, np.int64)  # Ascending keys.
         self._numbers = np.zeros(0, np.int64)
 
     def of(self, keys: np.ndarray) -> np.ndarray:
-        """Return the numbers [n] of keys [n] int64. New keys get the next."""
+        """Return the number of each key in `keys` [n] int64. New keys get the next numbers."""
         distinct, inverse = np.unique(keys, return_inverse=True)
         new = np.setdiff1d(distinct, self._keys, assume_unique=True)
         everything = np.concatenate([self._keys, new])
@@ -130,6 +131,6 @@ class KeyNumbers:
         return numbers
 
     def keys_of(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the keys that have these numbers."""
+        """Return the keys with the given numbers."""
         keys: np.ndarray = self._keys[np.argsort(self._numbers)][numbers]
         return keys

@@ -1,4 +1,4 @@
-"""Evaluate a model on every row of one split of a prepared folder, in bounded memory."""
+"""Evaluate a model on all rows of one split of a prepared folder, in bounded memory."""
 
 from __future__ import annotations
 
@@ -29,21 +29,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scorer:
-    """Logits of batches: `prepare` runs ahead on another thread, and `score` takes what it returned for the batch."""
+    """Computes the logits of batches.
+
+    `prepare` is called ahead of time in another thread. `score` gets the batch and what `prepare` returned for it,
+    and returns logits [n].
+    """
 
     prepare: Callable[[Batch], Any]
     score: Callable[[Batch, Any], np.ndarray]
 
     def calibrated(self, calibration: Calibration) -> Scorer:
-        """Return a scorer of the calibrated logits."""
+        """Return a scorer whose logits are calibrated."""
         return Scorer(self.prepare, lambda batch, prepared: calibration(self.score(batch, prepared)))
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A checkpoint's metrics on a split and, on a synthetic log, the best possible ones (`best`).
+    """The metrics of a checkpoint on a split.
 
-    With a `calibration` they are those of the calibrated scores.
+    `best` are the best possible metrics if the log is synthetic. With a `calibration`, all metrics are those of
+    calibrated scores.
     """
 
     checkpoint: Path
@@ -68,7 +73,10 @@ class Evaluation:
 
     @property
     def frame(self) -> pd.DataFrame:
-        """The metrics and their 95 % intervals as a pandas table: first of all rows, then of each part."""
+        """The metrics and their 95 % intervals as a pandas table.
+
+        The first row is for all rows, the others for slices.
+        """
         whole = {"by": "", "part": "", **asdict(self.metrics), **interval_ends(self.intervals)}
         parts = [
             {"by": each.by, "part": each.name, **asdict(each.metrics), **interval_ends(each.intervals)}
@@ -88,9 +96,10 @@ def measure(
     slices: Sequence[SliceStream] = (),
     show_progress: bool = False,
 ) -> Measurement:
-    """Evaluate all rows of a split and, with `group_field`, those of each of its values. Add them to `slices`.
+    """Evaluate all rows of a split.
 
-    Raises ValueError for a split without rows, FloatingPointError for a logit that is NaN or infinity.
+    With `group_field`, also compute the AUC within each value of that field. Add all rows to `slices`. Raise
+    ValueError for a split without rows, FloatingPointError for a logit that is NaN or infinite.
     """
     check_split(folder, schema, split)
 
@@ -127,21 +136,27 @@ def measure(
 
 
 def check_split(folder: Path, schema: Schema, split: str) -> None:
-    """Raise ValueError for a split without rows."""
+    """Raise ValueError if a split has no rows."""
     if split not in schema.splits or not schema.splits[split].rows:
         filled = ", ".join(name for name, content in schema.splits.items() if content.rows)
         raise ValueError(f"{folder} has no rows in split {split!r}; the splits with rows: {filled or 'none'}")
 
 
 def intervals_of(measured: Measurement, config: Config) -> dict[str, tuple[float, float]]:
-    """Return 95 % confidence intervals by metric, or none if `eval.bootstrap` is 0 or the rows have one class."""
+    """Return 95 % confidence intervals by metric.
+
+    There are none if `eval.bootstrap` is 0, or if all rows have the same class.
+    """
     if not config.eval.bootstrap or np.isnan(measured.metrics.auc):
         return {}
     return confidence_intervals(measured.bins, config.eval.bootstrap, config.train.seed)
 
 
 def best_on(folder: Path, schema: Schema, split: str) -> Best | None:
-    """Return the best that any model can do on these rows if the log is synthetic and its truth file still exists."""
+    """Return the best metrics that any model can reach on the rows of a split.
+
+    Return None unless the log is synthetic and its truth file still exists.
+    """
     truth, rows = schema.source.get("truth"), folder / row_numbers_file(split)
     if not truth or not Path(truth).is_file() or not rows.is_file():
         return None
@@ -149,9 +164,9 @@ def best_on(folder: Path, schema: Schema, split: str) -> Best | None:
 
 
 def data_frame(lines: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> Any:
-    """Return lines as a pandas table that has at least `columns`, which come first. None is NaN.
+    """Return rows as a pandas table. None becomes NaN.
 
-    Raises ModuleNotFoundError if pandas is not there.
+    The table has at least `columns`, which come first. Raise ModuleNotFoundError if pandas is missing.
     """
     cells = [{name: math.nan if value is None else value for name, value in line.items()} for line in lines]
     names = dict.fromkeys([*columns, *(name for line in cells for name in line)])

@@ -1,4 +1,4 @@
-"""Text of an evaluation: the lines that `make eval` prints, and the line of eval.log."""
+"""Format an evaluation as text: the lines that `make eval` prints, and the line in eval.log."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _within(interval: tuple[float, float] | None) -> str:
 
 
 def one_line(split: str, epoch: int, step: int, metrics: Metrics) -> str:
-    """Return the line of eval.log."""
+    """Return the line for eval.log."""
     values = dataclasses.asdict(metrics)
     names = [*MEASURED, *([] if np.isnan(metrics.grouped_auc) else ["grouped_auc"])]
     return f"epoch: {epoch} step: {step} split: {split} rows: {metrics.rows}, " + ", ".join(
@@ -92,7 +92,7 @@ def one_line(split: str, epoch: int, step: int, metrics: Metrics) -> str:
 
 
 def _beside(best: Best | None, name: str) -> str:
-    """Return what follows the value of a metric: the best possible one, or how the metric is made."""
+    """Return the text after the value of a metric: the best possible value, or how the metric is computed."""
     if hasattr(best, name):
         return f"   (best possible {getattr(best, name):.6f})"
     return f"   ({note})" if (note := METRICS[name].note) else ""

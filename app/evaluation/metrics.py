@@ -1,7 +1,7 @@
-"""Metrics of logits against labels, over all rows of a stream, in bounded memory.
+"""Compute metrics of logits against labels, over all rows of a stream, in bounded memory.
 
-Up to `exact_rows` rows are kept (5 bytes each) and every metric is exact. Beyond that the rows are counted into bins of
-their logit, 2**16 of which span a factor of two. Logits of one bin are ties.
+Up to `exact_rows` rows are kept (5 bytes each), and every metric is exact. Beyond that, rows are counted in bins of
+their logit. 2**16 bins span a factor of two, and logits in the same bin count as ties.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ EXACT_ROWS = 2**24
 
 @dataclass(frozen=True)
 class CountedRows:
-    """Rows counted by logit, and their sums: of weights (rows, if they have none), clicks, losses and predictions."""
+    """Rows counted by logit, and their sums.
+
+    `weight` is the sum of weights, or the number of rows without weights. `clicks`, `cross_entropy` and
+    `predictions` are weighted sums of labels, losses and predicted probabilities.
+    """
 
     bins: Bins
     weight: float
@@ -37,9 +41,9 @@ class CountedRows:
 
 
 def top_decile_lift(rows: CountedRows) -> float:
-    """Compute the click rate of the tenth of the rows with the highest scores over that of all rows.
+    """Return the click rate among the tenth of the rows with the highest scores, divided by that of all rows.
 
-    If rows of one score are only partly in the tenth, each counts with that part.
+    If only a part of the rows with equal scores belongs to the tenth, each of them counts with that fraction.
     """
     counts, clicks = rows.bins.counts[::-1], rows.bins.positives[::-1]
     in_tenth = np.clip(counts.sum() / 10 - (np.cumsum(counts) - counts), 0, counts)
@@ -49,10 +53,22 @@ def top_decile_lift(rows: CountedRows) -> float:
 
 @dataclass(frozen=True)
 class Metric:
-    """Title and formula of a metric, and its meaning.
+    """Title and formula of a metric, and how to read it.
 
-    `of` is None if it does not follow from counted rows. `better` is "" for a metric that is no reason to prefer a
-    model. `at_one` says what a value of 1 means, `note` how the metric is made.
+    `of` computes the metric, or is None if the metric does not follow from counted rows. `better` is the direction
+    of better models, or "" if the metric does not rank models. `at_one` says what a value of 1 means, `note` how the
+    metric is computed.
+
+    >>> bins = Bins.of(np.float32([-2, -1, 0, 1]), np.array([False, True, False, True]))
+    >>> rows = CountedRows(bins, weight=4, clicks=2, cross_entropy=2.5, predictions=1.5)
+    >>> for name in MEASURED:
+    ...     print(f"{name} {METRICS[name].of(rows):.3f}")
+    auc 0.750
+    log_loss 0.625
+    normalized_entropy 0.902
+    calibration 0.750
+    pr_auc 0.833
+    top_decile_lift 2.000
     """
 
     title: str
@@ -91,11 +107,18 @@ MEASURED = tuple(name for name, metric in METRICS.items() if metric.of)
 class Metrics:
     """The metrics of a model on a set of rows.
 
-    `auc`, `pr_auc` (average precision) and `normalized_entropy` are NaN if the rows have one class only.
-    `normalized_entropy` is log loss over that of the click rate (He et al., ADKDD 2014). `calibration` is
-    mean prediction over mean label. `top_decile_lift` is the click rate of the tenth of the rows with the highest
-    scores over that of all. `grouped_auc` is the mean AUC over the values of one field, weighted by rows, or NaN
-    without a field. Weighted rows count by their weight, except in `rows`. Rows of weight 0 do not count.
+    `auc`, `pr_auc` (average precision) and `normalized_entropy` are NaN if all rows have the same class.
+    `normalized_entropy` is the log loss divided by the log loss of predicting the click rate for every row (He et
+    al., ADKDD 2014). `calibration` is the mean prediction divided by the mean label. `top_decile_lift` is the click
+    rate among the tenth of the rows with the highest scores, divided by that of all rows. `grouped_auc` is the mean
+    AUC over the values of one field, weighted by rows, or NaN if no field is set. Weighted rows count with their
+    weight, except in `rows`. Rows of weight 0 do not count.
+
+    >>> stream = MetricStream()
+    >>> stream.add(np.float32([-2, -1, 0, 1]), labels=np.array([0, 1, 0, 1]))
+    >>> metrics = stream.result()
+    >>> metrics.rows, metrics.auc, round(metrics.log_loss, 4), round(metrics.calibration, 4)
+    (4, 0.75, 0.6116, 0.8096)
     """
 
     rows: int
@@ -110,26 +133,27 @@ class Metrics:
 
 
 class NothingToMeasureError(ValueError):
-    """No row has a weight above 0, as before the labels have come."""
+    """No row has a weight above 0, for example because labels are not known yet."""
 
 
 class MetricStream:
-    """Accumulates logits and labels batch by batch. `result` computes the metrics of all of them."""
+    """Collects logits and labels batch by batch. `result` computes the metrics of all rows."""
 
     def __init__(self, exact_rows: int = EXACT_ROWS) -> None:
         self._exact_rows = exact_rows
         self._logits: list[np.ndarray] = []
         self._labels: list[np.ndarray] = []
-        self._weights: list[np.ndarray] = []  # as many as there are labels, or none
+        self._weights: list[np.ndarray] = []  # One array for each in `_labels`, or empty if rows have no weights.
         self._num_rows = 0
         self._num_in_memory = 0
         self._bins = Bins.empty()
-        self._sums = np.zeros(4)  # weights, clicks, Σ cross-entropy, Σ prediction
+        self._sums = np.zeros(4)  # Sums of weights, clicks, cross-entropy and predictions.
 
     def add(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> None:
-        """Add rows: `logits` [n] float32, `labels` [n] 0 or 1, `weights` [n] >= 0 of every row or of none.
+        """Add rows.
 
-        Raises FloatingPointError for a logit that is NaN or infinity.
+        `logits` [n] are float32, `labels` [n] 0 or 1, `weights` [n] 0 or more. Either all rows of the stream have
+        weights or none. Raise FloatingPointError for a logit that is NaN or infinite.
         """
         bad = np.flatnonzero(~np.isfinite(logits))
         if len(bad):
@@ -166,55 +190,60 @@ class MetricStream:
         return Bins.of(move(np.concatenate(self._logits)), np.concatenate(self._labels), weights)
 
     def bins(self) -> Bins:
-        """Return all rows so far, counted by logit. Raises NothingToMeasureError if there are none."""
+        """Return all rows so far, counted by logit. Raise NothingToMeasureError if there are none."""
         if not self._num_rows:
             raise NothingToMeasureError("no rows to measure: the split is empty, or all weights are 0")
         if self._bins.keys.size and self._num_in_memory:
-            self._spill()  # exact logits must not rank beside those that were moved to the middle of their bin
+            # Exact logits cannot be ranked together with logits that were moved to the middle of their bin.
+            self._spill()
         if not self._num_in_memory:
             return self._bins
         return self._count_kept(lambda logits: logits)
 
     def result(self) -> Metrics:
-        """Compute the metrics of all rows so far. Raises NothingToMeasureError if there are none."""
+        """Return the metrics of all rows so far. Raise NothingToMeasureError if there are none."""
         return self.result_and_bins()[0]
 
     def result_and_bins(self) -> tuple[Metrics, Bins]:
-        """Return the metrics and the counted rows, as counting them is most of the work."""
+        """Return the metrics and the counted rows. Counting is most of the work, so both are returned together."""
         bins, (weight, clicks, cross_entropy, predictions) = self.bins(), self._sums
         counted = CountedRows(bins, weight, clicks, cross_entropy, predictions)
         return Metrics(self._num_rows, counted.click_rate, **measure(counted)), bins
 
 
 def measure(counted: CountedRows) -> dict[str, float]:
-    """Compute each metric that follows from counted rows."""
+    """Return every metric that follows from counted rows, by name."""
     return {name: metric.of(counted) for name, metric in METRICS.items() if metric.of}
 
 
 def as_score(name: str, value: float) -> float:
-    """Return the value of a metric, negated if lower is better."""
+    """Return the value of a metric, negated if lower values are better."""
     return -value if METRICS[name].better == "lower" else value
 
 
 def defined(metrics: Metrics) -> dict[str, float]:
-    """Return the metrics by name, without those that are undefined on these rows."""
+    """Return the metrics by name, without those that are undefined for these rows."""
     return {name: value for name, value in asdict(metrics).items() if not np.isnan(value)}
 
 
 LEVEL = 0.95
 
-MOST_BINS = 2**14  # logits of one bin are ties; with this many bins no metric's spread changes
+MOST_BINS = 2**14  # Logits in the same bin are ties. With this many bins no metric's spread changes.
 
 
 def confidence_intervals(bins: Bins, replicates: int, seed: int) -> dict[str, tuple[float, float]]:
-    """Bootstrap (low, high) by metric, the same for the same bins and seed. Both classes must have rows."""
+    """Return 95 % confidence intervals (low, high) by metric, from bootstrap replicates.
+
+    The result is the same for the same bins and seed. Both classes must have rows.
+    """
     bins = bins.coarsened(MOST_BINS)
     keys = bins.keys.astype(np.float64)
     cost_of_negative, cost_of_click, prediction = np.logaddexp(0, keys), -keys, bins.probabilities
     rng, replicas = np.random.default_rng(seed), []
     for _ in range(replicates):
         resampled = bins.drawn(rng)
-        # Sums of products, not `@`: at this size BLAS starts its threads, which costs more than the sums.
+        # Sums of products are used instead of `@`: at this size BLAS starts its threads, which costs more than the
+        # sums.
         cross_entropy = float((resampled.counts * cost_of_negative + resampled.positives * cost_of_click).sum())
         predictions = (resampled.counts * prediction).sum()
         sums = (resampled.counts.sum(), resampled.positives.sum(), cross_entropy, float(predictions))

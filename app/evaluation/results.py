@@ -1,11 +1,12 @@
-"""`evaluations/<split>-step-<number>.json` in a run folder: one evaluation for the report, some tens of kB.
+"""Write and read evaluations, as files `evaluations/<split>-step-<number>.json` in a run folder.
 
-That of calibrated scores is a file beside it, `<split>-step-<number>-calibrated.json`.
+Each file has one evaluation for the report, some tens of kB. An evaluation of calibrated scores has a file of its
+own, `<split>-step-<number>-calibrated.json`.
 
-Keys: split, step, epoch, `metrics` (by name, null if undefined), `intervals` (95 %, of `make eval`), `roc`,
-`precision_recall`, `calibration` (tenths of the rows by rising prediction), `histogram` (rows by label in equal parts
-of the probabilities), `groups` (AUC per value of `eval.group_field`), `best_possible` (synthetic logs). If they were
-asked for: `slices` (metrics and intervals of parts of the rows) and `calibrated` (slope and intercept).
+Keys: split, step, epoch, `metrics` (by name, null if undefined), `intervals` (95 %, only from `make eval`), `roc`,
+`precision_recall`, `calibration` (tenths of the rows by ascending prediction), `histogram` (rows by label in equal
+intervals of the probability), `groups` (AUC per value of `eval.group_field`) and `best_possible` (synthetic logs
+only). On request also `slices` (metrics and intervals of parts of the rows) and `calibrated` (slope and intercept).
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ class Groups:
 
     field: str
     auc: GroupedAuc
-    names: list[str]  # of the most frequent values
+    names: list[str]  # Names of the most frequent values.
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Result of one pass over a split: metrics, rows counted by logit, and AUC per value of a field if one is set."""
+    """Result of one pass over a split: metrics, rows counted by logit, and AUC by value of a field if one is set."""
 
     metrics: Metrics
     bins: Bins
@@ -91,7 +92,7 @@ def _groups_content(groups: Groups) -> dict[str, Any]:
 
 
 def interval_ends(intervals: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return 95 % intervals by metric as columns: `auc_low`, `auc_high`, …"""
+    """Return confidence intervals by metric as columns `auc_low`, `auc_high` and so on."""
     return {
         f"{name}_{end}": value
         for name, interval in intervals.items()
@@ -100,7 +101,7 @@ def interval_ends(intervals: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def as_json(value: Any) -> Any:
-    """Convert to what JSON can hold: lists for arrays, None for NaN, DIGITS digits."""
+    """Convert a value to JSON: arrays become lists, NaN becomes None, floats are rounded to DIGITS digits."""
     if isinstance(value, dict):
         return {name: as_json(content) for name, content in value.items()}
     if hasattr(value, "tolist"):
@@ -113,7 +114,10 @@ def as_json(value: Any) -> Any:
 
 
 def write_evaluation(run_path: Path, content: dict[str, Any]) -> Path:
-    """Write the file of one evaluation atomically. It replaces one of the same split, step and calibration."""
+    """Write the file of one evaluation atomically, and return its path.
+
+    It replaces the file with the same split, step and calibration.
+    """
     folder = run_path / FOLDER
     folder.mkdir(exist_ok=True)
     calibrated = "-calibrated" if "calibrated" in content else ""
@@ -123,7 +127,7 @@ def write_evaluation(run_path: Path, content: dict[str, Any]) -> Path:
 
 
 def read_evaluations(run_path: Path) -> list[dict[str, Any]]:
-    """Return all evaluations of a run by rising step, the calibrated after the others. Damaged files are skipped."""
+    """Return all evaluations of a run by ascending step, calibrated ones last. Damaged files are skipped."""
     contents = [content for _, content in _read_files(run_path)]
     return sorted(contents, key=lambda content: (content["step"], content["split"], "calibrated" in content))
 
@@ -137,7 +141,7 @@ def _read_files(run_path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 def forget_evaluations(run_path: Path, last_step: int) -> None:
-    """Remove the evaluations after `last_step`, as those steps will be taken again."""
+    """Remove evaluations after `last_step`, because those steps will be taken again."""
     for path, content in _read_files(run_path):
         if content["step"] > last_step:
             path.unlink(missing_ok=True)
@@ -147,7 +151,7 @@ MISSING = "(missing)"
 
 OUT_OF_VOCABULARY = "(out of vocabulary)"
 
-UNKNOWN = "(id {})"  # if the vocabulary file is missing
+UNKNOWN = "(id {})"  # Stands for an id whose vocabulary file is missing.
 
 
 def first_column(schema: Schema, name: str) -> int:
@@ -157,7 +161,10 @@ def first_column(schema: Schema, name: str) -> int:
 
 
 def names_of_ids(dataset: Path, schema: Schema, field: CategoricalField, ids: np.ndarray) -> list[str]:
-    """Return the values of some ids of a field. The vocabulary is read only if it has any of them."""
+    """Return the values that some ids of a field stand for.
+
+    The vocabulary is only read if it contains one of the ids.
+    """
     first, end = field.oov_ids
     own_ids = [int(i) for i in ids if not first <= i < end]
     paths = [dataset / name for name in schema.vocabulary_files if (dataset / name).is_file()]

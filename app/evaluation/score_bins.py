@@ -1,4 +1,4 @@
-"""Rows counted by their logit, and every metric and curve that follows from the counts."""
+"""Count rows by their logit, and compute the metrics and curves that follow from the counts."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-BIN_SHIFT = 7  # the top 25 of a float32's 32 bits number its bin: sign, exponent and 16 bits of the fraction
+BIN_SHIFT = 7  # The upper 25 of the 32 bits of a float32 number its bin: sign, exponent and 16 bits of the fraction.
 
 
 @dataclass(frozen=True)
 class Bins:
-    """`keys` [K] float logits, ascending, and their rows with label 0 and 1: `negatives`, `positives` [K] int64.
+    """Rows counted by logit.
 
-    If rows have weights, these are sums of weights, float64. `squares` are the sums of squared weights of both.
+    `keys` [K] are distinct float logits, ascending. `negatives` and `positives` [K] int64 are the numbers of rows
+    with label 0 and 1. If rows have weights, they are sums of weights, float64, and `squares` are the sums of
+    squared weights for label 0 and 1.
+
+    >>> bins = Bins.of(np.float32([-2, -1, 0, 1, 1]), np.array([False, True, False, True, True]))
+    >>> bins.positives, bins.auc()
+    (array([0, 1, 0, 2]), 0.8333333333333334)
     """
 
     keys: np.ndarray
@@ -29,7 +35,11 @@ class Bins:
 
     @staticmethod
     def of(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> Bins:
-        """Count `logits` [n] float32 by value, with `labels` [n] bool. Add up their `weights` [n] if there are any."""
+        """Count rows by logit.
+
+        `logits` is [n] float32, `labels` [n] bool. If there are `weights` [n], add these up instead of counting
+        rows.
+        """
         if not len(logits):
             return Bins.empty()
         if weights is not None:
@@ -37,7 +47,7 @@ class Bins:
             exact = weights.astype(np.float64)
             sums = [np.bincount(places, each * of, len(bits)) for each in (exact, exact**2) for of in (~labels, labels)]
             return Bins(from_ordered_bits(bits), sums[0], sums[1], (sums[2], sums[3]))
-        # Sorting integers that hold logit and label is many times as fast as np.unique with its inverse.
+        # Sorting integers that contain logit and label is many times as fast as np.unique with its inverse.
         cells = np.sort(ordered_bits(logits).astype(np.uint64) << np.uint64(1) | labels.astype(np.uint64))
         bits = (cells >> np.uint64(1)).astype(np.uint32)
         starts = np.concatenate([[0], np.flatnonzero(np.diff(bits)) + 1])
@@ -46,7 +56,7 @@ class Bins:
 
     @property
     def counts(self) -> np.ndarray:
-        """Rows of each logit, [K]."""
+        """Number of rows (or sum of weights) of each logit, [K]."""
         return self.negatives + self.positives
 
     @property
@@ -55,7 +65,7 @@ class Bins:
         return sigmoid(self.keys.astype(np.float64))
 
     def plus(self, other: Bins) -> Bins:
-        """Return the rows of both."""
+        """Return the rows of both bins together."""
         if not self.keys.size or not other.keys.size:
             return self if self.keys.size else other
         keys, inverse = np.unique(np.concatenate([self.keys, other.keys]), return_inverse=True)
@@ -74,9 +84,9 @@ class Bins:
         return Bins(keys, negatives, positives, (squares[0], squares[1]) if squares else None)
 
     def drawn(self, rng: np.random.Generator) -> Bins:
-        """Return a resampling: each row counts as often as a draw of Poisson(1), in the sum with its weight.
+        """Return a bootstrap sample, in which each row occurs a random number of times, drawn from Poisson(1).
 
-        The weighted sums have their mean and variance, not each row's own draw.
+        For weighted rows, the sums have the mean and variance of such a sample, but rows are not drawn one by one.
         """
         if self.squares is None:
             return Bins(self.keys, rng.poisson(self.negatives), rng.poisson(self.positives))
@@ -87,7 +97,10 @@ class Bins:
         return Bins(self.keys, draws[0], draws[1])
 
     def coarsened(self, most: int) -> Bins:
-        """Return the same rows in at most `most` bins of about equal counts, each at its rows' mean logit."""
+        """Return the same rows in at most `most` bins with about equal numbers of rows.
+
+        The key of a bin is the mean logit of its rows.
+        """
         if len(self.keys) <= most:
             return self
         counts = self.counts
@@ -98,13 +111,19 @@ class Bins:
         return Bins._with(weighted / (sums[0] + sums[1]), sums)
 
     def auc(self) -> float:
-        """Compute P(a click scores above a non-click) + ½ P(they tie) by the rank sum (Mann-Whitney U)."""
+        """Return the probability that a click scores above a non-click, where ties count ½ (Mann-Whitney U).
+
+        It is NaN if all rows have the same class.
+        """
         below = np.cumsum(self.negatives) - self.negatives
         pairs = float(self.negatives.sum()) * float(self.positives.sum())
         return ratio(float((self.positives * (below + 0.5 * self.negatives)).sum()), pairs)
 
     def average_precision(self) -> float:
-        """Compute Σ precision · (increase of recall) over falling thresholds, as scikit-learn defines it."""
+        """Return the sum of precision · (increase of recall) over falling thresholds, as scikit-learn defines it.
+
+        It is NaN if all rows have the same class.
+        """
         positives, negatives = self.positives[::-1], self.negatives[::-1]
         clicks = np.cumsum(positives)
         rows = clicks + np.cumsum(negatives)
@@ -115,34 +134,34 @@ class Bins:
 
 
 def ordered_bits(logits: np.ndarray) -> np.ndarray:
-    """Map float32 logits to uint32 [n] of the same order. 0 and -0 become equal."""
+    """Convert float32 logits to uint32 [n] with the same order. 0 and -0 become equal."""
     bits = (logits.astype(np.float32) + np.float32(0)).view(np.uint32)
     return np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))
 
 
 def from_ordered_bits(bits: np.ndarray) -> np.ndarray:
-    """Invert `ordered_bits`."""
+    """Convert the result of `ordered_bits` back to logits."""
     return np.where(bits >> 31, bits & np.uint32((1 << 31) - 1), ~bits).view(np.float32)
 
 
 def binned(logits: np.ndarray) -> np.ndarray:
     """Move each float32 logit to the middle of its bin."""
-    bits = (logits + np.float32(0)).view(np.uint32)  # the sum makes -0 a 0, which are ties
+    bits = (logits + np.float32(0)).view(np.uint32)  # Adding 0 turns -0 into 0, so that the two are ties.
     return (bits >> BIN_SHIFT << BIN_SHIFT | 1 << BIN_SHIFT - 1).view(np.float32)
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """Compute 1 / (1 + e^-x) without overflow, in the dtype of `logits`."""
+    """Return 1 / (1 + e^-x) without overflow, in the dtype of `logits`."""
     return np.exp(-np.logaddexp(0, -logits))
 
 
 def entropy(rate: float) -> float:
-    """Compute the log loss of predicting `rate` for rows that click at `rate`, which is 0 for rates 0 and 1."""
+    """Return the log loss of predicting `rate` for rows whose click rate is `rate`. It is 0 for the rates 0 and 1."""
     if rate <= 0 or rate >= 1:
         return 0.0
     return float(-rate * np.log(rate) - (1 - rate) * np.log(1 - rate))
 
 
 def ratio(numerator: float, denominator: float) -> float:
-    """Divide, or return NaN if the denominator is 0."""
+    """Return the quotient, or NaN if the denominator is 0."""
     return float(numerator / denominator) if denominator else float("nan")

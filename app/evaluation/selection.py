@@ -1,4 +1,4 @@
-"""Selection of the best evaluation so far, and early stopping."""
+"""Select the best evaluation so far, and stop a training early."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from data_prep.prepared.schema import DataFile
 
 @dataclass
 class SelectionState:
-    """State that a checkpoint keeps for a resumed run.
+    """The state of a `Selection`, which a checkpoint stores for resumed runs.
 
-    `best` is the best value of the metric, `reference` the last one that counted as an improvement. Step -1 is none.
-    Values are compared if they have the same `basis`: the rows of valid, and the field of groups if there are any.
+    `best` is the best value of the metric, and `reference` the last value that counted as an improvement. A step of
+    -1 means that there was none. Values are only compared if they have the same `basis`: the rows of valid, and the
+    field of groups if the metric has one.
     """
 
     metric: str
@@ -25,32 +26,32 @@ class SelectionState:
     best: float | None = None
     best_step: int = -1
     reference: float | None = None
-    since_reference: int = 0  # evaluations
-    last_step: int = -1  # evaluated
+    since_reference: int = 0  # Number of evaluations since the last improvement.
+    last_step: int = -1  # Step of the last evaluation.
 
 
 class Selection:
-    """Compares each evaluation's metrics with those before. It `is_over` when patience is exhausted."""
+    """Compares the metrics of each evaluation with earlier ones. `is_over` tells when patience is exhausted."""
 
     def __init__(self, options: EvalOptions, valid_files: Sequence[DataFile] = ()) -> None:
-        """`valid_files` have the rows that are evaluated."""
+        """Start without evaluations. `valid_files` contain the rows that are evaluated."""
         self._options = options
         of_groups = [options.group_field] if options.metric == "grouped_auc" else []
         self._state = SelectionState(options.metric, [*(file.checksum for file in valid_files), *of_groups])
 
     @property
     def last_step(self) -> int:
-        """Last step that was evaluated, -1 before the first."""
+        """Step of the last evaluation, -1 before the first one."""
         return self._state.last_step
 
     @property
     def is_over(self) -> bool:
-        """True if `patience` evaluations in a row did not improve the metric."""
+        """True if the last `patience` evaluations did not improve the metric."""
         return 0 < self._options.patience <= self._state.since_reference
 
     @property
     def reason(self) -> str:
-        """Log message on why the run ends early."""
+        """Log message that says why the run ends early."""
         state, options = self._state, self._options
         way = "fallen below" if METRICS[state.metric].better == "lower" else "risen above"
         by = f" by more than {options.min_improvement:g}" if options.min_improvement else ""
@@ -82,11 +83,14 @@ class Selection:
         return is_best
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps."""
+        """Return the state for a checkpoint."""
         return asdict(self._state)
 
     def load_state(self, saved: dict[str, Any]) -> None:
-        """Resume from a checkpoint's state. If it is of another metric or basis, only the last step counts."""
+        """Continue from the state in a checkpoint.
+
+        If it has another metric or basis, only its last step is used.
+        """
         state = SelectionState(**{**asdict(self._state), **saved})
         if (state.metric, state.basis) != (self._state.metric, self._state.basis):
             state = replace(self._state, last_step=state.last_step)

@@ -1,4 +1,4 @@
-"""Metrics of parts of a split: by the values of a field, by time, by the number of unseen values."""
+"""Compute metrics for parts of a split: by the values of a field, by time, or by the number of unseen values."""
 
 from __future__ import annotations
 
@@ -14,18 +14,22 @@ from app.evaluation.results import OUT_OF_VOCABULARY, first_column, names_of_ids
 from common.settings import did_you_mean
 from data_prep.prepared.schema import Schema
 
-TIME, UNSEEN = "time", "unseen"  # besides the names of fields
+TIME, UNSEEN = "time", "unseen"  # Ways to divide rows, besides the names of fields.
 TOP_VALUES = 10
 TIME_PARTS = 10
-UNSEEN_COUNTS = (0, 1, 2, 4, 8)  # first of each part
-EXACT_ROWS = 2**20  # of a part
-LEAST_OF_A_CLASS = 10  # rows; a bootstrap of fewer often draws none
+UNSEEN_COUNTS = (0, 1, 2, 4, 8)  # Smallest count of unseen values in each part.
+EXACT_ROWS = 2**20  # Upper bound of the rows of a part that are kept exactly.
+# Parts with fewer rows of a class get no intervals, because a bootstrap sample often has none of these rows.
+LEAST_OF_A_CLASS = 10
 OTHER = "(other values)"
 
 
 @dataclass(frozen=True)
 class Slice:
-    """The metrics of one part of the rows, with 95 % intervals by metric, or none if one class has few rows."""
+    """The metrics of one part of the rows, with 95 % intervals by metric.
+
+    There are no intervals if a class has few rows.
+    """
 
     by: str
     name: str
@@ -35,7 +39,11 @@ class Slice:
 
 @dataclass(frozen=True)
 class Slices:
-    """Divides rows: `find` takes a batch and its first row's place in the split, and returns each row's part [n]."""
+    """A division of rows into parts.
+
+    `find` takes a batch and the position of its first row in the split, and returns the part of each row [n], as an
+    index in `names`.
+    """
 
     by: str
     names: list[str]
@@ -43,7 +51,7 @@ class Slices:
 
 
 class SliceStream:
-    """Accumulates batches of a split in their order. `result` computes the metrics of each part that has rows."""
+    """Collects the batches of a split in order. `result` computes the metrics of each part that has rows."""
 
     def __init__(self, parts: Slices) -> None:
         self._parts = parts
@@ -51,7 +59,7 @@ class SliceStream:
         self._rows = 0
 
     def add(self, batch: Batch, logits: np.ndarray) -> None:
-        """Add the next rows with their logits [n]."""
+        """Add the next batch with its logits [n]."""
         of_row = self._parts.find(batch, self._rows)
         self._rows += batch.num_rows
         for part in np.unique(of_row):
@@ -60,7 +68,10 @@ class SliceStream:
             self._streams[part].add(logits[is_part], batch.labels[is_part], weights)
 
     def result(self, replicates: int, seed: int) -> list[Slice]:
-        """Return the parts in order, with intervals from so many `replicates` of the bootstrap, or without if 0."""
+        """Return the parts in order.
+
+        Intervals are computed from `replicates` bootstrap samples. With 0 replicates there are no intervals.
+        """
         slices = []
         for name, stream in zip(self._parts.names, self._streams, strict=True):
             if not stream.rows:
@@ -73,7 +84,7 @@ class SliceStream:
 
 
 def check_slices(by: Sequence[str], schema: Schema, split: str) -> None:
-    """Raise ValueError unless each is `time`, `unseen` or a categorical field of the data."""
+    """Raise ValueError unless each name in `by` is `time`, `unseen` or a categorical field of the data."""
     names = [field.name for field in schema.categorical] + [TIME, UNSEEN]
     for name in by:
         if name not in names:
@@ -83,7 +94,10 @@ def check_slices(by: Sequence[str], schema: Schema, split: str) -> None:
 
 
 def find_parts(by: str, folder: Path, schema: Schema, split: str) -> Slices:
-    """Return the parts for a name that `check_slices` knows. Those of a field are its values frequent in training."""
+    """Return the division for a name that `check_slices` accepts.
+
+    The parts of a field are its most frequent values in the training rows.
+    """
     if by != TIME:
         return _by_unseen(schema) if by == UNSEEN else _by_value(by, folder, schema)
 
@@ -114,7 +128,8 @@ def _by_unseen(schema: Schema) -> Slices:
 def _by_value(by: str, folder: Path, schema: Schema) -> Slices:
     column = first_column(schema, by)
     field = next(field for field in schema.categorical if field.name == by)
-    # The ids of a range fall in frequency. Ranges after the first are of values that were added later.
+    # The ids of the first range are ordered by falling frequency. Later ranges belong to values that were added
+    # later.
     top = np.arange(*field.id_ranges[0])[:TOP_VALUES] if field.id_ranges else np.zeros(0, np.int64)
     first, end = field.oov_ids
 

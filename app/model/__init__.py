@@ -1,7 +1,14 @@
-"""The dense part: wide_deep (the cells, and how a run's are made), dense_layer (operators), native_layer and
-distinct_layer (csrc/, which layer_library loads), batch_norm, dropout, recompute, graph (forward, backward, losses),
-tower_optimizers, native_tower (all of a step without a graph). Imports MindSpore, but for layer_library.
+"""Build the dense part of the model and compute its steps. All modules but `layer_library` import MindSpore.
 
-Letters: B batch, C looked-up fields, N numeric fields, D embedding width, U distinct rows. A layer has K inputs and H
-units, L layers are a run of them.
+The modules:
+- `wide_deep`: the cells of the dense model, and how a run's model is made.
+- `dense_layer`: a hidden layer made of MindSpore's operators. `native_layer` and `distinct_layer`: the same layer as
+  C++ kernels (`csrc/`, loaded by `layer_library`).
+- `batch_norm`, `dropout`, `recompute`: options of hidden layers.
+- `graph`: forward pass, losses and backward pass as a MindSpore graph.
+- `tower_optimizers`: the optimizers of dense parameters.
+- `native_tower`: a whole step as C++ kernels, without a graph.
+
+Array shapes are written with these letters: B rows of a batch, C looked-up fields, N numeric fields, D embedding
+width, U distinct rows of a batch. A layer has K inputs and H units. L is the number of hidden layers.
 """

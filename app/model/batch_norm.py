@@ -1,4 +1,7 @@
-"""Batch normalization of a hidden layer's sums (Ioffe & Szegedy, 2015), without the rows that pad a batch."""
+"""Normalize the sums of a hidden layer (batch normalization, Ioffe & Szegedy, 2015).
+
+Rows that pad a batch are ignored.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,16 @@ from mindspore import Parameter, Tensor, nn, ops
 from app.model.dense_layer import MatMul
 
 EPSILON = 1e-5
-MOMENTUM = 0.1  # the new batch's share of the running statistics; both as torch.nn.BatchNorm1d has them
+# Weight of the new batch in the running statistics. EPSILON and MOMENTUM have the values of torch.nn.BatchNorm1d.
+MOMENTUM = 0.1
 
 
 class BatchNorm(nn.Cell):
-    """Normalizes with the batch's statistics if its rows' weights are given, else with the running ones.
+    """Normalizes with the statistics of the batch if the weights of its rows are given, else with running statistics.
 
-    A forward pass writes the batch's statistics to parameters of their own. `update`, which a step calls if all values
-    are finite, moves the running ones toward them. Both use the batch's own variance (divided by n). A batch without
-    any weight has no statistics, so the running ones stay.
+    A forward pass stores the statistics of its batch in separate parameters. `update` moves the running statistics
+    toward these. A step calls it only if all values are finite. Both use the variance divided by n, not n - 1. A
+    batch whose weights are all 0 leaves the running statistics unchanged.
     """
 
     def __init__(self, width: int, name: str) -> None:
@@ -32,7 +36,10 @@ class BatchNorm(nn.Cell):
         self.matmul = MatMul()
 
     def construct(self, sums: Tensor, example_weights: Tensor | None) -> Tensor:
-        """`sums` [B, H], `example_weights` [B] -> [B, H]. The weights sum to 1, or all are 0. Padding rows have 0."""
+        """Return the normalized `sums` [B, H].
+
+        `example_weights` [B] sum to 1, or are all 0. Rows that pad the batch have weight 0.
+        """
         if example_weights is None:
             return (sums - self.mean) * ops.rsqrt(self.variance + EPSILON) * self.scale + self.shift
         weights = example_weights.expand_dims(0)
@@ -45,7 +52,7 @@ class BatchNorm(nn.Cell):
         return centered * ops.rsqrt(variance + EPSILON) * self.scale + self.shift
 
     def update(self) -> tuple[Tensor, Tensor]:
-        """Move the running statistics toward the last batch's."""
+        """Move the running statistics toward those of the last batch."""
         mean = self._moved(self.mean, self.batch_mean)
         variance = self._moved(self.variance, self.batch_variance)
         return ops.assign(self.mean, mean), ops.assign(self.variance, variance)
@@ -55,7 +62,7 @@ class BatchNorm(nn.Cell):
 
 
 class NormalizedLayer(nn.Cell):
-    """A hidden layer from MindSpore's operators whose sums are normalized before the activation."""
+    """A hidden layer made of MindSpore's operators, whose sums are normalized before the activation."""
 
     def __init__(self, layer: nn.Cell, width: int, name: str) -> None:
         super().__init__()
@@ -71,6 +78,9 @@ class NormalizedLayer(nn.Cell):
         noise: Tensor | None = None,
         example_weights: Tensor | None = None,
     ) -> Tensor:
-        """See `DenseLayer.construct` and `BatchNorm.construct`."""
+        """Return the layer's outputs [B, H].
+
+        The arguments are those of `DenseLayer.construct` and `BatchNorm.construct`.
+        """
         sums = self.layer.sums(inputs, weights, numeric, numeric_weights)
         return self.layer.activated(self.norm(sums, example_weights), noise)

@@ -1,7 +1,8 @@
-"""A hidden layer of the tower, y = f(x W + n F): from MindSpore's own operators, or as one kernel on a CPU.
+"""Compute a hidden layer of the tower, y = f(x W + n F), with MindSpore's operators.
 
-`n` [B, N + 1] are inputs of few columns, the last of which is 1, and F their rows, the last of which is the bias: the
-bias's gradient is then a row of a matrix product. Both cells are the same function. The kernel's f is ReLU.
+`n` [B, N + 1] are the numeric inputs and a last column of ones. The rows of F are the weights of these inputs, the
+last one the bias. So the gradient of the bias is a row of a matrix product. `native_layer` computes the same
+function with C++ kernels, whose activation f is ReLU.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from app.model import dropout
 
-# MindSpore's operators multiply int32.
+# MindSpore's operators multiply int32, so unsigned constants are converted.
 GOLDEN32 = int(dropout.GOLDEN32.astype(np.int32))
 
 FACTORS = tuple(int(factor.astype(np.int32)) for factor in dropout.FACTORS)
@@ -33,9 +34,10 @@ ACTIVATIONS: dict[str, Callable[[], nn.Cell]] = {
 
 
 class MatMul(nn.Cell):
-    """Matrix product, float32 in and out. With `input_dtype` its inputs are cast to that, the sums stay float32.
+    """Matrix product of float32 matrices, with a float32 result.
 
-    The primitive, not `ops.matmul`: the gradient of that one copies its matrices to transpose them.
+    With `input_dtype` the inputs are cast to that dtype; sums stay float32. The primitive is used, because the
+    gradient of `ops.matmul` copies matrices to transpose them.
     """
 
     def __init__(self, input_dtype: ms.Type | None = None) -> None:
@@ -44,16 +46,16 @@ class MatMul(nn.Cell):
         self.input_dtype = input_dtype
 
     def construct(self, left: Tensor, right: Tensor) -> Tensor:
-        """[M, K] x [K, N] -> [M, N]."""
+        """Return the product [M, N] of `left` [M, K] and `right` [K, N]."""
         if self.input_dtype is None:
             return self.product(left, right)
         return self.product(left.astype(self.input_dtype), right.astype(self.input_dtype)).astype(ms.float32)
 
 
 class Total(nn.Cell):
-    """The sum of all values of an array, times `factor`.
+    """The sum of all values of an array, multiplied by `factor`.
 
-    A matrix is multiplied with ones, which reads it once on all cores: ReduceSum takes ten times as long.
+    A matrix is multiplied with ones, which reads it once on all cores. ReduceSum takes ten times as long.
     """
 
     def __init__(self, factor: float = 1.0) -> None:
@@ -63,7 +65,7 @@ class Total(nn.Cell):
         self.sum = ops.ReduceSum()
 
     def construct(self, values: Tensor) -> Tensor:
-        """Any shape -> []."""
+        """Return the sum as a scalar. `values` may have any shape."""
         if values.ndim > 1:
             matrix = values.reshape(-1, values.shape[-1])
             values = self.product(matrix, self.factor * ops.ones((matrix.shape[1], 1), ms.float32))
@@ -73,7 +75,7 @@ class Total(nn.Cell):
 
 
 class DenseLayer(nn.Cell):
-    """The layer from MindSpore's operators, on any device and with any of `ACTIVATIONS`."""
+    """A hidden layer made of MindSpore's operators, for any device and any of `ACTIVATIONS`."""
 
     def __init__(self, input_dtype: ms.Type | None = None, activation: str = "relu") -> None:
         super().__init__()
@@ -88,18 +90,19 @@ class DenseLayer(nn.Cell):
         numeric_weights: Tensor,
         noise: Tensor | None = None,
     ) -> Tensor:
-        """`inputs` [B, K], `weights` [K, H], `numeric` [B, N + 1], `numeric_weights` [N + 1, H] -> [B, H].
+        """Return the layer's outputs [B, H].
 
-        With `noise`, int32 [3] as `app.model.dropout` makes it, units are dropped.
+        `inputs` is [B, K], `weights` [K, H], `numeric` [B, N + 1], `numeric_weights` [N + 1, H]. With `noise`, int32
+        [3] from `app.model.dropout`, units are dropped.
         """
         return self.activated(self.sums(inputs, weights, numeric, numeric_weights), noise)
 
     def sums(self, inputs: Tensor, weights: Tensor, numeric: Tensor, numeric_weights: Tensor) -> Tensor:
-        """Return the units' sums [B, H]."""
+        """Return the sums of the units before the activation, [B, H]."""
         return self.matmul(inputs, weights) + self.matmul(numeric, numeric_weights)
 
     def activated(self, sums: Tensor, noise: Tensor | None) -> Tensor:
-        """Return the layer's outputs from its sums."""
+        """Apply activation and dropout to the sums [B, H]. Without `noise` no unit is dropped."""
         outputs = self.activation(sums)
         if noise is None:
             return outputs
@@ -109,12 +112,11 @@ class DenseLayer(nn.Cell):
 
 
 def dropout_multiplier(noise: Tensor, rows: Tensor, units: Tensor) -> Tensor:
-    """Return float32 [B, H]: 0 for dropped units, 1 / (1 - share dropped) for the others.
+    """Return 0 for dropped units and 1 / (1 - share dropped) for the others, float32 [B, H].
 
-    This is `app.model.dropout.keep_mask` from operators.
-
-    `rows` int32 [B] are row indices in the global batch, `units` int32 [H] unit indices in the layer. int32
-    wraps as uint32 does, and a mask makes its shifts logical.
+    It computes `app.model.dropout.keep_mask` with MindSpore's operators. `rows` int32 [B] are indices in the global
+    batch, `units` int32 [H] indices in the layer. int32 products wrap as uint32 products do, and a bit mask turns
+    arithmetic shifts into logical ones.
     """
     rows = mix32(noise[0] + rows * GOLDEN32)
     units = mix32((units + 1) * GOLDEN32)
@@ -125,28 +127,28 @@ def dropout_multiplier(noise: Tensor, rows: Tensor, units: Tensor) -> Tensor:
 
 
 def mix32(values: Tensor) -> Tensor:
-    """Return `app.model.dropout.mix32` of int32."""
+    """Return `app.model.dropout.mix32` of int32 values."""
     mixed = ops.bitwise_xor(values, ops.bitwise_and(ops.bitwise_right_shift(values, 16), 0xFFFF)) * FACTORS[0]
     mixed = ops.bitwise_xor(mixed, ops.bitwise_and(ops.bitwise_right_shift(mixed, 15), 0x1FFFF)) * FACTORS[1]
     return ops.bitwise_xor(mixed, ops.bitwise_and(ops.bitwise_right_shift(mixed, 16), 0xFFFF))
 
 
 def write_parameter(parameter: Parameter, values: np.ndarray) -> None:
-    """Set all values of a parameter in its own memory.
+    """Overwrite all values of a parameter in its present memory.
 
-    Not `set_data`: if a compiled graph updates the parameter in a branch, such as `if finite`, the graph keeps writing
-    to the old memory, and every later update is lost (MindSpore 2.10 on CPU).
+    `set_data` cannot be used: if a compiled graph updates the parameter in a branch such as `if finite`, the graph
+    continues to write to the old memory, and every later update is lost (MindSpore 2.10 on CPU).
     """
     if _on_cpu():
-        memory_of(parameter)[...] = values  # an operator takes 0.15 ms to start, and a step may write five
+        memory_of(parameter)[...] = values  # Starting an operator takes 0.15 ms, and a step may write five parameters.
     else:
         ops.assign(parameter, Tensor(values))
 
 
 def memory_of(parameter: Parameter) -> np.ndarray:
-    """Return a parameter's values: on a CPU a view, to which can be written, on other devices a copy.
+    """Return a parameter's values: on a CPU a writable view, on other devices a copy.
 
-    MindSpore takes 18 µs to describe the memory to NumPy. So a view is kept as long as the parameter stays there.
+    MindSpore takes 18 µs to describe the memory to NumPy, so the view is kept as long as the memory does not move.
     """
     if not _on_cpu():
         return parameter.asnumpy()

@@ -1,4 +1,4 @@
-"""The tower's first layer from the distinct rows of a batch, as kernels on a CPU (`csrc/distinct_layer.h`)."""
+"""Compute the tower's first layer from the distinct rows of a batch, with C++ kernels (`csrc/distinct_layer.h`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from app.model.native_layer import has_library, make_operators, native_operator
 
 
 class NativeDistinctLayer(nn.Cell):
-    """The first layer on distinct rows, on a CPU. Raise OSError if the library is not built."""
+    """The tower's first layer on distinct rows, on a CPU.
+
+    The constructor raises OSError if the library is not built.
+    """
 
     def __init__(self, num_threads: int, bfloat16: bool) -> None:
         super().__init__()
@@ -31,19 +34,26 @@ class NativeDistinctLayer(nn.Cell):
         fields: Tensor,
         noise: Tensor | None = None,
     ) -> Tensor:
-        """`rows` [U, D], `index` int32 [B, C], `fields` int32 [2 * C + 1] -> [B, H]. The rest as in `DenseLayer`."""
+        """Return the layer's outputs [B, H].
+
+        `rows` [U, D] are the distinct rows. `index` int32 [B, C] is the row of each position. `fields` int32 [2 * C
+        + 1] tells which rows belong to each field, see csrc/distinct_layer.h. The other arguments are those of
+        `DenseLayer.construct`.
+        """
         if noise is None:
             noise = self.zeros(fields[:3])
         return self.plain(rows, weights, numeric, numeric_weights, index, fields, noise)
 
 
 class NativeDistinctKernels(nn.Cell):
-    """The kernels of `NativeDistinctLayer`, of one precision."""
+    """The forward and backward kernels of `NativeDistinctLayer` for one precision."""
 
     def __init__(self, suffix: str) -> None:
         super().__init__()
-        self.zeros = ops.ZerosLike()  # not ops.zeros_like: the compiler loses it in a gradient within a gradient
-        self.forward, self.backward = make_operators("distinct", suffix, batch=4)  # `index`
+        # `ops.zeros_like` cannot be used: the compiler loses it in a gradient within a gradient.
+        self.zeros = ops.ZerosLike()
+        # Input 4 is `index`, which has the batch dimension.
+        self.forward, self.backward = make_operators("distinct", suffix, batch=4)
 
     def construct(
         self,
@@ -69,7 +79,7 @@ class NativeDistinctKernels(nn.Cell):
         outputs: Tensor,
         gradient: Tensor,
     ) -> tuple[Tensor, ...]:
-        """Return the gradients of the inputs. Those of data are 0."""
+        """Return the gradients of the inputs. The gradients of data inputs are 0."""
         rows_gradient, weights_gradient, numeric_weights_gradient = self.backward(
             gradient, outputs, rows, weights, numeric, index, fields, noise
         )
@@ -78,7 +88,7 @@ class NativeDistinctKernels(nn.Cell):
 
 
 class NativeSumRows(nn.Cell):
-    """`SumRows` as one kernel forward and one backward."""
+    """`SumRows` as one C++ kernel forward and one backward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,7 +106,7 @@ class NativeSumRows(nn.Cell):
 
 
 def distinct_layer(options: DeviceOptions, activation: str, plain: bool) -> nn.Cell | None:
-    """Return the tower's first layer on distinct rows if `dense_layer` would choose a kernel, else None."""
+    """Return the tower's first layer on distinct rows, or None if `dense_layer` would not choose a C++ kernel."""
     if not (plain and activation == NATIVE_ACTIVATION and has_library()):
         return None
     bfloat16 = options.precision == "bfloat16" and bool(cpu_flags() & BFLOAT16_FLAGS)

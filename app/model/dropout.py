@@ -1,8 +1,8 @@
-"""Dropout masks as a pure function of (seed, step, global row, layer, unit): no state, the same bits on every device.
+"""Define dropout masks as a pure function of (seed, step, global row, layer, unit).
 
-A mask is made where it is used, from three int32 a layer: `app/model/csrc/elementwise.cc` and
-`app/model/dense_layer.py` do what `keep_mask` does. The mixing function is lowbias32 (Wellons, "Prospecting for Hash
-Functions", 2018).
+There is no state, and the bits are the same on every device. A mask is computed where it is used, from three int32
+per layer. `keep_mask` is the definition; `app/model/csrc/elementwise.cc` and `app/model/dense_layer.py` compute the
+same. The mixing function is lowbias32 (Wellons, "Prospecting for Hash Functions", 2018).
 """
 
 from __future__ import annotations
@@ -13,11 +13,16 @@ from common.hashing import GOLDEN, mix64
 
 GOLDEN32 = np.uint32(0x9E3779B9)
 FACTORS = np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
-BITS = 24  # of a unit's random number
+BITS = 24  # Number of bits of a unit's random number.
 
 
 class DropoutNoise:
-    """The keys of a run's dropout masks. `rate` is the share of units to drop."""
+    """The keys of a run's dropout masks. `rate` is the share of units to drop.
+
+    >>> noise = DropoutNoise(seed=1, rate=0.5, num_layers=2).of_step(step=7)
+    >>> noise.shape, keep_mask(noise[0], num_rows=4, num_units=8).shape
+    ((2, 3), (4, 8))
+    """
 
     def __init__(self, seed: int, rate: float, num_layers: int) -> None:
         self.rate = rate
@@ -25,12 +30,15 @@ class DropoutNoise:
         self._threshold = round(rate * 2**BITS)
 
     def of_step(self, step: int, first_row: int = 0) -> np.ndarray:
-        """Return int32 [L, 3] for step 1, 2, …: each layer's key, the index of this process's first row in the global
-        batch, and the share to drop in 2⁻²⁴."""
+        """Return the key of each layer's mask for a step, int32 [L, 3]. `step` counts from 1.
+
+        The three columns are a random key, the index of this process's first row in the global batch, and the share
+        of units to drop, times 2²⁴.
+        """
         if not self._threshold:
-            return np.zeros((self._num_layers, 3), np.int32)  # no key drops a unit
+            return np.zeros((self._num_layers, 3), np.int32)  # With a share of 0, no key drops a unit.
         layers = np.arange(1, self._num_layers + 1, dtype=np.uint64)
-        with np.errstate(over="ignore"):  # uint64 arithmetic is modulo 2**64 here
+        with np.errstate(over="ignore"):  # uint64 arithmetic is modulo 2**64.
             step_key = mix64(mix64(np.array(self._seed, np.uint64) + GOLDEN) + GOLDEN * np.uint64(step))
             keys = (mix64(step_key + GOLDEN * layers) >> np.uint64(32)).astype(np.uint32).view(np.int32)
         others = np.tile(np.array([first_row, self._threshold], np.int32), (self._num_layers, 1))
@@ -38,7 +46,10 @@ class DropoutNoise:
 
 
 def keep_mask(noise: np.ndarray, num_rows: int, num_units: int) -> np.ndarray:
-    """Return True for units that stay, bool [B, H]. `noise` [3] is a layer of `DropoutNoise.of_step`."""
+    """Return a mask of the units that stay, bool [B, H].
+
+    `noise` int32 [3] is one row of the result of `DropoutNoise.of_step`.
+    """
     key, first_row, threshold = noise.view(np.uint32)
     with np.errstate(over="ignore"):
         rows = mix32(key + (first_row + np.arange(num_rows, dtype=np.uint32)) * GOLDEN32)
@@ -48,7 +59,7 @@ def keep_mask(noise: np.ndarray, num_rows: int, num_units: int) -> np.ndarray:
 
 
 def mix32(values: np.ndarray) -> np.ndarray:
-    """Return lowbias32 of each uint32."""
+    """Return the hash lowbias32 of each uint32."""
     mixed = (values ^ (values >> np.uint32(16))) * FACTORS[0]
     mixed = (mixed ^ (mixed >> np.uint32(15))) * FACTORS[1]
     return mixed ^ (mixed >> np.uint32(16))

@@ -1,8 +1,7 @@
-"""A step's graph on the device: forward, backward, the flag of finite values, and the dense optimizers.
+"""Define a step's graph on the device: forward, backward, a check of finite values, and the dense optimizers.
 
-The inputs of each graph are those of `LossCell.construct`.
-
-`noise` comes from `app.model.dropout.DropoutNoise.of_step`. Only models with dropout read it.
+The inputs of each graph are those of `LossCell.construct`. The input `noise` comes from
+`app.model.dropout.DropoutNoise.of_step`; only models with dropout use it.
 """
 
 from __future__ import annotations
@@ -23,35 +22,43 @@ from app.model.tower_optimizers import DenseOptimizers
 from app.model.wide_deep import WideDeep
 from app.tables.checks import LARGEST_GRADIENT
 
-DEEP_LOSS, WIDE_LOSS, NUM_BAD = range(3)  # the numbers that `scalars` packs
+DEEP_LOSS, WIDE_LOSS, NUM_BAD = range(3)  # Indices in the array that `scalars` returns.
 
 
 def scalars(deep_loss: Tensor, wide_loss: Tensor, finite: Tensor) -> Tensor:
-    """Return [3] float32: the losses, and 1 if a value is NaN or infinite. Ranks add theirs up."""
+    """Return [3] float32: both losses, and 1 if a value is NaN or infinite, else 0. Ranks add these arrays up."""
     bad = 1.0 - finite.astype(ms.float32)
     return ops.concat((deep_loss.reshape(1), wide_loss.reshape(1), bad.reshape(1)))
 
 
 class AllFinite(nn.Cell):
-    """Flag: all values of some arrays are finite, and below `limit`, a power of 2."""
+    """Checks that all values of some arrays are finite and below `limit`, a power of 2."""
 
     def __init__(self, limit: float = math.inf) -> None:
         super().__init__()
         self.native, self.limit = native_layer.all_finite(), Tensor([limit], ms.float32)
-        # A value from the limit on overflows by this factor, which costs nothing in a product with ones.
+        # Values from the limit on overflow when multiplied by this factor. The factor costs nothing in a product
+        # with ones.
         self.total = Total(1.0 if limit == math.inf else 2.0**128 / limit)
 
     def construct(self, arrays: tuple[Tensor, ...], finite: Tensor) -> Tensor:
-        """Float arrays of any shapes, and the flag so far -> [] bool."""
+        """Return `finite` and the check of all `arrays`, a bool scalar.
+
+        The arrays are floats of any shapes. `finite` is the result of earlier checks.
+        """
         if self.native is not None:
             return ops.logical_and(finite, self.native(self.limit, *arrays)[0] > 0.0)
         for values in arrays:
-            finite = ops.logical_and(finite, ops.isfinite(self.total(values)))  # a sum is, only if every value is
+            # A sum is finite only if every value is.
+            finite = ops.logical_and(finite, ops.isfinite(self.total(values)))
         return finite
 
 
 class LossCell(nn.Cell):
-    """The scaled deep loss without the tables' L2 term, which the host adds, and the wide loss."""
+    """The two losses of a batch.
+
+    The deep loss is scaled by the loss scale. It lacks the L2 term of the embedding tables, which the host adds.
+    """
 
     def __init__(self, model: WideDeep, options: LossOptions, drops: bool) -> None:
         super().__init__()
@@ -72,7 +79,10 @@ class LossCell(nn.Cell):
         index: Tensor | None = None,
         fields: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """-> scaled loss for the gradient, deep_loss, wide_loss. With `index` the rows are distinct ones."""
+        """Return the scaled loss to differentiate, the deep loss and the wide loss.
+
+        With `index`, `deep_rows` and `wide_rows` are distinct rows, as in `WideDeep.construct`.
+        """
         masks, rows_that_count = None, None
         if self.drops:
             masks = noise
@@ -87,18 +97,24 @@ class LossCell(nn.Cell):
 
 
 class LossGradient(nn.Cell):
-    """The gradients of a loss for some of its inputs and for parameters, and the flag of finite values."""
+    """The gradients of a loss with respect to some of its inputs and to parameters, and a check of finite values."""
 
     def __init__(self, loss: nn.Cell, positions: tuple[int, ...], parameters: Iterable[Parameter]) -> None:
-        """`loss` returns what `LossCell` does. `positions` are those of the inputs to differentiate."""
+        """`loss` returns what `LossCell.construct` returns.
+
+        `positions` are the numbers of the inputs to differentiate.
+        """
         super().__init__()
         self.parameters = ParameterTuple(parameters)
         self.gradient = ms.value_and_grad(loss, positions, weights=self.parameters, has_aux=True)
-        self.several = len(positions) > 1  # MindSpore gives the gradient of a single one as it is
+        self.several = len(positions) > 1  # MindSpore returns a single input gradient without a tuple around it.
         self.all_finite, self.all_in_bounds = AllFinite(), AllFinite(float(LARGEST_GRADIENT))
 
     def construct(self, *inputs: Tensor) -> tuple:
-        """-> (deep_loss, wide_loss), finite, gradients of inputs, of parameters. Gradients are scaled."""
+        """Return the losses (deep, wide), the check, the gradients of the inputs, and those of the parameters.
+
+        All gradients are multiplied by the loss scale.
+        """
         (scaled, deep_loss, wide_loss), (of_inputs, of_parameters) = self.gradient(*inputs)
         inputs_gradients: tuple[Tensor, ...] = of_inputs
         if not self.several:
@@ -109,14 +125,14 @@ class LossGradient(nn.Cell):
 
 
 class ForwardBackward(LossGradient):
-    """The gradients of the model's loss for (deep, wide) rows and dense parameters, and the flag."""
+    """The gradients of the model's loss with respect to deep rows, wide rows and dense parameters, and the check."""
 
     def __init__(self, model: WideDeep, options: LossOptions, drops: bool = False) -> None:
         super().__init__(LossCell(model, options, drops), (0, 1), model.named_parameters().values())
 
 
 class DeviceGraph(nn.Cell):
-    """The one graph on the device: forward, backward and the dense optimizers."""
+    """The complete graph of a training step: forward, backward and the dense optimizers."""
 
     def __init__(self, forward_backward: ForwardBackward, optimizers: DenseOptimizers) -> None:
         super().__init__()
@@ -124,7 +140,10 @@ class DeviceGraph(nn.Cell):
         self.optimizers = optimizers
 
     def construct(self, *inputs: Tensor) -> tuple:
-        """-> deep_loss, wide_loss, finite, gradients of the deep rows and of the wide rows, in the rows' shapes."""
+        """Return deep loss, wide loss, the check, and the gradients of the deep and the wide rows.
+
+        Parameters are only updated if all values are finite.
+        """
         (deep_loss, wide_loss), finite, row_gradients, dense_gradients = self.forward_backward(*inputs)
         if finite:
             deep_loss = ops.depend(deep_loss, self.optimizers(dense_gradients))
@@ -132,17 +151,20 @@ class DeviceGraph(nn.Cell):
 
 
 class HostGraph(ABC):
-    """A graph as a function of host arrays. `is_native` if it is one of native kernels, and not MindSpore's."""
+    """A graph that takes and returns host arrays.
+
+    `is_native` tells that it consists of C++ kernels instead of MindSpore's.
+    """
 
     is_native = False
 
     @abstractmethod
     def __call__(self, *arrays: np.ndarray, **named: np.ndarray) -> Any:
-        """Return the outputs as arrays, one by itself."""
+        """Return the outputs as arrays: a tuple, or a single array if there is one output."""
 
 
 class OnDevice(HostGraph):
-    """A cell, or what stands for one on several ranks."""
+    """A `HostGraph` that runs a MindSpore cell, or a callable that stands for one on several ranks."""
 
     def __init__(self, cell: Callable[..., Any]) -> None:
         self.cell = cell
@@ -154,43 +176,46 @@ class OnDevice(HostGraph):
 
 
 class Gradients(nn.Cell):
-    """Forward and backward alone: the inputs' gradients, and the values that ranks sum."""
+    """Forward and backward pass without optimizers. It returns gradients, and the values that ranks sum."""
 
     def __init__(self, gradient: LossGradient) -> None:
         super().__init__()
         self.gradient = gradient
 
     def construct(self, *inputs: Tensor) -> tuple:
-        """-> each input's gradient, `scalars` [3], each parameter's gradient."""
+        """Return the gradient of each input, `scalars` [3], and the gradient of each parameter."""
         (deep_loss, wide_loss), finite, of_inputs, of_parameters = self.gradient(*inputs)
         return (*of_inputs, scalars(deep_loss, wide_loss, finite), *of_parameters)
 
 
 class Optimizers(nn.Cell):
-    """The dense optimizers on gradients that come from outside."""
+    """The dense optimizers as a graph of their own, for gradients that were summed outside."""
 
     def __init__(self, optimizers: DenseOptimizers) -> None:
         super().__init__()
         self.optimizers = optimizers
 
     def construct(self, *gradients: Tensor) -> Tensor:
-        """Gradients of all dense parameters -> a value to wait for."""
+        """Update the parameters.
+
+        The arguments are the gradients of all dense parameters. The result is a value to wait for.
+        """
         return ops.depend(gradients[0].reshape(-1)[:1], self.optimizers(gradients))
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, example_weights: Tensor) -> Tensor:
-    """Return Σ weight · binary cross-entropy of [B] each.
+    """Return Σ weight · binary cross-entropy over examples. All arguments are [B].
 
-    An example's weight is its own over the sum of those of the global batch, or 0 if it only pads a short batch.
+    The weights are relative to the sum of the global batch's weights. Rows that pad a short batch have weight 0.
     """
     return ops.binary_cross_entropy_with_logits(logits, labels, example_weights, ops.ones_like(logits), reduction="sum")
 
 
 def l2_loss(squared_norm: Tensor | float, l2_coef: float) -> Tensor | float:
-    """Return l2_coef · ½ Σ‖row‖² from Σ‖row‖²."""
+    """Return l2_coef · ½ Σ‖row‖², where `squared_norm` is Σ‖row‖²."""
     return 0.5 * l2_coef * squared_norm
 
 
 def smoothed(labels: Tensor, label_smoothing: float) -> Tensor:
-    """Return labels smoothed toward ½: (1 - s) · label + s / 2 (Szegedy et al., 2016, with two classes)."""
+    """Return labels smoothed toward ½: (1 - s) · label + s / 2 (Szegedy et al., 2016, for two classes)."""
     return labels * (1 - label_smoothing) + 0.5 * label_smoothing

@@ -1,4 +1,7 @@
-"""The native library of the tower's layers (`csrc/`), and its functions outside the graph. Imports no MindSpore."""
+"""Load the native library of the tower's layers (`csrc/`), and call those of its functions that need no graph.
+
+This module does not import MindSpore.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ TowerShape, TowerArrays, TowerBatch = (
 
 
 class TowerPointers:
-    """The arrays of a model, by names of its parameters, as `TowerArrays`, valid as long as this object lives."""
+    """Pointers to arrays of a model, as the C structure `TowerArrays`.
+
+    The arrays are given by parameter name. The pointers are valid as long as this object lives.
+    """
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
         matrices = [output_address(values) for name, values in arrays.items() if name.startswith("tower.matrix_")]
@@ -37,10 +43,10 @@ class TowerPointers:
 
 
 def distinct_rows(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Find the rows that `ids` [B, C] look up, grouped by field.
+    """Return the distinct rows that `ids` [B, C] look up, grouped by field.
 
-    Returns their ids, int64 [U], the row of each position, int32 [B, C], and where each field's rows start, int32
-    [C + 1]. Raises OSError if the library is not built.
+    The results are the ids of the rows, int64 [U], the row of each position, int32 [B, C], and the first row of each
+    field, int32 [C + 1]. Raise OSError if the library is not built.
     """
     ids = np.ascontiguousarray(ids, np.int64)
     rows, index = np.empty(ids.size, np.int64), np.empty(ids.shape, np.int32)
@@ -52,6 +58,6 @@ def distinct_rows(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def check_status(status: int) -> None:
-    """Raise RuntimeError unless a function of the library returned 0."""
+    """Raise RuntimeError unless `status`, the result of a function of the library, is 0."""
     if status:
         raise RuntimeError(f"oneDNN refused the tower's products with status {status}; is there memory left?")

@@ -1,5 +1,7 @@
-"""A hidden layer as one kernel forward and one backward (`csrc/`) on a CPU, the choice of a layer, and the kernels of a
-step's work on all dense gradients together (`csrc/dense_step.h`)."""
+"""Run a hidden layer as one C++ kernel forward and one backward (`csrc/`) on a CPU, and choose the kind of layers.
+
+It also wraps the kernels that process all dense gradients of a step together (`csrc/dense_step.h`).
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ from app.model.layer_library import LIBRARY
 
 
 class NativeLayer(nn.Cell):
-    """The layer as one kernel forward and one backward (`csrc/dense_layer.h`), on a CPU.
+    """A hidden layer as one C++ kernel forward and one backward (`csrc/dense_layer.h`), on a CPU.
 
-    Raise OSError if the library is not built.
+    The constructor raises OSError if the library is not built.
     """
 
     def __init__(self, num_threads: int, bfloat16: bool) -> None:
@@ -43,11 +45,12 @@ class NativeLayer(nn.Cell):
 
 
 class NativeDenseLayer(nn.Cell):
-    """The kernels without dropout, of one precision."""
+    """The forward and backward kernels without dropout, for one precision."""
 
     def __init__(self, suffix: str) -> None:
         super().__init__()
-        self.zeros = ops.ZerosLike()  # not ops.zeros_like: the compiler loses it in a gradient within a gradient
+        # `ops.zeros_like` cannot be used: the compiler loses it in a gradient within a gradient.
+        self.zeros = ops.ZerosLike()
         self.forward, self.backward = make_operators("dense", suffix)
 
     def construct(self, inputs: Tensor, weights: Tensor, numeric: Tensor, numeric_weights: Tensor) -> Tensor:
@@ -62,7 +65,7 @@ class NativeDenseLayer(nn.Cell):
         outputs: Tensor,
         gradient: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the gradients of the four inputs. That of `numeric` is 0, as it is data."""
+        """Return the gradients of the four inputs. That of `numeric` is 0, because it is data."""
         inputs_gradient, weights_gradient, numeric_weights_gradient = self.backward(
             gradient, outputs, inputs, weights, numeric
         )
@@ -70,11 +73,12 @@ class NativeDenseLayer(nn.Cell):
 
 
 class NativeDropoutLayer(nn.Cell):
-    """The kernels with dropout, of one precision."""
+    """The forward and backward kernels with dropout, for one precision."""
 
     def __init__(self, suffix: str) -> None:
         super().__init__()
-        self.zeros = ops.ZerosLike()  # not ops.zeros_like: the compiler loses it in a gradient within a gradient
+        # `ops.zeros_like` cannot be used: the compiler loses it in a gradient within a gradient.
+        self.zeros = ops.ZerosLike()
         self.forward, self.backward = make_operators("dropout", suffix)
 
     def construct(
@@ -100,7 +104,10 @@ class NativeDropoutLayer(nn.Cell):
 
 
 def make_operators(kind: str, suffix: str, batch: int = 0) -> tuple[ops.Custom, ops.Custom]:
-    """Return a kernel's forward and backward operators. Input number `batch` has as many rows as the outputs."""
+    """Return the forward and backward operators of a kernel.
+
+    `batch` is the number of an input with as many rows as the outputs.
+    """
     forward = native_operator(
         f"{kind}_forward_{suffix}",
         lambda *shapes: (shapes[batch][0], shapes[1][1]),
@@ -115,7 +122,10 @@ def make_operators(kind: str, suffix: str, batch: int = 0) -> tuple[ops.Custom, 
 
 
 def native_operator(name: str, out_shape: Callable[..., Any], out_dtype: Callable[..., Any]) -> ops.Custom:
-    """Return a function of the library as an operator. MindSpore warns of each that it is in no list of its own."""
+    """Return a function of the library as a MindSpore operator.
+
+    MindSpore warns that the function is not in its own list; the warning is suppressed.
+    """
     with records_dropped(lambda record: "whitelist" in record.getMessage().lower()):
         return ops.Custom(f"{LIBRARY.path}:{name}", out_shape, out_dtype, func_type="aot")
 
@@ -123,8 +133,8 @@ def native_operator(name: str, out_shape: Callable[..., Any], out_dtype: Callabl
 def dense_layer(options: DeviceOptions, activation: str = "relu", plain: bool = True) -> Callable[[], nn.Cell]:
     """Return a factory of the tower's hidden layers for the selected device.
 
-    They are native on a CPU if the library is built and has the activation. Layers that are not `plain`, as their sums
-    are normalized, consist of operators.
+    On a CPU the layers are native if the library is built and supports the activation. Pass `plain=False` for layers
+    whose sums are normalized. These always consist of MindSpore's operators.
     """
     from app.model import dense_layer as layers
 
@@ -147,26 +157,29 @@ def dense_layer(options: DeviceOptions, activation: str = "relu", plain: bool = 
 
 
 def all_finite() -> ops.Custom | None:
-    """Return the operator all_finite, or None if MindSpore's own have to do."""
+    """Return the operator all_finite, or None if MindSpore's own operators must be used."""
     return _on_all("all_finite") if has_library() else None
 
 
 def dense_adam() -> ops.Custom | None:
-    """Return the operator dense_adam, which changes its inputs, or None if MindSpore's own has to do."""
+    """Return the operator dense_adam, or None if MindSpore's own Adam must be used.
+
+    The operator changes its inputs.
+    """
     if not has_library() or "fma" not in cpu_flags():
         return None
     operator = _on_all("dense_adam")
-    # Without it a graph that has no use for the result drops the operator, and what reads weights after it reads those
-    # before.
+    # Without this attribute, a graph that does not use the result drops the operator, and later reads of the weights
+    # return the values from before the update.
     operator.add_prim_attr("side_effect_mem", True)
     return operator
 
 
 def has_library() -> bool:
-    """Return True if the device is a CPU, and the library is built."""
+    """Return True if the device is a CPU and the library is built."""
     return ms.get_current_device().device_target == "CPU" and LIBRARY.is_available()
 
 
 def _on_all(name: str) -> ops.Custom:
-    """Return an operator on all arrays of a step that gives one value."""
+    """Return an operator that takes all arrays of a step and returns one value."""
     return native_operator(name, lambda *shapes: (1,), lambda first, *others: first)

@@ -1,7 +1,8 @@
-"""The dense model and its optimizers on a CPU without a graph: `DeviceGraph` as a few calls of `csrc/tower_step.h`.
+"""Run the dense model and its optimizers on a CPU without a MindSpore graph, by a few calls of `csrc/tower_step.h`.
 
-A graph of MindSpore's takes milliseconds to start its kernels, which is most of a step on small batches. The
-parameters and optimizer states are the model's own, in their memory: a graph that runs in between sees them.
+MindSpore takes milliseconds to start the kernels of a graph. With small batches that is most of a step. The calls
+work on the memory of the model's own parameters and optimizer states, so a graph that runs in between sees the same
+values.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from app.tables.checks import LARGEST_GRADIENT
 from common.native_library import address, output_address
 from common.pages import HugeBuffer
 
-Arrays = dict[str, np.ndarray]  # by names of the model's parameters
-# Sums arrays over ranks: the sums, valid until the next call, and True if all values are finite.
+Arrays = dict[str, np.ndarray]  # Arrays by the names of the model's parameters.
+# Function that sums arrays over ranks. It returns the sums, valid until the next call, and True if all sums are
+# finite.
 SumOverRanks = Callable[[list[np.ndarray]], tuple[list[np.ndarray], bool]]
 
 
 class NativeTower:
-    """The logits of a model whose hidden layers are all `NativeLayer`. See `covers`."""
+    """Computes the logits of a model whose hidden layers are all `NativeLayer`. `covers` tells whether it can."""
 
     def __init__(self, model: WideDeep, loss: LossOptions | None = None) -> None:
         self.parameters = {name: memory_of(parameter) for name, parameter in model.named_parameters().items()}
@@ -53,14 +55,18 @@ class NativeTower:
 
     @staticmethod
     def covers(model: WideDeep) -> bool:
-        """Return True if the model can run so: all layers native, none distinct, normalized or recomputed."""
+        """Return True if the model can run without a graph.
+
+        The setting device.graph must be off. All hidden layers must be native, and none may use distinct rows, batch
+        normalization or recomputation.
+        """
         tower = model.tower
         if tower.as_graph or tower.distinct_layer is not None or len(tower.recomputed):
             return False
         return all(isinstance(layer, NativeLayer) for layer in tower.layers)
 
     def logits(self, deep: np.ndarray, wide: np.ndarray, numeric: np.ndarray) -> np.ndarray:
-        """`deep` [B, K], `wide` [B], `numeric` [B, N] -> [B]."""
+        """Return logits [B] from `deep` [B, K], `wide` [B] and `numeric` [B, N]."""
         logits = np.empty(len(wide), np.float32)
         self._shape.num_rows = len(wide)
         batch = TowerBatch(*self._addresses(deep, wide, numeric))
@@ -84,7 +90,11 @@ class NativeTower:
 
 
 class NativeStep(NativeTower, HostGraph):
-    """`DeviceGraph`: forward, losses, backward, the flag, and the optimizers if it is true."""
+    """A training step without a graph, as `DeviceGraph` defines it.
+
+    It runs forward pass, losses, backward pass and the check of finite values. If all values are finite, it updates
+    the dense parameters.
+    """
 
     is_native = True
 
@@ -96,7 +106,7 @@ class NativeStep(NativeTower, HostGraph):
         drops: bool,
         sum_over_ranks: SumOverRanks | None = None,
     ) -> None:
-        """With `sum_over_ranks`, losses, flag and dense gradients are those of all ranks' batches together."""
+        """With `sum_over_ranks`, losses, check and dense gradients are those of all ranks' batches together."""
         super().__init__(model, loss)
         self.sum = sum_over_ranks
         self._drops, self._loss_scale, self._optimizers = drops, loss.loss_scale, optimizers
@@ -114,7 +124,10 @@ class NativeStep(NativeTower, HostGraph):
 
     @staticmethod
     def takes(model: WideDeep, optimizers: DenseOptimizers) -> bool:
-        """Return True if it covers the model, with FTRL for the wide head and Adam or AdamW for the tower."""
+        """Return True if the step can run without a graph.
+
+        `covers` must hold, the wide head's optimizer must be FTRL, and the tower's Adam or AdamW.
+        """
         return (
             NativeTower.covers(model)
             and isinstance(optimizers.wide, Ftrl)
@@ -123,7 +136,11 @@ class NativeStep(NativeTower, HostGraph):
         )
 
     def __call__(self, *arrays: np.ndarray, **named: np.ndarray) -> tuple[float, float, bool, np.ndarray, np.ndarray]:
-        """Take `LossCell`'s inputs, return `DeviceGraph`'s outputs. Deep gradients are valid until the next call."""
+        """Take one step.
+
+        The arguments are those of `LossCell.construct`, the results those of `DeviceGraph.construct`. The deep
+        gradients are valid until the next call.
+        """
         deep, wide, numeric, labels, example_weights, noise = arrays
         shape, result = self._shape, np.empty(3, np.float32)
         shape.num_rows = len(wide)
@@ -138,9 +155,10 @@ class NativeStep(NativeTower, HostGraph):
         check_status(
             LIBRARY.load().tower_gradients(*inputs, *map(output_address, (deep_gradient, wide_gradient, result)))
         )
-        result[NUM_BAD] = 1 - result[NUM_BAD]  # the kernels return a flag: 1 if all values are finite
+        # The kernels return 1 if all values are finite. NUM_BAD counts ranks with bad values.
+        result[NUM_BAD] = 1 - result[NUM_BAD]
         if self.sum is not None:
-            # Each rank's values may be finite and their sum not.
+            # The values of each rank may be finite although their sum is not.
             (result, *sums), finite_sums = self.sum([result, *self._gradients.values()])
             for gradient, summed in zip(self._gradients.values(), sums, strict=True):
                 gradient[...] = summed
@@ -174,21 +192,24 @@ class NativeStep(NativeTower, HostGraph):
 
 
 def logits_of(model: Callable[..., Any]) -> Callable[..., np.ndarray]:
-    """Return a model, or what stands for one on several ranks, as a function of host arrays."""
+    """Return a function from host arrays to logits.
+
+    `model` is a `WideDeep`, or a callable that stands for one that is spread over several ranks.
+    """
     if isinstance(model, WideDeep) and NativeTower.covers(model):
         return NativeTower(model).logits
     return OnDevice(model)
 
 
 class _AdamCall:
-    """`dense_adam` of dense_step.h on the tower's weights, moments and gradients."""
+    """Calls `dense_adam` of dense_step.h for the tower's weights, moments and gradients."""
 
     def __init__(self, adam: Adam, gradients: list[np.ndarray]) -> None:
         inputs = (adam.constants, adam.learning_rate, *adam.powers, *adam.weights, *adam.moments)
         self._arrays = [*map(memory_of, inputs), *gradients, np.empty(1, np.float32)]
         shapes = [np.array(values.shape, np.int64) for values in self._arrays]
         count = len(self._arrays)
-        self._shape_arrays = shapes  # whose memory `_shapes` points to
+        self._shape_arrays = shapes  # Keeps the memory alive to which `_shapes` points.
         self._values = (ctypes.c_void_p * count)(*map(output_address, self._arrays))
         self._dims = (ctypes.c_int * count)(*(values.ndim for values in self._arrays))
         self._shapes = (ctypes.c_void_p * count)(*(output_address(shape) for shape in shapes))

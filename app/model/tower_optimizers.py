@@ -1,7 +1,7 @@
-"""The optimizers of the dense parameters: one for the wide head, one for the tower.
+"""Optimize the dense parameters: one optimizer for the wide head, one for the tower.
 
-Adam is MindSpore's (its epsilon stands beside the root that is not corrected for its bias, as in TensorFlow's). The
-others are written out here from operators. Gradients come in scaled by the loss scale.
+Adam is MindSpore's. Its epsilon is added to the root of the second moment without bias correction, as in TensorFlow.
+The other optimizers are composed of operators. All gradients are passed in multiplied by the loss scale.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from app.model.dense_layer import Total
 from app.model.wide_deep import WideDeep
 from app.tables.optimizers import LEAST_FTRL_RATE, MEAN, RunningMean, ftrl_linear
 
-CLIP_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it
+CLIP_EPSILON = 1e-6  # The value of torch.nn.utils.clip_grad_norm_.
 
 State = dict[str, Parameter]
 WrapOptimizer = Callable[[State, Callable[[State], nn.Cell]], nn.Cell]
 
 
 class Ftrl(nn.Cell):
-    """FTRL as in `app.tables.optimizers.ftrl_step`."""
+    """FTRL, with the formula of `app.tables.optimizers.ftrl_step`."""
 
     def __init__(self, weights: State, options: FtrlOptions, loss_scale: float) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Ftrl(nn.Cell):
         self.learning_rate = _rate(options.learning_rate)
 
     def construct(self, gradients: tuple[Tensor, ...]) -> object:
-        """Take one step. Below `LEAST_FTRL_RATE` nothing changes."""
+        """Take one step. With a learning rate below `LEAST_FTRL_RATE` nothing changes."""
         updates: tuple = ()
         moves = self.learning_rate >= LEAST_FTRL_RATE
         rate = ops.maximum(self.learning_rate, LEAST_FTRL_RATE)
@@ -59,7 +59,8 @@ class Ftrl(nn.Cell):
             linear = self.linear[i] + gradient - (root - ops.sqrt(self.accumulators[i])) / rate * weight
             shrunk = (ops.sign(linear) * self.l1 - linear) / (root / rate + 2 * self.l2)
             new = ops.select(ops.abs(linear) > self.l1, shrunk, ops.zeros_like(shrunk))
-            # `ops.assign` in one graph with `EmbeddingLookup`, as stock has it, ends MindSpore 2.10's compiler.
+            # `ops.assign` in one graph with `EmbeddingLookup`, which the backend `stock` has, crashes MindSpore
+            # 2.10's compiler.
             updates += (
                 ops.scatter_update(
                     self.accumulators[i], self.places[i], ops.select(moves, accumulator, self.accumulators[i])
@@ -70,7 +71,7 @@ class Ftrl(nn.Cell):
         return updates
 
     def fit_linear(self, rate: float) -> None:
-        """Set the linear terms from which a step computes the weights at this learning rate."""
+        """Set the linear terms such that the next step at this learning rate starts from the present weights."""
         rate = max(rate, float(LEAST_FTRL_RATE))
         for weight, squares, linear in zip(self.weights, self.accumulators, self.linear, strict=True):
             rows, accumulator, before = (array.asnumpy() for array in (weight, squares, linear))
@@ -78,9 +79,10 @@ class Ftrl(nn.Cell):
             dense_layer.write_parameter(linear, fitted)
 
     def change_rate(self, old: float, new: float) -> None:
-        """Set the linear terms for a new learning rate, such that the weights stay (see `app.tables.optimizers`).
+        """Convert the linear terms to a new learning rate, such that the weights stay the same.
 
-        Below `LEAST_FTRL_RATE` they stay those of that rate.
+        Rates below `LEAST_FTRL_RATE` count as that rate. `app.tables.optimizers.ftrl_step` explains why the terms
+        depend on the rate.
         """
         old, new = max(old, float(LEAST_FTRL_RATE)), max(new, float(LEAST_FTRL_RATE))
         for weight, squares, linear in zip(self.weights, self.accumulators, self.linear, strict=True):
@@ -89,17 +91,18 @@ class Ftrl(nn.Cell):
             dense_layer.write_parameter(linear, before - change)
 
     def named_state(self) -> State:
-        """Return the optimizer's state by array and the model's own parameter names."""
+        """Return the state arrays by names such as `ftrl.linear.wide.bias`."""
         return _by_name("ftrl.accumulator", self.names, self.accumulators) | _by_name(
             "ftrl.linear", self.names, self.linear
         )
 
 
-ALMOST_0 = sys.float_info.min  # MindSpore's Adam takes no decay of 0, and rounds this one to float32's 0
+# MindSpore's Adam does not accept a decay rate of 0. It rounds this value to the float32 0.
+ALMOST_0 = sys.float_info.min
 
 
 class Adam(nn.Cell):
-    """MindSpore's Adam. For AdamW each weight is first multiplied by 1 - learning_rate · weight_decay."""
+    """MindSpore's Adam. For AdamW, weights are first multiplied by 1 - learning_rate · weight_decay."""
 
     def __init__(self, weights: State, options: AdamOptions | AdamWOptions, loss_scale: float) -> None:
         super().__init__()
@@ -144,7 +147,7 @@ class Adam(nn.Cell):
 
 
 class Adagrad(nn.Cell):
-    """Adagrad as `torch.optim.Adagrad`: accumulator += g², weight -= rate · g / (√accumulator + epsilon)."""
+    """Adagrad as in `torch.optim.Adagrad`: accumulator += g², weight -= rate · g / (√accumulator + epsilon)."""
 
     def __init__(self, weights: State, options: AdagradOptions, loss_scale: float) -> None:
         super().__init__()
@@ -167,7 +170,7 @@ class Adagrad(nn.Cell):
 
 
 class Sgd(nn.Cell):
-    """Gradient descent."""
+    """Stochastic gradient descent without momentum."""
 
     def __init__(self, weights: State, options: SgdOptions, loss_scale: float) -> None:
         super().__init__()
@@ -187,7 +190,7 @@ class Sgd(nn.Cell):
 
 
 class NothingToOptimize(nn.Cell):
-    """The optimizer of a group without parameters on this rank."""
+    """The optimizer of a group that has no parameters on this rank."""
 
     def __init__(self, learning_rate: float) -> None:
         super().__init__()
@@ -205,7 +208,7 @@ class SquaredNorm(nn.Cell):
         self.total = Total()
 
     def construct(self, gradients: tuple[Tensor, ...]) -> Tensor:
-        """Any shapes -> []."""
+        """Return the sum as a scalar. The gradients may have any shapes."""
         squares = 0.0
         for gradient in gradients:
             squares = squares + self.total(ops.square(gradient))
@@ -222,12 +225,15 @@ class DenseMeans(nn.Cell):
         self.rate = Parameter(Tensor(np.float32(0)), name="mean_rate", requires_grad=False)
 
     def set_step(self, step: int) -> None:
-        """Set the number 1, 2, … of the next step, without another compilation."""
+        """Set the number (from 1 on) of the next step. The graph is not compiled again."""
         self.steps.reach(step)
         dense_layer.write_parameter(self.rate, self.steps.rates[step])
 
     def construct(self, updated: tuple) -> tuple:
-        """Take the weights into their means once `updated` is there."""
+        """Include the weights in their means.
+
+        `updated` is the result of the weights' update, which must come first.
+        """
         updates: tuple = ()
         for i, weight in enumerate(self.weights):
             new = ops.depend(weight, updated)
@@ -239,10 +245,11 @@ class DenseMeans(nn.Cell):
 
 
 class DenseOptimizers(nn.Cell):
-    """The optimizers of the wide head and the tower. They change the model's parameters.
+    """The optimizers of the wide head and of the tower. They change the model's parameters.
 
-    Batch normalization's running statistics are updated with them. If `tower_clip_norm` is above 0, the tower's
-    gradients are first clipped to that norm over all of them. With `ema_decay` above 0 they keep `DenseMeans`.
+    They also update the running statistics of batch normalization. If `tower_clip_norm` is above 0, the tower's
+    gradients are first scaled so that their total norm is at most that. If `ema_decay` is above 0, the weights have
+    running means (`DenseMeans`).
     """
 
     def __init__(
@@ -256,8 +263,11 @@ class DenseOptimizers(nn.Cell):
         squared_norm: nn.Cell | None = None,
         ema_decay: float = 0.0,
     ) -> None:
-        """For a rank with only a part of the tower: `wrap_tower` makes the tower's optimizer from its weights and a
-        factory of optimizers, and `squared_norm` is a `SquaredNorm` over the whole tower."""
+        """The last arguments are for a rank that has only a part of the tower.
+
+        `wrap_tower` makes the tower's optimizer from its weights and a factory of optimizers. `squared_norm`
+        computes `SquaredNorm` over the whole tower.
+        """
         super().__init__()
         parameters = list(model.named_parameters().items())
         self.num_wide = 0 if model.wide is None else len(model.wide.named_parameters())
@@ -272,20 +282,20 @@ class DenseOptimizers(nn.Cell):
         self.rates = {"wide": wide.learning_rate, "tower": tower.learning_rate}
 
     def set_learning_rates(self, wide: float, tower: float) -> None:
-        """Set the learning rates of the next steps, without another compilation."""
+        """Set the learning rates of the next steps. The graph is not compiled again."""
         if isinstance(self.wide, Ftrl) and wide != self.rates["wide"]:
             self.wide.change_rate(self.rates["wide"], wide)
         self.resume_learning_rates(wide, tower)
 
     def set_step(self, step: int) -> None:
-        """Set the number 1, 2, … of the next step."""
+        """Set the number (from 1 on) of the next step."""
         if self.means is not None:
             self.means.set_step(step)
 
     @contextmanager
     def means_as_weights(self) -> Iterator[None]:
-        """Let the model have its weights' running means inside the block, if there are any."""
-        if self.means is None or not self.means.rate.asnumpy():  # no step has been taken
+        """Replace the weights by their running means inside the `with` block, if running means are kept."""
+        if self.means is None or not self.means.rate.asnumpy():  # No step has been taken.
             yield
             return
         pairs = list(zip(self.means.weights, self.means.means, strict=True))
@@ -299,20 +309,23 @@ class DenseOptimizers(nn.Cell):
                 dense_layer.write_parameter(weight, values)
 
     def start_from_weights(self, wide: float, tower: float) -> None:
-        """Fit FTRL's state to weights that were written, at the learning rates of the first step."""
+        """Adjust FTRL's state to weights that were written from outside, for the learning rates of the first step."""
         if isinstance(self.wide, Ftrl):
             self.wide.fit_linear(wide)
         self.resume_learning_rates(wide, tower)
 
     def resume_learning_rates(self, wide: float, tower: float) -> None:
-        """Set the learning rates of the last step before a state that was loaded."""
+        """Set the learning rates of the last step, after a state was loaded."""
         for group, optimizer, rate in (("wide", self.wide, wide), ("tower", self.tower, tower)):
             if rate != self.rates[group]:
                 dense_layer.write_parameter(optimizer.learning_rate, np.array(rate, np.float32))
                 self.rates[group] = rate
 
     def construct(self, gradients: tuple[Tensor, ...]) -> tuple:
-        """Update with the gradients of the wide head, then of the tower, in the order of their parameters."""
+        """Update the parameters.
+
+        `gradients` are those of the wide head, then those of the tower, in the order of the parameters.
+        """
         tower = gradients[self.num_wide :]
         if self.tower_clip_norm:
             tower = self.clipped(tower)
@@ -326,7 +339,10 @@ class DenseOptimizers(nn.Cell):
         return updates
 
     def clipped(self, gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return the gradients times min(1, clip_norm / norm). The norm is that without the loss scale."""
+        """Return the gradients multiplied by min(1, tower_clip_norm / norm).
+
+        The norm is that of the gradients without the loss scale.
+        """
         unscaled: tuple = ()
         for gradient in gradients:
             unscaled += (gradient / self.loss_scale,)
@@ -338,7 +354,7 @@ class DenseOptimizers(nn.Cell):
         return clipped
 
     def named_state(self) -> State:
-        """Return the state of both optimizers, by optimizer, array and the model's own parameter names."""
+        """Return the state arrays of both optimizers, by optimizer, array and parameter name."""
         state: State = self.wide.named_state() | self.tower.named_state()
         return state if self.means is None else state | self.means.named_state()
 

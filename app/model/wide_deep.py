@@ -1,10 +1,12 @@
-"""The dense part of Wide&Deep: looked-up rows in, one logit an example out.
+"""Define the dense part of Wide&Deep, from looked-up rows to one logit per example.
 
     logit = (Σ_f wide row_f + x · w) + tower([deep row_f …, x_f · E_f …]) + b
 
-The cells know nothing of tables, hosts, devices or optimizers. `make_model` chooses them by a run's settings. The N
-numeric fields belong to the model: field f looks up nothing but the constant row E_f, so its share of the first layer,
-x_f · E_f · W_f, is computed as x @ (E_f · W_f): N products an example instead of N · D, the same function.
+The cells know nothing of tables, hosts, devices or optimizers; `make_model` chooses them by a run's settings.
+
+The N numeric fields belong to the model. Field f always looks up the same row E_f, so its part of the first layer,
+x_f · E_f · W_f, is computed as x @ (E_f · W_f). That takes N products per example instead of N · D, for the same
+function.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from data_prep.prepared.schema import Schema
 
 
 class WideHead(nn.Cell):
-    """The wide part's dense share: one weight a numeric field, and the bias b. All start at 0."""
+    """The dense parameters of the wide part: one weight per numeric field, and the bias b. All start at 0."""
 
     def __init__(self, num_numeric: int) -> None:
         super().__init__()
@@ -39,7 +41,7 @@ class WideHead(nn.Cell):
             self.numeric_weight = Parameter(Tensor(np.zeros((num_numeric, 1), np.float32)), name="numeric_weight")
 
     def construct(self, wide_rows: Tensor, numeric: Tensor) -> Tensor:
-        """`wide_rows` [B] (summed over fields), `numeric` [B, N] -> [B]."""
+        """Return logits [B] from `wide_rows` [B], which are summed over fields, and `numeric` [B, N]."""
         logit = wide_rows + self.bias
         if self.num_numeric:
             logit = logit + self.matmul(numeric, self.numeric_weight).reshape(-1)
@@ -51,41 +53,41 @@ class WideHead(nn.Cell):
 
 
 class SumRows(nn.Cell):
-    """The sum of each batch row's wide rows, from MindSpore's operators."""
+    """The sum of the wide rows of each batch row, computed with MindSpore's operators."""
 
     def construct(self, wide_rows: Tensor, index: Tensor) -> Tensor:
-        """`wide_rows` [U], `index` int32 [B, C] -> [B]."""
+        """Return the sums [B]. `wide_rows` [U] are distinct rows, `index` int32 [B, C] the row of each position."""
         return ops.ReduceSum()(ops.gather(wide_rows, index, 0), 1)
 
 
 class NumericFields(nn.Cell):
-    """The constant rows E_f of the N numeric fields, and their part of the first layer's matrix."""
+    """The constant rows E_f of the N numeric fields, and their part W_f of the first layer's matrix."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """`arrays` are initial values by the names of `tower_arrays`. Without numeric ones N is 0."""
+        """`arrays` are initial values by the names of `tower_arrays`. Without numeric arrays, N is 0."""
         super().__init__()
         self.num = len(arrays.get("numeric_rows", ()))
-        self.matmul_each = ops.BatchMatMul()  # `ops.matmul` has no gradient for N = D = 1
+        self.matmul_each = ops.BatchMatMul()  # `ops.matmul` has no gradient for N = D = 1.
         if self.num:
             self.numeric_rows = Parameter(Tensor(arrays["numeric_rows"]), name="numeric_rows")
             self.numeric_matrix = Parameter(Tensor(arrays["numeric_matrix"]), name="numeric_matrix")
 
     def construct(self, numeric: Tensor, ones: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the first layer's inputs for numeric fields and bias, [B, N + 1], and their rows [N + 1, H].
+        """Return the first layer's inputs for numeric fields and bias, [B, N + 1], and their weights [N + 1, H].
 
-        The bias [1, H] counts as one more numeric field, which is always 1: `ones` [B, 1].
+        The `bias` [1, H] is the weight of one more numeric field, whose values `ones` [B, 1] are always 1.
         """
         if self.num == 0:
             return ones, bias
         return ops.concat((numeric, ones), 1), ops.concat((self.folded(), bias), 0)
 
     def folded(self) -> Tensor:
-        """Return each field's share of the first layer, E_f · W_f, [N, H]. N must not be 0."""
-        # [N, 1, D] x [N, D, H], once a batch and not once an example
+        """Return the first layer's weight of each numeric field, E_f · W_f, [N, H]. N must not be 0."""
+        # The product [N, 1, D] x [N, D, H] is computed once per batch instead of once per example.
         return self.matmul_each(self.numeric_rows.expand_dims(1), self.numeric_matrix).squeeze(1)
 
     def squared_norm(self) -> Tensor:
-        """Return Σ‖E_f‖²: the fields' rows are rows of every batch, so they share its L2 term."""
+        """Return Σ‖E_f‖². These rows occur in every batch, so they belong to its L2 term."""
         if self.num:
             return ops.ReduceSum()(ops.square(self.numeric_rows))
         return Tensor(0.0, ms.float32)
@@ -98,9 +100,10 @@ class NumericFields(nn.Cell):
 
 
 class Tower(nn.Cell):
-    """Dense layers with an activation between. The last gives one number an example and has no bias (b is that).
+    """The dense layers with an activation between them.
 
-    A rank may have some of the layers, or blocks of the parameters: all layers keep their numbers in the whole tower.
+    The last layer gives one number per example and has no bias (b takes its place). A rank may have only some
+    layers, or blocks of the parameters. Layers are always numbered as in the whole tower.
     """
 
     def __init__(
@@ -114,12 +117,13 @@ class Tower(nn.Cell):
         distinct_layer: nn.Cell | None = None,
         as_graph: bool = True,
     ) -> None:
-        """`arrays` are initial values, by the names of `tower_arrays`, of the hidden `layers` from number `first` on.
+        """Make the cell from initial values and layers.
 
-        `output` is the product of the last layer. None leaves it out. `recompute`: runs of hidden layers, (first, after
-        the last), whose values the backward pass recomputes. `distinct_layer` is the first layer on distinct rows.
-        Without it they are copied to their positions before. Unless `as_graph`, `app.model.native_tower` may run the
-        layers.
+        `arrays` are initial values by the names of `tower_arrays`. `layers` are the hidden layers from number
+        `first` on. `output` is the product of the last layer, or None to leave the last layer out. `recompute` lists
+        runs of hidden layers, as (first, after the last), whose values the backward pass recomputes.
+        `distinct_layer` computes the first layer from distinct rows; without it, distinct rows are copied to their
+        positions first. With `as_graph`, `app.model.native_tower` does not run the layers.
         """
         super().__init__()
         self.as_graph = as_graph
@@ -144,11 +148,12 @@ class Tower(nn.Cell):
         index: Tensor | None = None,
         fields: Tensor | None = None,
     ) -> Tensor:
-        """`deep_rows` [B, C * D], `numeric` [B, N] -> [B], or without the last layer its inputs [B, H].
+        """Return logits [B], or, without the last layer, its inputs [B, H].
 
-        With `noise`, int32 [hidden layers of the whole tower, 3], units are dropped. In training batch normalization
-        weighs rows by `example_weights` [B]. With `index` int32 [B, C] `deep_rows` are distinct rows [U, D], and
-        `fields` says where those of each field are, as in csrc/distinct_layer.h.
+        `deep_rows` is [B, C * D], `numeric` [B, N]. With `noise`, int32 [hidden layers of the whole tower, 3], units
+        are dropped. In training, batch normalization weighs rows by `example_weights` [B]. With `index` int32 [B,
+        C], `deep_rows` are distinct rows [U, D], and `fields` tells which rows belong to each field, see
+        csrc/distinct_layer.h.
         """
         num_rows = deep_rows.shape[0]
         if index is not None:
@@ -179,7 +184,7 @@ class Tower(nn.Cell):
     def hidden_again(
         self, number: int, first: int, stop: int, values: Tensor, inputs: Tensor, rows: Tensor, noise: Tensor | None
     ) -> Tensor:
-        """Apply the hidden layers from `first` to `stop` - 1, whose values are not kept."""
+        """Apply the hidden layers `first` to `stop` - 1 without keeping their values for the backward pass."""
         weights: tuple[Tensor, ...] = (self.matrices[first], rows)
         for i in range(first + 1, stop):
             weights = (*weights, self.matrices[i], self.biases[i].expand_dims(0))
@@ -189,11 +194,11 @@ class Tower(nn.Cell):
         return self.recomputed[number](values, inputs, weights, masks)
 
     def norms(self) -> list[BatchNorm]:
-        """Return the normalizations of the hidden layers."""
+        """Return the batch normalizations of the hidden layers."""
         return [layer.norm for layer in self.layers if isinstance(layer, NormalizedLayer)]
 
     def named_parameters(self) -> dict[str, Parameter]:
-        """Return the parameters by the names of `tower_arrays`. Those of normalizations come last."""
+        """Return the parameters by the names of `tower_arrays`, followed by those of batch normalization."""
         parameters = self.numeric_fields.named_parameters()
         parameters |= {f"matrix_{self.first + i}": matrix for i, matrix in enumerate(self.matrices)}
         parameters |= {f"bias_{self.first + i}": bias for i, bias in enumerate(self.biases)}
@@ -203,10 +208,14 @@ class Tower(nn.Cell):
 
 
 class WideDeep(nn.Cell):
-    """Wide head and tower. The two groups follow different optimizers."""
+    """Wide head and tower. The two groups of parameters have different optimizers."""
 
     def __init__(self, tower: Tower, wide: WideHead | None, sum_wide: nn.Cell | None = None) -> None:
-        """Without `wide`, wide rows are wide logits. `sum_wide` sums distinct wide rows over a batch row's fields."""
+        """Make the model from its parts.
+
+        Without a `wide` head, wide rows are used as wide logits. `sum_wide` sums distinct wide rows over the fields
+        of each batch row.
+        """
         super().__init__()
         self.wide = wide
         self.tower = tower
@@ -222,9 +231,10 @@ class WideDeep(nn.Cell):
         index: Tensor | None = None,
         fields: Tensor | None = None,
     ) -> Tensor:
-        """`deep_rows` [B, C * D], `wide_rows` [B], `numeric` [B, N] -> logits [B]. For the others see `Tower`.
+        """Return logits [B].
 
-        With `index` both are distinct rows, [U, D] and [U].
+        `deep_rows` is [B, C * D], `wide_rows` [B], `numeric` [B, N]. With `index`, both kinds of rows are distinct
+        rows, [U, D] and [U]. The other arguments are those of `Tower.construct`.
         """
         if index is not None:
             wide_rows = self.sum_wide(wide_rows, index)
@@ -233,13 +243,13 @@ class WideDeep(nn.Cell):
         return wide_rows + self.tower(deep_rows, numeric, noise, example_weights, index, fields)
 
     def named_parameters(self) -> dict[str, Parameter]:
-        """Return all parameters by names of our own: MindSpore's depend on the cell around them."""
+        """Return all parameters by fixed names. MindSpore's own names depend on the surrounding cell."""
         wide = {} if self.wide is None else self.wide.named_parameters()
         parameters = {f"wide.{name}": parameter for name, parameter in wide.items()}
         return parameters | {f"tower.{name}": parameter for name, parameter in self.tower.named_parameters().items()}
 
     def named_statistics(self) -> dict[str, Parameter]:
-        """Return the running statistics of batch normalization by names of our own."""
+        """Return the running statistics of batch normalization by fixed names."""
         statistics: dict[str, Parameter] = {}
         for i, norm in enumerate(self.tower.norms()):
             statistics |= {f"tower.running_mean_{i}": norm.mean, f"tower.running_variance_{i}": norm.variance}
@@ -247,14 +257,17 @@ class WideDeep(nn.Cell):
 
 
 def _steps(num_hidden: int, runs: Sequence[tuple[int, int]]) -> tuple[tuple[int, int, int], ...]:
-    """Return the hidden layers in order: first, after the last, and the number of their recomputed run, or -1."""
+    """Return the hidden layers in order, as (first layer, layer after the last, number of the recomputed run or -1)."""
     inside = {i for first, stop in runs for i in range(first, stop)}
     steps = [(i, i + 1, -1) for i in range(num_hidden) if i not in inside]
     return tuple(sorted(steps + [(first, stop, number) for number, (first, stop) in enumerate(runs)]))
 
 
 def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
-    """Make the whole dense model at its initial values. Numeric fields that are not folded are looked up."""
+    """Make the whole dense model with its initial values.
+
+    If numeric fields are not `folded` into the first layer, they are looked up like categorical ones.
+    """
     model, device = config.model, config.device
     arrays = initial_tower(config, schema, folded)
     is_distinct = model.first_layer == "distinct"
@@ -273,10 +286,10 @@ def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
 
 
 def hidden_layers(config: Config) -> list[nn.Cell]:
-    """Make the cells of the whole tower's hidden layers, which have no parameters but those of normalizations."""
+    """Make the cells of all hidden layers of the tower. They have no parameters except those of batch normalization."""
     model = config.model
     make_layer = dense_layer(config.device, model.activation, plain=not model.batch_norm)
-    layers = [make_layer() for _ in model.hidden_widths]  # parallel modes need a cell for each
+    layers = [make_layer() for _ in model.hidden_widths]  # Parallel modes need a separate cell for each layer.
     if model.batch_norm:
         layers = [NormalizedLayer(layers[i], width, str(i)) for i, width in enumerate(model.hidden_widths)]
     if not _on_cpu():
@@ -285,7 +298,7 @@ def hidden_layers(config: Config) -> list[nn.Cell]:
 
 
 def initial_tower(config: Config, schema: Schema, folded: bool = True) -> dict[str, np.ndarray]:
-    """Return the initial values of the whole tower's parameters by name. See `make_model`."""
+    """Return the initial values of the whole tower's parameters by name. `make_model` explains `folded`."""
     model, num_numeric = config.model, schema.num_numeric
     num_fields = num_deep_inputs(fields_of_model(schema, model)) + (0 if folded else num_numeric)
     shape = (num_fields, num_numeric if folded else 0, model.embedding_dim, model.hidden_widths)
@@ -300,7 +313,10 @@ def tower_arrays(
     seed: int,
     initial_scale: float,
 ) -> dict[str, np.ndarray]:
-    """Return the initial values of the whole tower's parameters by name, for C = `num_fields` looked-up fields."""
+    """Return the initial values of the whole tower's parameters by name, for C = `num_fields` looked-up fields.
+
+    Biases are 0, matrices as `_initial_matrix` describes, numeric rows as initial embedding rows.
+    """
     widths = ((num_numeric + num_fields) * embedding_dim, *hidden_widths, 1)
     matrices = [_initial_matrix(seed, i, widths[i], widths[i + 1]) for i in range(len(widths) - 1)]
     numeric_part, matrices[0] = np.split(matrices[0], [num_numeric * embedding_dim])
@@ -313,7 +329,7 @@ def tower_arrays(
 
 
 def _initial_matrix(seed: int, layer: int, fan_in: int, fan_out: int) -> np.ndarray:
-    """[fan_in, fan_out] float32, uniform in ±sqrt(6 / (fan_in + fan_out)) (Glorot & Bengio, 2010)."""
+    """Return a matrix [fan_in, fan_out] float32, uniform in ±sqrt(6 / (fan_in + fan_out)) (Glorot & Bengio, 2010)."""
     limit = np.sqrt(6.0 / (fan_in + fan_out))
     generator = np.random.default_rng([seed % 2**63, layer])
     return generator.uniform(-limit, limit, (fan_in, fan_out)).astype(np.float32)

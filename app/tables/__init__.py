@@ -1,7 +1,19 @@
-"""Host tables: fields (and the pooling of lists), model_fields (of a run's settings), interface, checks, initial,
-optimizers (a step of each, such as FTRL), reference (NumPy), native/ (C++), parts (wide and deep apart), positions (of
-lists too), rounding (of bfloat16 rows), backends (which one, and its tables).
+"""Hold the embedding tables of the model and their sparse optimizers in host memory.
 
-Letters: B batch, C looked-up fields, P positions of their ids, n values among those, D embedding width, V vocabulary
-size, U unique ids of a batch, T touched rows, S steps so far.
+The modules, in the order of the data flow:
+- `fields`: a looked-up field, and how the values of a list field are pooled into one row.
+- `model_fields`: the looked-up fields of a run, from its settings.
+- `interface`: the contract of every backend, and the types that it passes around.
+- `checks`: checks of ids, gradients and saved states.
+- `initial`: the initial values of rows.
+- `optimizers`: one step of each optimizer, such as FTRL or Adam, in NumPy.
+- `reference`: the backend in NumPy. `native/`: the backend in C++.
+- `parts`: separate tables for a wide and a deep part that see different fields.
+- `positions`: distinct ids of a batch, and sums over the positions of an id.
+- `rounding`: rows stored in bfloat16.
+- `backends`: the choice of a backend.
+
+Array shapes are written with these letters: B rows of a batch, C looked-up fields, P columns of ids (a list
+field has several), n values among them, D embedding width, V vocabulary size, U distinct ids of a batch, T
+touched rows, S steps so far.
 """

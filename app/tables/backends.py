@@ -1,4 +1,4 @@
-"""The backends of the host tables: which one a run uses, and its tables."""
+"""Choose the backend of the host tables, and build the tables of a backend."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ log = logging.getLogger(__name__)
 
 
 def pick_backend(setting: Backend, fold_numeric: bool, num_ranks: int = 1, fits_stock: bool = True) -> str:
-    """Return the backend to use: that of the setting, or for auto the fastest that is available.
+    """Return the name of the table backend for the setting `tables.backend`.
 
-    That is stock only if it has all that the settings ask for (`app.training.validate.fits_stock`), or no other can.
-
-    Raises OSError if the wanted backend's library is missing. `app.training.validate` has the rules for settings.
+    "auto" gives the fastest backend that is available. It gives `stock` only if `stock` supports all settings
+    of the run (`app.training.validate.fits_stock`), or if no other backend can be used. Raise OSError if the
+    setting is "native" and the library is missing. `app.training.validate` checks the combination of settings.
     """
     backend: str = setting
     if setting == "auto":
         slower = "stock" if fits_stock or not fold_numeric else "reference"
         backend = "native" if fold_numeric and _native_works(slower) else slower
-    if num_ranks > 1 and backend == "stock":  # of one process alone
+    if num_ranks > 1 and backend == "stock":  # The backend `stock` supports one process only.
         backend = "reference"
     if setting == "native":
         from app.tables.native import library
@@ -38,7 +38,7 @@ def pick_host_backend() -> str:
 
 
 def fastest_history() -> type[StepHistory]:
-    """Return the class with which rows that lie outside tables catch up with `adam` the fastest here."""
+    """Return the fastest available class for taking missed `adam` steps on rows in arrays."""
     if not _native_works("reference"):
         return StepHistory
     from app.tables.native.history import NativeStepHistory
@@ -47,7 +47,7 @@ def fastest_history() -> type[StepHistory]:
 
 
 def make_host_tables(backend: str, spec: TablesSpec, learning_rates: TableRates, num_threads: int) -> HostTables:
-    """Make tables outside MindSpore's graph, by backend name (`native` or `reference`).
+    """Build tables outside MindSpore's graph, with the backend `native` or `reference`.
 
     Raise OSError if the native library is missing.
     """

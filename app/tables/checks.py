@@ -1,4 +1,7 @@
-"""Checks of ids, gradients and states before a table takes them, with messages that name batch row, field or row id."""
+"""Check ids, gradients and states before a table takes them.
+
+The error messages name the batch row, the field or the row id.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,17 @@ from app.tables.interface import (
 from app.tables.optimizers import LAST_RATE, LAST_STEP, MEAN_STEP
 from app.tables.rounding import BFLOAT16
 
-# Optimizers square the sums of an id's gradients without the loss scale, which must stay below 2^64: with a
-# loss_scale of 1024 those of 16,000 positions do.
+# Optimizers square the summed gradients of an id, after the loss scale is removed. The sum must stay below 2^64
+# for the square to be finite. With a loss_scale of 1024, the sum over 16,000 positions with gradients below
+# this limit does.
 LARGEST_GRADIENT = np.float32(2.0**60)
 NEVER_NEGATIVE = ("accumulator", "second_moment", LAST_RATE, LAST_STEP, MEAN_STEP)
 
 
 def check_ids(ids: np.ndarray, spec: TablesSpec) -> None:
-    """Raise ValueError, naming the first bad id, unless `ids` is [B, P] of int32 or int64 within 0 … V-1.
+    """Raise ValueError, naming the first bad id, unless `ids` is an int32 or int64 array [B, P] within 0 … V-1.
 
-    A list may have -1 after its first value.
+    In a list field, -1 is allowed after the first value.
     """
     check_ids_shape(ids, spec)
     field_of = field_of_position(spec.fields)
@@ -48,7 +52,7 @@ def check_ids(ids: np.ndarray, spec: TablesSpec) -> None:
 
 
 def check_ids_shape(ids: np.ndarray, spec: TablesSpec) -> None:
-    """Raise ValueError unless `ids` is [B, P] of int32 or int64, of any values."""
+    """Raise ValueError unless `ids` is an int32 or int64 array [B, P]. Its values are not checked."""
     if not isinstance(ids, np.ndarray) or ids.dtype not in (np.int32, np.int64):
         raise ValueError(f"ids must be an int32 or int64 array, found {_describe(ids)}")
     if ids.ndim != 2 or ids.shape[1] != spec.num_positions:
@@ -56,14 +60,15 @@ def check_ids_shape(ids: np.ndarray, spec: TablesSpec) -> None:
 
 
 def check_gradients(gradients: RowGradients, batch: int, spec: TablesSpec, only_shape: bool = False) -> None:
-    """Raise ValueError or FloatingPointError unless the gradients fit `batch` rows and are within ±LARGEST_GRADIENT.
+    """Check that gradients fit a batch of `batch` rows and lie within ±LARGEST_GRADIENT.
 
-    With `only_shape` their values are not looked at.
+    Raise ValueError for a wrong dtype or shape, FloatingPointError for a bad value. With `only_shape` the
+    values are not checked.
     """
     check_gradients_shape(gradients, batch, spec)
     for name in () if only_shape else (DEEP, WIDE):
         gradient = getattr(gradients, name)
-        bad = ~(np.abs(gradient) < LARGEST_GRADIENT)  # NaN as well
+        bad = ~(np.abs(gradient) < LARGEST_GRADIENT)  # The negated comparison also finds NaN.
         if bad.any():
             index = np.argwhere(bad)[0]
             field = f", field {spec.deep_names[index[1] // spec.embedding_dim]}" if name == DEEP else ""
@@ -73,7 +78,7 @@ def check_gradients(gradients: RowGradients, batch: int, spec: TablesSpec, only_
 
 
 def check_gradients_shape(gradients: RowGradients, batch: int, spec: TablesSpec) -> None:
-    """Raise ValueError unless the gradients fit `batch` rows. Of their values only the scale is checked."""
+    """Raise ValueError unless dtype and shape fit `batch` rows and the scale is finite."""
     expected = {DEEP: (batch, len(spec.deep_names) * spec.embedding_dim), WIDE: (batch,)}
     for name, shape in expected.items():
         gradient = getattr(gradients, name)
@@ -84,7 +89,10 @@ def check_gradients_shape(gradients: RowGradients, batch: int, spec: TablesSpec)
 
 
 def load_state(tables: Tables, state: Mapping[str, TableSnapshot], step: int) -> None:
-    """Replace the rows and the step count of `tables`. Raise as `check_state`, before anything is forgotten."""
+    """Replace the rows and the step count of `tables` by `state`.
+
+    Raise ValueError as `check_state` does, before anything is forgotten.
+    """
     check_state(state, tables.spec, step)
     with tables.loading(step) as place:
         for table, saved in state.items():
@@ -94,8 +102,10 @@ def load_state(tables: Tables, state: Mapping[str, TableSnapshot], step: int) ->
 
 
 def check_state(state: Mapping[str, TableSnapshot], spec: TablesSpec, step: int) -> None:
-    """Raise ValueError, naming table, array and row, unless each table's rows fit `spec`, ascend and have values that
-    `step` steps can leave."""
+    """Raise ValueError unless each table in `state` fits `spec` and could have been produced by `step` steps.
+
+    The message names table, array and row.
+    """
     for table, saved in state.items():
         check_table(table, saved.row_ids, saved.layout, spec)
         for name in saved.layout:
@@ -106,7 +116,10 @@ def check_state(state: Mapping[str, TableSnapshot], spec: TablesSpec, step: int)
 
 
 def check_table(table: str, row_ids: np.ndarray, layout: dict[str, RowArray], spec: TablesSpec) -> None:
-    """Raise ValueError unless the rows of a table fit `spec`: its arrays with their widths, and ids that ascend."""
+    """Raise ValueError unless the ids and the arrays of a table fit `spec`.
+
+    The ids must ascend, and the arrays must have the expected names, dtypes and widths.
+    """
     if table not in (WIDE, DEEP):
         raise ValueError(f"unknown table {table!r} in the state; known: {WIDE}, {DEEP}")
     check_row_ids(row_ids, table, spec.vocabulary_size)
@@ -123,26 +136,29 @@ def check_table(table: str, row_ids: np.ndarray, layout: dict[str, RowArray], sp
 
 
 def check_finite(table: str, name: str, row_ids: np.ndarray, values: np.ndarray) -> None:
-    """Raise ValueError, naming the first row, unless all `values` [T, width] of `row_ids` [T] are finite."""
+    """Raise ValueError, naming the first bad row, unless all `values` [T, width] of the rows `row_ids` [T] are
+    finite.
+    """
     if not np.isfinite(values).all():
         index = np.argwhere(~np.isfinite(values))[0]
         raise ValueError(f"{table} {name} of row {row_ids[index[0]]} is {values[tuple(index)]}; nothing was loaded")
 
 
 def check_values(table: str, name: str, row_ids: np.ndarray, values: np.ndarray, step: int) -> None:
-    """Raise ValueError, naming the first row, unless `step` steps can leave these `values` [T, width] of rows [T]."""
+    """Raise ValueError, naming the first bad row, unless `step` steps could have produced `values` [T, width]."""
     check_finite(table, name, row_ids, values)
     check_bounds(table, name, row_ids, values, step)
 
 
 def check_bounds(table: str, name: str, row_ids: np.ndarray, values: np.ndarray, step: int) -> None:
-    """Raise ValueError unless sums of squares and learning rates are 0 or more, and last steps 0 … step.
+    """Raise ValueError unless sums of squares and learning rates are 0 or more, and last steps lie in 0 … step.
 
     The kernels index arrays by a row's last step, so a wrong one must not reach them.
     """
     if name not in NEVER_NEGATIVE or not values.size:
         return
-    if values.dtype == BFLOAT16 and values.view(np.int16).min() >= 0:  # no sign: its own comparisons are slow
+    # The view as integers tests the sign bit. Comparisons of bfloat16 are slow in NumPy.
+    if values.dtype == BFLOAT16 and values.view(np.int16).min() >= 0:
         return
     most = step if name in (LAST_STEP, MEAN_STEP) else math.inf
     if values.min() < 0 or values.max() > most:
@@ -154,7 +170,7 @@ def check_bounds(table: str, name: str, row_ids: np.ndarray, values: np.ndarray,
 
 
 def check_row_ids(row_ids: np.ndarray, table: str, vocabulary_size: int) -> None:
-    """Raise ValueError unless the ids of a table's rows are int64 within 0 … V-1, and ascend."""
+    """Raise ValueError unless `row_ids` is int64 [T], ascending without repetition, within 0 … V-1."""
     if row_ids.dtype != np.int64 or row_ids.ndim != 1:
         raise ValueError(f"{table} row_ids must be int64 [rows], found {_describe(row_ids)}")
     if (row_ids[1:] <= row_ids[:-1]).any():
@@ -173,6 +189,6 @@ def _describe(value: Any) -> str:
 
 
 def check_released(released: bool) -> None:
-    """Raise RuntimeError if the last snapshot is still open."""
+    """Raise RuntimeError unless the last snapshot was `released`."""
     if not released:
         raise RuntimeError("a snapshot of the tables is open: release it before the next one, and before a load")

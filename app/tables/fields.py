@@ -1,6 +1,6 @@
-"""The looked-up fields of a model: the parts that see each, and how the rows of its positions become one, in NumPy.
+"""Describe looked-up fields, and pool the rows of a list field into one row, in NumPy.
 
-A position without a value has id -1, and no row.
+A position without a value has the id -1 and no row.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import numpy as np
 
 from data_prep.prepared import examples
 
-NO_ROW = -1  # the id of a position without a value
+NO_ROW = -1  # The id at a position without a value.
 
 
 class TableField(NamedTuple):
-    """A looked-up field and the parts of the model that see it.
+    """A looked-up field, and the parts of the model (wide, deep) that see it.
 
-    It takes `length` consecutive columns of a batch's ids. Several columns are a list: the field's row is the sum of
-    the rows of its values, or with `mean` their average.
+    The field takes `length` consecutive columns of a batch's ids. With more than one column it is a list: its
+    row is the sum of the rows of its values, or their mean if `mean` is set.
     """
 
     name: str
@@ -30,29 +30,33 @@ class TableField(NamedTuple):
 
 
 def field_of_position(fields: Sequence[TableField]) -> np.ndarray:
-    """Return the index in `fields` of each position [P]."""
+    """Return, for each of the P id columns, the index in `fields` of its field, int32 [P]."""
     return np.repeat(np.arange(len(fields), dtype=np.int32), [field.length for field in fields])
 
 
 def columns_of(fields: Sequence[TableField], part: Literal["wide", "deep"]) -> list[int]:
-    """Return the columns of ids of the fields that a part sees."""
+    """Return the id columns of the fields that a part of the model sees."""
     ends = np.cumsum([field.length for field in fields]).tolist()
     bounds = [(end - field.length, end) for field, end in zip(fields, ends, strict=True) if getattr(field, part)]
     return [column for first, end in bounds for column in range(first, end)]
 
 
 def position_weights(ids: np.ndarray, fields: Sequence[TableField]) -> np.ndarray:
-    """Return the weight [B, P] float32 of each position in its field's row: 0 where there is no row, 1 / present values
-    in a mean, else 1."""
+    """Return the factor of each position's row in its field's pooled row, float32 [B, P].
+
+    It is 0 where the position has no value. In a field with `mean` it is 1 / (number of values). Otherwise it
+    is 1.
+    """
     return examples.position_weights(ids, ((field.length, field.mean) for field in fields))
 
 
 def pool(rows: np.ndarray, weights: np.ndarray, fields: Sequence[TableField]) -> np.ndarray:
-    """Return the rows [B, C, D] of fields from those of their positions [B, P, D], added in order of position.
+    """Pool the rows of positions [B, P, D] into the rows of fields [B, C, D], adding in the order of positions.
 
-    A position of weight 0 adds nothing, whatever its row.
+    `weights` [B, P] come from `position_weights`. A position of weight 0 adds nothing, even if its row is not
+    finite.
     """
-    if len(fields) == rows.shape[1]:  # no list
+    if len(fields) == rows.shape[1]:  # There are no list fields.
         return rows
     pooled = np.zeros((len(rows), len(fields), rows.shape[2]), np.float32)
     for position, field in enumerate(field_of_position(fields)):
@@ -65,15 +69,18 @@ def pool(rows: np.ndarray, weights: np.ndarray, fields: Sequence[TableField]) ->
 
 
 def sum_over_positions(wide: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the sum of `wide` [B, P], each times its weight, position by position: [B] float32.
+    """Return Σ weights · wide over the positions of each batch row, float32 [B].
 
-    A position of weight 0 adds nothing, whatever `wide` is there.
+    `wide` and `weights` are [B, P]. A position of weight 0 adds nothing, even if its value is not finite.
     """
     return sum_in_order(np.where(weights > 0, weights * wide, np.float32(0)))
 
 
 def sum_in_order(terms: np.ndarray) -> np.ndarray:
-    """[B, P] -> [B], one position after the other, as training adds them (`sum` adds pairwise)."""
+    """Sum each row of `terms` [B, P] from left to right. Returns [B].
+
+    Training adds in this order. `np.sum` adds pairwise, which rounds differently.
+    """
     if not terms.shape[1]:
         return np.zeros(len(terms), np.float32)
     total: np.ndarray = np.add.accumulate(terms, axis=1)[:, -1]

@@ -1,5 +1,7 @@
-"""Initial deep rows: a counter-based hash of (seed, table, row, column). No order of arrival, shard count or backend
-can change them, and a row that was never touched need not be stored.
+"""Compute initial deep rows as a hash of (seed, table, row, column).
+
+The hash depends on nothing else, so the order in which rows arrive, the number of shards and the backend do not
+matter. A row that was never touched need not be stored.
 """
 
 from __future__ import annotations
@@ -8,22 +10,22 @@ import numpy as np
 
 from common.hashing import GOLDEN, mix64
 
-DEEP_TABLE = 1  # the number of the deep table in the hash; wide rows start at 0 and need none
+DEEP_TABLE = 1  # Number of the deep table in the hash. Wide rows start at 0 and need no hash.
 
 
 def initial_rows(seed: int, row_ids: np.ndarray, width: int, scale: float, dtype: str = "float32") -> np.ndarray:
-    """Return the initial values of `row_ids` [U]: [U, width] float32, uniform in [-scale, scale).
+    """Return the initial values of the rows `row_ids` [U], float32 [U, width], uniform in [-scale, scale).
 
-    The value of column c is (k · 2⁻²³ - 1) · scale, k being the top 24 bits of the hash: exact in
-    float32 but for the one product. In tables of dtype bfloat16 it is the nearest one of those.
+    The value of column c is (k · 2⁻²³ - 1) · scale, where k is the top 24 bits of the hash. Only the last
+    product rounds. With dtype bfloat16 the value is rounded to the nearest bfloat16 and returned as float32.
     """
-    with np.errstate(over="ignore"):  # uint64 arithmetic is modulo 2**64 here
+    with np.errstate(over="ignore"):  # uint64 arithmetic is modulo 2**64.
         table_key = mix64(np.array(seed % 2**64, np.uint64) + GOLDEN * np.uint64(DEEP_TABLE))
         row_keys = mix64(table_key + GOLDEN * (row_ids.astype(np.uint64) + np.uint64(1)))
         columns = GOLDEN * np.arange(1, width + 1, dtype=np.uint64)
         top_bits = mix64(row_keys[:, None] + columns) >> np.uint64(40)
     values = (top_bits.astype(np.float32) * np.float32(2.0**-23) - np.float32(1)) * np.float32(scale)
-    if dtype == "bfloat16":  # by integers: a bundle needs no package for it
+    if dtype == "bfloat16":  # Round with integer operations, so that bundles need no package for bfloat16.
         bits = values.view(np.uint32)
         bits += np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
         bits &= np.uint32(0xFFFF0000)

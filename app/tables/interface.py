@@ -1,11 +1,13 @@
-"""The contract of every table backend, and the types that pass between host and device.
+"""Define the contract of every table backend, and the types that pass between host and device.
 
-Two tables share the rows' ids: wide (V × 1) and deep (V × D), each with the optimizer that its options name. A row
-that was never updated has its initial value (with `adam`, pulled toward 0 since) and costs next to no memory. `state`
-holds touched rows only.
+There are two tables, indexed by the same row ids: the wide table has one weight per row (V × 1), the deep table
+an embedding of D values per row (V × D). Each table has its own optimizer. A row that was never updated has its
+initial value and takes next to no memory. (With `adam`, L2 has since pulled that value toward 0.) `state`
+returns touched rows only.
 
-If the two parts of the model see different fields, each table has the ids, rows and snapshots of its own fields
-(`parts.py`). Then a row of a field that one part alone sees is in that part's table alone.
+If the wide and the deep part of the model see different fields, each part gets a table of its own fields, with
+its own ids and snapshots (`parts.py`). A row of a field that only one part sees is then stored in that part's
+table alone.
 """
 
 from __future__ import annotations
@@ -36,22 +38,25 @@ from app.tables.optimizers import (
 )
 from app.tables.rounding import BFLOAT16, widen
 
-Indices = np.ndarray | slice  # of rows in a list of row ids
+Indices = np.ndarray | slice  # The rows to read: an array of positions in a list of row ids, or a slice of that list.
 
 WIDE, DEEP = "wide", "deep"
-# The kernels by the names of MindSpore's own ones.
+# Kernel names of lookup and of the default optimizers, as MindSpore names its own kernels.
 LOOKUP, FTRL, LAZY_ADAM = "EmbeddingLookup", "FusedSparseFtrl", "FusedSparseLazyAdam"
-UPDATE_NAMES = {"ftrl": FTRL, "lazy_adam": LAZY_ADAM}  # of `update_seconds`; others go by their own names
-STATE_ARRAYS = {  # with the default optimizers, FTRL and LazyAdam
+# Keys of `update_seconds` by optimizer name. Optimizers that are not listed use their own name.
+UPDATE_NAMES = {"ftrl": FTRL, "lazy_adam": LAZY_ADAM}
+STATE_ARRAYS = {  # State arrays of both tables with the default optimizers, FTRL and LazyAdam.
     WIDE: ("rows", "accumulator", "linear"),
     DEEP: ("rows", "first_moment", "second_moment"),
 }
 
-TableRates = Mapping[str, Callable[[int], float]]  # by table: step 1, 2, … -> its learning rate, past steps included
+# For each table, a function from the step number (1, 2, …) to the learning rate. It must also answer for past
+# steps.
+TableRates = Mapping[str, Callable[[int], float]]
 
 
 class RowArray(NamedTuple):
-    """Dtype and number of values of one state array in each row."""
+    """Dtype of one state array, and the number of values that it has per row."""
 
     dtype: str
     width: int
@@ -59,70 +64,76 @@ class RowArray(NamedTuple):
 
 @dataclass(frozen=True)
 class TablesSpec:
-    """The settings of both tables."""
+    """The settings that describe both tables."""
 
     vocabulary_size: int
     embedding_dim: int
-    fields: tuple[TableField, ...]  # the C looked-up ones
+    fields: tuple[TableField, ...]  # The C looked-up fields.
     seed: int
-    initial_scale: float  # an initial deep value is uniform in ±initial_scale
-    l2_coef: float  # of ½ Σ‖row‖² over a batch's unique deep rows; with `adam` over the whole table
+    initial_scale: float  # Initial deep values are uniform in ±initial_scale.
+    # Coefficient of ½ Σ‖row‖² over the distinct deep rows of a batch. With `adam`: over the whole table.
+    l2_coef: float
     wide_optimizer: WideOptimizer
     deep_optimizer: DeepOptimizer
     wide_l2_coef: float = 0.0
-    row_clip_value: float = 0.0  # bounds each value of a unique row's gradient before L2; 0 does not
-    tables: tuple[str, ...] = (WIDE, DEEP)  # those that are kept
-    dtype: TableDtype = "float32"  # of the deep arrays of D values a row; the wide ones, of a value each, are float32
-    ema_decay: float = 0.0  # of the rows' running mean (`RunningMean`); 0: none is kept
+    # Each value of a row's gradient is clipped to ±this before L2 is added. 0 means no clipping.
+    row_clip_value: float = 0.0
+    tables: tuple[str, ...] = (WIDE, DEEP)  # Names of the tables that are kept.
+    dtype: TableDtype = "float32"  # Dtype of the deep arrays with D values per row. Wide arrays are always float32.
+    ema_decay: float = 0.0  # Decay of the running mean of rows (`RunningMean`). 0 means that no mean is kept.
 
     @property
     def field_names(self) -> tuple[str, ...]:
-        """The names of the C looked-up fields."""
+        """Names of the C looked-up fields."""
         return tuple(field.name for field in self.fields)
 
     @property
     def has_parts(self) -> bool:
-        """True if the two parts see different fields."""
+        """True if the wide and the deep part see different fields."""
         return len(self.tables) > 1 and not all(field.wide and field.deep for field in self.fields)
 
     @functools.cached_property
     def deep_names(self) -> tuple[str, ...]:
-        """Names of the fields in `Rows.deep`. If the deep part has no field, one field of zeros."""
+        """Names of the fields in `Rows.deep`.
+
+        If no field is deep, the deep input is one placeholder field of zeros.
+        """
         names = tuple(self.fields[index].name for index in self.columns_of(DEEP))
         return names or (("no field",) if self.has_parts else ())
 
     @property
     def has_lists(self) -> bool:
-        """True if a field takes several positions of a batch's ids."""
+        """True if at least one field is a list, that is, takes several columns of ids."""
         return any(field.length > 1 for field in self.fields)
 
     @property
     def num_positions(self) -> int:
-        """P."""
+        """P, the number of columns in a batch's ids."""
         return sum(field.length for field in self.fields)
 
     def columns_of(self, table: str) -> list[int]:
-        """Return the indices of the fields that a part sees, by the name of its table."""
+        """Return the indices in `fields` of the fields that a table's part of the model sees."""
         return [index for index, field in enumerate(self.fields) if (field.wide if table == WIDE else field.deep)]
 
     def part(self, table: str) -> TablesSpec:
-        """Return the spec of one table alone, over the fields that its part sees."""
+        """Return the spec of one table alone, over the fields that its part of the model sees."""
         fields = tuple(self.fields[index]._replace(wide=True, deep=True) for index in self.columns_of(table))
         alone = replace(self, fields=fields, tables=(table,))
         if table == WIDE:
             return replace(alone, embedding_dim=0, deep_optimizer=SgdOptions())
-        return replace(alone, wide_optimizer=SgdOptions())  # a wide row, which is not kept, takes one float
+        # This spec stores no wide rows. With SGD the unused wide row still needs only one float.
+        return replace(alone, wide_optimizer=SgdOptions())
 
     def width(self, table: str) -> int:
-        """Return the number of values in a row."""
+        """Return the number of values per row of a table: D for the deep table, 1 for the wide one."""
         return self.embedding_dim if table == DEEP else 1
 
     def optimizer(self, table: str) -> TableOptimizer:
-        """Return the options of a table's optimizer."""
+        """Return the optimizer options of a table."""
         return self.wide_optimizer if table == WIDE else self.deep_optimizer
 
     def state_arrays(self, table: str) -> tuple[StateArray, ...]:
-        """Return the arrays that a table keeps of its touched rows."""
+        """Return the state arrays that a table keeps for each touched row."""
         arrays = state_arrays(self.optimizer(table))
         arrays = with_mean(arrays) if self.ema_decay else arrays
         if table == DEEP and self.dtype == "bfloat16":
@@ -130,60 +141,63 @@ class TablesSpec:
         return arrays
 
     def row_bytes(self) -> int:
-        """Return the bytes of a touched row in both tables, with its optimizers' state."""
+        """Return the bytes of one touched row in both tables together, optimizer state included."""
         arrays = [array for table in self.tables for array in self.layout(table).values()]
         return sum(array.width * np.dtype(array.dtype).itemsize for array in arrays)
 
     def layout(self, table: str) -> dict[str, RowArray]:
-        """Return dtype and width of a table's state arrays, by name."""
+        """Return dtype and width of each state array of a table, by name."""
         arrays = self.state_arrays(table)
         return {a.name: RowArray(np.dtype(a.dtype).name, 1 if a.one_a_row else self.width(table)) for a in arrays}
 
 
 def one_field(spec: TablesSpec) -> TablesSpec:
-    """Return the spec of tables whose batches are rows, [U, 1], whichever fields look them up."""
+    """Return the spec of tables whose batches have one field: ids [U, 1], whatever field they came from."""
     return replace(spec, fields=(TableField("row"),))
 
 
 def update_name(spec: TablesSpec, table: str) -> str:
-    """Return the name of a table's optimizer in `update_seconds`."""
+    """Return the key of a table's optimizer in `update_seconds`."""
     name = spec.optimizer(table).name
     return UPDATE_NAMES.get(name, name)
 
 
 @dataclass(frozen=True)
 class Lists:
-    """The n values of a batch whose fields may be lists, row by row, without the empty positions of lists."""
+    """The n values of a batch whose fields may be lists, in row order. Unused positions of lists are left out."""
 
-    first: np.ndarray  # int32 [B * C + 1]: field f of the batch has the values first[f] … first[f + 1] - 1
-    places: np.ndarray  # int32 [n]: the field among B * C of each value
-    weights: np.ndarray  # float32 [n]: of a value's row in its field's
+    first: np.ndarray  # int32 [B * C + 1]: field f of the flattened batch has the values first[f] … first[f + 1] - 1.
+    places: np.ndarray  # int32 [n]: the flattened field (0 … B * C - 1) to which each value belongs.
+    weights: np.ndarray  # float32 [n]: the factor of each value's row in its field's pooled row.
 
 
 @dataclass(frozen=True)
 class UniqueIds:
-    """The distinct ids of a batch, computed once for both lookup and update.
+    """The distinct ids of a batch, computed once and used by both lookup and update.
 
-    A backend may return a subclass that holds more.
+    A backend may return a subclass with more attributes.
     """
 
     shape: tuple[int, int]  # B, C
     values: np.ndarray  # [U] the distinct ids
-    inverse: np.ndarray  # [B * C] the index in `values` of each position, row by row; with `lists` [n], of each value
+    inverse: np.ndarray  # [B * C], or [n] with `lists`: for each position or value, the index of its id in `values`.
     lists: Lists | None = field(default=None, kw_only=True)
 
     def of(self, table: str) -> UniqueIds:
-        """Return the ids that a part looks up, by the name of its table: this object if both parts see all fields."""
+        """Return the ids that a table looks up.
+
+        This is `self` if the wide and the deep part see the same fields.
+        """
         return self
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows for the device: `deep` [B, C * D] over the deep part's fields, `wide` [B] (summed over the wide's), float32.
+    """The rows of a batch, as the device receives them, float32.
 
-    A list's row is the weighted sum of the rows of its values.
-
-    `squared_norm` is Σ‖row‖² over the batch's unique deep rows.
+    `deep` [B, C * D] has the embeddings of the fields that the deep part sees. `wide` [B] is the sum of the weights
+    of the fields that the wide part sees. A list field contributes the weighted sum of its values' rows.
+    `squared_norm` is Σ‖row‖² over the distinct deep rows of the batch.
     """
 
     deep: np.ndarray
@@ -193,9 +207,9 @@ class Rows:
 
 @dataclass(frozen=True)
 class RowGradients:
-    """Gradients of the loss for `Rows.deep` and `Rows.wide` from the device, same shapes, float32.
+    """Gradients of the loss with respect to `Rows.deep` and `Rows.wide`, with the same shapes, float32.
 
-    `scale` multiplies both before use. It is the inverse of the loss scale.
+    Both are multiplied by `scale` before use. It is the inverse of the loss scale.
     """
 
     deep: np.ndarray
@@ -205,14 +219,14 @@ class RowGradients:
 
 @dataclass(frozen=True)
 class TableState:
-    """The touched rows of one table.
+    """Copies of the touched rows of one table.
 
-    The optimizer decides which arrays there are (`state_arrays`). `rows` is always one of them. With `adam` a row
-    stands at its `last_step`: `CaughtUpTable` takes it further.
+    The optimizer decides which arrays exist (`state_arrays`); `rows` is always one of them. With `adam`, each row is
+    as it was after its own `last_step`. `CaughtUpTable` applies the steps that it missed since then.
     """
 
     row_ids: np.ndarray  # int64 [T], ascending
-    arrays: dict[str, np.ndarray]  # by name: [T, width] or [T, 1]
+    arrays: dict[str, np.ndarray]  # State arrays by name, each [T, width] or [T, 1].
 
     @property
     def layout(self) -> dict[str, RowArray]:
@@ -223,30 +237,36 @@ class TableState:
 
 
 class TableSnapshot(Protocol):
-    """The rows of one table at one moment, in memory (`TableState`), in files or elsewhere."""
+    """The touched rows of one table at one moment.
+
+    They may be in memory (`TableState`), in files, or elsewhere.
+    """
 
     @property
     def row_ids(self) -> np.ndarray:
-        """The row ids, int64 [T], ascending."""
+        """The touched row ids, int64 [T], ascending."""
         ...
 
     @property
     def layout(self) -> dict[str, RowArray]:
-        """The state arrays by name, in the order in which they are written."""
+        """Dtype and width of each state array, by name, in the order in which checkpoints store them."""
         ...
 
     def read(self, name: str, indices: Indices) -> np.ndarray:
-        """Return one state array of `row_ids[indices]`: [n, width], valid until the next call."""
+        """Return one state array of the rows `row_ids[indices]`, [n, width].
+
+        The result is valid until the next call.
+        """
         ...
 
 
 def widened_layout(layout: Mapping[str, RowArray]) -> dict[str, RowArray]:
-    """Return a layout in which bfloat16 is float32."""
+    """Return a copy of `layout` with float32 in place of bfloat16."""
     return {n: a._replace(dtype="float32") if a.dtype == BFLOAT16.name else a for n, a in layout.items()}
 
 
 class WidenedTable:
-    """A view of `saved` in which bfloat16 is float32."""
+    """A view of the table `saved` that converts bfloat16 arrays to float32."""
 
     def __init__(self, saved: TableSnapshot) -> None:
         self._saved = saved
@@ -257,13 +277,17 @@ class WidenedTable:
 
 
 class CaughtUpTable:
-    """A view of `saved`, whose rows stand at their last steps, with each row as after the newest step of `history`."""
+    """A view of the table `saved` in which every row has taken all steps of `history`.
+
+    `saved` must be a table with `adam`, where each row is as it was after its own last step.
+    """
 
     def __init__(self, saved: TableSnapshot, history: StepHistory) -> None:
         self._saved = saved
         self._history = history
         self.row_ids, self.layout = saved.row_ids, saved.layout
-        self._last: tuple[Indices, dict[str, np.ndarray]] | None = None  # a caller reads one array after another
+        # Keeps the last converted rows, because callers read the arrays of the same rows one after another.
+        self._last: tuple[Indices, dict[str, np.ndarray]] | None = None
 
     def read(self, name: str, indices: Indices) -> np.ndarray:
         if self._last is None or self._last[0] is not indices:
@@ -274,10 +298,13 @@ class CaughtUpTable:
 
 
 class MeanTable:
-    """A view of `saved`, whose rows stand at their last steps, with the running mean of each row after `step`."""
+    """A view of the table `saved` whose only array is the running mean of each row after `step`."""
 
     def __init__(self, saved: TableSnapshot, means: RunningMean, step: int, history: StepHistory | None) -> None:
-        """`history` is that of a table with `adam`."""
+        """`history` is needed for a table with `adam`, whose rows may have missed steps.
+
+        Other tables pass None.
+        """
         self._saved, self._means, self._step, self._history = saved, means, step, history
         self.row_ids = saved.row_ids
         self.layout = {ROWS: saved.layout[ROWS]}
@@ -294,9 +321,10 @@ class MeanTable:
 def scored_table(
     saved: TableSnapshot, step: int, history: StepHistory | None = None, means: RunningMean | None = None
 ) -> TableSnapshot:
-    """Return a view with the rows that the model scores with after `step`: running means with `means`, else rows.
+    """Return the view of a table that the model scores with after `step`, as float32.
 
-    They are float32, whatever they are stored in.
+    It holds running means if `means` is given, else the rows themselves. `history` is needed for a table with
+    `adam`.
     """
     saved = WidenedTable(saved)
     if means is not None and step:
@@ -305,7 +333,10 @@ def scored_table(
 
 
 class Snapshot(Protocol):
-    """Both tables at one moment. Release it when it has been read, soon once it is `awaited`."""
+    """The touched rows of both tables at one moment.
+
+    The reader calls `release` when it has finished. If `awaited` is set, training is waiting for that call.
+    """
 
     awaited: threading.Event
 
@@ -315,33 +346,42 @@ class Snapshot(Protocol):
         ...
 
     def release(self, saved: bool) -> None:
-        """End the snapshot, from any thread. Rows that were not `saved` count as changed again."""
+        """End the snapshot. May be called from any thread.
+
+        If `saved` is False, its rows count as changed again, so the next delta includes them.
+        """
         ...
 
 
 class WriteArray(Protocol):
-    """A function that writes one of the state arrays of rows, in pieces if need be."""
+    """A function that writes one state array of rows, whole or in pieces."""
 
     def __call__(self, name: str, values: np.ndarray, start: int = 0) -> None:
-        """Write `values` [n, width] to array `name` of the rows from number `start` on."""
+        """Write `values` [n, width] to the array `name` of n rows, beginning with row number `start`."""
         ...
 
 
-PlaceRows = Callable[[str, np.ndarray], WriteArray]  # of a table: touches the distinct row ids [n], to be written next
+# A function of (table name, distinct row ids [n]). It touches the rows and returns the function that writes
+# their arrays.
+PlaceRows = Callable[[str, np.ndarray], WriteArray]
 
 
 class Tables(ABC):
-    """Both tables with their optimizers, but for lookup and update, which `stock` does inside its graph."""
+    """Both tables with their optimizers, without lookup and update.
+
+    The backend `stock` does those two inside MindSpore's graph, so it implements only this class.
+    """
 
     spec: TablesSpec
-    step: int  # updates so far; Adam's bias correction counts by it
+    step: int  # Number of updates so far. Adam's bias correction depends on it.
 
     @abstractmethod
     def unique(self, ids: np.ndarray) -> UniqueIds:
-        """Return the distinct ids of `ids` [B, P]. Changes nothing, so it may run beside `lookup` and `update`.
+        """Return the distinct ids of `ids` [B, P], int32 or int64.
 
-        A list has -1 in the positions after its values. Raise ValueError naming batch row, field and id if another id
-        is outside 0 … V-1, or if dtype or shape is wrong.
+        It changes nothing, so it may run beside `lookup` and `update`. A list field has -1 in the positions
+        after its last value. Raise ValueError for a wrong dtype or shape, or, naming batch row, field and id,
+        for an id outside 0 … V-1.
         """
 
     @abstractmethod
@@ -350,47 +390,50 @@ class Tables(ABC):
 
     @abstractmethod
     def snapshot(self, changed_only: bool) -> Snapshot:
-        """Return the touched rows as they are now, or only those updated since the last snapshot that was saved.
+        """Return the touched rows as they are now.
 
-        Loaded rows count as saved. There is one snapshot at a time: raise RuntimeError while the last one is not
-        released.
+        With `changed_only`, include only rows that were updated since the last snapshot that was saved; loaded
+        rows count as saved. Only one snapshot may be open: raise RuntimeError if the last one was not released.
         """
 
     @abstractmethod
     def loading(self, step: int) -> AbstractContextManager[PlaceRows]:
-        """Forget all rows, set the step count, and give the block a function that takes rows, array by array.
+        """Forget all rows, set the step count, and yield a function that takes new rows.
 
-        What is not written has its initial value. A write raises ValueError for values that are not finite, or that no
-        optimizer leaves (`check_bounds`). If the block raises, the tables are empty after it. Raise RuntimeError,
-        before anything is forgotten, while a snapshot is not released.
+        Arrays of a row that are not written keep their initial values. A write raises ValueError for values
+        that are not finite, or that no optimizer can produce (`check_bounds`). If the `with` block raises, the
+        tables are empty afterwards. Raise RuntimeError, before anything is forgotten, if a snapshot is open.
         """
 
 
 class HostTables(Tables):
     """Both tables with their optimizers, in host memory."""
 
-    update_seconds: dict[str, float]  # of the last update, by optimizer
+    update_seconds: dict[str, float]  # Seconds of the last update, by optimizer name.
 
     @abstractmethod
     def lookup(self, unique: UniqueIds, means: bool = False) -> Rows:
-        """Return the rows of a batch, or with `means` their running means, which `ema_decay` keeps. Change nothing.
+        """Return the rows of a batch, without changing anything.
 
-        The arrays are valid until the next lookup.
+        With `means`, return their running means instead; the spec's `ema_decay` must be set. The arrays are
+        valid until the next lookup.
         """
 
     @abstractmethod
     def update(self, unique: UniqueIds, gradients: RowGradients, checked: bool = False) -> None:
-        """Take one step of both optimizers: each unique row once, its gradients summed in order of position.
+        """Take one step of both optimizers.
 
-        Raise ValueError for a wrong dtype or shape. Raise FloatingPointError, naming batch row and field, for a
-        gradient that is not finite or whose square might not be. Then nothing was written. With `checked` the caller
-        knows that the gradients are finite, as a training step does, whose graph has checked them.
+        Each distinct row is updated once, with the sum of its gradients in the order of positions. Raise
+        ValueError for a wrong dtype or shape. Raise FloatingPointError, naming batch row and field, for a
+        gradient that is NaN, infinite, or so large that its square may be infinite. After an error no row has
+        changed. With `checked`, the caller guarantees good values, as a training step does whose graph has
+        checked them.
         """
 
     def grow(self, vocabulary_size: int) -> None:
-        """Take ids up to `vocabulary_size`, more than before. The new ones have their initial rows.
+        """Enlarge the vocabulary to `vocabulary_size` ids. New ids have their initial rows.
 
-        Ids that `unique` found before are of no use after it. Raise ValueError for tables that cannot grow.
+        Results of earlier `unique` calls become invalid. Raise ValueError for tables that cannot grow.
         """
         raise ValueError(
             f"{type(self).__name__} cannot take more ids: rows that several processes own are fixed at the start; "
@@ -398,16 +441,18 @@ class HostTables(Tables):
         )
 
     def remove(self, row_ids: np.ndarray) -> None:
-        """Make rows [n] int64, ascending, untouched again: with their initial values, and without a state.
+        """Make the rows `row_ids` (int64 [n], ascending) untouched again: initial values and no optimizer state.
 
-        An open snapshot keeps them. Raise ValueError for wrong ids, and for tables that cannot.
+        An open snapshot still holds them. Raise ValueError for ids that are wrong, and for tables that cannot
+        remove rows.
         """
         raise ValueError(f"{type(self).__name__} cannot remove rows; train online in one process")
 
     def renumber(self, new_ids: np.ndarray, vocabulary_size: int) -> None:
-        """Let each touched row of the id i become that of `new_ids[i]` ([V] int64, different ones), of so many ids.
+        """Give the touched row of id i the id `new_ids[i]`, and set the vocabulary size.
 
-        Its initial values do not follow it. Ids that `unique` found before are of no use after it. Raise ValueError for
-        ids that are outside or equal, and for tables that cannot, RuntimeError while a snapshot is not released.
+        `new_ids` is int64 [V]; the new ids of touched rows must be distinct. Initial values belong to an id and
+        do not move. Results of earlier `unique` calls become invalid. Raise ValueError for ids that are
+        repeated or out of range, and for tables that cannot renumber. Raise RuntimeError if a snapshot is open.
         """
         raise ValueError(f"{type(self).__name__} cannot give rows other ids; train online in one process")

@@ -1,4 +1,4 @@
-"""Fields of the data that a model looks up, and the parts that see them, by its settings."""
+"""Determine from a run's settings which fields the model looks up, and which part of the model sees each."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from data_prep.prepared.schema import Schema
 
 
 def fields_of_model(schema: Schema, model: ModelOptions) -> tuple[TableField, ...]:
-    """Return the categorical fields of the data with the parts that see them, in their order.
+    """Return the categorical fields of the data, in their order, each with the parts of the model that see it.
 
-    By default both parts see every field, but for crosses, which the wide part alone sees.
-    Raises ValueError for a field that the data does not have, naming the nearest.
+    By default both parts see every field, except crosses, which only the wide part sees. Raise ValueError, with
+    the nearest known name, if a setting names a field that the data does not have.
     """
     names = [field.name for field in schema.categorical]
     for setting in ("wide_fields", "deep_fields"):
@@ -34,12 +34,15 @@ def fields_of_model(schema: Schema, model: ModelOptions) -> tuple[TableField, ..
 
 
 def is_plain(fields: tuple[TableField, ...]) -> bool:
-    """Return True if both parts see every field, and none is a list, as `tables.backend=stock` needs."""
+    """Return True if both parts see every field and no field is a list. The backend `stock` needs this."""
     return all(field.wide and field.deep and field.length == 1 for field in fields)
 
 
 def are_seen(ids: np.ndarray, schema: Schema, by_field: Sequence[bool]) -> np.ndarray:
-    """Return a mask of the `ids` of numeric fields, and of the categorical ones that `by_field` (one bool each) has."""
+    """Return a mask of the ids that belong to seen fields.
+
+    All numeric fields are seen. Of the categorical fields, those whose entry in `by_field` is True.
+    """
     mask: np.ndarray = ids < schema.num_numeric
     for field, is_seen in zip(schema.categorical, by_field, strict=True):
         for first, end in (field.oov_ids, *field.id_ranges) if is_seen else ():
@@ -48,5 +51,8 @@ def are_seen(ids: np.ndarray, schema: Schema, by_field: Sequence[bool]) -> np.nd
 
 
 def num_deep_inputs(fields: tuple[TableField, ...]) -> int:
-    """Return the number of rows that the tower takes of each example: one of zeros if no field is deep."""
+    """Return the number of embedding rows per example that the tower takes as input.
+
+    Without any deep field it is 1, a row of zeros.
+    """
     return max(1, sum(field.deep for field in fields))

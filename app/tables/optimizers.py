@@ -1,8 +1,8 @@
-"""The sparse optimizers of the tables: the state of each, and one step in NumPy, which is its definition.
+"""Define the sparse optimizers of the tables: the state that each keeps per row, and one step of each in NumPy.
 
-Every backend computes these steps in float32 and in this order: read state, update moments, new weight,
-write. The functions change their arrays in place. All arrays are [U, width], one row an id. `adam`, which also moves
-the rows outside a batch, is `StepHistory`.
+These functions are the definition. Every backend computes the same float32 operations in the same order: read the
+state, update the moments, compute the new weight, write. The functions change their arrays in place. All arrays are
+[U, width], one row per id. `adam`, which also moves the rows outside the batch, is `StepHistory`.
 """
 
 from __future__ import annotations
@@ -25,30 +25,41 @@ from app.config.optimizer_settings import (
 )
 
 TableOptimizer = WideOptimizer | DeepOptimizer
-States = tuple[np.ndarray, ...]  # in the order of `state_arrays`
+States = tuple[np.ndarray, ...]  # State arrays of some rows, in the order of `state_arrays`.
 ROWS, LAST_STEP, LAST_RATE = "rows", "last_step", "last_rate"
-MEAN, MEAN_STEP = "mean", "mean_step"  # of the running mean of the rows
-SAME_WEIGHT = np.float32(1e-5)  # relative: weights that differ by less come from the same linear term
-LARGEST_RISE = np.float32(100)  # of a learning rate: changing to the higher one loses two digits of the weight
+MEAN, MEAN_STEP = "mean", "mean_step"  # Names of the state arrays of the running mean of rows.
+SAME_WEIGHT = np.float32(1e-5)  # Relative difference below which two weights come from the same linear term of FTRL.
+# Largest rise of a learning rate that FTRL's linear term survives. Changing to a rate 100 times as high costs two
+# digits of the weight.
+LARGEST_RISE = np.float32(100)
 LEAST_FTRL_RATE = np.float32(2.0**-40)
 MOST_EXACT_STEPS = 256
-FIRST_SEGMENT = 32  # steps; kFirstSegment of csrc/kernels/missed_steps.h
-CACHED_VALUES = 2**15  # of rows that take hundreds of steps at once: their arrays stay in the cache
-SMALLEST_MOMENT = np.float32(2.0**-100)  # of a missed step; less is 0: numbers below 2⁻¹²⁶ are slow on some cores
+FIRST_SEGMENT = 32  # Steps of the first segment. Equals kFirstSegment in csrc/kernels/missed_steps.h.
+# Number of values that take hundreds of missed steps together. The arrays of so many values fit into the cache.
+CACHED_VALUES = 2**15
+# During missed steps, smaller first moments are set to 0. Numbers below 2⁻¹²⁶ are slow on some processors.
+SMALLEST_MOMENT = np.float32(2.0**-100)
 
 
 @dataclass(frozen=True)
 class StateArray:
-    """A state array of a table: as wide as the rows, or with one value a row."""
+    """Name, initial value and dtype of one state array of a table.
+
+    The array is as wide as the rows, or has one value per row if `one_a_row` is set.
+
+    >>> StateArray("accumulator", initial=0.1)
+    StateArray(name='accumulator', initial=0.1, one_a_row=False, dtype=<class 'numpy.float32'>)
+    """
 
     name: str
-    initial: float = 0.0  # of an untouched row; the rows themselves start with the table's initial values
+    # Value for an untouched row. The array `rows` ignores it: rows start with the table's initial values.
+    initial: float = 0.0
     one_a_row: bool = False
     dtype: type[np.generic] = np.float32
 
 
 def state_arrays(options: TableOptimizer) -> tuple[StateArray, ...]:
-    """Return the arrays that a table with this optimizer keeps of its touched rows, the rows themselves first."""
+    """Return the arrays that a table with this optimizer keeps for each touched row, the rows themselves first."""
     rows, moments = StateArray(ROWS), (StateArray("first_moment"), StateArray("second_moment"))
     match options:
         case LazyAdamOptions():
@@ -69,9 +80,10 @@ def state_arrays(options: TableOptimizer) -> tuple[StateArray, ...]:
 
 
 def with_mean(arrays: tuple[StateArray, ...]) -> tuple[StateArray, ...]:
-    """Return the arrays of a table that also keeps a running mean of its rows. Arrays of one value a row come last.
+    """Return the state arrays of a table that also keeps a running mean of its rows.
 
-    The mean is that before the row's last update: its step is `mean_step`, with `adam` the one before `last_step`.
+    The stored mean does not include the row's last update yet. It was taken after the step `mean_step` or, with
+    `adam`, after the step before `last_step`. Arrays with one value per row come last.
     """
     wide = tuple(array for array in arrays if not array.one_a_row)
     narrow = tuple(array for array in arrays if array.one_a_row)
@@ -80,18 +92,26 @@ def with_mean(arrays: tuple[StateArray, ...]) -> tuple[StateArray, ...]:
 
 
 class RunningMean:
-    """The running mean of rows after each step t: a₀ = 0, aₜ = d · aₜ₋₁ + (1 - d) · rowₜ, divided by its weights' sum
-    1 - dᵗ.
+    """The running mean of rows with decay d, corrected for its start at 0, as Adam's moments are (Kingma & Ba, 2015).
 
-    So the initial rows have no weight, as in Adam's moments (Kingma & Ba, 2015). That mean is
+    After step t the mean is aₜ / (1 - dᵗ), with a₀ = 0 and aₜ = d · aₜ₋₁ + (1 - d) · rowₜ. Initial rows therefore
+    have no weight. Step t updates the mean as
 
         mean += (1 - d) / (1 - dᵗ) · (row - mean)
 
-    at step t. While a row stands still, the steps s + 1 … t are one: mean = row + f · (mean - row) with
+    While a row does not change, the steps s + 1 … t are one operation:
 
-        f = dᵗ⁻ˢ · (1 - dˢ) / (1 - dᵗ).
+        mean = row + f · (mean - row),   f = dᵗ⁻ˢ · (1 - dˢ) / (1 - dᵗ)
 
-    `powers` float64 has dⁿ at index n, `rates` float32 the factor of step t at index t. Both have indices 0 … `step`.
+    `powers` (float64) has dⁿ at index n. `rates` (float32) has the factor (1 - d) / (1 - dᵗ) at index t. Both arrays
+    have at least `step` + 1 entries.
+
+    >>> means = RunningMean(decay=0.5)
+    >>> mean = np.zeros((1, 1), np.float32)
+    >>> means.include(np.float32([[3.0]]), mean, np.array([[1]]))  # after step 1 the mean is the row
+    >>> means.include(np.float32([[6.0]]), mean, np.array([[2]]))  # weights 1/3 and 2/3
+    >>> mean
+    array([[5.]], dtype=float32)
     """
 
     def __init__(self, decay: float) -> None:
@@ -100,30 +120,36 @@ class RunningMean:
         self.reach(0)
 
     def reach(self, step: int) -> None:
-        """Extend `powers` and `rates` to the indices 0 … step at least."""
+        """Extend `powers` and `rates` so that they have the indices 0 … step."""
         if step <= self.step:
             return
         self.step = 2 * step + 1000
-        # A product: the same bits on every machine.
+        # A cumulative product gives the same bits on every machine.
         self.powers = np.cumprod(np.r_[1.0, np.full(self.step, self.decay)])
         with np.errstate(divide="ignore"):
             self.rates = ((1 - self.decay) / (1 - self.powers)).astype(np.float32)
         self.rates[0] = 0
 
     def of_still(self, rows: np.ndarray, mean: np.ndarray, mean_step: np.ndarray, step: int) -> np.ndarray:
-        """Return the mean after `step` of `rows` [U, D] that stood still since `mean_step` [U, 1], float32."""
+        """Return the mean after `step` of rows that have not changed since `mean_step`, float32 [U, D].
+
+        `rows` and `mean` are [U, D], `mean_step` is [U, 1]. Nothing is modified.
+        """
         self.reach(step)
         weight_before = self.powers[step - mean_step] * (1 - self.powers[mean_step])
         factor = np.where(mean_step > 0, weight_before / max(1 - self.powers[step], np.finfo(np.float64).tiny), 0)
         return rows + factor.astype(np.float32) * (mean - rows)
 
     def include(self, rows: np.ndarray, mean: np.ndarray, steps: np.ndarray) -> None:
-        """Take the rows [U, D] after `steps` [U, 1] into their means [U, D], in place."""
+        """Include the rows [U, D] after their `steps` [U, 1] in their means [U, D], in place."""
         mean += self.rates[steps] * (rows - mean)
 
 
 def table_step(states: States, gradient: np.ndarray, options: TableOptimizer, learning_rate: float, step: int) -> None:
-    """Take one step, number `step` from 1 on, of any optimizer but `adam`, in place."""
+    """Take step number `step` (from 1 on) of any optimizer but `adam`. Changes `states` in place.
+
+    `gradient` [U, width] already includes clipping and L2.
+    """
     match options:
         case LazyAdamOptions():
             lazy_adam_step(states, gradient, options, learning_rate, step)
@@ -140,18 +166,27 @@ def table_step(states: States, gradient: np.ndarray, options: TableOptimizer, le
 
 
 def clipped(gradient: np.ndarray, clip_value: float) -> np.ndarray:
-    """Return `gradient` with each value clipped to ±clip_value, unless that is 0."""
+    """Return `gradient` with each value clipped to ±clip_value. A clip_value of 0 means no clipping."""
     return np.clip(gradient, np.float32(-clip_value), np.float32(clip_value)) if clip_value else gradient
 
 
 def sgd_step(states: States, gradient: np.ndarray, learning_rate: float) -> None:
-    """Take one step of gradient descent in place."""
+    """Take one step of stochastic gradient descent, in place.
+
+    >>> rows = np.float32([[1.0, 2.0]])
+    >>> sgd_step((rows,), np.float32([[10.0, 0.0]]), learning_rate=0.05)
+    >>> rows
+    array([[0.5, 2. ]], dtype=float32)
+    """
     (rows,) = states
     rows -= np.float32(learning_rate) * gradient
 
 
 def adagrad_step(states: States, gradient: np.ndarray, options: AdagradOptions, learning_rate: float) -> None:
-    """Take one Adagrad step in place."""
+    """Take one Adagrad step (Duchi, Hazan & Singer, 2011), in place.
+
+    `states` are rows and accumulator, both [U, D].
+    """
     rows, accumulator = states
     accumulator += gradient * gradient
     rows -= np.float32(learning_rate) * gradient / (np.sqrt(accumulator) + np.float32(options.epsilon))
@@ -160,7 +195,7 @@ def adagrad_step(states: States, gradient: np.ndarray, options: AdagradOptions, 
 def rowwise_adagrad_step(
     states: States, gradient: np.ndarray, options: RowwiseAdagradOptions, learning_rate: float
 ) -> None:
-    """Take one row-wise Adagrad step in place, with an accumulator [U, 1]."""
+    """Take one row-wise Adagrad step, in place. `states` are rows [U, D] and one accumulator per row [U, 1]."""
     rows, accumulator = states
     accumulator += mean_square(gradient)
     rate = np.float32(learning_rate) / (np.sqrt(accumulator) + np.float32(options.epsilon))
@@ -168,7 +203,10 @@ def rowwise_adagrad_step(
 
 
 def mean_square(gradient: np.ndarray) -> np.ndarray:
-    """Return the mean of gradient² of each row, [U, 1]: in 16 lanes, then the lanes in order, for the same bits."""
+    """Return the mean of gradient² over each row, [U, 1].
+
+    Columns are added into 16 lanes, then the lanes in order, so that the vectorized kernels get the same bits.
+    """
     lanes = np.zeros((gradient.shape[0], 16), np.float32)
     for begin in range(0, gradient.shape[1], 16):
         part = gradient[:, begin : begin + 16]
@@ -180,11 +218,14 @@ def mean_square(gradient: np.ndarray) -> np.ndarray:
 
 
 def ftrl_step(states: States, gradient: np.ndarray, options: FtrlOptions, learning_rate: float) -> None:
-    """Take one FTRL step in place. `l2` counts twice in the denominator, as in MindSpore's and TensorFlow's FTRL.
+    """Take one FTRL step, in place (McMahan et al., "Ad Click Prediction", KDD 2013, Algorithm 1).
 
-    The linear term contains √accumulator / learning rate. With a schedule each row therefore keeps the rate of its last
-    step (0: none yet), or a fallen rate would shrink every row by as much. Below `LEAST_FTRL_RATE` the row stays as it
-    is: no weight would move noticeably, and 1 / rate has no float32 there.
+    `l2` counts twice in the denominator, as in the FTRL of MindSpore and TensorFlow.
+
+    The linear term contains √accumulator / learning rate. If the rate has a schedule, each value keeps the rate of
+    its last step (0: none yet), and the term is rescaled to the new rate. Otherwise a falling rate would shrink
+    every weight by the same factor. With a rate below `LEAST_FTRL_RATE` nothing changes: no weight would move
+    noticeably, and 1 / rate does not fit into float32.
     """
     rows, accumulator, linear = states[:3]
     if learning_rate < LEAST_FTRL_RATE:
@@ -206,7 +247,7 @@ Floats = np.ndarray | np.float32
 
 
 def _ftrl_rows(linear: np.ndarray, root: np.ndarray, rate: Floats, options: FtrlOptions) -> np.ndarray:
-    """Return FTRL's weights from its linear terms and the roots of its accumulators, all float32."""
+    """Return FTRL's weights, computed from linear terms and the square roots of accumulators, all float32."""
     l1, l2 = np.float32(options.l1), np.float32(options.l2)
     shrunk = (np.sign(linear) * l1 - linear) / (root / rate + np.float32(2) * l2)
     return np.where(np.abs(linear) > l1, shrunk, np.float32(0))
@@ -215,10 +256,10 @@ def _ftrl_rows(linear: np.ndarray, root: np.ndarray, rate: Floats, options: Ftrl
 def ftrl_linear(
     rows: np.ndarray, accumulator: np.ndarray, linear: np.ndarray, learning_rate: Floats, options: FtrlOptions
 ) -> np.ndarray:
-    """Return linear terms from which FTRL computes the weights `rows` at a learning rate.
+    """Return linear terms for which FTRL computes the weights `rows` at the given learning rate.
 
-    A value of `linear` that fits already stays. For a weight of 0 the gradients added up so far stay, clipped to ±l1.
-    All arrays are float32.
+    Values of `linear` that already fit are kept. For a weight of 0, `linear` is clipped to ±l1. All arrays are
+    float32.
     """
     present_rows = _ftrl_rows(linear, np.sqrt(accumulator), learning_rate, options)
     l1, root = np.float32(options.l1), np.sqrt(accumulator, dtype=np.float64)
@@ -228,11 +269,13 @@ def ftrl_linear(
 
 
 def ftrl_arrays(arrays: dict[str, np.ndarray], options: FtrlOptions) -> dict[str, np.ndarray]:
-    """Return all state arrays of rows for an FTRL with these options, such that the next step starts from the weights
-    `arrays["rows"]` at any learning rate. `arrays` may have some or all of another FTRL's state of these rows.
+    """Return a complete FTRL state for the weights `arrays["rows"]`, so that the next step starts from these weights.
 
-    With a schedule the linear terms are those of the row's last rate. Without one, or if that rate is far below the
-    options' rate, they are those of the options' rate: no later rate is above it, so changing to that loses no digits.
+    `arrays` may contain some or all state arrays of another FTRL; what is missing gets initial values.
+
+    With a schedule, the linear terms belong to the last rate of each value. Without a schedule, or if that last rate
+    is more than `LARGEST_RISE` times below the options' rate, they belong to the options' rate. No later rate is
+    above the options' rate, so no digits are lost when the rate changes.
     """
     initial = {array.name: np.full_like(arrays[ROWS], array.initial) for array in state_arrays(options)}
     states = initial | {name: values for name, values in arrays.items() if name in initial}
@@ -240,7 +283,8 @@ def ftrl_arrays(arrays: dict[str, np.ndarray], options: FtrlOptions) -> dict[str
     if options.is_scheduled:
         is_near = states[LAST_RATE] > rate / LARGEST_RISE
         rate = states[LAST_RATE] = np.where(is_near, states[LAST_RATE], rate)
-    with np.errstate(invalid="ignore"):  # whoever writes the arrays reports values that are not finite, or below 0
+    # The caller that writes the arrays reports values that are negative or not finite.
+    with np.errstate(invalid="ignore"):
         states["linear"] = ftrl_linear(states[ROWS], states["accumulator"], states["linear"], rate, options)
     return states
 
@@ -248,7 +292,13 @@ def ftrl_arrays(arrays: dict[str, np.ndarray], options: FtrlOptions) -> dict[str
 def lazy_adam_step(
     states: States, gradient: np.ndarray, options: LazyAdamOptions, learning_rate: float, step: int
 ) -> None:
-    """Take one Adam step in place, number `step` of the run from 1 on."""
+    """Take Adam step number `step` (from 1 on) of the run, for the rows of the batch only, in place.
+
+    >>> states = tuple(np.zeros((1, 1), np.float32) for _ in range(3))
+    >>> lazy_adam_step(states, np.float32([[4.0]]), LazyAdamOptions(), learning_rate=0.5, step=1)
+    >>> states[0].round(3)  # the first step of Adam has the size of the learning rate
+    array([[-0.5]], dtype=float32)
+    """
     rate = learning_rate * options.correction(step)
     adam_step(states, gradient, options, rate, options.epsilon)
 
@@ -256,7 +306,10 @@ def lazy_adam_step(
 def adam_step(
     states: States, gradient: np.ndarray, options: LazyAdamOptions | AdamOptions, rate: float, epsilon: float
 ) -> None:
-    """Apply Adam's formula in place. `rate` includes the bias corrections."""
+    """Apply Adam's formula, in place. The caller has multiplied `rate` by the bias corrections.
+
+    `states` are rows, first moment and second moment, each [U, D].
+    """
     rows, first_moment, second_moment = states
     beta1, beta2 = np.float32(options.beta1), np.float32(options.beta2)
     first_moment[...] = beta1 * first_moment + (np.float32(1) - beta1) * gradient
@@ -267,7 +320,10 @@ def adam_step(
 def partial_rowwise_adam_step(
     states: States, gradient: np.ndarray, options: PartialRowwiseAdamOptions, learning_rate: float, step: int
 ) -> None:
-    """Take one step in place, the second moment [U, 1] (FBGEMM, `partial_rowwise_adam`)."""
+    """Take one Adam step with one second moment per row, in place (`partial_rowwise_adam` of FBGEMM).
+
+    `states` are rows [U, D], first moment [U, D] and second moment [U, 1].
+    """
     rows, first_moment, second_moment = states
     beta1, beta2 = np.float32(options.beta1), np.float32(options.beta2)
     second_moment[...] = beta2 * second_moment + (np.float32(1) - beta2) * mean_square(gradient)
@@ -277,35 +333,50 @@ def partial_rowwise_adam_step(
 
 
 class StepHistory:
-    """`adam` on a table: Adam with L2 on every row at every step, done lazily.
+    """The steps so far of `adam` on a table: Adam with L2 on every row at every step, computed lazily.
 
-    A row outside the batch has the gradient l2_coef · row (of l2_coef · ½ Σ‖row‖² over the whole table, as in BARS's
-    recipes and in FuxiCTR's λ/2 · ‖E‖²). No other row takes part in that step, so a row keeps the number of its
-    last step and takes the missed ones when it is looked at: one by one, the same float32 operations with the learning
-    rates of those steps, up to `MOST_EXACT_STEPS` = 256 missed steps. By then m follows the pull of L2 alone, and
-    further steps are taken in segments of 32, 48, 72, … steps. One of n steps with rate sum S is
+    A row outside the batch has the gradient l2_coef · row, which comes from the loss term l2_coef · ½ Σ‖row‖² over
+    the whole table (as in BARS's recipes, and FuxiCTR's λ/2 · ‖E‖²). This gradient needs no other row. So a row
+    stores the number of its last step, and takes the missed steps when it is read next.
+
+    Up to `MOST_EXACT_STEPS` = 256 missed steps are taken one by one, with the float32 operations and the learning
+    rates of those steps. After that the first moment m follows L2 alone, and further steps are combined into
+    segments of 32, 48, 72, … steps. With v the second moment and S the sum of the rates, a segment of n steps is
 
         u = β₂^(n/2) · v + (1 - β₂^(n/2)) · (l2_coef · row)²,   a = l2_coef · S / (√u + ε),
-        row /= 1 + a + a² / 2,   m = l2_coef · row,   v = β₂ⁿ · v + (1 - β₂ⁿ) · m²,
+        row /= 1 + a + a² / 2,   m = l2_coef · row,   v = β₂ⁿ · v + (1 - β₂ⁿ) · m².
 
-    a step of second order of the row's slow motion, row' = -rate · l2_coef · row / (√v + ε), with v as in the middle of
-    the segment. So the result lies between 0 and the row as the 256 steps left it. A test holds it within 3 % of the
-    row's initial size of what exact steps make of it. Without L2 the row stands still by then (β₁²⁵⁶).
+    This is a second-order step of the differential equation row' = -rate · l2_coef · row / (√v + ε), with v taken in
+    the middle of the segment. The result lies between 0 and the row after the 256 exact steps. A test bounds the
+    distance from exact steps to 3 % of the row's initial size. Without L2 the row does not move any more by then
+    (β₁²⁵⁶ is negligible).
 
-    The arrays have S + 1 or more values for the steps 0 … S so far, that of step s at index s.
+    The arrays have one value for each of the steps 0 … `step`, at the index of the step, and may be longer.
+
+    >>> options = AdamOptions()
+    >>> history = StepHistory.of_steps(options, l2_coef=0.0, learning_rate=lambda step: 0.5, num_steps=1)
+    >>> rows, first, second = (np.zeros((1, 1), np.float32) for _ in range(3))
+    >>> last_step = np.zeros((1, 1), np.int32)
+    >>> history.update((rows, first, second, last_step), np.float32([[4.0]]))
+    >>> rows.round(3), last_step
+    (array([[-0.5]], dtype=float32), array([[1]], dtype=int32))
+    >>> history.append(0.5)  # step 2, whose batch does not contain the row
+    >>> history.catch_up((rows, first, second, last_step))
+    >>> rows < -0.5, last_step  # momentum moves the row on
+    (array([[ True]]), array([[2]], dtype=int32))
     """
 
     def __init__(self, options: AdamOptions, l2_coef: float) -> None:
         self.options = options
         self.l2_coef = l2_coef
         self.step = 0
-        self.rates = np.zeros(1, np.float32)  # with both bias corrections
-        self.epsilons = np.zeros(1, np.float32)  # beside a second moment that is not corrected
-        self.rate_sums = np.zeros(1, np.float64)  # of the rates up to and with this one
-        self.beta2_powers = np.ones(1, np.float32)  # beta2 ** n at index n
+        self.rates = np.zeros(1, np.float32)  # Learning rate of each step, multiplied by both bias corrections.
+        self.epsilons = np.zeros(1, np.float32)  # Epsilon of each step, for a second moment without bias correction.
+        self.rate_sums = np.zeros(1, np.float64)  # Sum of the rates of all steps up to this one.
+        self.beta2_powers = np.ones(1, np.float32)  # beta2 ** n at index n.
 
     def append(self, learning_rate: float) -> None:
-        """Add the next step."""
+        """Append the next step, with this learning rate."""
         step = self.step + 1
         if step == self.rates.size:
             for name in ("rates", "epsilons", "rate_sums", "beta2_powers"):
@@ -321,17 +392,18 @@ class StepHistory:
     def of_steps(
         cls, options: AdamOptions, l2_coef: float, learning_rate: Callable[[int], float], num_steps: int
     ) -> StepHistory:
-        """Return the history of steps 1 … num_steps."""
+        """Return the history of the steps 1 … num_steps."""
         history = cls(options, l2_coef)
         for step in range(1, num_steps + 1):
             history.append(learning_rate(step))
         return history
 
     def catch_up(self, states: States, means: RunningMean | None = None) -> None:
-        """Take the missed steps up to the newest one, in place: rows and moments [U, D], last steps [U, 1] int32.
+        """Take the missed steps of rows up to the newest step, in place.
 
-        With `means`, the rows' mean [U, D] stands before the last steps, and is taken up to the newest one as well. Of
-        more than `MOST_EXACT_STEPS` missed steps, the further ones count as if the row stood at their end.
+        `states` are rows [U, D], both moments [U, D] and last steps [U, 1] int32. With `means`, the running mean [U,
+        D] comes before the last steps, and is also brought up to the newest step. In the mean, the missed steps
+        beyond `MOST_EXACT_STEPS` count as if the row had its final value throughout.
         """
         count = max(1, CACHED_VALUES // states[0].shape[1])
         for start in range(0, len(states[0]), count):
@@ -374,7 +446,7 @@ class StepHistory:
         rows -= rate * first / (np.sqrt(second) + epsilon)
 
     def _rest(self, rows: np.ndarray, first: np.ndarray, second: np.ndarray, from_step: np.ndarray) -> None:
-        """Take the steps after `from_step` [U, 1] up to the newest one in segments, in place."""
+        """Take the steps after `from_step` [U, 1] up to the newest one, in segments, in place."""
         length, begin, l2_coef = FIRST_SEGMENT, from_step, np.float32(self.l2_coef)
         while (behind := np.flatnonzero(begin[:, 0] < self.step)).size:
             start = begin[behind]
@@ -392,7 +464,10 @@ class StepHistory:
             begin, length = begin + length, length + length // 2
 
     def update(self, states: States, gradient: np.ndarray) -> None:
-        """Take the newest step with the loss's `gradient` [U, D], in place, on rows as after the step before it."""
+        """Take the newest step for the rows of its batch, in place.
+
+        `gradient` [U, D] is that of the loss without L2. The rows must have taken all earlier steps.
+        """
         rows, first_moment, second_moment, *_, last_step = states
         total = gradient + np.float32(self.l2_coef) * rows
         rate, epsilon = float(self.rates[self.step]), float(self.epsilons[self.step])
@@ -407,7 +482,7 @@ def history_of_steps(
     num_steps: int,
     kind: type[StepHistory] = StepHistory,
 ) -> StepHistory | None:
-    """Return the history of steps 1 … num_steps for `adam`, None for other optimizers, whose rows miss no step."""
+    """Return the history of steps 1 … num_steps for `adam`, or None for other optimizers, whose rows miss no steps."""
     if options.name != "adam":
         return None
     return kind.of_steps(options, l2_coef, learning_rate, num_steps)

@@ -1,4 +1,4 @@
-"""The tables of a model whose wide and deep part see different fields: each is a table of its own."""
+"""Keep separate tables for a wide and a deep part of the model that see different fields."""
 
 from __future__ import annotations
 
@@ -28,9 +28,12 @@ from app.tables.interface import (
 
 @dataclass(frozen=True)
 class PartIds(UniqueIds):
-    """The ids that each part looks up. As `UniqueIds` they are those of the deep part."""
+    """The ids that each part of the model looks up.
 
-    parts: Mapping[str, UniqueIds]  # by table
+    The attributes inherited from `UniqueIds` describe the ids of the deep part.
+    """
+
+    parts: Mapping[str, UniqueIds]  # The ids by table name.
 
     def of(self, table: str) -> UniqueIds:
         return self.parts[table]
@@ -38,7 +41,7 @@ class PartIds(UniqueIds):
 
 @dataclass
 class PartSnapshot:
-    """A `Snapshot` of two tables that lie apart."""
+    """A `Snapshot` made of the snapshots of two separate tables."""
 
     parts: Mapping[str, Snapshot]
 
@@ -57,13 +60,14 @@ class PartSnapshot:
 
 
 class PartTables(HostTables):
-    """`HostTables` of which each part has its own ids and rows.
+    """`HostTables` in which the wide and the deep part have their own tables.
 
-    A deep part without fields gives one row of zeros for each example, as the device has no arrays of width 0.
+    If no field is deep, `lookup` returns zeros [B, D] for the deep part, because the device has no arrays of
+    width 0.
     """
 
     def __init__(self, spec: TablesSpec, make: Callable[[TablesSpec], HostTables]) -> None:
-        """`make` makes the tables of a part."""
+        """`make` builds the tables of one part from its spec."""
         self.spec = spec
         self.step = 0
         self.update_seconds: dict[str, float] = {}
@@ -121,7 +125,7 @@ class PartTables(HostTables):
 
     @contextmanager
     def loading(self, step: int) -> Iterator[PlaceRows]:
-        self.step = 0  # if the block raises
+        self.step = 0  # Step number in case the `with` block raises.
         with ExitStack() as stack:
             place = {table: stack.enter_context(part.loading(step)) for table, part in self.parts.items()}
             yield lambda table, row_ids: place[table](table, row_ids)

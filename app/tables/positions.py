@@ -1,6 +1,7 @@
-"""The positions of a batch and the sums over them, in NumPy: the definition of those in C++.
+"""Find the distinct ids of a batch, and sum over positions, in NumPy.
 
-A field has one position. A list has one for each of its values, and their rows are pooled into one row of the field.
+The C++ kernels are tested against these functions. A plain field has one position. A list field has one
+position per value, and the rows of its values are pooled into one row.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from app.tables.interface import Lists, TablesSpec, UniqueIds
 
 
 def find_unique(ids: np.ndarray, spec: TablesSpec) -> UniqueIds:
-    """Return the distinct ids of `ids` [B, P]. Raise as `Tables.unique` does."""
+    """Return the distinct ids of `ids` [B, P]. Raise ValueError as `Tables.unique` does."""
     check_ids(ids, spec)
     lists = find_lists(ids, spec.fields) if spec.has_lists else None
     values, inverse = np.unique(ids if lists is None else ids[ids != NO_ROW], return_inverse=True)
@@ -23,7 +24,7 @@ def find_unique(ids: np.ndarray, spec: TablesSpec) -> UniqueIds:
 
 
 def find_lists(ids: np.ndarray, fields: Sequence[TableField]) -> Lists:
-    """Return the places and weights of the values among `ids` [B, P]."""
+    """Return the values among `ids` [B, P] with the field and the weight of each."""
     row, position = np.nonzero(ids != NO_ROW)
     places = (row * len(fields) + field_of_position(fields)[position]).astype(np.int32)
     counts = np.bincount(places, minlength=len(ids) * len(fields))
@@ -32,7 +33,10 @@ def find_lists(ids: np.ndarray, fields: Sequence[TableField]) -> Lists:
 
 
 def expand(unique: UniqueIds, deep_rows: np.ndarray, wide_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return `Rows.deep` and `Rows.wide` of `deep_rows` [U, D] and `wide_rows` [U], added position by position."""
+    """Return `Rows.deep` and `Rows.wide` from the distinct rows `deep_rows` [U, D] and `wide_rows` [U].
+
+    Rows of the same field, or of the same batch row, are added in the order of positions.
+    """
     (batch, num_fields), dim = unique.shape, deep_rows.shape[1]
     deep, by_position = deep_rows[unique.inverse], wide_rows[unique.inverse]
     if unique.lists is not None:
@@ -41,12 +45,13 @@ def expand(unique: UniqueIds, deep_rows: np.ndarray, wide_rows: np.ndarray) -> t
         deep = np.zeros((batch * num_fields, dim), np.float32)
         np.add.at(deep, unique.lists.places, weighted)
     wide = np.zeros(batch, np.float32)
-    np.add.at(wide, _batch_rows(unique), by_position)  # in order of position: `sum` adds pairwise
+    # `np.add.at` adds in the order of positions. `np.sum` would add pairwise.
+    np.add.at(wide, _batch_rows(unique), by_position)
     return deep.reshape(batch, num_fields * dim), wide
 
 
 def sum_deep_by_id(unique: UniqueIds, deep: np.ndarray, embedding_dim: int) -> np.ndarray:
-    """Sum gradients [B, C * D] to [U, D] in order of position."""
+    """Sum gradients [B, C * D] by distinct id, in the order of positions. Returns float32 [U, D]."""
     by_position = deep.reshape(unique.shape[0] * unique.shape[1], embedding_dim)
     if unique.lists is not None:
         by_position = unique.lists.weights[:, None] * by_position[unique.lists.places]
@@ -54,7 +59,10 @@ def sum_deep_by_id(unique: UniqueIds, deep: np.ndarray, embedding_dim: int) -> n
 
 
 def sum_wide_by_id(unique: UniqueIds, wide: np.ndarray) -> np.ndarray:
-    """Sum gradients [B], which count for each position, to [U] in order of position."""
+    """Sum gradients [B] by distinct id, in the order of positions. Returns float32 [U].
+
+    The gradient of a batch row counts once for each of its positions.
+    """
     by_position = wide[_batch_rows(unique)]
     return _sum_by_id(unique, by_position if unique.lists is None else unique.lists.weights * by_position)
 

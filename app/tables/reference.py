@@ -1,6 +1,6 @@
-"""The tables in NumPy: the definition that every other backend is tested against.
+"""Implement the tables in NumPy. Every other backend is tested against this one.
 
-Arrays of V rows, so it is for vocabularies that fit comfortably.
+The arrays have all V rows, so the vocabulary must fit into memory comfortably.
 """
 
 from __future__ import annotations
@@ -43,13 +43,16 @@ from app.tables.optimizers import (
 from app.tables.positions import expand, find_unique, sum_deep_by_id, sum_wide_by_id
 from app.tables.rounding import nearest, rounded, rounding_key, widened
 
-Arrays = dict[str, dict[str, np.ndarray]]  # table -> state array -> [V, width] or [V, 1]
+Arrays = dict[str, dict[str, np.ndarray]]  # Nested dict: table name -> state array name -> array [V, width] or [V, 1].
 
 
 class WholeTables(Tables):
-    """Tables that keep all V rows: which of them were touched, snapshots by copying, and loading."""
+    """Base class of tables that store all V rows.
 
-    _open: CopiedSnapshot | None  # the last snapshot
+    It tracks which rows were touched and changed, takes snapshots by copying, and loads states.
+    """
+
+    _open: CopiedSnapshot | None  # The last snapshot.
 
     def __init__(self, spec: TablesSpec) -> None:
         self.spec = spec
@@ -57,14 +60,14 @@ class WholeTables(Tables):
 
     @abstractmethod
     def copied_rows(self, row_ids: np.ndarray) -> dict[str, TableState]:
-        """Return copies of these rows of both tables."""
+        """Return copies of the given rows of both tables."""
 
     @abstractmethod
     def take_arrays(self, arrays: Arrays) -> None:
-        """Replace all rows and optimizer states."""
+        """Replace the rows and optimizer states of both tables by `arrays`."""
 
     def mark_updated(self, row_ids: np.ndarray) -> None:
-        """Note that these rows were updated."""
+        """Record that the given rows were updated."""
         self._touched[row_ids] = True
         self._changed[row_ids] = True
 
@@ -75,7 +78,7 @@ class WholeTables(Tables):
         self._check_released()
         while self._not_saved:
             self._changed[self._not_saved.pop()] = True
-        self._changed &= self._touched  # without rows that were removed meanwhile
+        self._changed &= self._touched  # Rows that were removed since their last update are not changed rows.
         changed = np.flatnonzero(self._changed).astype(np.int64)
         self._changed[changed] = False
         not_saved = self._not_saved
@@ -114,14 +117,15 @@ class WholeTables(Tables):
     def _forget(self, step: int) -> None:
         self.step = step
         self._touched = np.zeros(self.spec.vocabulary_size, bool)
-        self._changed = np.zeros(self.spec.vocabulary_size, bool)  # since the last snapshot
+        # True for rows that were updated since the last snapshot.
+        self._changed = np.zeros(self.spec.vocabulary_size, bool)
         self._open = None
-        self._not_saved: list[np.ndarray] = []  # the changed rows of snapshots that were released unsaved
+        self._not_saved: list[np.ndarray] = []  # Changed rows of each snapshot that was released without being saved.
 
 
 @dataclass
 class CopiedSnapshot:
-    """A `Snapshot` of copies."""
+    """A `Snapshot` whose rows are copies."""
 
     tables: dict[str, TableState]
     give_back: Callable[[], None]
@@ -135,7 +139,7 @@ class CopiedSnapshot:
 
 
 class ReferenceTables(WholeTables, HostTables):
-    """`HostTables` on NumPy arrays."""
+    """`HostTables` in NumPy arrays."""
 
     def __init__(self, spec: TablesSpec, learning_rates: TableRates) -> None:
         self._learning_rates = learning_rates
@@ -198,7 +202,7 @@ class ReferenceTables(WholeTables, HostTables):
         self._touched[moved], self._changed[moved], self._not_saved = True, changed, unsaved
 
     def _rows_and_means(self, table: str, row_ids: np.ndarray) -> dict[str, np.ndarray]:
-        """Copies of the states of rows as they are after the last step, and their running means after it."""
+        """Return copies of rows with their running means, both as they are after the last step."""
         states = self._gather(table, row_ids)
         if table == DEEP and self._history is not None:
             self._history.catch_up(tuple(states.values()), self._means)
@@ -226,7 +230,7 @@ class ReferenceTables(WholeTables, HostTables):
         self._scatter(DEEP, unique.values, states)
 
     def _deep_states(self, row_ids: np.ndarray) -> dict[str, np.ndarray]:
-        """Copies of the state of deep rows, with `adam` as they are after the last step."""
+        """Return copies of the state of deep rows. With `adam` the rows have taken all missed steps."""
         states = self._gather(DEEP, row_ids)
         if self._history is not None:
             self._history.catch_up(_own_states(self.spec, DEEP, states))
@@ -266,18 +270,26 @@ def step_rows(
     rate: float,
     step: int,
 ) -> None:
-    """Take a step of any optimizer but `adam` with `scale` times the `summed` gradients [U, width], in `states`."""
+    """Take one step of any optimizer but `adam`, in place.
+
+    `summed` [U, width] are the summed gradients, which are multiplied by `scale`, clipped, and extended by L2 before
+    the step. `states` are the state arrays of the rows by name.
+    """
     gradient = clipped(summed * np.float32(scale), spec.row_clip_value)
     gradient += np.float32(spec.wide_l2_coef if table == WIDE else spec.l2_coef) * states["rows"]
     table_step(_own_states(spec, table, states), gradient, spec.optimizer(table), rate, step)
 
 
 def _own_states(spec: TablesSpec, table: str, states: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
-    return tuple(states[array.name] for array in state_arrays(spec.optimizer(table)))  # without those of a mean
+    # The optimizer's own arrays, without those of the running mean.
+    return tuple(states[array.name] for array in state_arrays(spec.optimizer(table)))
 
 
 def initial_arrays(spec: TablesSpec, row_ids: np.ndarray | None = None) -> Arrays:
-    """Return rows and optimizer states of both tables before the first step: of all V ids, or of `row_ids`."""
+    """Return the rows and optimizer states of both tables before the first step.
+
+    They cover all V ids or, if given, only `row_ids`.
+    """
     row_ids = np.arange(spec.vocabulary_size) if row_ids is None else row_ids
     arrays = {
         table: {

@@ -1,11 +1,13 @@
-"""Rows in bfloat16, which is float32 without its last 16 bits.
+"""Store rows in bfloat16, which is float32 without its last 16 bits.
 
-Arithmetic is float32: values are widened as they are read. What a step made of them is rounded up or down at random as
-it is written, up with a chance of the part that would be lost (Gupta et al. 2015). So the expected value is the exact
-one, and many small steps move a row as far as in float32. Rounded to the nearest, a step below 1/512 of a weight would
-not move it at all. The chance is a hash of (seed, step, row, column, array): no thread, rank or order changes it.
+Arithmetic is in float32: values are widened when they are read. When a step writes its result, each value is
+rounded up or down at random. The chance of rounding up equals the fraction that would be lost (Gupta et al.
+2015), so the expected value is exact, and many small steps move a row as far as in float32. Rounding to nearest
+would lose any step below 1/512 of a weight. The random number is a hash of (seed, step, row, column, array), so
+threads, ranks and order do not change it.
 
-What no step made is rounded to the nearest: initial values, and the rows that a warm start takes.
+Values that were not computed by a step are rounded to nearest: initial values, and rows that a warm start
+copies.
 """
 
 from __future__ import annotations
@@ -20,16 +22,17 @@ from common.hashing import GOLDEN, mix64
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 LARGEST = np.float32(ml_dtypes.finfo(BFLOAT16).max)
-_STREAM = 2  # the number of this hash beside `initial.DEEP_TABLE`
+_STREAM = 2  # Number of this hash stream. `initial.DEEP_TABLE` is the other stream.
 _GOLDEN32 = np.uint32(0x9E3779B9)
-# The upper half of a hash times this number rounds a row's array 0 … 3: for the first two these are the hash's own
-# halves, and those of the odd products are as good as independent of every other.
+# Factors that give each of a row's arrays 0 … 3 its own noise: the upper 16 bits of hash * factor. The first
+# two factors select the lower and the upper half of the hash. The two odd factors give bits that are
+# practically independent of the halves and of each other.
 _OF_ARRAY = tuple(map(np.uint32, (1 << 16, 1, 0x85EBCA77, 0xC2B2AE3D)))
 
 
 def rounding_key(seed: int, step: int) -> int:
-    """Return the hash of seed and step that `rounded` takes."""
-    with np.errstate(over="ignore"):  # uint64 arithmetic is modulo 2**64 here
+    """Return the hash of seed and step, the `key` of `rounded`."""
+    with np.errstate(over="ignore"):  # uint64 arithmetic is modulo 2**64.
         of_seed = mix64(np.array(seed % 2**64, np.uint64) + GOLDEN * np.uint64(_STREAM))
         return int(mix64(of_seed + GOLDEN * np.uint64(step + 1)))
 
@@ -37,9 +40,10 @@ def rounding_key(seed: int, step: int) -> int:
 def rounded(
     states: Mapping[str, np.ndarray], row_ids: np.ndarray, dtypes: Mapping[str, np.dtype], key: int
 ) -> dict[str, np.ndarray]:
-    """Return what a step made of rows as their arrays, of these dtypes, take it: float32 -> bfloat16 at random.
+    """Convert states after a step to the given dtypes, rounding float32 to bfloat16 at random.
 
-    `states` [U, width] are in the order of the arrays, of which the first four at most are bfloat16.
+    `states` maps array names to [U, width], in the order of the table's arrays. Only the first four arrays may
+    be bfloat16. `key` comes from `rounding_key`.
     """
     return {
         name: _round(values, row_ids, number, key) if dtypes[name] == BFLOAT16 != values.dtype else values
@@ -48,35 +52,44 @@ def rounded(
 
 
 def _round(values: np.ndarray, row_ids: np.ndarray, number: int, key: int) -> np.ndarray:
-    """Return float32 `values` [U, width] of array 0 … 3 in bfloat16. No finite one becomes infinite."""
+    """Round float32 `values` [U, width] of the array with this number (0 … 3) to bfloat16.
+
+    Finite values stay finite.
+    """
     with np.errstate(over="ignore"):
         words = mix64(np.uint64(key) + GOLDEN * (row_ids.astype(np.uint64) + np.uint64(1))).astype(np.uint32)
         hashes = _mix32(words[:, None] + _GOLDEN32 * np.arange(values.shape[1], dtype=np.uint32))
         noise = hashes * _OF_ARRAY[number] >> np.uint32(16)
         bits = np.ascontiguousarray(values).view(np.uint32)
-        bits = bits + np.where(np.abs(values) < LARGEST, noise, 0)  # beyond the largest it is cut off
+        bits = bits + np.where(np.abs(values) < LARGEST, noise, 0)  # Values beyond the largest bfloat16 are truncated.
     return (bits >> np.uint32(16)).astype(np.uint16).view(BFLOAT16)
 
 
 def widened(states: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return states in which bfloat16 is float32."""
+    """Return `states` with bfloat16 arrays converted to float32."""
     return {name: widen(values) for name, values in states.items()}
 
 
 def widen(values: np.ndarray) -> np.ndarray:
-    """Return bfloat16 values as float32, and others as they are."""
+    """Convert bfloat16 values to float32. Return other dtypes unchanged."""
     return values.astype(np.float32) if values.dtype == BFLOAT16 else values
 
 
 def nearest(values: np.ndarray, dtype: np.dtype | str) -> np.ndarray:
-    """Return values in `dtype`, bfloat16 or their own. Finite ones stay finite."""
+    """Round values to the nearest value of `dtype`, if that is bfloat16. Finite values stay finite.
+
+    For any other dtype, return `values` unchanged.
+    """
     if np.dtype(dtype) != BFLOAT16 or values.dtype == BFLOAT16:
         return values
     return np.where(np.isfinite(values), values.clip(-LARGEST, LARGEST), values).astype(BFLOAT16)
 
 
 def _mix32(values: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Return the finalizer of MurmurHash3 (A. Appleby) of each value: 32 bits, as vectors have products of."""
+    """Apply the finalizer of MurmurHash3 (A. Appleby) to each value.
+
+    It needs only 32-bit products, which vector instructions have.
+    """
     mixed = (values ^ (values >> np.uint32(16))) * np.uint32(0x85EBCA6B)
     mixed = (mixed ^ (mixed >> np.uint32(13))) * np.uint32(0xC2B2AE35)
     return mixed ^ (mixed >> np.uint32(16))

@@ -1,1 +1,4 @@
-"""Pages in one file that loads nothing from outside: charts (data for charts.js) and the page around them."""
+"""Make HTML pages in one file that loads nothing from outside.
+
+`charts` makes the data that charts.js draws, `page` the page around the charts.
+"""

@@ -1,11 +1,11 @@
-"""Charts for pages: data, axes and hover texts. charts.js draws them with Bokeh in the browser.
+"""Describe charts for HTML pages: data, axes and hover texts. charts.js draws them with Bokeh in the browser.
 
     line_chart("Loss", [Series("train", steps, losses)], Axis("step"), Axis("log loss"))
     bar_chart("Distinct values", names, [Bars("in the log", counts)], Axis("values", log=True))
     histogram("Scores", edges, [Density("clicks", shares)], Axis("score"))
 
-Bokeh's Python models are not used: they take 50 ms a chart, and a page has a hundred. Strings are made here, so that
-numbers read the same in charts and tables. A value that is not finite is a gap.
+Bokeh's Python models are not used, because they take 50 ms per chart, and a page has a hundred charts. Texts are
+formatted here, so that numbers look the same in charts and tables. A value that is not finite is drawn as a gap.
 """
 
 from __future__ import annotations
@@ -21,42 +21,46 @@ import numpy as np
 from common.text import Unit, number_text, readable_unit, shortened
 
 Size = Literal["wide", "half", "small"]
-_MOST_HOVERED: dict[Size, int] = {"wide": 120, "half": 60, "small": 30}  # places of a line that react to the mouse
-_MOST_POINTS = 400  # of a line. Longer ones are thinned, peaks stay
-_LABEL_LETTERS = 11  # of a bar's label. The whole one is under the mouse
-_FEW = 20  # values of which none is left out
-_FAR = 3.0  # times the 98th percentile, and its inverse of the second: what is beyond is left out
-_MOST_NOTED = 2  # values beyond an axis that its note names
+# Upper bound of the points of a line that react to the mouse, by chart size.
+_MOST_HOVERED: dict[Size, int] = {"wide": 120, "half": 60, "small": 30}
+_MOST_POINTS = 400  # Upper bound of the points of a line. Longer lines are thinned; peaks are kept.
+_LABEL_LETTERS = 11  # Upper bound of the letters of a bar's label. The mouse shows the full label.
+_FEW = 20  # Charts with fewer values than this leave out none of them.
+_FAR = 3.0  # Values above the 98th percentile times this, or below the 2nd percentile divided by it, are left out.
+_MOST_NOTED = 2  # Upper bound of the left-out values that a chart's note lists.
 
 
 @dataclass(frozen=True)
 class Axis:
-    """`label` names the quantity. `low` and `high` fix the ends, else the data decide."""
+    """An axis of a chart.
+
+    `label` names the quantity. `low` and `high` fix the ends; where they are None, the data decide.
+    """
 
     label: str = ""
     unit: Unit = "number"
-    log: bool = False  # values that are not positive are left out
-    clip: bool = False  # of a logarithmic one: values far from nearly all others are beyond its ends; the note has them
+    log: bool = False  # Logarithmic axis. Values that are not positive are left out.
+    clip: bool = False  # For a logarithmic axis: values far from nearly all others are left out and listed in the note.
     low: float | None = None
     high: float | None = None
-    labels: Sequence[str] = ()  # of the places 0, 1, … in place of numbers
+    labels: Sequence[str] = ()  # Labels of the positions 0, 1, …, shown instead of numbers.
 
 
 @dataclass(frozen=True)
 class Series:
-    """A line through the points (x, y), x ascending. Without a name it is not in the legend."""
+    """A line through the points (x, y), with x ascending. A line without a name is not in the legend."""
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
-    points: bool = False  # dots too
-    reference: bool = False  # thin and grey, to compare the others with
-    line: bool = True  # False: dots alone, of which a place may have several
+    points: bool = False  # Draw a dot at each point.
+    reference: bool = False  # Draw the line thin and grey, as a reference for the other lines.
+    line: bool = True  # False draws dots only. Then several points may have the same x.
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Heights of the bars of one colour, by label."""
+    """The heights of all bars of one colour, in the order of the labels."""
 
     name: str
     values: Sequence[float]
@@ -64,7 +68,10 @@ class Bars:
 
 @dataclass(frozen=True)
 class Density:
-    """Shares of all by bin of a histogram. Areas show them, so bins may differ in width."""
+    """The share of the whole in each bin of a histogram.
+
+    Shares are drawn as areas, so bins may differ in width.
+    """
 
     name: str
     shares: Sequence[float]
@@ -72,7 +79,10 @@ class Density:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart's place in a page: `drawing` is what charts.js draws, None if only the note is shown."""
+    """A chart in a page.
+
+    `drawing` is the data for charts.js, or None if only the note is shown.
+    """
 
     title: str
     size: Size
@@ -81,7 +91,7 @@ class Chart:
 
 
 def line_chart(title: str, series: Sequence[Series], x: Axis, y: Axis, size: Size = "half", note: str = "") -> Chart:
-    """Draw lines over one another."""
+    """Return a chart of several lines."""
     inside, beyond = _split_far(series) if y.clip else ([value for line in series for value in line.y], [])
     x_shown, y_shown = _Scale(x, [value for line in series for value in line.x]), _Scale(y, inside)
     note = " ".join(filter(None, [note, _note_beyond(beyond, x, y)]))
@@ -106,7 +116,7 @@ def line_chart(title: str, series: Sequence[Series], x: Axis, y: Axis, size: Siz
 
 
 def _split_far(series: Sequence[Series]) -> tuple[list[float], list[tuple[str, float, float]]]:
-    """Return the values that a logarithmic axis is made for, and (line, x, y) of those far from nearly all others."""
+    """Return the values that decide the range of a logarithmic axis, and points (line, x, y) far outside of it."""
     points = [(line.name, *point) for line in series for point in zip(line.x, line.y, strict=True)]
     positive = [value for _, _, value in points if value > 0 and math.isfinite(value)]
     if len(positive) < _FEW:
@@ -120,7 +130,7 @@ def _split_far(series: Sequence[Series]) -> tuple[list[float], list[tuple[str, f
 
 
 def _note_beyond(beyond: Sequence[tuple[str, float, float]], x: Axis, y: Axis) -> str:
-    """Return the sentence of a note about points beyond the ends of `y`, the farthest first."""
+    """Return the sentence of a note about points outside of the range of `y`, the farthest first."""
     named = [
         f"{name} {number_text(value, y.unit)} at {x.label} {number_text(place, x.unit)}"
         for name, place, value in beyond
@@ -129,7 +139,7 @@ def _note_beyond(beyond: Sequence[tuple[str, float, float]], x: Axis, y: Axis) -
 
 
 def histogram(title: str, edges: Sequence[float], series: Sequence[Density], x: Axis, size: Size = "half") -> Chart:
-    """Draw areas: the bin from edges[i] to edges[i + 1] has the area shares[i]."""
+    """Return a chart of areas. The bin from edges[i] to edges[i + 1] has the area shares[i]."""
     heights = [np.asarray(part.shares, float) / np.diff(np.asarray(edges, float)) for part in series]
     x_shown = _Scale(Axis(x.label, x.unit, low=edges[0], high=edges[-1]), edges)
     y_shown = _Scale(Axis("density", low=0), [float(each.max(initial=0)) for each in heights])
@@ -145,7 +155,10 @@ def histogram(title: str, edges: Sequence[float], series: Sequence[Density], x: 
 
 
 def bar_chart(title: str, labels: Sequence[str], series: Sequence[Bars], y: Axis, size: Size = "wide") -> Chart:
-    """Draw bars side by side over each label. They start at 0, or at the low end of a logarithmic axis."""
+    """Return a chart with bars side by side over each label.
+
+    Bars start at 0, or at the low end of a logarithmic axis.
+    """
     x_shown = _Scale(Axis(low=0, high=len(labels) or 1), [])
     values = [value for bars in series for value in bars.values]
     y_shown = _Scale(y if y.log or min(values, default=0) < 0 else replace(y, low=0), values)
@@ -165,7 +178,7 @@ def _shortened(label: str) -> str:
 
 
 class _Scale:
-    """An axis with the unit in which its values read well."""
+    """An axis together with the unit in which its values are easy to read."""
 
     def __init__(self, axis: Axis, values: Iterable[float]) -> None:
         drawable = [v for v in [*values, axis.high or 0.0] if math.isfinite(v) and (v > 0 or not axis.log)]
@@ -183,14 +196,17 @@ class _Scale:
         self.divisor, self._suffix = readable_unit(self.largest, axis.unit)
 
     def values(self, values: Iterable[float]) -> list[float | None]:
-        """Return values as they are drawn: None is a gap."""
+        """Return values in the axis's unit, as they are drawn. None is a gap."""
         return [
             float(f"{value / self.divisor:.9g}") if math.isfinite(value) and (value > 0 or not self.axis.log) else None
             for value in values
         ]
 
     def described(self) -> dict[str, Any]:
-        """Return the axis for charts.js. Its `format` is for numeral.js, as in Bokeh's NumeralTickFormatter."""
+        """Return the axis in the form that charts.js takes.
+
+        `format` is for numeral.js, which Bokeh's NumeralTickFormatter uses.
+        """
         axis, numeral = self.axis, None
         if axis.unit == "percent":
             numeral = "0.[0] %" if self.largest > 0.02 else "0.[000] %"
@@ -205,10 +221,10 @@ class _Scale:
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """Return the ticks of a logarithmic axis from the last one up to `low` to the first one from `high`.
+    """Return the ticks of a logarithmic axis, from the last one up to `low` to the first one from `high` on.
 
-    They are powers of ten, or 1, 2 and 5 times those if values differ little. They are none if the ones of a linear
-    axis fit better.
+    They are powers of ten, or 1, 2 and 5 times these if values differ little. The list is empty if the ticks of a
+    linear axis fit better.
     """
     if high < 2 * low and high != low:
         return []
@@ -223,13 +239,13 @@ def _log_ticks(low: float, high: float) -> list[float]:
 def _chart(
     title: str, size: Size, note: str, x: _Scale, y: _Scale, edges: Sequence[float], texts: list[str], **marks: Any
 ) -> Chart:
-    """Return the chart of `marks`. texts[i] is shown while the mouse is between edges[i] and edges[i + 1]."""
+    """Return the chart of `marks`. The hover text texts[i] is shown between edges[i] and edges[i + 1]."""
     hover = {"edges": x.values(edges), "texts": texts}
     return Chart(title, size, note, {"x": x.described(), "y": y.described(), "hover": hover, **marks})
 
 
 def thin(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return about `_MOST_POINTS` of the points at most: the lowest and the highest of each stretch, in order."""
+    """Thin a line to about `_MOST_POINTS` points: the lowest and the highest point of each stretch, in order."""
     stretch = -(-2 * len(points) // _MOST_POINTS)
     if stretch <= 2:
         return points

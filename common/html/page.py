@@ -1,4 +1,4 @@
-"""A page of charts and tables in one file that loads nothing from outside: Jinja2 templates and Bokeh's script.
+"""Render a page of charts and tables as one HTML file that loads nothing from outside, with Jinja2 and Bokeh's script.
 
 render_page("Run 1", "finished", [Part("warning", "slow")], [Section("Learning", Part("charts", charts))])
 """
@@ -20,22 +20,28 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 class Part:
-    """A part of a section, or of the top of a page: a macro of parts.html and its arguments, which are escaped."""
+    """A part of a section, or of the top of a page.
+
+    It is a macro of parts.html with its arguments, which are escaped.
+    """
 
     def __init__(self, macro: str, *arguments: Any) -> None:
         self.macro, self.arguments = macro, arguments
 
 
 class Section:
-    """A section of the page, listed at its top. `note` is what to know before reading it."""
+    """A section of a page. Its title is listed at the top of the page.
+
+    `note` is text that the reader needs before the section.
+    """
 
     def __init__(self, title: str, *parts: Part, note: str = "") -> None:
         self.title, self.parts, self.note = title, parts, note
 
 
 def render_page(title: str, subtitle: str, top: Sequence[Part], sections: Sequence[Section]) -> str:
-    """Return the HTML of a page, whose `top` stands before its sections."""
-    # BokehJS from the files of Bokeh's package: importing that takes half a second.
+    """Return the HTML of a page. The parts in `top` come before the sections."""
+    # Bokeh's scripts are read from its package's files, because importing Bokeh takes half a second.
     package = importlib.util.find_spec("bokeh")
     assert package is not None and package.origin is not None
     folder = Path(package.origin).parent / "server" / "static" / "js"
@@ -45,7 +51,7 @@ def render_page(title: str, subtitle: str, top: Sequence[Part], sections: Sequen
     return page.render(title=title, subtitle=subtitle, top=top, sections=sections, bokeh=bokeh)
 
 
-@functools.cache  # it keeps the templates that it has compiled
+@functools.cache  # Cached, because the environment keeps the templates that it has compiled.
 def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -57,6 +63,6 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["text"] = number_text
-    # `tojson` escapes what could end the <script> that it stands in.
+    # `tojson` escapes everything that could end the surrounding <script>.
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "ensure_ascii": False}
     return environment

@@ -1,3 +1,8 @@
-"""Run the work of a preparation: prepared_folder (of the output), pieces (results on disk), pools, tasks, tasks_beside
-(single ones), memory_limit.
+"""Run the work of a preparation on several processes, and resume it after an interruption.
+
+The modules:
+- `prepared_folder`: the output folder while it is made. `pieces`: results on disk.
+- `pools`: worker processes of this machine, Dask or MPI. `tasks`: run a pass on them. `tasks_beside`: run single
+  tasks beside a pass.
+- `memory_limit`: divide the memory among workers.
 """

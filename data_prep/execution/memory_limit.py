@@ -1,6 +1,6 @@
-"""Divide `memory_limit`: the number of workers, the size of chunks, and the memory for counts of values.
+"""Divide the setting `memory_limit` into a number of workers, a chunk size, and memory for counts of values.
 
-The constants are upper bounds of measurements (Pss, so that shared pages count once).
+The constants are upper bounds of measurements (Pss, in which shared pages count once).
 """
 
 from __future__ import annotations
@@ -12,27 +12,35 @@ from data_prep.options.prepare_options import PrepareOptions
 _MIB = 1 << 20
 _LIMIT_FOR_LARGE_CHUNKS = 2048 * _MIB
 _LARGE_CHUNK_BYTES, _SMALL_CHUNK_BYTES = 8 * _MIB, 2 * _MIB
-_MAIN_BYTES = 200 * _MIB  # the main process: Python, its libraries, results in transit
-_ZOO_BYTES = 420 * _MIB  # MindSpore, which reads the rows again for the zoo's layout
-_FILE_BYTES = 60 * _MIB  # a file that is written, besides its window of rows: packed rows, pages, the library
-_WORKER_BYTES_A_CHUNK_BYTE = 10  # a chunk's text, columns, rows and results; less with native kernels
-# Besides, for lists their values' places and columns of ids, for crosses their texts and counts.
+_MAIN_BYTES = 200 * _MIB  # Memory of the main process: Python, its libraries, and results in transit.
+_ZOO_BYTES = 420 * _MIB  # Memory of MindSpore, which reads the rows again for the zoo's layout.
+# Memory for a file that is written, without its window of rows: packed rows, pages, and the library.
+_FILE_BYTES = 60 * _MIB
+# Memory of a worker per byte of a chunk: text, columns, rows and results. Native kernels take less.
+_WORKER_BYTES_A_CHUNK_BYTE = 10
+# Additional memory per byte of a chunk if there are lists: the positions of their values, and columns of ids.
 _LIST_BYTES_A_CHUNK_BYTE, _LIST_BYTES_A_POSITION = 24, 12
-_CROSSED_BYTES_A_ROW, _CROSS_BYTES_A_ROW = 200, 50  # for all crosses together, and for each
-_COMBINATION_BYTES = 120  # of values of lists that are crossed: its text, with the places of its values
-_LINE_BYTES_A_COLUMN = 4  # short cells: the more rows are in a chunk
+# Additional memory per row if there are crosses, for all crosses together and for each: their texts and counts.
+_CROSSED_BYTES_A_ROW, _CROSS_BYTES_A_ROW = 200, 50
+# Memory for each combination of values of crossed lists: its text, and the positions of its values.
+_COMBINATION_BYTES = 120
+# Assumed bytes of a line per column. Cells are assumed to be short, so that a chunk has many rows.
+_LINE_BYTES_A_COLUMN = 4
 _LEAST_CHUNK_BYTES = 256 << 10
-_WORKER_BYTES = 40 * _MIB  # Python and NumPy
+_WORKER_BYTES = 40 * _MIB  # Memory of a worker for Python and NumPy.
 
 
 def chunk_bytes(options: PrepareOptions) -> int:
-    """Return the size of a chunk of the log in bytes: less if lists and crosses take more memory for each."""
+    """Return the size of a chunk of the log in bytes.
+
+    Chunks are smaller if lists and crosses take more memory for each byte.
+    """
     usual = _LARGE_CHUNK_BYTES if options.memory_limit_bytes >= _LIMIT_FOR_LARGE_CHUNKS else _SMALL_CHUNK_BYTES
     return max(usual * _WORKER_BYTES_A_CHUNK_BYTE // _worker_bytes_a_chunk_byte(options), _LEAST_CHUNK_BYTES)
 
 
 def check_limit(options: PrepareOptions) -> None:
-    """Raise MemoryError if `memory_limit` is too low to write any log, before time is spent on one."""
+    """Raise MemoryError if `memory_limit` is too low for any log, before time is spent on one."""
     needed = _writing_bytes(options)
     if options.memory_limit_bytes < needed:
         raise MemoryError(
@@ -42,13 +50,20 @@ def check_limit(options: PrepareOptions) -> None:
 
 
 def counting_workers(options: PrepareOptions, num_cores: int, chunk_bytes: int) -> int:
-    """Return the workers of the first pass: as many as asked for, or as cores, in at most half of the memory."""
+    """Return the number of workers of the first pass.
+
+    It is the number that the user asked for, or the number of cores, as long as the workers fit into half of the
+    memory.
+    """
     room = (options.memory_limit_bytes - _MAIN_BYTES) // 2 // worker_bytes(options, chunk_bytes)
     return max(1, min(options.workers or num_cores, room))
 
 
 def counts_bytes(options: PrepareOptions, num_workers: int, chunk_bytes: int) -> int:
-    """Return the bytes for counts in the first pass: half of what is left, as a merge needs them twice."""
+    """Return the number of bytes for counts in the first pass.
+
+    It is half of the remaining memory, because a merge needs the counts twice.
+    """
     room = options.memory_limit_bytes - _MAIN_BYTES - num_workers * worker_bytes(options, chunk_bytes)
     return max(room, 0) // 2
 
@@ -56,9 +71,10 @@ def counts_bytes(options: PrepareOptions, num_workers: int, chunk_bytes: int) ->
 def encoding_workers(
     options: PrepareOptions, num_workers: int, chunk_bytes: int, window_bytes: int, lookup_bytes: int
 ) -> tuple[int, int]:
-    """Return the workers of the second pass, at most `num_workers`, and how many of them may write a file at a time.
+    """Return the number of workers of the second pass, and how many of them may write a file at a time.
 
-    1 worker is the main process itself. Raises MemoryError if the limit is too low for that too.
+    There are at most `num_workers`. One worker means that the main process does the work itself. Raise MemoryError
+    if the limit is too low even for that.
     """
     needed = _writing_bytes(options) + window_bytes + lookup_bytes
     room = options.memory_limit_bytes - needed
@@ -80,7 +96,10 @@ def _writing_bytes(options: PrepareOptions) -> int:
 
 
 def worker_bytes(options: PrepareOptions, chunk_bytes: int) -> int:
-    """Return the memory of a worker. In the second pass, the workers of a machine share the vocabulary besides."""
+    """Return the memory of one worker.
+
+    In the second pass, the workers of a machine additionally share the vocabulary.
+    """
     return _WORKER_BYTES + _worker_bytes_a_chunk_byte(options) * chunk_bytes
 
 
@@ -94,7 +113,10 @@ def _worker_bytes_a_chunk_byte(options: PrepareOptions) -> int:
 
 
 def _combinations_a_chunk_byte(options: PrepareOptions) -> float:
-    """Return the most combinations of lists for a byte of text: of equally long lists, whose values take two each."""
+    """Return the largest number of combinations of crossed lists per byte of text.
+
+    It is reached by lists of equal length whose values take two bytes each.
+    """
     crossed = [column for column in options.categorical_columns if column.cross and column.is_list]
     num_lists = [sum(options.data.columns.get(part) == "list" for part in column.cross) for column in crossed]
     lengths = [column.max_length ** (1 / count) for column, count in zip(crossed, num_lists, strict=True)]

@@ -1,12 +1,12 @@
-"""Results of finished work as files, so that an interrupted preparation can be resumed.
+"""Store the results of finished work as files, so that an interrupted preparation can be resumed.
 
-A piece is an object in a file of its own: JSON, then its arrays, which the reader maps into memory. It is written under
-another name and renamed, and begins with its checksum: it is there whole or it is computed again. There is no list of
-pieces that could be wrong.
+A piece is one object in a file: JSON, followed by its arrays, which the reader maps into memory. It is written under
+another name and renamed, and starts with its checksum. So a piece is either complete or computed again. There is no
+list of pieces that could be wrong.
 
-A piece holds plain values, arrays of numbers, and objects of the dataclasses registered by `storable`. Unlike
-unpickling, reading one runs no code that the file names: whoever can write to the folder can change numbers, but not
-run programs.
+A piece can hold plain values, arrays of numbers, and objects of the dataclasses registered with `storable`. Unlike
+unpickling, reading a piece runs no code that the file names. Somebody who can write to the folder can change
+numbers, but cannot run programs.
 """
 
 from __future__ import annotations
@@ -26,29 +26,33 @@ import xxhash
 from numpy.typing import NDArray
 
 _MAGIC = b"wd-piece"
-_NUMBERS = np.dtype("<u8")  # in the header: checksum of all that follows it, number of parts, their sizes
-_ALIGNMENT = 64  # of arrays in a file, as NumPy and the native kernels prefer it
+# Type of the numbers in the header: checksum of everything behind it, number of parts, sizes of the parts.
+_NUMBERS = np.dtype("<u8")
+_ALIGNMENT = 64  # Alignment in bytes of arrays in a file, which NumPy and the native kernels prefer.
 _UNFINISHED = ".unfinished-"
-_NUMBER_KINDS = "biuf"  # NumPy's types whose bytes are numbers
+_NUMBER_KINDS = "biuf"  # Kinds of NumPy types whose bytes are numbers.
 
 _storable: dict[str, type] = {}
 
 
 def storable(*classes: type) -> None:
-    """Register dataclasses whose objects may be in pieces. The process that reads them has to register them too."""
+    """Register dataclasses whose objects may be stored in pieces.
+
+    The process that reads the pieces must register the classes too.
+    """
     for cls in classes:
         if not dataclasses.is_dataclass(cls) or _storable.setdefault(cls.__name__, cls) is not cls:
             raise TypeError(f"{cls!r} is not a dataclass, or another one of its name is storable")
 
 
 class Pieces:
-    """The pieces in a folder, by name. Any process that sees the folder may write and read them."""
+    """The pieces in a folder, by name. Any process with access to the folder may write and read them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def write(self, name: str, value: object) -> None:
-        """Write a piece atomically. After an OSError the folder is as it was before."""
+        """Write a piece atomically. After an OSError the folder is unchanged."""
         path, content = self.folder / name, _pack(value)
         beside = path.with_name(f"{name}{_UNFINISHED}{socket.gethostname()}-{os.getpid()}")
         try:
@@ -60,17 +64,24 @@ class Pieces:
             raise
 
     def read(self, name: str) -> Any:
-        """Return a piece, or None if it is missing or damaged. Changes of its arrays do not reach the file."""
+        """Return the object in a piece, or None if it is missing or damaged.
+
+        Changes to its arrays do not reach the file.
+        """
         content = self._mapped(name)
         if not _is_whole(content):
             return None
         try:
             return _unpack(content)
-        except (ValueError, LookupError, TypeError, RecursionError):  # a right checksum, but not our content
+        # The checksum is right, but the content has another form.
+        except (ValueError, LookupError, TypeError, RecursionError):
             return None
 
     def expect(self, name: str) -> Any:
-        """Return a piece that was written. Raises OSError if it is missing or damaged now."""
+        """Return the object in a piece that was written before.
+
+        Raise OSError if the piece is now missing or damaged.
+        """
         value = self.read(name)
         if value is None:
             raise OSError(f"{self.folder / name} does not hold what was written to it; check the disk")
@@ -80,11 +91,11 @@ class Pieces:
         return _is_whole(self._mapped(name))
 
     def _mapped(self, name: str) -> memoryview:
-        """Return a piece's file mapped into memory, which is empty if there is no file."""
+        """Return a piece's file mapped into memory. It is empty if there is no file."""
         try:
             with (self.folder / name).open("rb") as file:
                 return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
-        except (FileNotFoundError, ValueError):  # an empty file cannot be mapped
+        except (FileNotFoundError, ValueError):  # An empty file cannot be mapped.
             return memoryview(b"")
 
     def remove(self, name: str) -> None:
@@ -101,7 +112,7 @@ class Pieces:
 
 
 def _pack(value: object) -> list[bytes | memoryview]:
-    """Return the parts of a piece's file."""
+    """Return the parts of the file of a piece that holds `value`."""
     buffers: list[memoryview] = []
     plain = json.dumps(_plain(value, buffers), separators=(",", ":")).encode()
     parts = [memoryview(plain), *buffers]
@@ -118,7 +129,10 @@ def _pack(value: object) -> list[bytes | memoryview]:
 
 
 def _plain(value: Any, buffers: list[memoryview]) -> Any:
-    """Return a value for JSON, types that JSON lacks as {kind: content}. Append bytes and arrays to `buffers`."""
+    """Convert a value for JSON.
+
+    Types that JSON lacks become {kind: content}; bytes and arrays are appended to `buffers`.
+    """
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.generic):
@@ -145,7 +159,7 @@ def _plain(value: Any, buffers: list[memoryview]) -> Any:
 
 
 def _is_whole(content: memoryview) -> bool:
-    """Return True if the content of a piece's file has its checksum."""
+    """Return True if the content of a piece's file matches its checksum."""
     start = len(_MAGIC) + _NUMBERS.itemsize
     if len(content) < start + _NUMBERS.itemsize or content[: len(_MAGIC)] != _MAGIC:
         return False
@@ -167,7 +181,7 @@ def _unpack(content: memoryview) -> Any:
 
 
 def _value(plain: Any, parts: list[memoryview]) -> Any:
-    """Invert `_plain`. `parts` are those of the file, first the JSON itself."""
+    """Convert a value from JSON back. `parts` are all parts of the file, the JSON first."""
     if isinstance(plain, list):
         return [_value(item, parts) for item in plain]
     if not isinstance(plain, dict):
@@ -200,5 +214,5 @@ _KINDS: dict[str, Callable[[Any, list[memoryview]], Any]] = {
 
 
 def numbered(title: str, number: int, part: str) -> str:
-    """Return the name of a part of a task's result. `title` is that of the pass."""
+    """Return the name of the piece with one part of a task's result. `title` is the title of the pass."""
     return f"{title}-{number:07d}.{part}"

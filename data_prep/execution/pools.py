@@ -1,7 +1,7 @@
-"""Workers that run the tasks of a pass: processes of this machine, a Dask cluster or MPI ranks.
+"""Provide workers for the tasks of a pass: processes of this machine, a Dask cluster, or MPI ranks.
 
-`memory_limit` decides the number of processes of this machine. With Dask and MPI it covers only this process: give each
-of their workers the memory that `memory.worker_bytes` returns, and that of a window of rows.
+`memory_limit` decides the number of processes on this machine. With Dask and MPI it covers only this process: give
+each of their workers the memory that `memory_limit.worker_bytes` returns, plus the memory for a window of rows.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ _MPI_COMMAND = "mpirun -n 3 python -m mpi4py.futures -m data_prep prepare ... --
 
 @dataclass(frozen=True)
 class Pool:
-    """Workers for several passes. A pass has them with an id that no other pass has."""
+    """Workers for several passes. Each pass gets them with a unique job id."""
 
     executor: Executor
-    num_workers: int  # tasks that it runs at a time
+    num_workers: int  # Number of tasks that run at a time.
     job_id: str = ""
-    deaths: tuple[type[Exception], ...] = ()  # errors that mean that workers died
-    advice: str = ""  # after such an error
-    fault: Callable[[], str] = lambda: ""  # by which a worker ended itself, and what to do
+    deaths: tuple[type[Exception], ...] = ()  # Errors which mean that workers died.
+    advice: str = ""  # Advice to the user after such an error.
+    fault: Callable[[], str] = lambda: ""  # Function that returns how a worker ended itself, and what to do, or "".
 
     def submit(self, function: Callable[..., None], *arguments: Any) -> Future[None]:
         return self.executor.submit(function, *arguments)
 
 
 class Pools:
-    """Opens a pool for each pass. All passes use the same processes or the same cluster, until `close`."""
+    """Opens a pool for each pass. Until `close`, all passes use the same processes or the same cluster."""
 
     def __init__(self, choice: ExecutorChoice) -> None:
         self._choice = choice
@@ -57,10 +57,10 @@ class Pools:
 
     @contextmanager
     def open(self, num_workers: int) -> Iterator[Pool | None]:
-        """Yield a pool for a pass, or None if the only worker is this process.
+        """Yield a pool for a pass, or None if this process is the only worker.
 
-        `num_workers` is for this machine. A Dask or MPI cluster has a number of its own. Raises MemoryError if a worker
-        was killed, OSError if one crashed or the cluster cannot be used.
+        `num_workers` applies to processes of this machine. A Dask or MPI cluster has its own number of workers.
+        Raise MemoryError if a worker was killed, OSError if one crashed or if the cluster cannot be used.
         """
         if self._choice.kind == "processes":
             if self._cluster is not None and self._cluster.num_workers != num_workers:
@@ -75,7 +75,7 @@ class Pools:
         try:
             yield replace(cluster, job_id=uuid.uuid4().hex)
         except cluster.deaths as error:
-            time.sleep(_SIGNAL_SECONDS)  # the signal that killed a worker may come here too
+            time.sleep(_SIGNAL_SECONDS)  # The signal that killed a worker may reach this process too.
             check_stop()
             if fault := cluster.fault():
                 raise OSError(fault) from error
@@ -85,14 +85,14 @@ class Pools:
             ) from error
 
     def close(self) -> None:
-        """End the processes. Leave the cluster, and end it if it was started here."""
+        """End the processes. Leave the cluster, and end it if this object started it."""
         self._cluster = None
         self._at_the_end.close()
 
 
 @contextmanager
 def _processes(_: ExecutorChoice, num_workers: int) -> Iterator[Pool]:
-    # Fresh processes instead of forked ones: this one may hold MindSpore and its threads.
+    # Processes are started fresh instead of forked, because this process may have loaded MindSpore with its threads.
     executor = ProcessPoolExecutor(num_workers, multiprocessing.get_context("spawn"), _start_worker)
     advice = f"run the same command again with fewer than {num_workers} workers, prepare.workers=1"
     try:
@@ -102,8 +102,12 @@ def _processes(_: ExecutorChoice, num_workers: int) -> Iterator[Pool]:
 
 
 def _fault(executor: ProcessPoolExecutor) -> str:
-    """Return how a worker ended itself, if one did, and what to do. The pool ends the others by SIGTERM."""
-    codes = [worker.exitcode for worker in (executor._processes or {}).values()]  # no public name has the exit codes
+    """Return how a worker ended itself, and what to do, or "" if none did.
+
+    Other workers were ended by the pool with SIGTERM.
+    """
+    # The executor has no public attribute for exit codes.
+    codes = [worker.exitcode for worker in (executor._processes or {}).values()]
     if crash := next((crash.name for crash in _CRASHES if -crash in codes), ""):
         return (
             f"a worker crashed by {crash}, as libraries do where a disk takes no more; finished work is kept: look at "
@@ -118,7 +122,11 @@ def _fault(executor: ProcessPoolExecutor) -> str:
 
 
 def _start_worker() -> None:
-    """Leave Ctrl-C to the parent, which ends the pool. End with the parent: after `kill -9` a worker would wait on."""
+    """Prepare a worker process.
+
+    Ctrl-C is left to the parent, which ends the pool. The worker ends with its parent, because after `kill -9` of
+    the parent it would wait forever.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -134,10 +142,11 @@ def _start_worker() -> None:
 def _dask(choice: ExecutorChoice, num_workers: int) -> Iterator[Pool]:
     distributed = _import("distributed", "dask")
     for name in ("distributed", "tornado"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # errors reach us as exceptions
+        # Errors are raised as exceptions, so these logs are not needed.
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     with ExitStack() as stack:
         if choice.scheduler is None:
-            # `memory_limit` bounds the workers' memory, not Dask.
+            # `memory_limit` bounds the workers' memory, so Dask need not.
             try:
                 cluster = distributed.LocalCluster(
                     n_workers=num_workers,
@@ -147,7 +156,7 @@ def _dask(choice: ExecutorChoice, num_workers: int) -> Iterator[Pool]:
                     silence_logs=logging.CRITICAL,
                 )
             except RuntimeError as error:
-                check_stop()  # a signal may have ended its workers
+                check_stop()  # A signal may have ended the cluster's workers.
                 raise OSError(f"no Dask cluster can be started on this machine: {error}") from error
             stack.enter_context(cluster)
         try:
@@ -159,7 +168,8 @@ def _dask(choice: ExecutorChoice, num_workers: int) -> Iterator[Pool]:
         threads = sum(client.nthreads().values())
         if threads == 0:
             raise OSError(f"the Dask scheduler at {choice.scheduler} has no workers; start some: dask worker ADDRESS")
-        # Dask runs the tasks of a worker that dies elsewhere. Not pure: the same arguments may be another log.
+        # If a worker dies, Dask runs its tasks elsewhere. Tasks are not pure: the same arguments may belong to
+        # another log.
         executor, advice = client.get_executor(pure=False), "give workers more memory and run the same command again"
         yield Pool(executor, threads, "", (distributed.KilledWorker,), advice)
 
@@ -185,7 +195,7 @@ _CLUSTERS: dict[ExecutorKind, Callable[[ExecutorChoice, int], AbstractContextMan
 def _import(module: str, kind: str) -> Any:
     try:
         return importlib.import_module(module)
-    except (ImportError, RuntimeError) as error:  # mpi4py without an MPI library is a RuntimeError
+    except (ImportError, RuntimeError) as error:  # Without an MPI library, mpi4py raises RuntimeError.
         raise OSError(
             f"--executor {kind} needs {module.split('.')[0]} ({error}); install it: {_INSTALL[kind]}"
         ) from error

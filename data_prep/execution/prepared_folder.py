@@ -1,14 +1,14 @@
-"""Make the output folder beside its name, and keep it there after an interruption until it is complete.
+"""Make the output folder under another name, which survives an interruption, and rename it when it is complete.
 
     OUTPUT.partial/run.json   options, log and versions, by which the same command resumes
-    OUTPUT.partial/run.lock   held by the process that works there
+    OUTPUT.partial/run.lock   locked by the process that works there
     OUTPUT.partial/work/      finished pieces of work (pieces.py), counts on disk
     OUTPUT.partial/…          files of the prepared folder
 
-Only what this program made is ever replaced or removed: an OUTPUT.partial of this user with a run.json and, with
---overwrite, a prepared folder, and neither if it holds a file that no preparation makes. A folder that is replaced is
-renamed to OUTPUT.replaced, or OUTPUT.replaced.1 if that exists, after run.json has recorded that name. No other folder
-of such a name is touched.
+Only folders that this program made are ever replaced or removed: an OUTPUT.partial of this user with a run.json,
+and, with --overwrite, a prepared folder. Neither is removed if it holds a file that no preparation makes. A folder
+that is replaced is renamed to OUTPUT.replaced, or to OUTPUT.replaced.1 if that exists, after run.json has recorded
+the new name. No other folder with such a name is touched.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ REJECTS_FILE = "rejects.tsv"
 STATE_FILE = "run.json"
 WORK_FOLDER = "work"
 PROBE_FOLDER = "run.probe"
-OWN_NAMES = (STATE_FILE, LOCK_FILE, WORK_FOLDER, PROBE_FOLDER)  # which are not in the finished folder
-_MADE_NAMES = (  # by any version; a folder that holds anything else is not emptied or replaced
+OWN_NAMES = (STATE_FILE, LOCK_FILE, WORK_FOLDER, PROBE_FOLDER)  # Names that do not occur in a finished folder.
+# Names that some version of this program gives. A folder that holds any other name is neither emptied nor replaced.
+_MADE_NAMES = (
     *OWN_NAMES,
     SCHEMA_FILE,
     REJECTS_FILE,
@@ -64,11 +65,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _State:
-    """Content of run.json."""
+    """The content of run.json."""
 
     chunk_bytes: int
-    identity: dict[str, Any]  # everything that decides a byte of the result
-    replaced: tuple[str, ...] = ()  # names to which this run has renamed earlier folders
+    identity: dict[str, Any]  # Everything that affects a byte of the result.
+    replaced: tuple[str, ...] = ()  # Names to which this run has renamed earlier folders.
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,8 @@ class WorkDir:
     """The folder in which a run works."""
 
     folder: Path
-    chunk_bytes: int  # of the run that began it: pieces are numbered by chunks
-    is_complete: bool  # except for its name
+    chunk_bytes: int  # Chunk size of the run that began the folder. Pieces are numbered by chunks.
+    is_complete: bool  # True if only the renaming is left to do.
 
     @property
     def work_folder(self) -> Path:
@@ -92,14 +93,14 @@ class WorkDir:
 def new_folder(
     output: Path, identity: Mapping[str, Any], chunk_bytes: int, overwrite: bool, restart: bool
 ) -> Iterator[WorkDir]:
-    """Make a folder beside `output` that takes its name at the end of the block.
+    """Make a folder for `output`, and rename it to `output` at the end of the `with` block.
 
-    Resumes a folder with the same `identity` that an interrupted run left. It may be `output` itself, complete except
-    for temporary files. `restart` begins anew. After a ValueError in the block nothing is kept, unless there is a
-    schema.json already: the log is wrong, and what was made would be wrong for any other log.
+    If an interrupted run with the same `identity` has left a folder, it is resumed. That folder may be `output`
+    itself, complete except for temporary files. `restart` begins anew. After a ValueError in the block the folder is
+    removed, unless it has a schema.json already: the log is wrong, and the results would be wrong for any other log.
 
-    Raises FileExistsError if `output` may not be replaced or something is in the way, FolderInUse if another run works
-    there, OSError if nothing can be written, and OtherRun if the identity differs.
+    Raise FileExistsError if `output` may not be replaced or something else has its name, FolderInUse if another run
+    works there, OSError if nothing can be written, and OtherRun if the identity differs.
     """
     if not restart and _is_finished_by(output, identity):
         with _lock(output, output):
@@ -111,7 +112,7 @@ def new_folder(
     partial = partial_folder(output)
     _check_is_ours(partial)
     with _lock(partial, output):
-        _check_output(output, overwrite)  # again: another run may have made it meanwhile
+        _check_output(output, overwrite)  # Check again, because another run may have made the output in the meantime.
         _make_private(partial)
         work_dir = _resume_or_begin(partial, identity, chunk_bytes, restart)
         try:
@@ -122,15 +123,16 @@ def new_folder(
                 shutil.rmtree(partial)
             raise
         sync_files(partial)
-        _check_output(output, overwrite)  # again: this may be hours later
+        _check_output(output, overwrite)  # Check again, because hours may have passed.
         _put_in_place(partial, output)
         _tidy_up(output)
 
 
 def real_output(output: Path) -> Path:
-    """Return the folder that a link leads to: the output is renamed into place, which would replace the link.
+    """Return the folder to which a link leads.
 
-    Raises FileExistsError for a link that leads nowhere, ValueError for a path without a name, such as ".".
+    The output is renamed into place, which would replace the link itself. Raise FileExistsError for a link that
+    leads nowhere, ValueError for a path without a name, such as ".".
     """
     if output.name in ("", ".."):
         raise ValueError(f"the output {output} has no name of its own; name the folder to make, such as prepared")
@@ -165,7 +167,10 @@ def _lock(folder: Path, output: Path) -> IO[str]:
 
 
 def _make_private(partial: Path) -> None:
-    """Make the folder private. Raises FileExistsError if it is another user's, who could have put anything there."""
+    """Make the folder private to this user.
+
+    Raise FileExistsError if it belongs to another user, who could have put anything into it.
+    """
     owner, here = partial.stat().st_uid, _probe(partial).st_uid
     if owner != here:
         raise FileExistsError(
@@ -177,12 +182,12 @@ def _make_private(partial: Path) -> None:
 
 def _set_mode(path: Path, mode: int) -> None:
     if stat.S_IMODE(path.stat().st_mode) != mode:
-        with suppress(PermissionError):  # on a file system without modes
+        with suppress(PermissionError):  # Some file systems do not support modes.
             path.chmod(mode)
 
 
 def _probe(folder: Path) -> os.stat_result:
-    """Return the state of a new folder in `folder`, which shows this process's user there and its umask."""
+    """Return the status of a new folder in `folder`. It shows the present user and umask."""
     probe = folder / PROBE_FOLDER
     with suppress(FileNotFoundError):
         probe.rmdir()
@@ -201,14 +206,15 @@ def _put_in_place(partial: Path, output: Path) -> None:
         assert state is not None
         _write_state(partial, replace(state, replaced=(*state.replaced, *_replaced_before(output), aside.name)))
     shutil.rmtree(partial / WORK_FOLDER, ignore_errors=True)
-    sync_folder(partial)  # or a power cut may bring it back in the finished folder
+    sync_folder(partial)  # Without this, a power cut may restore the work folder inside the finished folder.
     replace_folder(partial, output, aside)
 
 
 def _tidy_up(output: Path) -> None:
-    """Remove a finished run's temporary files, last run.json, because of which the next run would do this.
+    """Remove the temporary files of a finished run.
 
-    Give the folder and its files the mode of new ones: until now they were private, and MindSpore's files are 0600.
+    run.json is removed last, because the next run repeats this function as long as it exists. The folder and its
+    files get the modes of new files. Until now the folder was private, and MindSpore creates files with mode 0600.
     """
     mode = stat.S_IMODE(_probe(output).st_mode)
     for path in output.iterdir():
@@ -229,7 +235,7 @@ def _is_finished_by(output: Path, identity: Mapping[str, Any]) -> bool:
 
 
 def _check_output(output: Path, overwrite: bool) -> None:
-    """Raise FileExistsError unless `output` is free, or a prepared folder that `overwrite` allows to replace."""
+    """Raise FileExistsError unless `output` is free, or is a prepared folder and `overwrite` allows replacing it."""
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return
     if not (output / SCHEMA_FILE).is_file():
@@ -257,7 +263,7 @@ def _check_is_ours(partial: Path) -> None:
 
 
 def _check_all_is_ours(folder: Path, what: str) -> None:
-    """Raise FileExistsError if a folder holds names that no preparation gives."""
+    """Raise FileExistsError if a folder holds a name that no preparation gives."""
     foreign = sorted(p.name for p in folder.iterdir() if not any(fnmatchcase(p.name, name) for name in _MADE_NAMES))
     if foreign:
         raise FileExistsError(
@@ -297,7 +303,8 @@ def _replaced_before(folder: Path) -> tuple[str, ...]:
 
 
 def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    here = json.loads(json.dumps(here))  # as `there`, which was read from JSON: tuples are lists
+    # `there` was read from JSON, in which tuples are lists, so `here` is converted in the same way.
+    here = json.loads(json.dumps(here))
     return [
         f"{name} was {there.get(name)!r}, is {here.get(name)!r}"
         for name in sorted({*there, *here})
@@ -306,7 +313,7 @@ def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]
 
 
 class OtherRun(ValueError):
-    """The unfinished work is of other options, another log or another version of the program."""
+    """The unfinished work belongs to other options, another log, or another version of the program."""
 
 
 def _read_state(partial: Path) -> _State | None:
@@ -321,14 +328,17 @@ def _read_state(partial: Path) -> _State | None:
 
 
 def _readable_state(folder: Path) -> _State | None:
-    """Return the content of run.json, None if there is none or it is damaged."""
+    """Return the content of run.json, or None if there is none or it is damaged."""
     with suppress(OtherRun):
         return _read_state(folder)
     return None
 
 
 def _write_state(partial: Path, state: _State) -> None:
-    """Write run.json atomically, in the work folder first: without it only OWN_NAMES may be in the folder."""
+    """Write run.json atomically.
+
+    It is written in the work folder first, because a folder without run.json may only contain OWN_NAMES.
+    """
     beside = partial / WORK_FOLDER / STATE_FILE
     write_whole(beside, json.dumps(asdict(state), indent=1) + "\n")
     beside.replace(partial / STATE_FILE)
@@ -336,7 +346,11 @@ def _write_state(partial: Path, state: _State) -> None:
 
 
 def _empty(partial: Path) -> None:
-    """Remove all but the lock: first schema.json, which means complete, and last run.json, which means ours."""
+    """Remove everything but the lock.
+
+    schema.json is removed first, because it means that the folder is complete. run.json is removed last, because it
+    means that this program made the folder.
+    """
     (partial / SCHEMA_FILE).unlink(missing_ok=True)
     for path in sorted(partial.iterdir(), key=lambda path: path.name == STATE_FILE):
         if path.is_dir():

@@ -1,7 +1,7 @@
-"""Run a function over chunks on several processes and take the results in the chunks' order.
+"""Run a function over chunks of a log on several processes, and return the results in the order of the chunks.
 
-The processes are this machine's, a Dask cluster's or MPI's. A result goes into files of the work folder (see
-pieces.py), which all processes see. A result that an interrupted run left there is not computed again.
+The processes belong to this machine, a Dask cluster or MPI. Results are stored in files of the work folder (see
+pieces.py), which all processes can access. A result that an interrupted run has stored is not computed again.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from data_prep.execution.pools import Pool
 Task = TypeVar("Task")
 Item = TypeVar("Item")
 
-Results = Mapping[str, Any]  # of a result, by name; each is a piece of its own
+Results = Mapping[str, Any]  # The parts of a result by name. Each part is stored as its own piece.
 ReadPart = Callable[[str], Any]
 
-# Unfinished tasks for each worker: one running and one waiting, so that no worker idles. Those of a packed log hold
-# their lines in memory until they are done. Results only take room on the disk, so workers may be so many bytes of the
-# log ahead of them, which keeps them busy while a window of rows is shuffled and written.
+# Unfinished tasks per worker: one runs and one waits, so that no worker is idle. Tasks of a compressed log hold
+# their lines in memory until they are done. Finished results take only disk space, so workers may be
+# _LOG_BYTES_AHEAD of the log ahead of their use. That keeps them busy while a window of rows is shuffled and
+# written.
 _TASKS_PER_WORKER = 2
 _LOG_BYTES_AHEAD = 256 << 20
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-WAIT_SECONDS = 0.5  # between two looks for a stop
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # Constants of glibc's malloc.h.
+WAIT_SECONDS = 0.5  # Seconds between two checks for a stop signal.
 
 
 def map_in_order(
@@ -47,13 +48,12 @@ def map_in_order(
     needed: Callable[[int], Collection[str]],
     task_bytes: int,
 ) -> Generator[ReadPart, None, None]:
-    """Yield a function for each task's result, in the order of the tasks, that reads a part of it by its name.
+    """For each task, in order, yield a function that reads a part of the task's result by its name.
 
-    `needed` names the parts that must be there, by the task's number. Without a pool, `function` runs in this process.
-    Tasks are of about `task_bytes` of the log each. A thread of their own takes them, a few at a time, so `tasks` may
-    be an endless stream. A task whose parts are there is not run. Results stay in `pieces` until somebody removes them.
-
-    Raises MemoryError if a worker process was killed.
+    `needed` returns the names of the parts that must exist, for the number of a task. A task whose parts exist
+    already is not run. Without a pool, `function` runs in this process. Each task covers about `task_bytes` bytes of
+    the log. `tasks` may be an endless stream: a thread takes a few of them at a time. Results stay in `pieces` until
+    somebody removes them. Raise MemoryError if a worker process was killed.
     """
     starter = _Starter(function, pool, pieces, title, needed)
     with closing(read_ahead(starter.start_all(tasks), tasks_ahead(task_bytes, pool))) as results:
@@ -76,7 +76,7 @@ def _read_part(pieces: Pieces, title: str, number: int, part: str) -> Any:
 
 @dataclass(eq=False)
 class _Starter:
-    """Starts tasks on the pool. Without one, a task runs when its result is asked for."""
+    """Starts tasks on the pool. Without a pool, a task runs when its result is requested."""
 
     function: Callable[[Any], Results]
     pool: Pool | None
@@ -91,9 +91,9 @@ class _Starter:
         self._is_cancelled = False
 
     def start_all(self, tasks: Iterable[Task]) -> Generator[tuple[int, Callable[[], None]], None, None]:
-        """Start the tasks in their order, each as soon as there is a worker for it.
+        """Start the tasks in order, each as soon as a worker is available.
 
-        Yields each task's number and a function that returns once its needed parts are there.
+        For each task, yield its number and a function that returns when its needed parts exist.
         """
         for number, task in enumerate(tasks):
             parts = self.needed(number)
@@ -121,7 +121,7 @@ class _Starter:
         self._free.release()
 
     def cancel(self) -> None:
-        """Cancel the tasks that do not run yet: no result is wanted any more."""
+        """Cancel the tasks that have not started, because their results are not wanted any more."""
         self._is_cancelled = True
         for future in tuple(self._undone):
             future.cancel()
@@ -134,18 +134,22 @@ def _wait_for(future: Future[None]) -> None:
 
 
 def job_name(title: str) -> str:
-    """Return the name of the piece that holds a pass's `job_id`: a worker that reads it sees the same folder."""
+    """Return the name of the piece that holds a pass's `job_id`.
+
+    A worker that can read it sees the same folder as this process.
+    """
     return f"{title}.job"
 
 
 @dataclass(frozen=True)
 class Job:
-    """The function of a pass, and where the parts of its results go."""
+    """The function of a pass, and where the parts of its results are stored."""
 
     folder: str
     title: str
     job_id: str
-    function: Callable[[Any], Results] = field(compare=False)  # sent with each task, but a worker keeps the first
+    # The function is sent with each task, but a worker keeps the first one it received.
+    function: Callable[[Any], Results] = field(compare=False)
 
     def run(self, number: int, task: Any) -> None:
         pieces = Pieces(Path(self.folder))
@@ -154,13 +158,16 @@ class Job:
 
 
 def run_in_worker(job: Job, number: int, task: Any) -> None:
-    """Run a task of `job`, with the function that this worker got first."""
+    """Run a task of `job` with the function that this worker received first."""
     _as_first_got(job).run(number, task)
 
 
-@functools.lru_cache(maxsize=2)  # of a pass, and of the tasks beside it
+@functools.lru_cache(maxsize=2)  # One entry is for the pass, one for the tasks beside it.
 def _as_first_got(job: Job) -> Job:
-    """Return the same job, with the same function, for all tasks of a pass, so that it keeps the files it opened."""
+    """Return the job that this worker received first, for all tasks of a pass.
+
+    Its function keeps the files that it has opened. Raise OSError if this worker does not see the work folder.
+    """
     keep_freed_memory()
     if Pieces(Path(job.folder)).read(job_name(job.title)) != job.job_id:
         raise OSError(
@@ -171,24 +178,25 @@ def _as_first_got(job: Job) -> Job:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep freed memory, so that the arrays of a chunk or a block reuse those of the last one.
+    """Let glibc keep freed memory, so that the arrays of a chunk or block reuse the memory of earlier ones.
 
-    Else it returns these megabytes to the system and gets them back, cleared, for the next chunk: a sixth of the whole
-    preparation's time.
+    Otherwise glibc returns these megabytes to the system and gets them back, cleared, for the next chunk. That takes
+    a sixth of the whole preparation's time.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
-        libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the largest that it takes
+        libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # This is the largest value that glibc accepts.
         libc.mallopt(_M_TRIM_THRESHOLD, 1 << 30)
 
 
 def read_ahead(items: Generator[Item, None, None], num_ahead: int) -> Generator[Item, None, None]:
-    """Yield `items`, read by a thread so that up to `num_ahead` of them wait to be used.
+    """Yield `items`, which a thread reads so that up to `num_ahead` of them wait to be used.
 
-    An error of theirs is raised in its place. Closing this closes `items` too, in the thread, which then ends. Raises
-    Stopped after a signal.
+    An error raised by `items` is raised at its position. Closing this generator also closes `items`, in the thread,
+    which then ends. Raise Stopped after a stop signal.
     """
-    ready: queue.SimpleQueue[tuple[Item] | BaseException | None] = queue.SimpleQueue()  # None or an error is the end
+    # None, or an error, marks the end.
+    ready: queue.SimpleQueue[tuple[Item] | BaseException | None] = queue.SimpleQueue()
     room, is_closed = threading.Semaphore(num_ahead - 1), threading.Event()
 
     def read() -> None:
@@ -197,7 +205,7 @@ def read_ahead(items: Generator[Item, None, None], num_ahead: int) -> Generator[
             with closing(items):
                 for item in items:
                     ready.put((item,))
-                    room.acquire()  # before the next is read
+                    room.acquire()  # Wait for room before the next item is read.
                     if is_closed.is_set():
                         break
         except BaseException as error:

@@ -1,4 +1,4 @@
-"""Single tasks on the workers of a pass, beside it."""
+"""Run single tasks on the workers of a pass, beside the pass itself."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from data_prep.execution.tasks import WAIT_SECONDS, Job, Results, job_name, run_
 
 
 class TasksBeside:
-    """Runs single tasks on the workers of a pass, at most `most` at a time, or in this process.
+    """Runs single tasks on the workers of a pass, at most `most` at a time.
 
-    As in a pass, the results are pieces by `title`.
+    Without a pool, tasks run in this process. As in a pass, results are pieces whose names begin with `title`.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class TasksBeside:
             pieces.write(job_name(title), pool.job_id)
 
     def start(self, number: int, task: Any) -> None:
-        """Start a task once fewer than `most` run. Raises what an earlier task raised."""
+        """Start a task once fewer than `most` tasks run. Raise the error of an earlier task."""
         if self._pool is None:
             self._job.run(number, task)
             return
@@ -38,7 +38,7 @@ class TasksBeside:
             self._undone.add(self._pool.submit(run_in_worker, self._job, number, task))
 
     def wait(self, num_left: int = 0) -> None:
-        """Wait until at most `num_left` tasks run. Raises what a task raised."""
+        """Wait until at most `num_left` tasks run. Raise the error of a task."""
         while len(self._undone) > num_left:
             check_stop()
             finished, self._undone = wait(self._undone, WAIT_SECONDS, FIRST_COMPLETED)
@@ -46,6 +46,6 @@ class TasksBeside:
                 future.result()
 
     def close(self) -> None:
-        """Cancel the tasks that do not run yet."""
+        """Cancel the tasks that have not started."""
         for future in self._undone:
             future.cancel()

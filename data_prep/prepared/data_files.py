@@ -1,4 +1,4 @@
-"""Files of a prepared folder: their entries in schema.json, and what is damaged."""
+"""List the files of a prepared folder with their checksums, as in schema.json, and find damaged ones."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from numpy.typing import NDArray
 from common.files import checksum, write_whole
 from data_prep.prepared.schema import CHECKSUM, SCHEMA_FILE, DataFile, Schema, Split, checksum_of
 
-BLOCK_CHECKSUM = 8  # hex digits
+BLOCK_CHECKSUM = 8  # Number of hex digits of a block's checksum.
 
 
 def row_numbers_file(split: str) -> str:
-    """Return the name of the file with the line number, from 0, of each row of valid or test: int64 [rows]."""
+    """Return the name of the file with the log's line number, from 0, of each row of valid or test: int64 [rows]."""
     return f"row_numbers-{split}.npy"
 
 
 def write_schema(schema: Schema, folder: Path) -> None:
-    """Write `folder`/schema.json, which appears whole or not at all."""
+    """Write schema.json into `folder` atomically."""
     content = dataclasses.asdict(schema)
     content[CHECKSUM] = checksum_of(content)
     write_whole(folder / SCHEMA_FILE, json.dumps(content, indent=1) + "\n")
 
 
 def data_file(folder: Path, name: str, rows: int = 0, blocks: str = "") -> DataFile:
-    """Return schema.json's entry of a finished file."""
+    """Return the entry of a finished file in schema.json, with its size and checksum."""
     path = folder / name
     return DataFile(name, rows, path.stat().st_size, checksum(path), blocks)
 
@@ -47,10 +47,10 @@ def block_sizes(schema: Schema, split: str) -> list[int]:
 
 
 def block_checksum(columns: Iterable[NDArray[Any]]) -> str:
-    """Return the checksum of a block's stored arrays, in `BLOCK_CHECKSUM` hex digits."""
+    """Return the checksum of the arrays that a block stores, in `BLOCK_CHECKSUM` hex digits."""
     digest = xxhash.xxh3_64()
     for column in columns:
-        if column.ndim:  # MindRecord returns an empty one as a scalar
+        if column.ndim:  # MindRecord returns an empty array as a scalar.
             digest.update(np.ascontiguousarray(column).data)
     return digest.hexdigest()[:BLOCK_CHECKSUM]
 
@@ -62,26 +62,27 @@ def block_checksums(schema: Schema, split: str) -> list[str]:
 
 
 def whole_log(schema: Schema) -> Split:
-    """Return all splits as one, without its files."""
+    """Return the sums of rows, clicks and unlabelled rows over all splits, as a split without files."""
     counts = ("rows", "clicks", "unlabelled")
     return Split(files=(), **{of: sum(getattr(split, of) for split in schema.splits.values()) for of in counts})
 
 
 def has_one_class(split: Split) -> bool:
-    """Return True if there are rows, and all that have a label are clicks, or none of them is."""
+    """Return True if the split has rows, and all labels are clicks or none is."""
     return split.rows > 0 and split.clicks in (0, split.num_labelled)
 
 
 def all_files(schema: Schema) -> Iterator[DataFile]:
-    """Yield every file but schema.json itself."""
+    """Yield the entries of all files except schema.json itself."""
     for split in schema.splits.values():
         yield from split.files
     yield from schema.other_files
 
 
 def damaged_files(folder: Path, schema: Schema, names: str = "") -> Iterator[str]:
-    """Yield a sentence for each file that is not as schema.json says. Only files whose names begin with `names` are
-    read.
+    """Yield a sentence for each file that differs from its entry in schema.json.
+
+    Only files whose names begin with `names` are read.
     """
     for file in all_files(schema):
         path = folder / file.name

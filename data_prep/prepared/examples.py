@@ -1,4 +1,4 @@
-"""Rows of a prepared folder as arrays, on their way into it and out of it."""
+"""Hold rows of a prepared folder as arrays, before they are written and after they are read."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ from numpy.typing import NDArray
 
 from data_prep.prepared.schema import NO_ID
 
-KEY_PREFIX = "key_"  # of the MindRecord column with the keys of a column of kind id
+KEY_PREFIX = "key_"  # Prefix of a MindRecord column with keys. It is followed by the name of the column of kind id.
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Ids, numbers and labels of n rows, and the weights and keys that stand beside them."""
+    """Ids, numbers and labels of n rows, and their weights and keys if there are any."""
 
-    ids: NDArray[np.signedinteger]  # [n, P] int32, or int64 if V >= 2**31; -1: a list has no more values
+    ids: NDArray[np.signedinteger]  # [n, P] int32, or int64 if V >= 2**31. A list has -1 after its last value.
     numeric: NDArray[np.float32]  # [n, N]
     labels: NDArray[np.float32]  # [n]
-    weights: NDArray[np.float32] | None = None  # [n] >= 0; None: all rows count alike
-    keys: dict[str, NDArray[np.int64]] = field(default_factory=dict)  # [n] each: the text's key, by column of kind id
+    weights: NDArray[np.float32] | None = None  # [n] >= 0. None means that all rows have the same weight.
+    # For each column of kind id, the key of each row's text, [n].
+    keys: dict[str, NDArray[np.int64]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, selection: NDArray[np.generic] | slice) -> Examples:
-        """Return the rows that a mask, an index or a slice chooses. A slice gives views."""
+        """Return the rows that a mask, an index array or a slice selects. A slice gives views."""
         return _of_each_column(lambda column: _take(column, selection), [self])
 
     def room(self, num_rows: int) -> Examples:
-        """Return arrays for so many rows of the same form. They take memory as they are written to."""
+        """Return uninitialized arrays for `num_rows` rows of the same form. They take memory as they are filled."""
         return _of_each_column(lambda column: np.empty((num_rows, *column.shape[1:]), column.dtype), [self])
 
     def overwrite(self, first: int, rows: Examples) -> None:
-        """Overwrite the rows from number `first` on with others of the same form."""
+        """Overwrite the rows from number `first` on with `rows`, which must have the same form."""
         for column, new in zip(self.columns(), rows.columns(), strict=True):
             column[first : first + len(rows)] = new
 
@@ -47,7 +48,7 @@ class Examples:
 
 
 def _of_each_column(function: Callable[..., NDArray[Any]], parts: Sequence[Examples]) -> Examples:
-    """Return rows of which each column is `function` of that column in all parts."""
+    """Return rows whose columns are `function` of the corresponding columns of all parts."""
     first = parts[0]
     ids, numeric, labels, *others = map(function, *(part.columns() for part in parts))
     weights = None if first.weights is None else others.pop(0)
@@ -58,20 +59,21 @@ def _take(column: NDArray[Any], selection: NDArray[Any] | slice) -> NDArray[Any]
     if isinstance(selection, slice):
         return column[selection]
     indices = np.flatnonzero(selection) if selection.dtype == np.bool_ else selection
-    return np.take(column, indices, axis=0)  # column[indices] takes three times as long
+    return np.take(column, indices, axis=0)  # `np.take` takes a third of the time of column[indices].
 
 
 def concatenate(parts: Sequence[Examples]) -> Examples:
-    """Return the rows of all parts, in order. A single part is returned as it is."""
+    """Return the rows of all parts, in order. A single part is returned itself, not copied."""
     if len(parts) == 1:
         return parts[0]
     return _of_each_column(lambda *columns: np.concatenate(columns), parts)
 
 
 def position_weights(ids: np.ndarray, fields: Iterable[tuple[int, bool]]) -> np.ndarray:
-    """Return the weight [n, P] float32 of each position of ids [n, P] in its field: 0 if there is none, else 1.
+    """Return the factor of each position's row in its field's pooled row, float32 [n, P].
 
-    `fields` are the length of each and whether it is a mean. There it is 1 / present values.
+    `ids` is [n, P]. `fields` gives the length of each field, and whether its rows are averaged. The factor is 0 for
+    a position without a value. In an averaged list it is 1 / (number of values), otherwise 1.
     """
     weights: np.ndarray = (ids != NO_ID).astype(np.float32)
     start = 0

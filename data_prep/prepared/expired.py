@@ -1,5 +1,6 @@
-"""Changes to a prepared folder in place: its schema as it was before, ids that lost their values, and the ids that
-stored rows have since ids were given anew.
+"""Change a prepared folder in place: values that expire, and ids that are renumbered.
+
+It also reconstructs the schema of an earlier moment.
 """
 
 from __future__ import annotations
@@ -16,21 +17,25 @@ from common.files import sync_folder
 from data_prep.prepared.data_files import data_file
 from data_prep.prepared.schema import EXPIRED_PREFIX, NO_ID, NUMPY, Schema, first_added_id
 
-NUMBERING_FILE = f"numbering{NUMPY}"  # [V of the rows] the id that each id in the files of rows is now
+# File with an array [V at that time] that maps the ids in row files to present ids.
+NUMBERING_FILE = f"numbering{NUMPY}"
 NOTHING = np.zeros(0, np.int64)
 
 
 def union(*ids: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the distinct ids of all arrays, ascending.
 
-    By a sort: `np.union1d` of NumPy 2.3 and later takes a hash table, which is 100 times as slow for ids.
+    It sorts, because `np.union1d` of NumPy 2.3 and later uses a hash table, which takes 100 times as long for ids.
     """
-    ordered = np.sort(np.concatenate(ids), kind="stable")  # of sorted arrays that is a merge
+    ordered = np.sort(np.concatenate(ids), kind="stable")  # A stable sort of sorted arrays is a merge.
     return ordered[np.append(True, ordered[1:] != ordered[:-1])[: ordered.size]]
 
 
 def schema_at(schema: Schema, moment: Mapping[str, Any]) -> Schema:
-    """Return the schema as it was at the `data` of a checkpoint, before values were added or expired in place."""
+    """Return the schema as it was when a checkpoint was written, before values were added or expired in place.
+
+    `moment` is the field `data` of the checkpoint's manifest.
+    """
     firsts = [first_added_id(file.name) for file in schema.other_files]
     later = [first for first in firsts if first >= max(moment["vocabulary_size"], 1)]
     size, first_undone = min(later, default=schema.vocabulary_size), expired_file_name(moment.get("expired", 0))
@@ -44,24 +49,24 @@ def schema_at(schema: Schema, moment: Mapping[str, Any]) -> Schema:
 
 
 def expired_file_name(num_before: int) -> str:
-    """Return the name of the file with ids that lost their values after so many others had."""
+    """Return the name of the file with the ids that expired after `num_before` other ids had."""
     return f"{EXPIRED_PREFIX}{num_before:012d}{NUMPY}"
 
 
 def read_expired(folder: Path, schema: Schema) -> NDArray[np.int64]:
-    """Return the ids [n], ascending, that lost their values since the vocabulary was written as a whole."""
+    """Return the ids, ascending, whose values expired since the vocabulary was written as a whole."""
     return np.sort(np.concatenate([NOTHING, *(np.load(folder / file.name) for file in schema.expired_files)]))
 
 
 def with_expired(folder: Path, schema: Schema, ids: NDArray[np.int64]) -> Schema:
-    """Write ids that lose their values now, ascending, and return the schema that names them."""
+    """Write a file with the ids, ascending, whose values expire now. Return the schema that lists the file."""
     name = expired_file_name(schema.num_expired)
     write_array(folder / name, ids)
     return replace(schema, other_files=(*schema.other_files, data_file(folder, name, rows=len(ids))))
 
 
 def write_array(path: Path, array: NDArray[np.int64]) -> None:
-    """Write a .npy file that is whole or not there, whatever ends the process."""
+    """Write a .npy file atomically: if the process is killed, it is complete or does not exist."""
     beside = path.with_name(f".{path.name}.partial")
     with beside.open("wb") as file:
         np.save(file, array)
@@ -71,9 +76,9 @@ def write_array(path: Path, array: NDArray[np.int64]) -> None:
 
 
 def out_of_vocabulary(schema: Schema, expired: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return what each id [V + 1] is now: itself, or the first out-of-vocabulary id of its field if it is `expired`.
+    """Map each id to itself, or, if it is in `expired`, to the first out-of-vocabulary id of its field.
 
-    The last one is NO_ID, for the index NO_ID.
+    The result [V + 1] maps the index NO_ID, its last entry, to NO_ID.
     """
     ids = np.append(np.arange(schema.vocabulary_size), NO_ID)
     is_expired = np.zeros(schema.vocabulary_size, np.bool_)
@@ -85,9 +90,10 @@ def out_of_vocabulary(schema: Schema, expired: NDArray[np.int64]) -> NDArray[np.
 
 
 def numbering_of_rows(folder: Path, schema: Schema) -> NDArray[np.signedinteger] | None:
-    """Return the id that each id in the folder's files of rows is now, NO_ID last, or None if that is itself.
+    """Map the ids stored in row files to present ids, or return None if no id has changed.
 
-    Of an id without a value it is the first one out of vocabulary, whichever its value has.
+    The result maps an id whose value expired to the first out-of-vocabulary id of its field. Its last entry maps
+    NO_ID to NO_ID.
     """
     expired = read_expired(folder, schema)
     is_renumbered = any(file.name == NUMBERING_FILE for file in schema.other_files)

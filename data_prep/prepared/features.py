@@ -1,4 +1,4 @@
-"""Rows of a prepared folder as the features of a logistic regression: the numeric columns and the one-hot ids."""
+"""Turn rows of a prepared folder into features of a logistic regression: numeric columns and one-hot ids."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from data_prep.prepared.examples import Examples, position_weights
 from data_prep.prepared.reader import read_blocks
 from data_prep.prepared.schema import Schema
 
-NUMERIC_SCALE = 0.2  # logarithms of counts reach 16; unscaled they slow the solver down tenfold
+# Factor of numeric columns. Logarithms of counts reach 16, and without it the solver takes ten times as long.
+NUMERIC_SCALE = 0.2
 
 
 def read_spread(folder: Path, schema: Schema, split: str, max_rows: int | None = None) -> Iterator[Examples]:
-    """Yield the blocks of a split, or some with about `max_rows` rows, spread evenly. Rows of weight 0 are left out."""
+    """Yield the blocks of a split. With `max_rows`, yield blocks that are spread evenly and have about so many rows.
+
+    Rows of weight 0 are left out.
+    """
     sizes = np.array(block_sizes(schema, split))
     num_blocks = len(sizes)
     if max_rows is not None and sizes.sum() > max_rows:
@@ -28,9 +32,9 @@ def read_spread(folder: Path, schema: Schema, split: str, max_rows: int | None =
 
 
 def one_hot(rows: Examples, schema: Schema) -> Any:
-    """Return features, sparse [rows, N + V]: N numeric columns, scaled to the size of the one-hot columns, and ids.
+    """Return sparse features [rows, N + V]: the scaled numeric columns, and the one-hot ids.
 
-    The values of a list count as in its pool: each 1 in a sum, 1 / their number in a mean.
+    In a list that is summed, each value counts 1. In a list that is averaged, it counts 1 / (number of values).
     """
     from scipy import sparse
 

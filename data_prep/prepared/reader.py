@@ -1,4 +1,4 @@
-"""Read the rows of a prepared folder block by block, in either layout (see schema.py)."""
+"""Read the rows of a prepared folder block by block, in either of the layouts that schema.py describes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _COLUMNS = {"blocks": ["ids", "numeric", "label"], "zoo": ["feat_ids", "feat_val
 
 
 def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int] | None = None) -> Iterator[Examples]:
-    """Yield the blocks of a split with these numbers, in this order. By default yield all of them.
+    """Yield the blocks of a split with the given numbers, in this order, or all blocks.
 
-    Raises ValueError, naming the file, if MindSpore cannot read it or a block is not the one that was written.
+    Raise ValueError, naming the file, if MindSpore cannot read it, or if a block differs from the one that was
+    written.
     """
     numbers = range(len(block_sizes(schema, split))) if numbers is None else numbers
     if not len(numbers):
@@ -43,16 +44,17 @@ def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int]
 
 
 def _reason(error: RuntimeError) -> str:
-    """Return the one line for users of the pages of an error of MindSpore's."""
+    """Return the one line of MindSpore's error that helps a user. The error itself has pages."""
     lines = str(error).splitlines()
     reason = next((line.removeprefix("[ERROR] ") for line in lines if line.startswith("[ERROR] ")), lines[0])
     return f"MindSpore cannot read it: {reason}"
 
 
 def _damaged(folder: Path, schema: Schema, split: str, reason: str) -> str:
-    """Return the message for a split that cannot be read. It names the damaged files, for which all are read.
+    """Return the message for a split that cannot be read.
 
-    The `reason` is told only if all files are as they were written: then the fault is not theirs.
+    All files of the split are read, and damaged ones are named. `reason` is only included if all files have the
+    right checksums, because then the fault is not theirs.
     """
     with suppress(OSError, ValueError):
         if read_schema(folder).splits.get(split) != schema.splits[split]:
@@ -71,13 +73,13 @@ def _damaged(folder: Path, schema: Schema, split: str, reason: str) -> str:
 def read_samples(
     paths: Sequence[Path], layout: str, numbers: Sequence[int] | None = None, beside: Sequence[str] = ()
 ) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield the stored samples of .mindrecord files with these numbers, in this order. By default yield all of them.
+    """Yield the samples of .mindrecord files with the given numbers, in this order, or all samples.
 
-    A sample is ids, numbers and labels, then the columns that stand `beside` them.
-
-    Raises RuntimeError if MindSpore cannot read them.
+    A sample consists of ids, numbers and labels, followed by the columns named in `beside`. Raise RuntimeError if
+    MindSpore cannot read the files.
     """
-    with held():  # a Python that ends with MindSpore half imported aborts, with pages of messages
+    # Signals are deferred: if Python ends while MindSpore is half imported, it aborts with pages of messages.
+    with held():
         import mindspore.dataset as ds
 
     # SubsetSampler keeps the order of its list.
@@ -85,7 +87,7 @@ def read_samples(
     reader = ds.MindDataset(
         list(map(str, paths)),
         columns_list=[*_COLUMNS[layout], *beside],
-        num_parallel_workers=1,  # more workers read no faster, and would take cores from the dense tower
+        num_parallel_workers=1,  # More workers read no faster, and would take cores from the tower.
         **order,
     )
     yield from reader.create_tuple_iterator(num_epochs=1, output_numpy=True)
@@ -94,7 +96,10 @@ def read_samples(
 def read_files(
     folder: Path, files: Sequence[str], numbers: Sequence[int] | None = None, ids_dtype: DTypeLike = "int32"
 ) -> Iterator[Examples]:
-    """Yield the blocks of some .mindrecord files of the layout `blocks`. `numbers` are as for `read_samples`."""
+    """Yield the blocks of some .mindrecord files with the layout `blocks`.
+
+    `numbers` selects blocks as in `read_samples`.
+    """
     if not files:
         return
     for ids, numeric, labels in read_samples([folder / name for name in files], "blocks", numbers):
@@ -103,19 +108,22 @@ def read_files(
 
 
 def ids_of(stored: np.ndarray, n: int, dtype: DTypeLike) -> NDArray[np.signedinteger]:
-    """Return a sample's ids, which are stored as bytes, as n rows."""
+    """Return the ids of a sample as n rows. They are stored as bytes."""
     return stored.view(np.dtype(dtype).newbyteorder("<")).reshape(n, -1)
 
 
 def rows_of(values: np.ndarray, n: int) -> np.ndarray:
-    """Return a sample's array as n rows. MindRecord returns an empty one as a scalar."""
+    """Return an array of a sample as n rows. MindRecord returns an empty array as a scalar."""
     return values.reshape(n, -1) if values.ndim else np.empty((n, 0), values.dtype)
 
 
 def _block(schema: Schema, ids: np.ndarray, values: np.ndarray, labels: np.ndarray, *beside: np.ndarray) -> Examples:
-    """Convert a sample's arrays: the bytes of [n · P] and [n · N] or, in the zoo's layout, both [n · (N + C)]."""
+    """Convert the arrays of a sample to rows.
+
+    With the layout `blocks`, `ids` are bytes and `values` is [n · N]. With the layout `zoo`, both are [n · (N + C)].
+    """
     n, num_numeric = len(labels), schema.num_numeric
-    if schema.layout == "zoo":  # which has no columns beside these
+    if schema.layout == "zoo":  # The layout zoo has no further columns.
         ids, values = ids.reshape(n, -1), values.reshape(n, -1)
         ids, values = np.ascontiguousarray(ids[:, num_numeric:]), np.ascontiguousarray(values[:, :num_numeric])
         return Examples(ids, values, labels)

@@ -1,20 +1,20 @@
-"""schema.json describes a prepared folder. `data_prep` writes it last, `app` reads it first.
+"""Define schema.json, the description of a prepared folder. `data_prep` writes it last, `app` reads it first.
 
-Ids (V of them): 0 … N-1 are the numeric fields, then come the out-of-vocabulary id(s) of each categorical field, then
-every (field, value) of the vocabulary. Values added later come after all of them.
+There are V ids: 0 … N-1 are the numeric fields, then come the out-of-vocabulary id(s) of each categorical field,
+then one id per (field, value) of the vocabulary. Values that are added later get ids after all others.
 
 A MindRecord sample is a block of up to `block_rows` rows:
 
-    ids      [n * P]  the bytes of int32 (int64 if V >= 2**31), little-endian, the categorical fields only
+    ids      [n * P]  the bytes of int32 (int64 if V >= 2**31), little-endian, of the categorical fields only
     numeric  [n * N]  float32
     label    [n]      float32
     weight   [n]      float32, if the log has weights
     key_NAME [n]      int64, for each column NAME of kind id: the 64-bit key of its text
 
-With `layout: zoo` it is a sample of the MindSpore model zoo's Wide&Deep, of 1,000 rows:
+With `layout: zoo` it is a sample of the MindSpore model zoo's Wide&Deep, with 1,000 rows:
 
-    feat_ids   [n * (N + C)]  int32    of a row 0 … N-1, then the ids of the categorical fields
-    feat_vals  [n * (N + C)]  float32  the numeric fields, then C ones
+    feat_ids   [n * (N + C)]  int32    per row: 0 … N-1, then the ids of the categorical fields
+    feat_vals  [n * (N + C)]  float32  per row: the numeric fields, then C ones
     label      [n]            float32
 """
 
@@ -36,13 +36,13 @@ from data_prep.options.log_format import LogFormat
 from data_prep.options.plain_values import from_dict
 
 SCHEMA_FILE = "schema.json"
-VOCABULARY, PARQUET = "vocabulary", ".parquet"  # as each of its files begins and ends
+VOCABULARY, PARQUET = "vocabulary", ".parquet"  # Beginning and end of the name of each vocabulary file.
 VOCABULARY_FILE = VOCABULARY + PARQUET
-ADDED_PREFIX = f"{VOCABULARY}-"  # of the files beside it, with values that were added in place
-FIRST_VOCABULARY = "first_vocabulary"  # key of `source`: checksum of the one whose values were given other ids since
-EXPIRED_PREFIX, NUMPY = "expired-", ".npy"  # of the files with ids that lost their values, as each begins and ends
+ADDED_PREFIX = f"{VOCABULARY}-"  # Prefix of the files with values that were added in place.
+FIRST_VOCABULARY = "first_vocabulary"  # Key of `source`: checksum of the vocabulary before its values were renumbered.
+EXPIRED_PREFIX, NUMPY = "expired-", ".npy"  # Beginning and end of the name of each file with expired ids.
 FORMAT_VERSION = 4
-CHECKSUM = "checksum"  # key of schema.json: that of all else in it
+CHECKSUM = "checksum"  # Key of schema.json: checksum of the rest of its content.
 ADVICE = "copy the folder again or prepare the data again"
 
 SPLITS = ("train", "valid", "test")
@@ -52,10 +52,10 @@ SPLITS = ("train", "valid", "test")
 class NumericField:
     """A column of `numeric`. Its id is its index in `Schema.numeric`.
 
-    `source` is the raw column, `parameters` are those of `transform` by name: the training rows' `max`, `mean`,
-    `standard_deviation`. A timestamp also has their `newest` time in ms, before which ages are counted. `quantiles` are
-    those of `transform` "quantile": numbers and their ranks. `transform` "missing" is the indicator of `source`: 1 if
-    the raw cell is empty, else 0.
+    `source` is the raw column. `parameters` are those of `transform`, computed over the training rows: `max`,
+    `mean`, `standard_deviation`. A timestamp also has `newest`, the time in ms from which ages are counted back.
+    `quantiles` are (number, rank) pairs for the transform "quantile". The transform "missing" makes an indicator: 1
+    if the raw cell is empty, else 0.
     """
 
     name: str
@@ -67,31 +67,33 @@ class NumericField:
 
 @dataclass(frozen=True)
 class CategoricalField:
-    """A categorical field: one or more columns of `ids`. Ranges are half-open: [first, end).
+    """A categorical field, which has one or more columns of `ids`. Ranges of ids are half-open: [first, end).
 
-    `id_ranges` (more than one if values were added later) are the ids of values in the vocabulary, `oov_ids` those of
-    all other values. Fields that share a vocabulary have the same. A list has `max_length` columns, its values first,
-    the rest -1. An empty list is the one value "missing". A cross with a list is one.
+    `id_ranges` are the ids of values in the vocabulary; there are several ranges if values were added later.
+    `oov_ids` is the range of ids for all other values. Fields that share a vocabulary have the same ranges. A list
+    field has `max_length` columns: its values first, then -1. An empty list is the single value "missing". A cross
+    that involves a list is itself a list.
     """
 
     name: str
     oov_ids: tuple[int, int]
     id_ranges: tuple[tuple[int, int], ...]
-    cross: tuple[str, ...] = ()  # the fields whose values are crossed
-    max_length: int = 1  # columns of `ids`
-    pool: Literal["mean", "sum"] = "mean"  # makes one row of a list's rows
+    cross: tuple[str, ...] = ()  # The fields whose values are combined. Empty if the field is no cross.
+    max_length: int = 1  # Number of columns in `ids`.
+    pool: Literal["mean", "sum"] = "mean"  # How the rows of a list's values become one row.
 
     @property
     def num_values(self) -> int:
-        """Number of this field's values in the vocabulary."""
+        """Number of the field's values in the vocabulary."""
         return sum(end - first for first, end in self.id_ranges)
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of the prepared folder. `rows` is 0 if it holds none, such as the .db beside a .mindrecord.
+    """A file of the prepared folder.
 
-    `blocks` has the checksum of each of its blocks, one after another.
+    `rows` is 0 for a file without rows, such as the .db beside a .mindrecord. `blocks` has the checksums of the
+    file's blocks, one after another.
     """
 
     name: str
@@ -103,13 +105,16 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Split:
-    """Rows of one split. Each of `files`, in order, has blocks of `block_rows` rows. Its last one may be short."""
+    """The rows of one split.
+
+    `files` are in order. Each consists of blocks of `block_rows` rows, except that its last block may be shorter.
+    """
 
     rows: int
     clicks: int
     files: tuple[DataFile, ...]
-    membership: str = ""  # checksum of its rows' line numbers in the log, int64, in rising order
-    unlabelled: int = 0  # of its rows
+    membership: str = ""  # Checksum of the rows' line numbers in the log, int64, ascending.
+    unlabelled: int = 0  # Number of rows without a label.
 
     @property
     def num_labelled(self) -> int:
@@ -117,18 +122,18 @@ class Split:
 
     @property
     def click_rate(self) -> float:
-        """Clicks divided by rows that have a label. NaN without any."""
+        """Clicks divided by the number of rows with a label. NaN if there is none."""
         return self.clicks / self.num_labelled if self.num_labelled else float("nan")
 
 
 def first_added_id(name: str) -> int:
-    """Return the first id in a file of the vocabulary, 0 for VOCABULARY_FILE and all other files."""
+    """Return the first id in a file with added values. It is 0 for VOCABULARY_FILE and all other files."""
     return int(name[len(ADDED_PREFIX) : -len(PARQUET)]) if name.startswith(ADDED_PREFIX) else 0
 
 
 @dataclass(frozen=True)
 class Schema:
-    """Content of schema.json."""
+    """The content of schema.json."""
 
     format_version: int
     numeric: tuple[NumericField, ...]
@@ -138,11 +143,11 @@ class Schema:
     block_rows: int
     splits: dict[str, Split]
     rejected_rows: int
-    options: dict[str, Any]  # of the preparation: min_count, split rule, numeric transform, seed …
-    source: dict[str, Any]  # of the raw log: name, size, checksum, lines
-    other_files: tuple[DataFile, ...]  # vocabulary.parquet, rejects.tsv, the .db files …
-    weight: str = ""  # the log's column that decides the rows' weights, which they then have
-    keys: tuple[str, ...] = ()  # the log's columns of kind id; the rows have their keys
+    options: dict[str, Any]  # Options of the preparation: min_count, split rule, numeric transform, seed …
+    source: dict[str, Any]  # Facts about the raw log: name, size, checksum, number of lines.
+    other_files: tuple[DataFile, ...]  # Entries of the other files: vocabulary.parquet, rejects.tsv, the .db files …
+    weight: str = ""  # Name of the log's column of weights. Empty if rows have no weights.
+    keys: tuple[str, ...] = ()  # Names of the log's columns of kind id. Rows have a key for each.
 
     def __repr__(self) -> str:
         rows = ", ".join(f"{split.rows:,} {name}" for name, split in self.splits.items())
@@ -151,51 +156,57 @@ class Schema:
 
     @property
     def layout(self) -> Literal["blocks", "zoo"]:
-        """Form of a MindRecord sample."""
+        """The layout of MindRecord samples."""
         return "zoo" if self.options.get("layout") == "zoo" else "blocks"
 
     @property
     def label_in_words(self) -> str:
-        """The log's column of labels, and which of its cells count as a click."""
+        """A description of the log's label column, and of the cells that count as clicks."""
         return from_dict(self.options.get("data", {}), LogFormat).label_in_words
 
     @property
     def num_numeric(self) -> int:
-        """N."""
+        """N, the number of numeric columns."""
         return len(self.numeric)
 
     @property
     def num_categorical(self) -> int:
-        """C."""
+        """C, the number of categorical fields."""
         return len(self.categorical)
 
     @property
     def num_positions(self) -> int:
-        """P, the columns of `ids`."""
+        """P, the number of columns in `ids`."""
         return sum(field.max_length for field in self.categorical)
 
     @property
     def vocabulary_files(self) -> list[str]:
-        """The files of the vocabulary by rising ids: VOCABULARY_FILE, then those of values that were added in place."""
+        """Names of the vocabulary's files by ascending ids: VOCABULARY_FILE, then files of added values."""
         return [VOCABULARY_FILE, *sorted(file.name for file in self.other_files if first_added_id(file.name))]
 
     @property
     def expired_files(self) -> list[DataFile]:
-        """The files with ids that lost their values, oldest first. `rows` are their ids."""
+        """Entries of the files with expired ids, oldest first. Their `rows` are numbers of ids."""
         return [file for file in self.other_files if file.name.startswith(EXPIRED_PREFIX)]
 
     @property
     def num_expired(self) -> int:
-        """Number of ids that lost their values since the vocabulary was written as a whole."""
+        """Number of ids whose values expired since the vocabulary was written as a whole."""
         return sum(file.rows for file in self.expired_files)
 
     def vocabulary_of(self, name: str) -> str:
-        """Return the name that a field's values have in vocabulary.parquet: its own, or that of the field it shares."""
+        """Return the name under which a field's values are listed in vocabulary.parquet.
+
+        It is the field's own name, or the name of the field whose vocabulary it shares.
+        """
         owner: str = self.options.get("data", {}).get("shares", {}).get(name, name)
         return owner
 
     def is_text(self, field: CategoricalField) -> bool:
-        """Return True if a field's values are strings, by whose keys ids out of vocabulary are chosen, not numbers."""
+        """Return True if the values of a field are strings and not numbers.
+
+        For strings, the key of the string selects among several out-of-vocabulary ids.
+        """
         columns = self.options.get("data", {}).get("columns", {})
         return bool(field.cross) or columns.get(field.name) in TEXT_KINDS
 
@@ -208,8 +219,8 @@ def checksum_of(content: dict[str, Any]) -> str:
 def read_schema(folder: Path) -> Schema:
     """Return the schema of a prepared folder.
 
-    Raises FileNotFoundError if the folder is missing or unfinished, ValueError if schema.json is damaged or of another
-    format version.
+    Raise FileNotFoundError if the folder is missing or unfinished. Raise ValueError if schema.json is damaged or has
+    an unknown format version.
     """
     path = folder / SCHEMA_FILE
     if folder.is_file():
@@ -238,28 +249,35 @@ def read_schema(folder: Path) -> Schema:
 
 
 def _instead_of(file: Path) -> str:
-    """Return what to give in place of a file."""
+    """Return advice on what to give instead of a file."""
     if (file.parent / SCHEMA_FILE).is_file():
         return f"give the folder that it is in: {file.parent}"
     return f"if it is a log, prepare it: make preprocess INPUT={quote(str(file))} OUTPUT=prepared, and give prepared"
 
 
 INDICATOR = "missing"
-NO_ID = -1  # in the positions of a list after its values
+NO_ID = -1  # The id at positions of a list after its last value.
 NEWEST = "newest"
-DAY = 86_400_000  # milliseconds
+DAY = 86_400_000  # Milliseconds per day.
 
 
 def before_transform(field: NumericField, cells: NDArray[np.number]) -> NDArray[np.float64]:
-    """Return what a numeric column is made of from present cells [n]: a number as it is, a time's age in days."""
+    """Return the numbers to which a column's transform applies, from present cells [n].
+
+    A number is returned unchanged. A time becomes its age in days.
+    """
     numbers = cells.astype(np.float64)
     if NEWEST not in field.parameters:
         return numbers
-    return np.maximum(field.parameters[NEWEST] - numbers, 0) / DAY  # later rows are as old as the newest
+    # Rows after the newest training row count as equally old.
+    return np.maximum(field.parameters[NEWEST] - numbers, 0) / DAY
 
 
 def transform_numbers(field: NumericField, cells: NDArray[np.number]) -> NDArray[np.float64]:
-    """Return the numbers of a numeric column from present cells [n]: integers, floats, or times in ms."""
+    """Return the transformed numbers of a column from present cells [n]: integers, floats, or times in ms.
+
+    Raise ValueError for an unknown transform.
+    """
     numbers = before_transform(field, cells)
     if field.transform == "log1p":
         return np.copysign(np.log1p(np.abs(numbers)), numbers)

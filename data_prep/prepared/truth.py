@@ -1,7 +1,7 @@
-"""True click probabilities of a synthetic log's rows, and the best that a model can reach on them.
+"""Read the true click probabilities of a synthetic log, and compute the best metrics that a model can reach.
 
-`LOG.truth.parquet` lies beside the log, in its order: row_number int64 (the line number, from 0), probability float64,
-label int8.
+The file `LOG.truth.parquet` lies beside the log and has its order. Its columns are row_number int64 (the line
+number, from 0), probability float64 and label int8.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TRUTH_SCHEMA = pa.schema([("row_number", pa.int64()), ("probability", pa.float64
 
 @dataclass(frozen=True)
 class Best:
-    """Metrics of scoring by the true probability, on the actual labels."""
+    """Metrics of the true probabilities as scores, for the actual labels."""
 
     rows: int
     auc: float
@@ -26,15 +26,15 @@ class Best:
 
 
 def truth_path(log_path: Path) -> Path:
-    """Return the path of a log's truth: `train.txt` has `train.txt.truth.parquet`."""
+    """Return the path of a log's truth file: for `train.txt` it is `train.txt.truth.parquet`."""
     return log_path.with_name(log_path.name + ".truth.parquet")
 
 
 def read_truth(path: Path, row_numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return probabilities [n] float64 and labels [n] int8 of these rows of the log [n], in this order.
+    """Return the probabilities [n] float64 and labels [n] int8 of the given rows of the log, in the given order.
 
-    Reads only the row groups that hold one of them, one at a time. Raises FileNotFoundError if there is no such file,
-    ValueError for a row that the log does not have.
+    Only row groups with one of these rows are read, one at a time. Raise FileNotFoundError if there is no such file,
+    ValueError for a row number that the log does not have.
     """
     if not path.is_file():
         raise FileNotFoundError(
@@ -61,14 +61,21 @@ def read_truth(path: Path, row_numbers: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def best_possible(path: Path, row_numbers: np.ndarray) -> Best:
-    """Return AUC (NaN if all labels are equal) and log loss of the true probabilities on these rows' labels [n]."""
+    """Return AUC and log loss of the true probabilities for the labels of the given rows.
+
+    The AUC is NaN if all labels are equal.
+    """
     probability, label = read_truth(path, row_numbers)
     likelihood = np.where(label == 1, probability, 1 - probability)
     return Best(len(label), area_under_curve(probability, label), float(-np.log(likelihood).mean()))
 
 
 def area_under_curve(score: np.ndarray, label: np.ndarray) -> float:
-    """Return the AUC by ranks (Mann-Whitney U). Tied scores share their mean rank."""
+    """Compute the AUC by ranks (Mann-Whitney U). Equal scores share their mean rank.
+
+    >>> area_under_curve(np.array([0.1, 0.4, 0.35, 0.8]), np.array([0, 0, 1, 1]))
+    0.75
+    """
     _, group, count = np.unique(score, return_inverse=True, return_counts=True)
     rank = np.cumsum(count) - (count - 1) / 2
     clicks = int(label.sum())

@@ -1,10 +1,10 @@
-"""Write a MindRecord file of a split, in blocks of up to `block_rows` rows (see schema.py).
+"""Write the MindRecord files of a split, in blocks of up to `block_rows` rows (see schema.py).
 
-Files are written by MindSpore's library of MindRecord alone, which takes 13 MB and no time to load. `import mindspore`
-takes 414 MB and two seconds of CPU.
+Files are written with MindSpore's MindRecord library alone, which takes 13 MB and loads at once. `import mindspore`
+would take 414 MB and two seconds of CPU.
 
-Ids are a column of bytes, as MindRecord stores integers one by one, each in as few bytes as it needs. For ids that
-saves no room, and it took three quarters of the writing time and half of the reading time.
+Ids are stored as bytes. MindRecord stores integers one by one, each in as few bytes as it needs. For ids this saves
+no space, and it took three quarters of the writing time and half of the reading time.
 """
 
 from __future__ import annotations
@@ -28,26 +28,29 @@ from data_prep.prepared.data_files import block_checksum, data_file
 from data_prep.prepared.examples import KEY_PREFIX, Examples, concatenate
 from data_prep.prepared.schema import DataFile
 
-FILE_ROWS = 2_000_000  # about 430 MB; until a file is finished, its rows are in pieces as well
-INDEX_ENDING = ".db"  # of the file that MindRecord writes beside each
-# By default a header of 16 MB and pages of 32 MB make every small file 50 MB long. A page holds whole blocks, and the
-# header has a line for each page, so pages fit several blocks.
+FILE_ROWS = 2_000_000  # Rows per file, about 430 MB. Until a file is finished, its rows are also on disk as pieces.
+INDEX_ENDING = ".db"  # Ending of the index file that MindRecord writes beside each file.
+# MindRecord's defaults, a header of 16 MB and pages of 32 MB, would make every small file 50 MB large. A page holds
+# whole blocks, and the header has a line for each page, so a page should fit several blocks.
 _HEADER_BYTES = 1 << 18
 _PAGE_BLOCKS = 8
 _MIN_PAGE_BYTES = 1 << 20
 _PAGE_UNIT_BYTES = 4096
-_BLOCK_EXTRA_BYTES = 64  # lengths that MindRecord stores with the three arrays of a block
+_BLOCK_EXTRA_BYTES = 64  # Bytes for the lengths that MindRecord stores with the arrays of a block.
 _SAMPLES_PER_WRITE = 32
 _LIBRARY = "mindspore._c_mindrecord"
 
 
 def mindrecord_file(split: str, number: int) -> str:
-    """Return the name of a split's MindRecord file, which has a .db beside it."""
+    """Return the name of a split's MindRecord file. Its index has the same name with .db appended."""
     return f"{split}-{number:05d}.mindrecord"
 
 
 def _library() -> Any:
-    """Load MindSpore's library of MindRecord, under the name by which a later `import mindspore` finds it."""
+    """Load MindSpore's MindRecord library.
+
+    It is registered under the name at which a later `import mindspore` finds it. Raise ImportError if it is missing.
+    """
     if _LIBRARY not in sys.modules:
         package = importlib.util.find_spec("mindspore")
         spec = PathFinder.find_spec(_LIBRARY, package.submodule_search_locations) if package else None
@@ -60,28 +63,34 @@ def _library() -> Any:
 
 
 class MindRecordWriter:
-    """Writes rows, in the order given, into a file and the index beside it, as MindSpore's FileWriter makes them."""
+    """Writes rows, in the given order, into a MindRecord file and its index.
+
+    The files have the bytes that MindSpore's FileWriter would write.
+    """
 
     def __init__(self, path: Path, block_rows: int) -> None:
         self._path = path
         self._block_rows = block_rows
-        self._rest: list[Examples] = []  # fewer than a block
+        self._rest: list[Examples] = []  # Rows that do not fill a block yet.
         self._num_rows = 0
-        self._checksums: list[str] = []  # of the blocks
-        self._writer: Any = None  # until the first block is known
+        self._checksums: list[str] = []  # Checksums of the blocks.
+        self._writer: Any = None  # The library's writer. None until the first block is known.
         self._page_bytes = 0
-        self._header: Any = None  # used until the file is committed
+        self._header: Any = None  # The library's header. It must stay alive until the file is committed.
         self._fields: Sequence[str] = ()
 
     def write(self, rows: Examples) -> None:
-        """Append rows. Those that do not fill a block are kept for the next call."""
+        """Append rows. Rows that do not fill a block are kept for the next call."""
         rows = concatenate([*self._rest, rows])
         whole = len(rows) - len(rows) % self._block_rows
         self._write_blocks([rows.take(slice(i, i + self._block_rows)) for i in range(0, whole, self._block_rows)])
         self._rest = [rows.take(slice(whole, None))] if whole < len(rows) else []
 
     def finish(self) -> DataFile:
-        """Write the last block, which may be short, and the index. At least one row has to be there."""
+        """Write the remaining rows as a last block, and the index. Return the file's entry for schema.json.
+
+        At least one row must have been written.
+        """
         self._write_blocks(self._rest)
         self._require_room(0)
         with as_os_error(self._path.parent):
@@ -119,7 +128,7 @@ class MindRecordWriter:
         self._writer.set_shard_header(self._header)
 
     def _require_room(self, num_bytes: int) -> None:
-        # Pages have unused ends, and one of blocks and one of their numbers may be begun.
+        # Pages have unused ends, and a page of blocks and a page of their numbers may have been started.
         require_room(self._path, num_bytes + num_bytes // _PAGE_BLOCKS + 2 * self._page_bytes)
 
     def _fitting_page(self, block: Examples) -> int:
@@ -129,7 +138,10 @@ class MindRecordWriter:
 
 
 def _packed(arrays: Sequence[NDArray[Any]]) -> bytes:
-    """Return a sample's arrays, each in one piece of memory, as MindRecord stores them, with their lengths."""
+    """Return a sample's arrays as MindRecord stores them: each with its length before it.
+
+    The arrays must be contiguous.
+    """
     return b"".join(part for array in arrays for part in (array.nbytes.to_bytes(8, "big"), array.data))
 
 
@@ -141,19 +153,22 @@ def _sample(block: Examples) -> dict[str, NDArray[Any]]:
 
 
 def require_room(path: Path, num_bytes: int) -> None:
-    """Raise OSError if `path` cannot grow by `num_bytes`: MindSpore's library may crash if a write fails."""
+    """Raise OSError if `path` cannot grow by `num_bytes`.
+
+    MindSpore's library may crash if a write fails, so the space is checked first.
+    """
     size = path.stat().st_size if path.exists() else 0
     with TemporaryFile(dir=path.parent) as probe:
         try:
             os.posix_fallocate(probe.fileno(), size, num_bytes)
         except OSError as error:
-            if error.errno in NO_ROOM:  # others: the file system cannot allocate ahead
+            if error.errno in NO_ROOM:  # Other errors mean that the file system cannot allocate in advance.
                 raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 @contextmanager
 def as_os_error(folder: Path) -> Iterator[None]:
-    """Raise OSError for a full disk and the like, which MindSpore reports as RuntimeError with pages of text."""
+    """Raise OSError for a full disk and similar faults, which MindSpore reports as RuntimeError with pages of text."""
     try:
         yield
     except RuntimeError as error:
@@ -162,7 +177,10 @@ def as_os_error(folder: Path) -> Iterator[None]:
 
 
 class ArrayWriter:
-    """Writes int64 numbers to `path` as `numpy.save` does, but piece by piece. The file appears when it is complete."""
+    """Writes int64 numbers to `path` in the format of `numpy.save`, piece by piece.
+
+    The file appears at `path` when it is complete.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -177,13 +195,13 @@ class ArrayWriter:
         self._length += len(numbers)
 
     def finish(self) -> None:
-        """Put the file in its place."""
+        """Complete the file and move it to its path."""
         self._file.seek(0)
         self._write_header()
         self._file.close()
         self._beside.replace(self._path)
 
     def _write_header(self) -> None:
-        # NumPy pads the header for growing arrays, so that with the final length it is as long as with the first.
+        # NumPy pads the header for arrays that grow, so the header has the same size with the final length.
         header = {"descr": "<i8", "fortran_order": False, "shape": (self._length,)}
         np.lib.format.write_array_header_1_0(self._file, header)

@@ -1,1 +1,4 @@
-"""report.html of a prepared folder: timing and numeric make sections of it, data_report the others and the page."""
+"""Make report.html of a prepared folder.
+
+`timing` and `numeric` make sections of the report, `data_report` the others and the page.
+"""

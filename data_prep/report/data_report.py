@@ -1,4 +1,4 @@
-"""report.html of a prepared folder, drawn from schema.json, statistics.json, rejects.tsv and timing.json."""
+"""Write report.html of a prepared folder, from schema.json, statistics.json, rejects.tsv and timing.json."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ SPLIT_RULES = {
     "stratified": "Exact shares, with the same share of clicks in every split.",
     "files": "Whole files of the log are valid and test.",
 }
-_MOST_POINTS = 256  # of the click rate over the log
-_MOST_FIELDS = 60  # with a chart of their own
+_MOST_POINTS = 256  # Upper bound of the points of the click rate over the log.
+_MOST_FIELDS = 60  # Upper bound of the fields with a chart of their own.
 _REJECTS_READ_BYTES = 64 << 20
-_EXAMPLES = 3  # of each reason
+_EXAMPLES = 3  # Number of example lines per reject reason.
 _EXAMPLE_BYTES = 160
 
 
 def write_report(folder: Path) -> Path:
-    """Write the report of a prepared folder into it.
+    """Write report.html into a prepared folder, and return its path.
 
-    Raises FileNotFoundError and ValueError as `read_schema`, `read_statistics` and `read_timing`.
+    Raise FileNotFoundError and ValueError as `read_schema`, `read_statistics` and `read_timing` do.
     """
     schema, profile, timing = read_schema(folder), read_statistics(folder), read_timing(folder)
     subtitle = (
@@ -68,7 +68,7 @@ def write_report(folder: Path) -> Path:
 
 
 def _key_figures(schema: Schema, timing: Timing | None) -> list[tuple[str, str, str]]:
-    """Return (quantity, number, a word on it)."""
+    """Return the key figures as (quantity, number, explanation)."""
     lines, whole = schema.source["lines"], whole_log(schema)
     figures = [
         ("lines", f"{lines:,}", number_text(schema.source["size_bytes"], "bytes")),
@@ -103,7 +103,7 @@ def _splits(schema: Schema) -> list[list[object]]:
 
 
 def _over_time(schema: Schema, profile: Profile) -> list[Chart]:
-    """Draw clicks over the log. A rate that wanders further than chance allows is drift."""
+    """Draw the click rate over the log. If it varies more than chance allows, the log drifts."""
     per_point = -(-len(profile.rows) // _MOST_POINTS) or 1
     rows, labelled, clicks = (
         [sum(counts[i : i + per_point]) for i in range(0, len(counts), per_point)]
@@ -134,7 +134,7 @@ def _categorical(schema: Schema, profile: Profile) -> Section:
     names = list(fields)
     profiles = [profile.categorical[name] for name in names]
     training = max(profile.training_rows, 1)
-    own_ids = [fields[name].num_values - 1 for name in names]  # without that of the missing value
+    own_ids = [fields[name].num_values - 1 for name in names]  # The id of the missing value is not counted.
     distinct = [float(p.values[0]) if p.values else math.nan for p in profiles]
     bars = [Bars("in the log", distinct)] * any(p.values for p in profiles) + [Bars("with an id of their own", own_ids)]
     missing = [p.missing / training for p in profiles]
@@ -155,7 +155,7 @@ def _categorical(schema: Schema, profile: Profile) -> Section:
 
 
 def _coverage(schema: Schema, profile: Profile) -> list[Section]:
-    """Draw what a larger or smaller min_count would give. No section if values were not counted."""
+    """Draw the effect of a larger or smaller min_count. If values were not counted, return no section."""
     fields = {name: field for name, field in profile.categorical.items() if field.values}
     if not fields:
         return []
@@ -188,7 +188,7 @@ def _coverage(schema: Schema, profile: Profile) -> list[Section]:
 
 
 def _rejects(schema: Schema, folder: Path) -> Section:
-    """Show reason, count, share, and the first few lines: number and start."""
+    """Show each reject reason with its count, its share, and the first few lines with number and beginning."""
     by_reason, title = schema.source["rejected_by_reason"], "Rejected lines"
     if not by_reason:
         return Section(title, note="No line was rejected.")

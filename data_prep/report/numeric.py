@@ -1,4 +1,4 @@
-"""The numeric fields of a report: missing cells, quantiles, and histograms before and after the transform."""
+"""Report on numeric fields: missing cells, quantiles, and histograms before and after the transform."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from data_prep.kernels.counting import FLOAT_BINS, bin_bounds
 from data_prep.prepared.schema import INDICATOR, NumericField, Schema, transform_numbers
 from data_prep.statistics.statistics_file import NumericProfile, Profile
 
-_MOST_BINS = 48  # drawn
-_SHARE_OF_AXIS = 0.99  # of the cells before the transform: the few largest integers would hide the others
+_MOST_BINS = 48  # Upper bound of the bins that are drawn.
+# Share of the cells that the histogram before the transform shows. A few very large integers would hide the others.
+_SHARE_OF_AXIS = 0.99
 _QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
-_MOST_FIELDS = 60  # with histograms
+_MOST_FIELDS = 60  # Upper bound of the fields with histograms.
 _TRANSFORMS = {
     "log1p": "sign(x) · ln(1 + |x|)",
     "max": "x / largest",
@@ -26,7 +27,7 @@ _TRANSFORMS = {
 
 
 def numeric_fields(schema: Schema, profile: Profile) -> Section:
-    """Show missing cells, quantiles and histograms of the training rows."""
+    """Return the report's section on numeric fields, from the training rows."""
     title, names = "Numeric fields", list(profile.numeric)
     if not names:
         return Section(title, note="There are none.")
@@ -49,19 +50,19 @@ def numeric_fields(schema: Schema, profile: Profile) -> Section:
 
 
 def left_out(fields: Sequence[str]) -> list[Part]:
-    """Return a note on the fields without a chart of their own, if there are any."""
+    """Return a note on the fields that have no chart, or no part if there are none."""
     text = f"The charts of {len(fields)} more fields are left out; the tables and statistics.json have all."
     return [Part("note", text)] if fields else []
 
 
 def number_bins(field: NumericProfile) -> Sequence[tuple[float, float, int]]:
-    """Return (from, to, count) of the bins. A bin of integers holds from … to - 1."""
+    """Return (from, to, count) of each bin. A bin of integers contains from … to - 1."""
     if field.is_float:
         return [(*bin_bounds(number, FLOAT_BINS), count) for number, count in field.bins]
     bins = []
     for number, count in field.bins:
         low, high = bin_bounds(number)
-        # Away from 0 a bin holds its nearer end and not its farther one.
+        # A bin contains its end nearer to 0, but not the other one.
         first, end = (math.ceil(low), math.ceil(high)) if low >= 0 else (math.floor(low) + 1, math.floor(high) + 1)
         bins.append((first, max(end, first + 1), count))
     return bins
@@ -80,14 +81,14 @@ def _quantiles(field: NumericProfile) -> list[object]:
 
 
 def pair(name: str, field: NumericProfile, column: NumericField) -> list[Chart]:
-    """Return histograms before and after the transform, or none for a field without a value."""
+    """Return a field's histograms before and after the transform, or no chart if it has no value."""
     bins = number_bins(field)
     if not bins:
         return []
     sums = np.cumsum([count for _, _, count in bins])
     num_shown = int(np.searchsorted(sums, _SHARE_OF_AXIS * sums[-1])) + 1
     before = [(float(first), float(end), count) for first, end, count in bins[:num_shown]]
-    # A bin's end may be above int64.
+    # The end of a bin may exceed int64.
     ends = [transform_numbers(column, np.array([first, end], float)) for first, end, _ in bins]
     after = [(float(first), float(end), count) for (first, end), (_, _, count) in zip(ends, bins, strict=True)]
     charts = []
@@ -101,9 +102,9 @@ def pair(name: str, field: NumericProfile, column: NumericField) -> list[Chart]:
 
 
 def _join_bins(bins: Sequence[tuple[float, float, int]], total: int) -> tuple[list[float], list[float]]:
-    """Return edges and shares of bins side by side: narrow ones joined, gaps filled with 0.
+    """Return edges and shares of adjacent bins. Narrow bins are joined, and gaps become bins with share 0.
 
-    None is narrower than can be seen: a transform may round the ends of a bin to the same number.
+    No bin is too narrow to be seen, even if a transform rounds both ends of a bin to the same number.
     """
     width = ((bins[-1][1] - bins[0][0]) or 1.0) / _MOST_BINS * (1 - 1e-9)
     edges, shares = [bins[0][0]], []

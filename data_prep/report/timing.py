@@ -1,4 +1,7 @@
-"""timing.json: time and memory of a preparation. It is no part of the data, and schema.json does not name it."""
+"""Record time and memory of a preparation in timing.json.
+
+The file is not part of the data, and schema.json does not list it.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +20,22 @@ from common.files import write_whole
 from common.process import num_cores
 
 TIMING_FILE = "timing.json"
-_KIB = 1 << 10  # ru_maxrss is in KiB on Linux
+_KIB = 1 << 10  # ru_maxrss is in KiB on Linux.
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Time and memory of the process that finished the folder. After a restart they are of what was left to do."""
+    """Time and memory of the process that finished the folder.
 
-    finished: str  # UTC
+    After a restart, they only cover the remaining work.
+    """
+
+    finished: str  # Time of the end, in UTC.
     seconds: float
-    stages: dict[str, float]  # seconds of each pass over the log
-    cpu_seconds: float  # of this process and the workers that it started here
-    peak_bytes: int  # resident memory of this process
-    worker_peak_bytes: int  # and of the largest worker
+    stages: dict[str, float]  # Seconds of each pass over the log.
+    cpu_seconds: float  # CPU seconds of this process and of the workers that it started on this machine.
+    peak_bytes: int  # Peak resident memory of this process.
+    worker_peak_bytes: int  # Peak resident memory of the largest worker.
     workers: int
     cores: int
     machine: str
@@ -37,7 +43,10 @@ class Timing:
 
 
 class RunClock:
-    """Wall-clock timer of a preparation. The pipeline records the time of each pass and the number of workers."""
+    """Timer of a preparation.
+
+    The pipeline sets the seconds of each pass (`stages`) and the number of workers.
+    """
 
     def __init__(self) -> None:
         self._start = time.monotonic()
@@ -71,7 +80,7 @@ def write_timing(timing: Timing, folder: Path) -> None:
 
 
 def read_timing(folder: Path) -> Timing | None:
-    """Return the content of timing.json, None if there is none. Raises ValueError for a damaged file."""
+    """Return the content of timing.json, or None if there is no such file. Raise ValueError if it is damaged."""
     path = folder / TIMING_FILE
     if not path.is_file():
         return None

@@ -1,7 +1,7 @@
-"""`download`: get a data set's log by curl from the addresses in its file in configs/data.
+"""Download the log of a data set with curl, from the addresses in the data set's file in configs/data.
 
-Addresses are tried in turn. Received bytes stay in FILE.partial, to which this or a later command appends the rest.
-FILE appears when its size and content are checked.
+Addresses are tried in turn. Received bytes stay in FILE.partial, and this or a later command appends the rest. FILE
+appears when its size and content have been checked.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from common import settings, yaml_settings
 from common.files import make_folder, sync_folder
 from data_prep.options.options_file import DOWNLOAD_SECTION
 
-_ATTEMPTS = 5  # at an address, in a row, without a new byte
-_PAUSE_SECONDS = 1.0  # before the second attempt; doubled each time
+_ATTEMPTS = 5  # Number of attempts at an address, in a row, that bring no new byte.
+_PAUSE_SECONDS = 1.0  # Pause before the second attempt. It doubles with each further attempt.
 _GZIP_MAGIC = b"\x1f\x8b"
-_NOTHING_LEFT = 416  # HTTP status for bytes after the file's end
-_RETRIED = (408, 429, 500, 502, 503, 504)  # temporary HTTP statuses
-# Exit codes of curl. It must not retry by itself (--retry), as it first cuts off what the failed attempt received.
+_NOTHING_LEFT = 416  # HTTP status of a request for bytes after the end of the file.
+_RETRIED = (408, 429, 500, 502, 503, 504)  # HTTP statuses of temporary errors.
+# Exit codes of curl. curl must not retry by itself (--retry), because it first removes what the failed attempt
+# received.
 _HTTP_ERROR, _NOT_WRITTEN, _NO_RANGES = 22, 23, 33
-_FINAL = (1, 3, 47, 60, 63)  # protocol, address, redirects, certificate, size: another attempt would end so, too
+# Exit codes for errors that another attempt would repeat: protocol, address, redirects, certificate, size.
+_FINAL = (1, 3, 47, 60, 63)
 _STALLED = ("--connect-timeout", "60", "--speed-limit", "1", "--speed-time", "60")
 
 log = logging.getLogger(__name__)
@@ -40,8 +42,8 @@ class DownloadSection:
 
     file: str = ""
     terms: str = ""
-    sources: dict[str, int] = field(default_factory=dict)  # address: size in bytes, 0 if sha256 is known instead
-    sha256: str = ""  # of the file
+    sources: dict[str, int] = field(default_factory=dict)  # address -> size in bytes; 0 if sha256 is known instead
+    sha256: str = ""  # SHA-256 of the file.
 
     def __post_init__(self) -> None:
         for address, size in self.sources.items():
@@ -57,11 +59,11 @@ class DownloadSection:
 
 
 class Refused(Exception):
-    """Raised if an address serves nothing, or another file: the next address is tried."""
+    """An address serves nothing, or another file. The next address is tried."""
 
 
 def read_download_section(data_path: Path) -> DownloadSection:
-    """Read the section `download` of a data set's file. Raises ValueError if it names no addresses."""
+    """Read the section `download` of a data set's file. Raise ValueError if it names no address."""
     content: Any = yaml_settings.read_yaml(data_path).get(DOWNLOAD_SECTION, {})
     section = settings.merge(DownloadSection(), content, where=f"{data_path}, {DOWNLOAD_SECTION}")
     if not section.sources or not section.file:
@@ -70,7 +72,10 @@ def read_download_section(data_path: Path) -> DownloadSection:
 
 
 def accept_terms(terms: str, accepted: bool) -> None:
-    """Print the terms, and ask unless they are `accepted` already. Raises ValueError if they are not."""
+    """Print the terms, and ask the user unless they are `accepted` already.
+
+    Raise ValueError if they are not accepted.
+    """
     print(terms.strip(), file=sys.stderr)
     if accepted:
         return
@@ -81,9 +86,9 @@ def accept_terms(terms: str, accepted: bool) -> None:
 
 
 def download(section: DownloadSection, output: Path) -> Path:
-    """Download the file to `output`, or into it if it is a folder. Return its path.
+    """Download the file to `output`, or into `output` if it is a folder. Return the file's path.
 
-    Raises OSError if no address serves it or the disk is full. Received bytes are kept.
+    Raise OSError if no address serves the file, or the disk is full. Received bytes are kept.
     """
     path = output / section.file if output.is_dir() else output
     if path.exists():
@@ -115,9 +120,9 @@ def download(section: DownloadSection, output: Path) -> Path:
 
 
 def _fetch(address: str, size: int, partial: Path) -> None:
-    """Append the rest of the file at an address to `partial`, with as many attempts as bring new bytes.
+    """Append the rest of the file at an address to `partial`, and retry as long as attempts bring new bytes.
 
-    Raises Refused if the address does not serve the file, OSError if it cannot be written.
+    Raise Refused if the address does not serve the file, OSError if it cannot be written.
     """
     failures, reached = 0, _size(partial)
     while not size or _size(partial) != size:
@@ -134,9 +139,10 @@ def _fetch(address: str, size: int, partial: Path) -> None:
         if status == _NO_RANGES:
             log.info("the server sends the file from its start")
             partial.unlink()
-        message = message or f"the connection ended after {_size(partial):,} bytes"  # no error to curl without a length
+        # Without a known length, curl does not report this as an error.
+        message = message or f"the connection ended after {_size(partial):,} bytes"
         failures = 0 if _size(partial) > reached else failures + 1
-        reached = max(reached, _size(partial))  # starting over brings no new bytes either
+        reached = max(reached, _size(partial))  # Bytes that are received again after starting over are not new.
         if failures == _ATTEMPTS:
             raise Refused(f"{message}, {_ATTEMPTS} times in a row")
         log.info("%s; trying again", message)
@@ -154,9 +160,9 @@ def _check_room(partial: Path, size: int) -> None:
 
 
 def _curl(address: str, size: int, partial: Path) -> tuple[int, int, str]:
-    """Run curl once. Return its exit code, the server's HTTP status, and the error message.
+    """Run curl once. Return its exit code, the HTTP status of the server, and the error message.
 
-    An address behind https is never left for one whose content others could change.
+    An https address is never redirected to http, where others could change the content.
     """
     if shutil.which("curl") is None:
         raise FileNotFoundError("download needs the program curl, which is not installed: apt-get install curl")
@@ -177,7 +183,7 @@ def _curl(address: str, size: int, partial: Path) -> tuple[int, int, str]:
 
 
 def _check_content(partial: Path, name: str, size: int, sha256: str) -> None:
-    """Raise Refused, and remove the file, if its size, its SHA-256, or the start of a gzip file is another one."""
+    """Check size, SHA-256 and, for a gzip file, the first bytes. If one is wrong, remove the file and raise Refused."""
     if not partial.exists():
         raise Refused("served nothing")
     with partial.open("rb") as file:

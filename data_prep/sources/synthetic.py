@@ -1,9 +1,9 @@
-"""A synthetic click log in the Criteo form, with the true click probability of each row in a side file.
+"""Make a synthetic click log in Criteo's format, with the true click probability of each row in a second file.
 
-    draw the fields (shape.py) -> their values now (drift.py) -> log odds (clicks.py) -> label -> text
+    draw the fields (shape.py) -> their values at the time (drift.py) -> log odds (clicks.py) -> label -> text
 
 Rows are made in blocks of `BLOCK_ROWS`, each from its own counter-based random stream of (seed, block). So the bytes
-depend on the seed alone, not on the number of workers, and a longer log starts with the rows of a shorter one.
+depend on the seed and not on the number of workers, and a longer log starts with the rows of a shorter one.
 """
 
 from __future__ import annotations
@@ -44,19 +44,22 @@ from data_prep.sources.shape import (
 )
 
 BLOCK_ROWS = 32_768
-# The planted model is solved on rows that no log holds: blocks after any that a log can reach.
+# Blocks whose rows are used to solve the click model. No log is long enough to contain them.
 SOLVING_BLOCKS = range(1 << 62, (1 << 62) + 2)
-GZIP_LEVEL = 1  # level 6 takes four times as long for a file a tenth smaller
+GZIP_LEVEL = 1  # Level 6 takes four times as long for a file that is a tenth smaller.
 _TEXT_FORM = csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
 _HEX_DIGITS = np.frombuffer("".join(f"{number:04x}" for number in range(1 << 16)).encode(), dtype="S4")
 
-Piece: TypeAlias = tuple[int, int]  # first row and end of rows that lie in one block
-WrittenPiece: TypeAlias = tuple[bytes, np.ndarray, np.ndarray]  # text, probabilities and labels of a piece
+Piece: TypeAlias = tuple[int, int]  # First row and end of a range of rows within one block.
+WrittenPiece: TypeAlias = tuple[bytes, np.ndarray, np.ndarray]  # Text, probabilities and labels of a piece.
 
 
 @dataclass(frozen=True)
 class SyntheticSummary:
-    """Files and counts of a written log. `log_path` is that of its parts' folder, if it has several."""
+    """Files and counts of a written log.
+
+    For a log of several parts, `log_path` is their folder.
+    """
 
     log_path: Path
     truth_path: Path
@@ -66,7 +69,7 @@ class SyntheticSummary:
 
 @dataclass(frozen=True)
 class SyntheticLog:
-    """An endless log. `draw_block` returns any part of it."""
+    """An endless synthetic log. `draw_block` returns any part of it."""
 
     seed: int
     shape: LogShape
@@ -76,26 +79,26 @@ class SyntheticLog:
 
 @dataclass(frozen=True)
 class Block:
-    """BLOCK_ROWS rows, by field. `numbers` are valid if `number_missing` is false."""
+    """BLOCK_ROWS rows, by field. `numbers` are meaningful where `number_missing` is false."""
 
     numbers: np.ndarray  # [N, n] int64
     number_missing: np.ndarray  # [N, n] bool
-    values: np.ndarray  # [C, n] int64, MISSING_RANK if missing. Without drift they are the ranks
-    logit_parts: np.ndarray  # [4, n] float64, see clicks.PART_SHARES
-    probability: np.ndarray  # [n] float64, of a click
-    label: np.ndarray  # [n] int8, drawn from it
-    times: np.ndarray | None  # [n] seconds since 1970, if the log drifts
+    values: np.ndarray  # [C, n] int64, MISSING_RANK for a missing value. Without drift, values are ranks.
+    logit_parts: np.ndarray  # [4, n] float64, the parts in clicks.PART_SHARES
+    probability: np.ndarray  # [n] float64, the probability of a click
+    label: np.ndarray  # [n] int8, drawn with that probability
+    times: np.ndarray | None  # [n] seconds since 1970 if the log drifts, else None
 
 
 def synthetic_log(seed: int, drift: Drift | None = None) -> SyntheticLog:
-    """Return the log of `seed`."""
+    """Return the synthetic log with this seed."""
     planted = planted_clicks(seed)
     return SyntheticLog(seed, planted.shape, planted, drift)
 
 
 @functools.cache
 def planted_clicks(seed: int) -> PlantedClicks:
-    """Return the planted model of `seed`. Solving it takes about a second, so a process does it once."""
+    """Return the click model of `seed`. Solving it takes about a second, so a process does it once."""
     shape = load_shape()
     fields = [draw_fields(shape, _uniforms(seed, block, shape.num_uniforms)) for block in SOLVING_BLOCKS]
     numbers, ranks, number_missing = (np.concatenate(parts, axis=1) for parts in zip(*fields, strict=True))
@@ -103,7 +106,7 @@ def planted_clicks(seed: int) -> PlantedClicks:
 
 
 def draw_block(log: SyntheticLog, block: int) -> Block:
-    """Return the log's rows from `block` · BLOCK_ROWS."""
+    """Return the rows of a block of the log, which start at row `block` · BLOCK_ROWS."""
     uniforms = _uniforms(log.seed, block, log.shape.num_uniforms + 1)
     numbers, ranks, number_missing = draw_fields(log.shape, uniforms[:-1])
     now, times, bias = None, None, np.array(log.planted.bias)
@@ -122,7 +125,8 @@ def block_text(block: Block, rows: slice) -> bytes:
     columns = {"label": pa.array(block.label[rows])}
     for name, number, missing in zip(NUMERIC_NAMES, block.numbers, block.number_missing, strict=True):
         columns[name] = pa.array(number[rows], mask=missing[rows])
-    # Hex digits in pyarrow's own layout (end to end, an offset every eight bytes), without a Python string per cell.
+    # Hex digits are written in pyarrow's own layout (end to end, with an offset every eight bytes), which avoids a
+    # Python string per cell.
     num_rows = len(block.label[rows])
     offsets = pa.py_buffer(np.arange(0, 8 * num_rows + 1, 8, dtype=np.int32))
     for field, (name, values) in enumerate(zip(CATEGORICAL_NAMES, block.values[:, rows], strict=True)):
@@ -138,9 +142,9 @@ def block_text(block: Block, rows: slice) -> bytes:
 
 
 def value_codes(field: int, values: np.ndarray) -> np.ndarray:
-    """Return the 32-bit codes [n] that stand for a field's values in the log, all different.
+    """Return the 32-bit codes [n] that stand for a field's values in the log. Different values have different codes.
 
-    The finalizer of MurmurHash3 (Appleby, fmix32), whose steps are all invertible.
+    The function is the finalizer of MurmurHash3 (Appleby, fmix32), whose steps are all invertible.
     """
     code = values.astype(np.uint32) ^ np.uint32((field + 1) * 0x01000193)
     code = (code ^ (code >> np.uint32(16))) * np.uint32(0x85EBCA6B)
@@ -157,11 +161,12 @@ def synthesize(
     drift: Drift | None = None,
     part_rows: int | None = None,
 ) -> SyntheticSummary:
-    """Write a log of `rows` rows to `output` (compressed if it ends in .gz) and its truth beside it.
+    """Write a log of `rows` rows to `output`, and its true probabilities beside it.
 
-    With `part_rows`, `output` is a folder, for files of so many rows that are named in their order. `workers` processes
-    make the rows, by default one per core. Each file appears whole or not at all. Raises ValueError for numbers out of
-    range, FileNotFoundError if the folder of `output` is missing, OSError if it cannot be written.
+    The log is compressed if the name ends in .gz. With `part_rows`, `output` is a folder with files of so many rows,
+    whose names are in order. `workers` processes make the rows, by default one per core. Each file is written
+    atomically. Raise ValueError for numbers out of range, FileNotFoundError if the folder of `output` is missing,
+    and OSError if it cannot be written.
     """
     workers = num_cores() if workers is None else workers
     _check(output, rows, seed, workers, drift, part_rows)
@@ -202,13 +207,13 @@ def _check(output: Path, rows: int, seed: int, workers: int, drift: Drift | None
 
 
 def _pieces(first: int, end: int) -> list[Piece]:
-    """Return the rows from `first` to `end` as (first, end) of pieces that lie in one block each."""
+    """Divide the rows from `first` to `end` into pieces (first, end) that lie within one block each."""
     cuts = [first, *range(first // BLOCK_ROWS * BLOCK_ROWS + BLOCK_ROWS, end, BLOCK_ROWS), end]
     return list(pairwise(cuts))
 
 
 def _write(path: Path, texts: Iterator[WrittenPiece], pieces: list[Piece]) -> Iterator[pa.Table]:
-    """Write a file of the next pieces, and its truth. Yield the truth of each."""
+    """Write a file with the next pieces, and a file with their true probabilities. Yield the latter for each piece."""
     truth, first_row = truth_path(path), pieces[0][0]
     text_path, truth_file_path = (each.with_name(each.name + ".tmp") for each in (path, truth))
     with room_for(path), _sole_writer(text_path) as text_file:
@@ -222,7 +227,7 @@ def _write(path: Path, texts: Iterator[WrittenPiece], pieces: list[Piece]) -> It
                     truth_file.write_table(truth_rows)
                     yield truth_rows
             text_file.flush()
-            # The truth first, so that a finished log always has it.
+            # The truth is renamed first, so that a finished log always has it.
             truth_file_path.replace(truth)
             text_path.replace(path)
         finally:
@@ -231,15 +236,15 @@ def _write(path: Path, texts: Iterator[WrittenPiece], pieces: list[Piece]) -> It
 
 @contextmanager
 def _sole_writer(path: Path) -> Iterator[IO[bytes]]:
-    """Open an unfinished file in order to write it anew, and remove it at the end unless it was renamed.
+    """Open an unfinished file for writing it from the start. At the end, remove it unless it was renamed.
 
-    Raises FolderInUse if another process writes it, which it leaves alone.
+    Raise FolderInUse, and leave the file alone, if another process writes it.
     """
     with path.open("ab") as file:
         is_mine = False
         with suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_mine = is_at(file, path)  # else the other one has just renamed it
+            is_mine = is_at(file, path)  # Otherwise the other process has just renamed the file.
         if not is_mine:
             raise FolderInUse(f"another process writes {path}; wait for its end, or give another name")
         try:
@@ -251,13 +256,14 @@ def _sole_writer(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _made_in_order(log: SyntheticLog, pieces: list[Piece], compress: bool, workers: int) -> Iterator[WrittenPiece]:
-    """Yield text, probabilities and labels of each piece. At most two blocks a worker are in memory."""
+    """Yield text, probabilities and labels of each piece in order. At most two blocks per worker are in memory."""
     blocks = [list(of_block) for _, of_block in groupby(pieces, lambda piece: piece[0] // BLOCK_ROWS)]
     if workers == 1 or len(blocks) == 1:
         yield from chain.from_iterable(_make(log, of_block, compress) for of_block in blocks)
         return
-    # "spawn", as a forked copy of a process with pyarrow's threads running may hang.
-    context, ignored = multiprocessing.get_context("spawn"), (signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is this process's
+    # Processes are spawned, because a forked copy of a process in which pyarrow's threads run may hang.
+    # Ctrl-C is handled by this process.
+    context, ignored = multiprocessing.get_context("spawn"), (signal.SIGINT, signal.SIG_IGN)
     with ProcessPoolExecutor(workers, context, signal.signal, ignored) as pool:
         pending: deque[Future[list[WrittenPiece]]] = deque()
         for of_block in blocks:
@@ -269,20 +275,20 @@ def _made_in_order(log: SyntheticLog, pieces: list[Piece], compress: bool, worke
 
 
 def _make(log: SyntheticLog, pieces: list[Piece], compress: bool) -> list[WrittenPiece]:
-    """Return the pieces of one block."""
+    """Return the text, probabilities and labels of the pieces of one block."""
     block = pieces[0][0] // BLOCK_ROWS
     rows_drawn, texts = draw_block(log, block), list[WrittenPiece]()
     for start, end in pieces:
         rows = slice(start - block * BLOCK_ROWS, end - block * BLOCK_ROWS)
         text = block_text(rows_drawn, rows)
         if compress:
-            # Each piece is a gzip member of its own. A reader sees them as one stream (RFC 1952, 2.2).
+            # Each piece is a gzip member of its own. Readers see the members as one stream (RFC 1952, 2.2).
             text = gzip.compress(text, GZIP_LEVEL, mtime=0)
         texts.append((text, rows_drawn.probability[rows], rows_drawn.label[rows]))
     return texts
 
 
 def _uniforms(seed: int, block: int, streams: int) -> np.ndarray:
-    """Return uniform numbers of [0, 1), [streams, BLOCK_ROWS], a pure function of (seed, block)."""
+    """Return uniform numbers in [0, 1), [streams, BLOCK_ROWS], as a pure function of (seed, block)."""
     key = np.array([seed, block], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key)).random((streams, BLOCK_ROWS))

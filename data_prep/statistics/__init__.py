@@ -1,6 +1,10 @@
-"""Counts of a log: value_counts, profile (for the report), statistics (all), statistics_file (statistics.json).
+"""Count the rows and values of a log.
 
-sketch counts the values of an endless one in a fixed memory.
+The modules:
+- `value_counts`: counts of categorical values in bounded memory.
+- `statistics`: all statistics of a log. `profile`: those that only the report shows.
+- `statistics_file`: statistics.json.
+- `sketch`: counts of the values of an endless log in fixed memory.
 
-Letters: n rows, K distinct values of a field.
+Array shapes are written with these letters: n rows, K distinct values of a field.
 """

@@ -1,7 +1,7 @@
-"""Counts for the report alone: rows and clicks over the log, and the size of the vocabulary by `min_count`.
+"""Count what only the report shows: rows and clicks over the log, and the vocabulary's size by `min_count`.
 
-Sums of whole numbers over chunks, so they are the same however the log was cut. They take bounded memory, and about one
-per cent of a pass's time.
+The counts are sums of integers over chunks, so they do not depend on how the log was cut. They take bounded memory,
+and about one per cent of a pass's time.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-SHORTEST_SPAN = 1 << 10  # lines
+SHORTEST_SPAN = 1 << 10  # Number of lines of the shortest span.
 MOST_SPANS = 1 << 12
 
 
 @dataclass(frozen=True)
 class ChunkSpans:
-    """Counts of a chunk by spans of SHORTEST_SPAN lines."""
+    """Counts of a chunk's rows, by spans of SHORTEST_SPAN lines of the log."""
 
     first_span: int
-    counts: NDArray[np.int64]  # [3, spans]: kept rows, those with a label, clicks
+    counts: NDArray[np.int64]  # [3, spans]: kept rows, rows with a label, and clicks.
 
     @classmethod
     def of(cls, row_numbers: NDArray[np.int64], labelled: NDArray[np.bool_], labels: NDArray[np.bool_]) -> ChunkSpans:
-        """Count rows [n], whose numbers ascend."""
+        """Count rows with ascending `row_numbers` [n]."""
         if not len(row_numbers):
             return cls(0, np.empty((3, 0), np.int64))
         first, last = int(row_numbers[0]) // SHORTEST_SPAN, int(row_numbers[-1]) // SHORTEST_SPAN
@@ -36,9 +36,10 @@ class ChunkSpans:
 
 
 class Timeline:
-    """Counts over the lines of the log, as in `ChunkSpans`, in at most MOST_SPANS spans of one length.
+    """Counts over the lines of the log, in at most MOST_SPANS spans of equal length.
 
-    The spans become twice as long whenever there are too many, so the length depends on the log's lines alone.
+    The counts are those of `ChunkSpans`. The spans become twice as long whenever there would be too many, so their
+    length depends on the number of lines only.
     """
 
     def __init__(self) -> None:
@@ -57,7 +58,7 @@ class Timeline:
         np.add.at(self.counts.T, indices, chunk.counts.T)
 
 
-# Values of `min_count` for which the report shows the vocabulary's size.
+# Values of `min_count` for which the report shows the size of the vocabulary.
 MIN_COUNTS = tuple(step * 10**power for power in range(7) for step in (1, 2, 3, 5, 7))
 
 _SMALL_COUNTS = 1 << 10
@@ -65,7 +66,7 @@ _SMALL_COUNTS = 1 << 10
 
 @dataclass(frozen=True)
 class Coverage:
-    """Size of a field's vocabulary at each of MIN_COUNTS: distinct values, and training rows in which they occur."""
+    """Size of a field's vocabulary for each of MIN_COUNTS: distinct values, and training rows in which they occur."""
 
     values: NDArray[np.int64]
     rows: NDArray[np.int64]
@@ -76,8 +77,8 @@ class Coverage:
 
     @classmethod
     def of(cls, counts: NDArray[np.uint64]) -> Coverage:
-        """Return the coverage of values with these counts, each at least 1."""
-        # Nearly all counts are small: a histogram of them is much faster than a search for each.
+        """Return the coverage of values with the given counts, which must be at least 1."""
+        # Nearly all counts are small. A histogram of small counts is much faster than a search for each count.
         is_large = counts >= _SMALL_COUNTS
         large = counts[is_large].astype(np.int64)
         of_small = np.bincount(counts[~is_large].astype(np.int64), minlength=_SMALL_COUNTS)

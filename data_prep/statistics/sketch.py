@@ -1,9 +1,10 @@
-"""Counts of more values than fit in memory: a count-min sketch with conservative update, whose old counts fade.
+"""Count more values than fit into memory: a count-min sketch with conservative update, whose old counts fade.
 
-Cormode & Muthukrishnan 2005, Estan & Varghese 2002. A count is never below the true one. It is above it by more than
-e · N / W with a probability of at most exp(-DEPTH), for N occurrences in a sketch with W cells a row.
+The sketch is from Cormode & Muthukrishnan 2005 and Estan & Varghese 2002. A count is never below the true count.
+With N occurrences and W cells per row, it exceeds the true count by more than e · N / W with a probability of at
+most exp(-DEPTH).
 
-Letters: n values, W cells of a row.
+Array shapes are written with these letters: n values, W cells of a row.
 """
 
 from __future__ import annotations
@@ -17,36 +18,47 @@ from common.hashing import GOLDEN, mix64
 from data_prep.kernels.native_counting import choose_counting
 from data_prep.kernels.strings import Strings
 
-DEPTH = 4  # rows of cells, each with a hash of its own
+DEPTH = 4  # Number of rows of cells. Each row has its own hash.
 LEAST_BYTES = 4096
 _HALVES = 2
 
 
 class ValueSketch:
-    """Counts of the values of several columns in a fixed memory: in a current half and in the one before it.
+    """Approximate counts of the values of several columns, in fixed memory.
 
-    The current half is closed when it would have more than W occurrences, and the one before is forgotten then. So a
-    count has a value's occurrences among the last W of all at least, and among the last 2 W at most, but for an `add`
-    that has more than W itself.
+    There is a current half and a previous half. When the current half would have more than W occurrences, it becomes
+    the previous one, and the former previous half is dropped. So a count covers at least the last W occurrences of
+    all values, and at most the last 2 W (or more if a single `add` has more than W).
+
+    >>> sketch = ValueSketch(num_bytes=LEAST_BYTES, kernels="numpy")
+    >>> sketch.note(0, np.array([7, 8]), np.array([2, 1]))
+    array([2, 1])
+    >>> sketch.add()
+    >>> sketch.note(0, np.array([7]), np.array([1]))
+    array([3])
     """
 
     def __init__(self, num_bytes: int, kernels: str = "auto") -> None:
-        """Use at most so many bytes. Raises ValueError for fewer than `LEAST_BYTES`."""
+        """Use at most `num_bytes` bytes. Raise ValueError if they are fewer than `LEAST_BYTES`."""
         if num_bytes < LEAST_BYTES:
             raise ValueError(f"a sketch of counts takes {LEAST_BYTES} bytes at least, found {num_bytes}")
         self._kernels = choose_counting(kernels)
         self._halves = np.zeros((_HALVES, DEPTH, num_bytes // (_HALVES * DEPTH * 4)), np.uint32)
         self._num_counted = np.zeros(_HALVES, np.int64)
-        self._noted: list[tuple[NDArray[np.uint64], NDArray[np.int64]]] = []  # keys and counts
+        # Keys and counts that were noted since the last `add`.
+        self._noted: list[tuple[NDArray[np.uint64], NDArray[np.int64]]] = []
         self._added = self._noted
-        self.num_noted = 0  # values that were noted since `add`
+        self.num_noted = 0  # Number of values that were noted since the last `add`.
 
     def state(self) -> dict[str, Any]:
-        """Return the arrays that `load_state` takes, without what is only noted."""
+        """Return the sketch's arrays for `load_state`.
+
+        Values noted since the last `add` are not included.
+        """
         return {"halves": self._halves, "num_counted": self._num_counted}
 
     def load_state(self, halves: NDArray[np.uint32], num_counted: NDArray[np.int64]) -> None:
-        """Take the arrays of `state`. Raises ValueError for those of another size."""
+        """Restore the arrays that `state` returned. Raise ValueError if the sketch has another size."""
         if halves.shape != self._halves.shape:
             raise ValueError(
                 f"counts of values are in {halves.nbytes:,} bytes, expected {self._halves.nbytes:,}; give the memory "
@@ -55,19 +67,25 @@ class ValueSketch:
         self._halves, self._num_counted = halves, num_counted
 
     def added(self) -> dict[str, Any]:
-        """Return the arrays of the last `add`, with which `add_again` makes of the state before it the one after it."""
+        """Return the arrays of the last `add`.
+
+        `add_again` with these arrays turns the state before that `add` into the state after it.
+        """
         keys = np.concatenate([np.zeros(0, np.uint64), *(keys for keys, _ in self._added)])
         counts = np.concatenate([np.zeros(0, np.int64), *(counts for _, counts in self._added)])
         return {"keys": keys, "counts": counts, "sizes": np.array([len(each) for _, each in self._added], np.int64)}
 
     def add_again(self, keys: NDArray[np.uint64], counts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-        """Add what `added` returned."""
+        """Add the arrays that `added` returned."""
         ends = np.cumsum(sizes)[:-1]
         self._noted = list(zip(np.split(keys, ends), np.split(counts, ends), strict=True)) if len(sizes) else []
         self.add()
 
     def note(self, place: int, values: NDArray[np.int64] | Strings, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Note `counts` [n] of different values of the column at `place` for `add`. Return them plus those before."""
+        """Record `counts` [n] of distinct values for the next `add`, and return them plus the counts so far.
+
+        `place` is the number of the values' column.
+        """
         keys = values.keys() if isinstance(values, Strings) else values.astype(np.uint64)
         keys = mix64(keys + np.array([place + 1], np.uint64) * GOLDEN)
         self._noted.append((keys, counts))
@@ -75,16 +93,16 @@ class ValueSketch:
         return counts + self._kernels.sketch_counts(self._halves, keys)
 
     def leave_out(self, mask: NDArray[np.bool_]) -> None:
-        """Let `add` leave out what `mask` [n] has of the values noted last, as these need not be counted any more."""
+        """Remove the values in `mask` [n] from those noted last. They need not be counted any more."""
         keys, counts = self._noted[-1]
         self._noted[-1] = keys[~mask], counts[~mask]
 
     def forget(self) -> None:
-        """Forget what was noted since `add`."""
+        """Drop everything that was noted since the last `add`."""
         self._noted, self.num_noted = [], 0
 
     def add(self) -> None:
-        """Add what was noted."""
+        """Add everything that was noted to the sketch."""
         total = sum(int(counts.sum()) for _, counts in self._noted)
         if self._num_counted[0] and self._num_counted[0] + total > self._halves.shape[2]:
             self._halves, self._num_counted = np.roll(self._halves, 1, axis=0), np.roll(self._num_counted, 1)

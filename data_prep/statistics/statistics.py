@@ -1,7 +1,7 @@
-"""Statistics of the training rows: counts of values, and sums over numbers.
+"""Compute statistics of the training rows: counts of values, and sums over numbers.
 
-Chunks are counted separately and added up. All sums are of whole numbers (floats are multiples of the smallest one), so
-the result has the same bits however the log was cut into chunks.
+Chunks of the log are counted separately and added up. All sums are exact sums of integers (floats are multiples of
+the smallest float), so the result has the same bits however the log was cut into chunks.
 """
 
 from __future__ import annotations
@@ -22,22 +22,25 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.statistics.profile import ChunkSpans, Coverage, Timeline
 from data_prep.statistics.value_counts import StringCounts, ValueCounts
 
-# Attributes of LogStatistics that are stored as they are.
+# Attributes of LogStatistics that are stored without conversion.
 _SAVED_FIELDS = ("num_lines", "rejects_by_reason", "num_training_rows", "numeric", "missing", "cut", "bins", "sample")
-_FLOAT_BITS = 1074  # every float64 that a parser makes is a multiple of 2**-1074
+_FLOAT_BITS = 1074  # Every float64 that a parser produces is a multiple of 2**-1074.
 _HALF_BITS = 27
-_LIMB_BITS = 21  # a product of two limbs, summed over 2**21 of them, is below 2**63
-SAMPLED_ROWS = 1 << 14  # whose numbers the quantiles are of
+_LIMB_BITS = 21  # Bits of a limb. A product of two limbs, summed over 2**21 products, is below 2**63.
+SAMPLED_ROWS = 1 << 14  # Upper bound of the rows from which quantiles are computed.
 
 
 @dataclass(frozen=True)
 class NumericStatistics:
-    """Exact sums over the present cells of a numeric field: `total` · 2^-bits, `total_squares` · 4^-bits."""
+    """Exact sums over the present cells of a numeric field.
+
+    The sum of the cells is `total` · 2^-bits, the sum of their squares `total_squares` · 4^-bits.
+    """
 
     count: int = 0
     total: int = 0
     total_squares: int = 0
-    maximum: float | None = None  # an int, of integers and times
+    maximum: float | None = None  # the largest cell; an int for integers and times
     minimum: float | None = None
     bits: int = 0
 
@@ -51,7 +54,7 @@ class NumericStatistics:
         if len(integers) > 1 << _LIMB_BITS:
             half = len(integers) // 2
             return cls.of(integers[:half]) + cls.of(integers[half:])
-        # Sums of squares exceed int64, those of products of limbs do not. Offsets from the minimum have no sign.
+        # Sums of squares may exceed int64, sums of products of limbs cannot. Offsets from the minimum are unsigned.
         offsets = integers.view(np.uint64) - integers.min().view(np.uint64)
         shifts = range(0, 64, _LIMB_BITS)
         limbs = [(offsets >> np.uint64(shift) & np.uint64((1 << _LIMB_BITS) - 1)).astype(np.int64) for shift in shifts]
@@ -104,20 +107,23 @@ class NumericStatistics:
 
     @property
     def mean(self) -> float:
-        """NaN if no cell is present."""
+        """Mean of the cells. NaN if no cell is present."""
         return self.total / (self.count << self.bits) if self.count else math.nan
 
     @property
     def standard_deviation(self) -> float:
-        """The population's standard deviation, not that of a sample. NaN if no cell is present."""
+        """Standard deviation of the cells as a population, not as a sample. NaN if no cell is present."""
         if not self.count:
             return math.nan
-        # The variance is one division of integers: rounded once, and nothing cancels.
+        # The variance is one division of integers, so it is rounded once and nothing cancels.
         return math.sqrt((self.count * self.total_squares - self.total**2) / (self.count**2 << 2 * self.bits))
 
 
 def _group_sums(numbers: NDArray[np.int64], groups: NDArray[np.int64]) -> list[int]:
-    """Return the exact sum of the numbers [n] of each group: float64 sums of halves, which stay below 2**53."""
+    """Return the exact sum of the numbers [n] of each group.
+
+    The numbers are split into halves, whose float64 sums stay below 2**53.
+    """
     high = np.bincount(groups, (numbers >> _HALF_BITS).astype(np.float64))
     low = np.bincount(groups, (numbers & ((1 << _HALF_BITS) - 1)).astype(np.float64))
     return [(int(a) << _HALF_BITS) + int(b) for a, b in zip(high.tolist(), low.tolist(), strict=True)]
@@ -125,14 +131,17 @@ def _group_sums(numbers: NDArray[np.int64], groups: NDArray[np.int64]) -> list[i
 
 @dataclass(frozen=True)
 class RowSample:
-    """The numeric fields of up to SAMPLED_ROWS training rows: those with the lowest hashes."""
+    """The numeric fields of a sample of the training rows.
+
+    The sample consists of the SAMPLED_ROWS rows with the lowest hashes, so it does not depend on chunks.
+    """
 
     hashes: NDArray[np.uint64]  # [k]
-    numbers: NDArray[np.float64]  # [N, k] NaN if missing
+    numbers: NDArray[np.float64]  # [N, k], NaN for a missing cell
 
     @classmethod
     def of(cls, hashes: NDArray[np.uint64], numbers: NDArray[np.float64]) -> RowSample:
-        """Choose among rows with these hashes [n] and numbers [N, n]."""
+        """Select the sample among rows with the given hashes [n] and numbers [N, n]."""
         lowest = np.argsort(hashes)[:SAMPLED_ROWS]
         return cls(hashes[lowest], numbers[:, lowest])
 
@@ -143,27 +152,31 @@ class RowSample:
 
 @dataclass(frozen=True)
 class ChunkCounts:
-    """Counts of a chunk's lines, and counts and statistics of its training rows."""
+    """Counts of the lines of a chunk, and statistics of its training rows."""
 
     num_lines: int
     rejects_by_reason: Counter[str]
     rejects_tsv: bytes
     num_training_rows: int
-    numeric: list[NumericStatistics]  # by numeric field
-    missing: list[int]  # by categorical column
-    cut: dict[str, int]  # by column of kind list: rows with more values than are kept
-    values: list[NDArray[np.uint64]]  # by column of numbers: packed (value, count) pairs, see counting.count_values
-    texts: list[CountedStrings]  # by vocabulary of text
-    bins: list[NDArray[np.int64]]  # by integer or float field, see counting.count_bins
-    spans: ChunkSpans  # of all kept rows
-    sample: RowSample | None = None  # for quantiles
+    numeric: list[NumericStatistics]  # Statistics of each numeric field.
+    missing: list[int]  # Number of missing cells, by categorical column.
+    cut: dict[str, int]  # For each column of kind list, the number of rows with more values than are kept.
+    # For each column of numbers, packed (value, count) pairs as counting.count_values returns them.
+    values: list[NDArray[np.uint64]]
+    texts: list[CountedStrings]  # Counted values of each vocabulary of text.
+    bins: list[NDArray[np.int64]]  # For each integer or float field, counts as counting.count_bins returns them.
+    spans: ChunkSpans  # Counts of all kept rows, not only training rows.
+    sample: RowSample | None = None  # Sample of rows for quantiles.
 
 
 storable(NumericStatistics, RowSample, ChunkSpans, Coverage, Strings, CountedStrings, ChunkCounts)
 
 
 class LogStatistics:
-    """Statistics of the whole log. Counts of values that exceed `counts_bytes` of memory are written to `folder`."""
+    """Statistics of the whole log.
+
+    If the counts of values exceed `counts_bytes` of memory, they are written to `folder`.
+    """
 
     def __init__(self, options: PrepareOptions, folder: Path, counts_bytes: int) -> None:
         columns, num_vocabularies = options.categorical_columns, len(options.vocabularies)
@@ -179,7 +192,8 @@ class LogStatistics:
         is_float = [name in options.data.float_fields for name in options.data.sized_fields]
         self.bins = [np.zeros(2 * (FLOAT_BINS if each else INTEGER_BINS).zero + 1, np.int64) for each in is_float]
         self.timeline = Timeline()
-        self.unknown = np.zeros(len(columns), np.int64)  # training rows out of vocabulary; from the second pass
+        # Training rows with an out-of-vocabulary value, by column. The second pass sets it.
+        self.unknown = np.zeros(len(columns), np.int64)
         self.columns = columns
         self.values = ValueCounts(num_vocabularies - num_texts, folder, counts_bytes - texts_bytes)
         self.texts = StringCounts(num_texts, folder, texts_bytes, self._check_cross)
@@ -188,7 +202,7 @@ class LogStatistics:
 
     @property
     def coverage(self) -> list[Coverage]:
-        """Coverage of each categorical column whose frequent values were asked for."""
+        """Coverage of the vocabulary of each categorical column for which `frequent` was called."""
         return [(self.texts if column.is_text else self.values).coverage[column.place] for column in self.columns]
 
     @property
@@ -213,7 +227,7 @@ class LogStatistics:
             self.texts.add(chunk.texts)
 
     def _check_cross(self, place: int, counted: CountedStrings) -> None:
-        """Refuse a cross as soon as its values so far are too many, not after hours of counting the others."""
+        """Raise an error as soon as a cross has too many values, not after hours of counting."""
         for column in self._options.vocabularies:
             if column.cross and column.place == place:
                 least = self._options.least_count(column.name)
@@ -224,7 +238,7 @@ class LogStatistics:
         self.texts.close()
 
     def state(self) -> dict[str, Any]:
-        """Return what remains once the counts of values are forgotten, to be stored."""
+        """Return the statistics that remain after the counts of values are dropped, in a form that can be stored."""
         timeline = self.timeline.span_lines, self.timeline.counts
         coverage = (self.values.coverage, self.texts.coverage)
         return {name: getattr(self, name) for name in _SAVED_FIELDS} | {"timeline": timeline, "coverage": coverage}

@@ -1,4 +1,7 @@
-"""statistics.json: the counts of a preparation, for its report and for other programs, the same bytes in every run."""
+"""Write and read statistics.json, the counts of a preparation for its report and for other programs.
+
+The file has the same bytes in every run of the same preparation.
+"""
 
 from __future__ import annotations
 
@@ -18,33 +21,40 @@ STATISTICS_FILE = "statistics.json"
 
 @dataclass(frozen=True)
 class NumericProfile:
-    """Counts of a numeric field's cells in the training rows. `bins` are (a bin's number, count)."""
+    """Counts of a numeric field's cells in the training rows.
+
+    `bins` are pairs (number of the bin, count).
+    """
 
     missing: int
     bins: tuple[tuple[int, int], ...]
-    is_float: bool = False  # FLOAT_BINS, else INTEGER_BINS
+    is_float: bool = False  # True if the bins are FLOAT_BINS, False if they are INTEGER_BINS.
 
 
 @dataclass(frozen=True)
 class CategoricalProfile:
-    """Counts of a categorical field's cells in the training rows. `unknown` ones are out of vocabulary.
+    """Counts of a categorical field's cells in the training rows.
 
-    A list is unknown if one of its values is. `cut` lists have more values than are kept.
+    `missing` cells are empty. `unknown` cells are out of vocabulary; a list is unknown if one of its values is.
+    `cut` lists have more values than are kept.
 
-    At the i-th of the file's `min_counts`, a vocabulary has `values[i]` values, which occur in `rows[i]` rows. Both are
-    empty if values were not counted.
+    With the i-th of the file's `min_counts`, the vocabulary would have `values[i]` values, which occur in `rows[i]`
+    rows. Both tuples are empty if values were not counted.
     """
 
     missing: int
     unknown: int
     values: tuple[int, ...]
     rows: tuple[int, ...]
-    cut: int | None = None  # None if the field is no list
+    cut: int | None = None  # None if the field is no list.
 
 
 @dataclass(frozen=True)
 class Profile:
-    """The content of statistics.json. `rows`, `clicks` and `labelled` count kept lines, by spans of `span_lines`."""
+    """The content of statistics.json.
+
+    `rows`, `clicks` and `labelled` are numbers of kept lines in each span of `span_lines` lines of the log.
+    """
 
     training_rows: int
     span_lines: int
@@ -53,7 +63,7 @@ class Profile:
     min_counts: tuple[int, ...]
     numeric: dict[str, NumericProfile]
     categorical: dict[str, CategoricalProfile]
-    labelled: tuple[int, ...] = ()  # () for `rows`: all have a label
+    labelled: tuple[int, ...] = ()  # Empty if it equals `rows`, that is, if all lines have a label.
 
 
 def write_statistics(statistics: LogStatistics, folder: Path) -> None:
@@ -80,7 +90,10 @@ def write_statistics(statistics: LogStatistics, folder: Path) -> None:
 
 
 def read_statistics(folder: Path) -> Profile:
-    """Read statistics.json. Raises FileNotFoundError if the folder has none, ValueError if it is damaged."""
+    """Read statistics.json of a prepared folder.
+
+    Raise FileNotFoundError if there is none, ValueError if it is damaged.
+    """
     path = folder / STATISTICS_FILE
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing; prepare the data again")
@@ -91,7 +104,7 @@ def read_statistics(folder: Path) -> Profile:
 
 
 def cut_lists(schema: Schema, profile: Profile) -> list[str]:
-    """Return a sentence for each list of which values were left out."""
+    """Return a sentence for each list field whose lists were cut because they were too long."""
     return [
         f"{field.name}: {cut:,} of {profile.training_rows:,} training rows have more than {field.max_length} values; "
         "the others were left out"

@@ -22,11 +22,12 @@ from data_prep.options.columns import number_groups
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.statistics.profile import Coverage
 
-# At least so many wait for a merge.
+# Lower bounds of the values that wait for a merge.
 _WAITING_WORDS = 1 << 22
 _WAITING_STRINGS = 1 << 20
 
-# So many are merged at a time at the end, so that the counts themselves need most of the memory.
+# Numbers of values that are merged at a time at the end, so small that the counts themselves need most of the
+# memory.
 _BLOCK_WORDS = 1 << 20
 _BLOCK_STRINGS = 1 << 19
 
@@ -34,9 +35,9 @@ Counted = TypeVar("Counted", NDArray[np.uint64], CountedStrings)
 
 
 def count_numbers(rows: ParsedRows, options: PrepareOptions, mask: NDArray[np.bool_]) -> list[NDArray[np.uint64]]:
-    """Return the counted values of each column of numbers, see counting.count_values.
+    """Return the counted values of each column of numbers, as counting.count_values returns them.
 
-    They are those of the rows of `mask` [n], or positions of rows [n, P] (`Examples.ids`).
+    `mask` selects rows [n], or positions of rows [n, P] as in `Examples.ids`.
     """
     all_columns, at = options.categorical_columns, _masks_of_columns(mask, options)
     names = [column.name for column in all_columns if not column.is_text]
@@ -51,7 +52,7 @@ def count_numbers(rows: ParsedRows, options: PrepareOptions, mask: NDArray[np.bo
 
 
 def count_texts(rows: ParsedRows, options: PrepareOptions, mask: NDArray[np.bool_]) -> list[CountedStrings]:
-    """Return the counted values of each vocabulary of text, of the chosen ones as `count_numbers`."""
+    """Return the counted values of each vocabulary of text. `mask` is that of `count_numbers`."""
     is_hashed, count_strings = options.is_hashed, choose_counting(options.kernels).count_strings
     columns = [c for c in options.categorical_columns if not (c.cross and is_hashed(c.name))]
     at = _masks_of_columns(mask, options)
@@ -68,7 +69,7 @@ def count_texts(rows: ParsedRows, options: PrepareOptions, mask: NDArray[np.bool
 
 
 def _masks_of_columns(mask: NDArray[np.bool_], options: PrepareOptions) -> dict[str, NDArray[np.bool_]]:
-    """Return which positions of each categorical column are chosen, bool [n, its positions]."""
+    """Return the selected positions of each categorical column by name, bool [n, positions of the column]."""
     columns = options.categorical_columns
     ends = np.cumsum([column.max_length for column in columns])
     of_rows = mask if mask.ndim == 2 else mask[:, None]
@@ -78,29 +79,29 @@ def _masks_of_columns(mask: NDArray[np.bool_], options: PrepareOptions) -> dict[
 
 @dataclass(eq=False)
 class _FieldCounts(ABC, Generic[Counted]):
-    """Counts of the values of several fields, added up over chunks.
+    """Base class of counts of the values of several fields, added up over chunks.
 
-    Chunks' counts wait until they are as many as the distinct values so far, then all are merged: a value is
-    merged a logarithmic number of times. What outgrows `limit_bytes` is written to `folder` as a sorted run of each
-    field, and the runs are merged at the end, a range of values at a time. `on_merge` gets a field and counts that its
-    values have at least.
+    The counts of chunks wait until they are as many as the distinct values so far. Then all are merged, so a value
+    is merged a logarithmic number of times. When the merged counts outgrow `limit_bytes`, they are written to
+    `folder` as a sorted run per field. The runs are merged at the end, one range of values at a time. `on_merge` is
+    called after a merge with a field and its counts so far.
     """
 
     num_fields: int
     folder: Path
     limit_bytes: int
     nothing: Counted
-    least_waiting: int  # values that wait for a merge
-    block: int  # values that are merged at a time at the end
+    least_waiting: int  # Lower bound of the values that wait for a merge.
+    block: int  # Number of values that are merged at a time at the end.
     on_merge: Callable[[int, Counted], None] | None = None
-    key_step: ClassVar[int] = 1  # the least difference of the keys of two values
+    key_step: ClassVar[int] = 1  # Smallest difference between the keys of two values.
 
     def __post_init__(self) -> None:
         self._merged: list[Counted] = [self.nothing] * self.num_fields
         self._unmerged: list[list[Counted]] = [[] for _ in range(self.num_fields)]
         self._num_waiting = self._waiting_bytes = 0
         self._runs: list[list[Any]] = [[] for _ in range(self.num_fields)]
-        self.coverage = [Coverage.none()] * self.num_fields  # of the fields whose `frequent` values were asked for
+        self.coverage = [Coverage.none()] * self.num_fields  # Coverage of each field for which `frequent` was called.
 
     def add(self, by_field: Sequence[Counted]) -> None:
         for waiting, counted in zip(self._unmerged, by_field, strict=True):
@@ -115,7 +116,7 @@ class _FieldCounts(ABC, Generic[Counted]):
             self._merge()
 
     def frequent(self, field: int, min_count: int) -> Counted:
-        """Return a field's values with a count of at least `min_count`, sorted, and note the field's coverage."""
+        """Return the values of a field with a count of at least `min_count`, sorted. Also set the field's coverage."""
         if self._num_waiting:
             self._merge()
         self.coverage[field] = Coverage.none()
@@ -137,13 +138,13 @@ class _FieldCounts(ABC, Generic[Counted]):
         for field in range(len(self._merged)):
             parts = self._unmerged[field]
             parts.append(self._merged[field])
-            # So that `parts` alone holds what is merged.
+            # After this line only `parts` refers to the arrays, so that they can be freed during the merge.
             self._merged[field], self._unmerged[field] = self.nothing, []
             self._merged[field] = self._add_up(parts)
             if self.on_merge is not None:
                 self.on_merge(field, self._merged[field])
         self._num_waiting = self._waiting_bytes = 0
-        # Half of the limit: room for as many counts again to wait for the next merge.
+        # Keep half of the limit free for counts that wait for the next merge.
         if 2 * sum(counted.nbytes for counted in self._merged) > self.limit_bytes:
             for field, counted in enumerate(self._merged):
                 if len(counted):
@@ -153,26 +154,29 @@ class _FieldCounts(ABC, Generic[Counted]):
 
     @abstractmethod
     def _write(self, name: str, counted: Counted) -> Any:
-        """Write a run, and return it."""
+        """Write a run to disk, and return its description."""
 
     @abstractmethod
     def _add_up(self, parts: list[Counted]) -> Counted:
-        """Return the distinct values of all parts with the sums of their counts, sorted. This may empty `parts`."""
+        """Return the distinct values of all parts with summed counts, sorted. May empty `parts`."""
 
     @abstractmethod
     def _concatenate(self, parts: list[Counted]) -> Counted:
-        """Return all parts one after the other. This may empty `parts`."""
+        """Return all parts concatenated. May empty `parts`."""
 
     @abstractmethod
     def _counts(self, counted: Counted) -> NDArray[np.uint64]:
-        """Return the counts of all values."""
+        """Return the count of each value."""
 
     @abstractmethod
     def _keys(self, counted: Counted) -> NDArray[np.uint64]:
-        """Return what the values are sorted by."""
+        """Return the key of each value, by which values are sorted."""
 
     def _blocks(self, field: int) -> Iterator[Counted]:
-        """Yield all of a field's values, sorted, in blocks: those of the runs and of memory added up."""
+        """Yield all values of a field with their counts, sorted, in blocks.
+
+        Runs on disk and values in memory are merged.
+        """
         merged: Counted = self._merged[field]
         runs: list[Any] = self._runs[field]
         if not runs:
@@ -187,7 +191,7 @@ class _FieldCounts(ABC, Generic[Counted]):
 
 @dataclass(frozen=True)
 class _NumberRun:
-    """A field's packed (value, count) pairs in a file."""
+    """A file with packed (value, count) pairs of one field."""
 
     path: Path
     length: int
@@ -196,14 +200,14 @@ class _NumberRun:
         return np.memmap(self.path, np.uint64, "r", shape=(self.length,))
 
     def read(self, first: int, end: int) -> NDArray[np.uint64]:
-        """Some of them as a copy: pages of a map would stay in this process's memory."""
+        """Return a part of the pairs as a copy. Pages of a memory map would stay in this process's memory."""
         return np.fromfile(self.path, np.uint64, end - first, offset=8 * first)
 
 
 class ValueCounts(_FieldCounts[NDArray[np.uint64]]):
-    """Counts of values that are numbers, as packed pairs value << 32 | count, ascending."""
+    """Counts of values that are numbers, stored as ascending packed pairs value << 32 | count."""
 
-    key_step = 2**32  # between two values
+    key_step = 2**32  # Difference between the keys of two neighbouring values.
 
     def __init__(self, num_fields: int, folder: Path, limit_bytes: int) -> None:
         super().__init__(num_fields, folder, limit_bytes, np.empty(0, np.uint64), _WAITING_WORDS, _BLOCK_WORDS)
@@ -211,7 +215,7 @@ class ValueCounts(_FieldCounts[NDArray[np.uint64]]):
     def _write(self, name: str, counted: NDArray[np.uint64]) -> _NumberRun:
         path = self.folder / f"counts-{name}"
         with path.open("wb") as file:
-            file.write(counted.data)  # not tofile, whose errors have no errno
+            file.write(counted.data)  # `tofile` is not used, because its errors have no errno.
         return _NumberRun(path, len(counted))
 
     def _add_up(self, parts: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
@@ -224,7 +228,7 @@ class ValueCounts(_FieldCounts[NDArray[np.uint64]]):
     def _concatenate(self, parts: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
         parts.reverse()
         joined = parts.pop() if parts else self.nothing
-        while parts:  # each is freed: the values are not in memory twice
+        while parts:  # Each part is freed in turn, so that the values are not in memory twice.
             part, end = parts.pop(), len(joined)
             joined.resize(end + len(part), refcheck=False)
             joined[end:] = part
@@ -238,13 +242,15 @@ class ValueCounts(_FieldCounts[NDArray[np.uint64]]):
 
 
 def _add_up_sorted(packed: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return one pair a value, with the sum of its counts, from ascending pairs. They are at the front of the same
-    array.
+    """Sum the counts of equal values in ascending packed pairs.
+
+    The result is at the front of the same array.
     """
     first = num_distinct = 0
     while first < len(packed):
         end = min(first + _BLOCK_WORDS, len(packed))
-        end = int(np.searchsorted(packed, packed[end - 1] | COUNT_MASK, side="right"))  # all of the last value
+        # The block must contain all pairs of its last value.
+        end = int(np.searchsorted(packed, packed[end - 1] | COUNT_MASK, side="right"))
         block = packed[first:end]
         values = block >> COUNT_BITS
         firsts = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))
@@ -257,7 +263,7 @@ def _add_up_sorted(packed: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def check_count(count: int) -> None:
-    """Raise ValueError if a count does not fit its bits, as it would change the value beside it."""
+    """Raise ValueError if a count does not fit into its bits, where it would change the value beside it."""
     if count > COUNT_MASK:
         raise ValueError(
             f"a value is in {count:,} training rows, and at most {COUNT_MASK:,} can be counted; prepare some of the "
@@ -266,7 +272,10 @@ def check_count(count: int) -> None:
 
 
 def _even_ranges(runs: Sequence[NDArray[np.uint64]], most: int, step: int) -> Iterator[list[tuple[int, int]]]:
-    """Cut all keys into ascending ranges of at most `most`, at multiples of `step`: yield [first, end) in each run."""
+    """Cut all keys into ascending ranges with at most `most` keys each, at multiples of `step`.
+
+    For each range, yield its [first, end) in each run.
+    """
 
     def cut(low: int, high: int) -> Iterator[list[tuple[int, int]]]:
         bounds = [(_first_from(low, run), _first_from(high, run)) for run in runs]
@@ -286,7 +295,7 @@ def _first_from(key: int, keys: NDArray[np.uint64]) -> int:
 
 @dataclass(frozen=True)
 class _TextRun:
-    """Counted strings of a field in a file: K keys, counts, ends of the strings, then the strings."""
+    """A file with counted strings of one field: K keys, K counts, K ends of the strings, then the strings' bytes."""
 
     path: Path
     num_strings: int
@@ -295,14 +304,14 @@ class _TextRun:
     def write(cls, path: Path, counted: CountedStrings) -> _TextRun:
         with path.open("wb") as file:
             for array in (counted.keys, counted.counts, np.cumsum(counted.texts.lengths), counted.texts.data):
-                file.write(np.ascontiguousarray(array).data)  # not tofile, whose errors have no errno
+                file.write(np.ascontiguousarray(array).data)  # `tofile` is not used, because its errors have no errno.
         return cls(path, len(counted))
 
     def keys(self) -> NDArray[np.uint64]:
         return np.memmap(self.path, np.uint64, "r", shape=(self.num_strings,))
 
     def read(self, first: int, end: int) -> CountedStrings:
-        """Some of them as a copy: pages of a map would stay in this process's memory."""
+        """Return a part of the strings as a copy. Pages of a memory map would stay in this process's memory."""
         keys = np.fromfile(self.path, np.uint64, end - first, offset=8 * first)
         counts = np.fromfile(self.path, np.int64, end - first, offset=8 * (self.num_strings + first))
         ends = np.fromfile(self.path, np.int64, end - first, offset=8 * (2 * self.num_strings + first))
@@ -316,7 +325,7 @@ class _TextRun:
 
 
 class StringCounts(_FieldCounts[CountedStrings]):
-    """Counts of strings, by rising key. Keys are hashes, so they spread evenly."""
+    """Counts of strings, sorted by key. Keys are hashes, so they are spread evenly."""
 
     def __init__(
         self,

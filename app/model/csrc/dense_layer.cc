@@ -10,7 +10,7 @@ namespace {
 template <typename Input>
 LayerMemory<Input> memory;  // guarded by layer_mutex
 
-// With dropout its noise is one more input, after the others.
+// With dropout, the noise is one more input after the others.
 template <typename Input, bool kDrops>
 int run_forward(void** params, int64_t** shapes) {
   const std::lock_guard<std::mutex> lock(layer_mutex);

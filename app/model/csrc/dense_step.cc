@@ -10,16 +10,17 @@
 namespace dense {
 namespace {
 
-constexpr std::int64_t kValuesPerTask = 1 << 14;  // of four arrays: they stay in L2
-constexpr float kLeastFtrlRate = 0x1p-40f;        // LEAST_FTRL_RATE: below, nothing moves
+constexpr std::int64_t kValuesPerTask = 1 << 14;  // so that the values of four arrays fit into the second-level cache
+// LEAST_FTRL_RATE in app/tables/optimizers.py; with a lower rate nothing changes
+constexpr float kLeastFtrlRate = 0x1p-40f;
 
-// Values of one array that one task takes.
+// Some values of one array, the work of one task.
 struct Chunk {
   int array;
   std::int64_t first, size;
 };
 
-// The arrays' values, cut for tasks.
+// Cut the values of all arrays into tasks.
 std::vector<Chunk> cut(int num_arrays, const int* num_dims, int64_t* const* shapes) {
   std::vector<Chunk> chunks;
   for (int array = 0; array < num_arrays; ++array) {
@@ -32,7 +33,7 @@ std::vector<Chunk> cut(int num_arrays, const int* num_dims, int64_t* const* shap
   return chunks;
 }
 
-// Runs task(number, chunk) for each, on the threads if they are worth it.
+// Call task(number, chunk) for each chunk, on all threads if there are enough values.
 template <typename Task>
 int run_chunks(const std::vector<Chunk>& chunks, const Task& task) {
   std::int64_t size = 0;
@@ -43,13 +44,13 @@ int run_chunks(const std::vector<Chunk>& chunks, const Task& task) {
 }
 
 struct AdamStep {
-  float beta1, beta2, epsilon, factor;  // of the gradients
-  float keep;                           // factor of the weights: 1 - rate * weight decay
-  float rate;                           // with the corrections for the moments' bias
+  float beta1, beta2, epsilon, factor;  // factor of the gradients
+  float keep;                           // factor of the weights: 1 - learning rate * weight decay
+  float rate;                           // learning rate multiplied by both bias corrections
 };
 
-// The operations, their order and what is fused are those of MindSpore 2.10's Adam on a CPU with FMA: runs keep their bits.
-// So the last values, which fill no vector of 4, are moved in double.
+// Operations, their order and the use of FMA are those of MindSpore 2.10's Adam on a CPU with FMA, so that runs keep
+// their bits. That is why the last values, which do not fill a vector of 4, are computed in double.
 ANY_MACHINE void take_step(const AdamStep& step, std::int64_t size, float* weights, float* first, float* second,
                            const float* gradients) {
   const AdamStep s = step;
@@ -89,7 +90,7 @@ int all_finite(int num_params, void** params, int* num_dims, int64_t** shapes, c
 }
 
 int dense_adam(int num_params, void** params, int* num_dims, int64_t** shapes, const char**, void*, void*) {
-  constexpr int kBefore = 4;  // inputs before the weights
+  constexpr int kBefore = 4;  // number of inputs before the weights
   const std::lock_guard<std::mutex> lock(dense::layer_mutex);
   float** const p = reinterpret_cast<float**>(params);
   const int count = (num_params - kBefore - 1) / 4;

@@ -16,14 +16,15 @@
 namespace dense {
 namespace {
 
-constexpr std::int64_t kRowsPerTask = 512;  // of the batch, and of a field's rows
-constexpr std::int64_t kRowStep = 16;       // a field's rows are padded to it: few shapes of products to compile
-constexpr std::int64_t kBlockBytes = 1024;  // of a row of P and G
-constexpr std::int64_t kSumColumns = 64;    // of G that one thread sums: they stay near the core
+constexpr std::int64_t kRowsPerTask = 512;  // batch rows, or rows of a field, per task
+// Rows of a field are padded to a multiple of this, so that few shapes of products must be compiled.
+constexpr std::int64_t kRowStep = 16;
+constexpr std::int64_t kBlockBytes = 1024;  // bytes of one row in a block of P or G
+constexpr std::int64_t kSumColumns = 64;    // columns of G that one thread sums, so that they stay in its cache
 constexpr std::int64_t kLineFloats = 16;
 constexpr std::size_t kHugePage = std::size_t{1} << 21;
 
-// Scratch memory on huge pages, as the sums read and write it in the order of ids; its content is lost as it grows.
+// Scratch memory on huge pages, since the sums access it in the order of ids. Its content is lost when it grows.
 class HugeScratch {
  public:
   void* room(std::size_t bytes) {
@@ -33,7 +34,7 @@ class HugeScratch {
       const std::size_t rounded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
       memory_.reset(std::aligned_alloc(kHugePage, rounded));
       if (!memory_) throw std::bad_alloc();
-      madvise(memory_.get(), rounded, MADV_HUGEPAGE);  // a hint
+      madvise(memory_.get(), rounded, MADV_HUGEPAGE);  // only a hint
       bytes_ = rounded;
     }
     return memory_.get();
@@ -56,18 +57,18 @@ struct Sizes {
   std::int64_t rows, fields, width, out, numeric, capacity;  // B, C, D, H, N
 };
 
-// Rows of one field in E and, padded to kRowStep, in the scratch matrices.
+// The rows of one field: their range in E and, padded to kRowStep, in the scratch matrices.
 struct Field {
   std::int64_t first, count, padded_first, padded_count;
 };
 
-// A task's rows: `count` of field `field`, from padded row `first` on.
+// The rows of one task: `count` rows of field `field`, from padded row `first` on.
 struct Block {
   std::int64_t field, first, count;
 };
 
-// Where a batch's rows are, in the order of fields. With padding, as products of every number of rows would all have to
-// be compiled.
+// The layout of a batch's rows, in the order of fields. Rows are padded, because otherwise products for every number
+// of rows would have to be compiled.
 struct Layout {
   Layout(const Sizes& sizes, const std::int32_t* index, const std::int32_t* starts) {
     distinct.index = direct.index = index;
@@ -93,7 +94,7 @@ struct Layout {
   const Field& operator[](std::int64_t f) const { return fields[static_cast<std::size_t>(f)]; }
 
   std::vector<Field> fields;
-  std::vector<Block> blocks;  // of the distinct fields
+  std::vector<Block> blocks;  // tasks of the distinct fields
   Places distinct, direct;
   std::int64_t num_padded = 0;
 };
@@ -103,7 +104,7 @@ void convert(const float* from, std::int64_t size, float* to) {
 }
 void convert(const float* from, std::int64_t size, BFloat16* to) { round_values(from, size, to); }
 
-// The first layer of one batch, whose products take `Input`: float, or BFloat16 rounded from float.
+// The first layer for one batch. Its products take `Input`: float, or BFloat16 rounded from float.
 template <typename Input>
 class DistinctLayer {
  public:
@@ -145,7 +146,7 @@ class DistinctLayer {
   std::int64_t num_direct() const { return static_cast<std::int64_t>(layout_.direct.fields.size()); }
   std::int64_t direct_width() const { return num_direct() * s_.width; }
 
-  // Makes the rows, padded, and W as the products take them.
+  // Copy the rows, padded, and W into the form that the products take.
   void prepare(const float* rows, float* weights) {
     static HugeScratch row_scratch, block_scratch;
     static std::vector<Input> weights_buffer, direct_buffer;
@@ -169,14 +170,14 @@ class DistinctLayer {
     }
   }
 
-  // The row of direct field i at batch row b.
+  // Return the row of direct field i at batch row b.
   Input* direct_row(std::int64_t b, std::int64_t i) const {
     const Places& direct = layout_.direct;
     const auto at = static_cast<std::size_t>(i);
     return rows_ + (direct.index[b * s_.fields + direct.fields[at]] + direct.shifts[at]) * s_.width;
   }
 
-  // x of the direct fields first ... first + count - 1 at batch rows b ... b + rows - 1.
+  // Return x of the direct fields first ... first + count - 1 at batch rows b ... b + rows - 1.
   Input* direct_inputs(std::int64_t b, std::int64_t rows, std::int64_t first, std::int64_t count) const {
     thread_local std::vector<Input> buffer;
     Input* const x = dense::room(buffer, rows * count * s_.width);
@@ -190,7 +191,7 @@ class DistinctLayer {
     return x;
   }
 
-  // Runs task(first, rows) on blocks of the batch's rows.
+  // Call task(first, rows) for blocks of batch rows.
   template <typename Task>
   int run_on_rows(const Task& task) const {
     return run_tasks(num_blocks(s_.rows, kRowsPerTask), [&](std::int64_t i) {
@@ -198,7 +199,7 @@ class DistinctLayer {
     });
   }
 
-  // y = n F + x W of the direct fields.
+  // Compute y = n F + x W for the direct fields.
   int multiply_direct(float* n, float* numeric_weights, float* y) const {
     return run_on_rows([&](std::int64_t first, std::int64_t rows) {
       const Matrix target = row_major(y + first * s_.out, s_.out);
@@ -211,7 +212,7 @@ class DistinctLayer {
     });
   }
 
-  // P of the distinct fields, columns c ...
+  // Compute P of the distinct fields for the block of columns from c on.
   int multiply_distinct(std::int64_t c) const {
     return run_tasks(static_cast<std::int64_t>(layout_.blocks.size()), [&](std::int64_t i) {
       const Block& block = layout_.blocks[static_cast<std::size_t>(i)];
@@ -235,7 +236,7 @@ class DistinctLayer {
     });
   }
 
-  // dz = dy (with dropout, scaled) where y > 0, else 0; the direct fields' row gradients, the others' 0.
+  // Compute dz, which is dy where y > 0, else 0, scaled with dropout. Compute the row gradients of direct fields.
   int input_gradient(const float* dy, const float* y, Input* dz, float* gradients) const {
     static HugeScratch scratch;
     float* const dx = room<float>(scratch, num_direct() == 0 ? 0 : s_.rows * direct_width());
@@ -260,7 +261,7 @@ class DistinctLayer {
                 {gradients, s_.width});
   }
 
-  // dF = n^T dz, and dW of each direct field.
+  // Compute dF = n^T dz, and dW of each direct field.
   int direct_weight_gradients(Input* dz, float* n, float* dw, float* df) const {
     return run_tasks(1 + num_direct(), [&](std::int64_t task) {
       if (task == 0) {
@@ -277,7 +278,8 @@ class DistinctLayer {
     });
   }
 
-  // G of the distinct fields, columns c ... A task sums some of the columns, in the order of batch rows.
+  // Compute G of the distinct fields for the block of columns from c on. A task sums some of these columns in the
+  // order of batch rows.
   int sum_gradients(const Input* dz, std::int64_t c) const {
     const std::int64_t columns = columns_from(c);
     const std::int64_t lines = num_blocks(columns, kLineFloats * num_threads);
@@ -302,7 +304,7 @@ class DistinctLayer {
     }
   }
 
-  // dE += G W^T and dW = E^T G, of columns c ... of the distinct fields.
+  // Compute dE += G W^T and dW = E^T G of the distinct fields for the block of columns from c on.
   int multiply_gradients(std::int64_t c, float* gradients, float* dw) const {
     const std::int64_t num_fields = static_cast<std::int64_t>(layout_.distinct.fields.size());
     const std::int64_t num_tasks = num_fields + static_cast<std::int64_t>(layout_.blocks.size());
@@ -351,7 +353,7 @@ class DistinctLayer {
   Dropout dropout_;
   Input* rows_ = nullptr;            // E, padded
   Input* weights_ = nullptr;         // W
-  Input* direct_weights_ = nullptr;  // the rows of W that belong to direct fields
+  Input* direct_weights_ = nullptr;  // the rows of W for direct fields
   Input* block_ = nullptr;           // a block of columns of P or G, padded
 };
 

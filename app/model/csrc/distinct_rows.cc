@@ -8,9 +8,11 @@
 
 namespace {
 
-constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15;  // Fibonacci hashing (Knuth, 6.4)
+// Fibonacci hashing (Knuth, The Art of Computer Programming, 6.4)
+constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15;
 
-// Numbers the ids of one field from `next` on, by open addressing; `places` holds numbers, or -1. Returns the next one.
+// Number the ids of one field from `next` on, by open addressing. `places` holds numbers, or -1. Return the next
+// number.
 std::int32_t number_field(const std::int64_t* ids, std::int64_t batch, std::int64_t num_fields, std::int32_t next,
                           std::vector<std::int32_t>& places, int bits, std::int64_t* rows, std::int32_t* index) {
   std::fill(places.begin(), places.end(), -1);

@@ -10,11 +10,11 @@ namespace {
 #define INLINE_LAMBDA __attribute__((always_inline))
 
 constexpr std::int64_t kLaneFloats = 16;
-constexpr int kLanes = 8;                     // at a time: sums stay in registers
-constexpr std::int64_t kPrefetchAhead = 6;    // rows
+constexpr int kLanes = 8;                   // lanes processed together, so that sums stay in registers
+constexpr std::int64_t kPrefetchAhead = 6;  // rows to prefetch ahead
 constexpr std::int64_t kLineBytes = 64;
 
-// The compiler makes one, two or four instructions of it, by the machine.
+// A vector of columns. Operations on it are one, two or four instructions, depending on the machine.
 typedef float Lane __attribute__((vector_size(kLaneFloats * sizeof(float))));
 typedef std::uint32_t Bits __attribute__((vector_size(kLaneFloats * sizeof(float))));
 typedef std::uint16_t HalfBits __attribute__((vector_size(kLaneFloats * sizeof(BFloat16))));
@@ -42,7 +42,7 @@ INLINE void store(const V& value, float* to) {
 INLINE void relu(float& value) { value = value > 0.0f ? value : value != value ? value : 0.0f; }
 INLINE void relu(Lane& value) {
   const Lane zero = {};
-  value = value < zero ? zero : value;  // NaN stays
+  value = value < zero ? zero : value;  // NaN stays NaN
 }
 
 template <typename T>
@@ -58,7 +58,7 @@ std::int64_t* room_for_starts(const Places& places) {
   return starts.data();
 }
 
-// The rows' starts of batch row b, and of the next one behind them.
+// Find where the rows of batch row b start and, behind them, those of the next batch row.
 INLINE void find_rows(const Places& places, std::int64_t b, std::int64_t last, std::int64_t stride,
                       std::int64_t* starts) {
   const std::int64_t count = static_cast<std::int64_t>(places.fields.size());
@@ -68,11 +68,11 @@ INLINE void find_rows(const Places& places, std::int64_t b, std::int64_t last, s
   }
 }
 
-// kCount values of type V.
+// A block of kCount values of type V.
 template <int kCount, typename V>
 struct Block {};
 
-// Calls take(Block, c) for blocks that cover all columns, each from column c on.
+// Call take(Block, c) for blocks that together cover all columns; each block starts at column c.
 template <typename Take>
 INLINE void for_blocks(std::int64_t columns, const Take& take) {
   std::int64_t c = 0;

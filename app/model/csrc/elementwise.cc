@@ -63,7 +63,7 @@ ANY_MACHINE bool all_below(const float* values, std::int64_t size, float limit) 
   for (std::int64_t i = 0; i < size; ++i) {
     std::uint32_t bits;
     std::memcpy(&bits, values + i, sizeof bits);
-    above |= (bits & 0x7FFFFFFFu) >= limit_bits;  // as numbers without sign, bits of floats are in the floats' order
+    above |= (bits & 0x7FFFFFFFu) >= limit_bits;  // Without sign, the bits of floats are ordered as the floats are.
   }
   return above == 0;
 }

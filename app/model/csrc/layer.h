@@ -1,5 +1,5 @@
-// The layer of dense_layer.h as a class: forward and backward of one hidden layer by blocks, of rows or of weights, in any
-// order and on any threads.
+// The layer of dense_layer.h as a class. Forward and backward pass work on blocks of rows or of weights, which may
+// be processed in any order and on any threads.
 
 #ifndef LAYER_H_
 #define LAYER_H_
@@ -16,21 +16,24 @@
 
 namespace dense {
 
-inline constexpr std::int64_t kMaxRowsPerTask = 512;  // a block of x in bfloat16 and of y stay near the core
-inline constexpr std::int64_t kMinRowsPerTask = 64;   // fewer, and reading W again for each block costs more than threads gain
+// so that a block of x in bfloat16 and of y fits into a core's cache
+inline constexpr std::int64_t kMaxRowsPerTask = 512;
+// In smaller blocks, reading W again costs more than more threads gain.
+inline constexpr std::int64_t kMinRowsPerTask = 64;
 inline constexpr std::int64_t kColumnsPerTask = 128;
-inline constexpr std::int64_t kTasksInStep = 8;  // tasks come in eights, to fall evenly on 2, 4 or 8 threads
+// Numbers of tasks are multiples of 8, so that 2, 4 or 8 threads get equal shares.
+inline constexpr std::int64_t kTasksInStep = 8;
 
 struct LayerSizes {
   std::int64_t rows, in, out, numeric;  // B, K, H, N
 };
 
-// Rows of a block: a small batch still gives each of eight threads one.
+// Return the number of rows per block. Even a small batch gives each of eight threads one block.
 inline std::int64_t rows_per_task(std::int64_t rows) {
   return std::clamp(num_blocks(rows, kTasksInStep), kMinRowsPerTask, kMaxRowsPerTask);
 }
 
-// Calls work(block, first, rows) for each block of a batch's rows, on the threads.
+// Call work(block, first, rows) for each block of a batch's rows, on all threads.
 template <typename Work>
 int run_blocks(std::int64_t num_rows, const Work& work) {
   const std::int64_t block = rows_per_task(num_rows);
@@ -39,15 +42,16 @@ int run_blocks(std::int64_t num_rows, const Work& work) {
   });
 }
 
-// What a layer keeps from forward to backward, in memory that is used again by the next call.
+// Memory for values that a layer keeps from forward to backward. It is used again by the next call.
 template <typename Input>
 struct LayerMemory {
   std::vector<Input> weights, gradient;  // W if the products round it, and dz
-  std::vector<Input> inputs;             // x if the products round it and it is kept
-  std::vector<std::uint32_t> hashes;     // of the units, with dropout
+  std::vector<Input> inputs;             // x if the products round it and keep_inputs was called
+  std::vector<std::uint32_t> hashes;     // hashes of the units, with dropout
 };
 
-// A layer whose products take `Input`: float, or BFloat16 rounded from float. `memory` and `dropout` outlive it.
+// A layer whose products take `Input`: float, or BFloat16 rounded from float. `memory` and `dropout` must outlive
+// it.
 template <typename Input>
 class Layer {
  public:
@@ -65,19 +69,19 @@ class Layer {
     if (dropout_ != nullptr) unit_hashes(s_.out, room(memory.hashes, s_.out));
   }
 
-  // Has forward keep x as the products take it, so that weight_gradient need not round it again.
+  // Let forward keep x in the form that the products take, so that weight_gradient need not round it again.
   void keep_inputs() {
     if constexpr (kRounds) inputs_ = room(memory_.inputs, s_.rows * s_.in);
   }
 
-  // To be called before the first of the gradients.
+  // Allocate memory for gradients. Call it before any of the gradient functions.
   void prepare_backward() const { room(memory_.gradient, s_.rows * s_.out); }
 
-  // Rows first ... first + rows - 1 of y.
+  // Compute rows first ... first + rows - 1 of y.
   void forward(float* x, float* n, float* numeric_weights, std::int64_t first, std::int64_t rows, float* y) const {
     float* const from = n + first * s_.numeric;
     const Matrix target = row_major(y + first * s_.out, s_.out);
-    if (s_.numeric == 1) {  // a bias alone: oneDNN takes ten times as long for it
+    if (s_.numeric == 1) {  // The bias is the only numeric input. oneDNN takes ten times as long for this product.
       for (std::int64_t row = 0; row < rows; ++row) {
         set_multiple(from[row], numeric_weights, s_.out, y + (first + row) * s_.out);
       }
@@ -90,8 +94,8 @@ class Layer {
     if (dropout_ != nullptr) drop_units(y + first * s_.out, rows, s_.out, *dropout_, first, memory_.hashes.data());
   }
 
-  // For these rows: dz = dy (with dropout, scaled) where y > 0, else 0, which is kept; dx = dz W^T. dy [rows, H] and
-  // dx [rows, K] begin with the first of them.
+  // Compute dz and dx for rows first ... first + rows - 1. dz is dy where y > 0, else 0, scaled with dropout, and is
+  // kept. dx = dz W^T. dy [rows, H] and dx [rows, K] begin with the first of these rows.
   void input_gradient(const float* dy, const float* y, std::int64_t first, std::int64_t rows, float* dx) const {
     const float scale = dropout_ == nullptr ? 1.0f : dropout_->scale();
     Input* const dz = memory_.gradient.data() + first * s_.out;
@@ -100,17 +104,18 @@ class Layer {
              row_major(dx, s_.in), Finish::kStore);
   }
 
-  // dW and dF are made in tasks, once dz of all rows is there: the first is dF, the others blocks of rows of dW.
+  // Return the number of tasks for dF and dW, which may run once dz of all rows is known. The first task is dF, the
+  // others are blocks of rows of dW.
   std::int64_t num_weight_tasks() const { return 1 + num_blocks(s_.in, columns_per_task()); }
 
-  // The rows of W that a task has, as the first and how many.
+  // Return the first row of W that a task computes, and the number of its rows.
   std::pair<std::int64_t, std::int64_t> weight_rows(std::int64_t task) const {
     if (task == 0) return {0, 0};
     const std::int64_t first = (task - 1) * columns_per_task();
     return {first, std::min(columns_per_task(), s_.in - first)};
   }
 
-  // A task of dW = x^T dz and dF = n^T dz.
+  // Run one task of dF = n^T dz and dW = x^T dz.
   void weight_gradient(std::int64_t task, float* x, float* n, float* dw, float* df) const {
     const auto [first, columns] = weight_rows(task);
     const Matrix dz = row_major(memory_.gradient.data(), s_.out);
@@ -133,7 +138,7 @@ class Layer {
     return num_blocks(s_.in, steps * kTasksInStep);
   }
 
-  // Rows first ... first + rows - 1 of x as the products take them.
+  // Return rows first ... first + rows - 1 of x in the form that the products take.
   Input* rounded_rows(float* x, std::int64_t first, std::int64_t rows) const {
     if constexpr (kRounds) {
       thread_local std::vector<Input> buffer;
@@ -145,7 +150,8 @@ class Layer {
     }
   }
 
-  // The transpose of columns `first` ... of a matrix [B, width], as the products take it.
+  // Return the transpose of columns first ... first + columns - 1 of a matrix [B, width], in the form that the
+  // products take.
   Matrix rounded_columns(float* matrix, std::int64_t width, std::int64_t first, std::int64_t columns) const {
     if constexpr (kRounds) {
       thread_local std::vector<Input> buffer;
@@ -160,10 +166,10 @@ class Layer {
   }
 
   LayerSizes s_;
-  const Dropout* dropout_;  // or null
+  const Dropout* dropout_;  // null without dropout
   LayerMemory<Input>& memory_;
-  Input* weights_;           // [K, H], as the products take them
-  Input* inputs_ = nullptr;  // [B, K], of `keep_inputs`
+  Input* weights_;           // [K, H], in the form that the products take
+  Input* inputs_ = nullptr;  // [B, K], set by keep_inputs
 };
 
 }  // namespace dense

@@ -4,8 +4,8 @@
 #include <map>
 #include <utility>
 
-// Of dnnl_threadpool.h, whose other declarations need oneDNN's own build settings: the thread pool that MindSpore's
-// oneDNN is built for counts as `max_concurrency` threads when a primitive is made without one.
+// This declaration is from dnnl_threadpool.h, whose other declarations need oneDNN's own build settings. MindSpore's
+// oneDNN is built for a thread pool. A primitive that is created without one assumes `max_concurrency` threads.
 extern "C" dnnl_status_t dnnl_threadpool_interop_set_max_concurrency(int max_concurrency);
 
 namespace dense {
@@ -16,11 +16,11 @@ using dnnl::memory;
 // Everything that a compiled product depends on.
 using Key = std::array<std::int64_t, 12>;
 
-// A compiled product, and the objects that its matrices are passed in: to make those takes microseconds.
+// A compiled product, and the objects that pass its matrices. Creating these objects takes microseconds.
 struct Product {
   dnnl::matmul primitive;
-  std::array<memory, 3> matrices;            // A, B, C, without data
-  std::array<dnnl_exec_arg_t, 3> arguments;  // the same
+  std::array<memory, 3> matrices;            // A, B and C, without data
+  std::array<dnnl_exec_arg_t, 3> arguments;  // the arguments for A, B and C
 
   Product(const dnnl::matmul& compiled, std::array<memory, 3> of)
       : primitive(compiled),
@@ -30,7 +30,8 @@ struct Product {
                    {DNNL_ARG_DST, matrices[2].get()}}} {}
 };
 
-// The state of a thread that runs products. A primitive keeps scratch memory, so each thread has its own.
+// The state of a thread that runs products. Each thread has its own primitives, because a primitive owns scratch
+// memory.
 struct Worker {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
@@ -46,7 +47,7 @@ memory::desc describe(std::int64_t rows, std::int64_t columns, memory::data_type
 dnnl::matmul compile(const dnnl::engine& engine, const memory::desc& a, const memory::desc& b, const memory::desc& c,
                      Finish finish) {
   dnnl::primitive_attr attributes;
-  attributes.set_fpmath_mode(dnnl::fpmath_mode::strict);  // float32 means float32, whatever the environment says
+  attributes.set_fpmath_mode(dnnl::fpmath_mode::strict);  // compute in float32 whatever the environment says
   dnnl::post_ops steps;
   if (finish != Finish::kStore) steps.append_sum(1.0f);
   if (finish == Finish::kAddRelu) steps.append_eltwise(dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);

@@ -1,4 +1,4 @@
-// A matrix product on one thread, by oneDNN: C = A B, C + A B, or relu(C + A B).
+// Multiply matrices on one thread with oneDNN: C = A B, C + A B, or relu(C + A B).
 
 #ifndef PRODUCT_H_
 #define PRODUCT_H_
@@ -9,7 +9,7 @@
 
 namespace dense {
 
-// A matrix as it lies in memory: the element (row, column) is at row * row_stride + column * column_stride.
+// A matrix in memory. The element (row, column) is at row * row_stride + column * column_stride.
 struct Matrix {
   void* data;
   std::int64_t row_stride;
@@ -26,7 +26,7 @@ struct Shape {
   std::int64_t rows, columns, inner;  // C is [rows, columns], A [rows, inner], B [inner, columns]
 };
 
-// Runs on the calling thread alone; A and B are of `type`, C of `result`. Throws dnnl::error.
+// Multiply on the calling thread. A and B have the data type `type`, C has `result`. Throws dnnl::error.
 void multiply(const Shape& shape, dnnl::memory::data_type type, const Matrix& a, const Matrix& b, const Matrix& c,
               Finish finish, dnnl::memory::data_type result = dnnl::memory::data_type::f32);
 

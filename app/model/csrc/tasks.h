@@ -1,4 +1,4 @@
-// What the kernels of all layers share: their threads, blocks of work on them, and scratch memory.
+// Shared by the kernels of all layers: threads, tasks and scratch memory.
 
 #ifndef TASKS_H_
 #define TASKS_H_
@@ -17,9 +17,9 @@
 namespace dense {
 
 inline int num_threads = 1;
-inline std::mutex layer_mutex;  // one layer runs at a time; guards num_threads and the shared scratch memory
+inline std::mutex layer_mutex;  // only one layer runs at a time; guards num_threads and scratch memory
 
-// Memory that is used again by the next call: fresh pages for each would cost more than filling them.
+// Return memory that later calls use again. Filling fresh pages would cost more than the work itself.
 template <typename T>
 T* room(std::vector<T>& buffer, std::int64_t size) {
   if (buffer.size() < static_cast<std::size_t>(size)) buffer.resize(static_cast<std::size_t>(size));
@@ -31,7 +31,8 @@ inline Matrix transposed(void* data, std::int64_t columns) { return {data, 1, co
 
 inline std::int64_t num_blocks(std::int64_t size, std::int64_t block) { return (size + block - 1) / block; }
 
-// Runs work(): its status, or that of oneDNN for what it throws, as an exception may leave neither a thread nor C.
+// Call work() and return its status. Exceptions become a oneDNN status, because they must leave neither a thread nor
+// a C function.
 template <typename Work>
 int run(const Work& work) {
   try {
@@ -43,11 +44,11 @@ int run(const Work& work) {
   }
 }
 
-// Whether so many values are worth waking threads, which takes tens of microseconds.
+// Return whether work on so many values justifies waking threads, which takes tens of microseconds.
 inline bool is_worth_threads(std::int64_t num_values) { return num_values > 1 << 17; }
 
-// Runs task(0) ... task(num_tasks - 1) on the threads, or with `alone`, or if it is but one, on this one; the first
-// error, as a number above 0, or 0.
+// Run task(0) ... task(num_tasks - 1) on all threads, or on this thread if `alone` or if there is one task. Return
+// the first error as a number above 0, or 0.
 template <typename Task>
 int run_tasks(std::int64_t num_tasks, const Task& task, bool alone = false) {
   int first_error = 0;

@@ -10,10 +10,11 @@
 namespace dense {
 namespace {
 
-constexpr std::int64_t kLanes = 16;  // of a dot product: its order of summation
-constexpr std::int64_t kProductsInValue = 8;  // multiplied and added by oneDNN in the time of an elementwise value
+constexpr std::int64_t kLanes = 16;  // number of lanes of a dot product, which fixes its order of summation
+// number of products that oneDNN multiplies and adds in the time of one elementwise value
+constexpr std::int64_t kProductsInValue = 8;
 
-// Σ left[i] · right[i]: in lanes, then the lanes in order.
+// Return Σ left[i] · right[i]. Values are added into lanes, then the lanes in order.
 ANY_MACHINE float dot(const float* left, const float* right, std::int64_t size) {
   float lanes[kLanes] = {};
   const std::int64_t whole = size - size % kLanes;
@@ -31,7 +32,7 @@ ANY_MACHINE void add_multiple(float factor, const float* from, std::int64_t size
   for (std::int64_t i = 0; i < size; ++i) to[i] += factor * from[i];
 }
 
-// What lies between the passes; used again by the next step.
+// Values that are kept between the passes. The memory is used again by the next step.
 template <typename Input>
 struct Scratch {
   std::vector<float> numeric_inputs, ones;               // [B, N + 1], [B, 1]
@@ -41,8 +42,9 @@ struct Scratch {
   std::vector<float> logits, block_sums;
 };
 
-// A step is two rounds of tasks: a block of rows goes forward and backward through all layers while its values are near
-// the core, then come the gradients of the weights. Threads meet once a round.
+// The dense model. A step is two rounds of tasks, so threads meet twice. In the first round, a block of rows goes
+// forward and backward through all layers while its values are in a core's cache. The second round computes the
+// gradients of the weights.
 template <typename Input>
 class Model {
  public:
@@ -72,7 +74,8 @@ class Model {
 
   int backward(const TowerArrays& g, float* deep_gradient, float* wide_gradient, float* result) {
     float* const logits = room(scratch_.logits, s_.num_rows);
-    const std::int64_t width = last_ + 2 + s_.num_numeric;  // of a block: of the last matrix, loss, bias, numeric weights
+    // values per block: gradient of the last matrix, loss, bias, numeric weights
+    const std::int64_t width = last_ + 2 + s_.num_numeric;
     const std::int64_t count = num_blocks(s_.num_rows, rows_per_task(s_.num_rows));
     float* const sums = room(scratch_.block_sums, count * width);
     for (Layer<Input>& layer : layers_) {
@@ -106,7 +109,8 @@ class Model {
   }
 
  private:
-  // Of the first layer's few inputs, which are x and a 1 for the bias: their rows [N + 1, H_0], E_f · W_f and the bias.
+  // Compute the weights [N + 1, H_0] of the first layer's numeric inputs and bias: E_f · W_f of each field, then the
+  // bias.
   void numeric_weights() {
     const std::int64_t width = s_.widths[0], dim = s_.embedding_dim;
     float* const f = room(scratch_.numeric_weights, (s_.num_numeric + 1) * width);
@@ -137,8 +141,8 @@ class Model {
     }
   }
 
-  // Of a block of rows: cross-entropy and the gradients of what is behind the last hidden layer, as their `sum`, and the
-  // gradient dh [rows, H_L-1] of its outputs.
+  // For one block of rows, compute the cross-entropy and the gradients of everything behind the last hidden layer,
+  // added up in `sum`, and the gradient dh [rows, H_L-1] of that layer's outputs.
   void losses(std::int64_t first, std::int64_t rows, const float* logits, float* wide_gradient, float* dh, float* sum) {
     const float keep = 1.0f - s_.label_smoothing, half = 0.5f * s_.label_smoothing;
     std::fill_n(sum, last_ + 2 + s_.num_numeric, 0.0f);
@@ -159,10 +163,11 @@ class Model {
     sum[last_] = static_cast<float>(loss);
   }
 
-  // Of all layers together, the first one's tasks first: they are the longest.
+  // Compute the gradients of the weights of all layers. The tasks of the first layer come first, because they are
+  // the longest.
   int weight_gradients(const TowerArrays& g) {
     float* const first_df = room(scratch_.numeric_gradient, (s_.num_numeric + 1) * s_.widths[0]);
-    std::vector<std::pair<std::int64_t, std::int64_t>> tasks;  // layer, and its task
+    std::vector<std::pair<std::int64_t, std::int64_t>> tasks;  // layer, and number of its task
     std::int64_t weights = 0;
     for (std::int64_t i = 0; i < s_.num_layers; ++i) {
       weights += width_in(i) * s_.widths[i];
@@ -178,7 +183,7 @@ class Model {
     }, !is_worth_threads(s_.num_rows * weights / kProductsInValue));
   }
 
-  // From the gradient of the first layer's few inputs' rows.
+  // Compute the gradients of numeric rows and their matrix from the gradient of the first layer's numeric weights.
   int numeric_gradients(const TowerArrays& g) {
     const std::int64_t width = s_.widths[0], dim = s_.embedding_dim;
     const float* const df = scratch_.numeric_gradient.data();
@@ -193,7 +198,7 @@ class Model {
     }, !is_worth_threads(s_.num_numeric * dim * width));
   }
 
-  // The L2 term of the numeric fields' rows.
+  // Return the L2 term of the rows of numeric fields.
   float numeric_loss() const {
     double squares = 0.0;
     for (std::int64_t i = 0; i < s_.num_numeric * s_.embedding_dim; ++i) {
@@ -206,7 +211,7 @@ class Model {
     if (!all_below(values, size, limit)) is_finite_ = false;
   }
 
-  // What is small.
+  // Check the small arrays.
   void check_vectors(const TowerArrays& arrays) {
     check(arrays.bias, 1);
     if (s_.num_numeric > 0) {
@@ -231,13 +236,13 @@ class Model {
   const TowerShape& s_;
   const TowerArrays& p_;
   const TowerBatch& batch_;
-  const std::int64_t last_;  // units of the last hidden layer
+  const std::int64_t last_;  // number of units of the last hidden layer
   std::vector<Dropout> dropouts_;
   std::vector<Layer<Input>> layers_;
-  std::atomic<bool> is_finite_{true};  // all values that were checked
+  std::atomic<bool> is_finite_{true};  // false if a checked value was not finite or too large
 };
 
-// Calls work(model) for the model's precision, alone.
+// Call work(model) with a model of the right precision, while no other layer runs.
 template <typename Work>
 int with_model(const TowerShape& shape, const TowerArrays& parameters, const TowerBatch& batch, const Work& work) {
   const std::lock_guard<std::mutex> lock(layer_mutex);

@@ -1,12 +1,15 @@
-// The whole dense model on a CPU in one call: forward, losses, backward and the flag of finite values; or logits alone.
+// Compute the whole dense model on a CPU in one call: forward, losses, backward and the check of finite values, or
+// only logits.
 //
 //     logit = wide row + b + x · w + tower([deep rows, x])         see app/model/wide_deep.py
 //
-// MindSpore 2.10 starts some forty kernels for a step of a tower of two layers, which on a small batch takes longer than their
-// work. The hidden layers are those of dense_layer.h, with its bits. Sums over the batch are those of blocks of rows
-// that depend on its size alone, then of the blocks in order: the same bits for any number of threads.
+// MindSpore 2.10 starts some forty kernels for a step of a tower of two layers. With a small batch this takes longer
+// than their work. The hidden layers are those of dense_layer.h, with the same bits. Sums over the batch are
+// computed for blocks of rows, whose size depends on the batch size only, then over the blocks in order. So the bits
+// are the same for any number of threads.
 //
-// Letters: B rows of the batch, K = C * D deep inputs, N numeric fields, D width of their rows, L hidden layers of H_i units.
+// Array shapes are written with these letters: B rows of the batch, K = C * D deep inputs, N numeric fields, D width
+// of their rows, L hidden layers with H_i units.
 
 #ifndef TOWER_STEP_H_
 #define TOWER_STEP_H_
@@ -26,19 +29,19 @@ typedef struct {
   int64_t embedding_dim;  // D
   int64_t num_layers;     // L, at least 1
   const int64_t* widths;  // [L]
-  int32_t bfloat16;       // not 0: the hidden layers' products round their inputs
+  int32_t bfloat16;       // not 0: inputs of the hidden layers' products are rounded
   float loss_scale;
-  float l2_coef;          // of the numeric fields' rows
+  float l2_coef;  // for the rows of numeric fields
   float label_smoothing;
-  float largest_gradient;  // of a row that is finite
+  float largest_gradient;  // bound of the row gradients' absolute values
 } TowerShape;
 
-// Parameters of the model, or the gradients of each. The numeric fields' are not read if N is 0.
+// Parameters of the model, or their gradients. If N is 0, the arrays of numeric fields are not used.
 typedef struct {
-  float* bias;            // [1]
-  float* numeric_weight;  // [N]
-  float* numeric_rows;    // [N, D]
-  float* numeric_matrix;  // [N, D, H_0]
+  float* bias;             // [1]
+  float* numeric_weight;   // [N]
+  float* numeric_rows;     // [N, D]
+  float* numeric_matrix;   // [N, D, H_0]
   float* const* matrices;  // [L + 1], [K, H_0], [H_0, H_1], ..., [H_L-1, 1]
   float* const* biases;    // [L], [H_i]
 } TowerArrays;
@@ -47,24 +50,26 @@ typedef struct {
   float* deep;                   // [B, K]
   const float* wide;             // [B]
   const float* numeric;          // [B, N]
-  const int32_t* noise;          // [L, 3] of app/model/dropout.py, null without dropout
+  const int32_t* noise;          // [L, 3] from DropoutNoise in app/model/dropout.py, null without dropout
   const float* labels;           // [B]
-  const float* example_weights;  // [B]: parts in the loss
+  const float* example_weights;  // [B] relative weights in the loss
 } TowerBatch;
 
-// logits [B]; 0, or a oneDNN status above 0. Of the batch, noise, labels and example_weights are not read.
+// Compute logits [B]. Return 0, or a oneDNN status above 0. noise, labels and example_weights of the batch are not
+// used.
 DENSE_LAYER_API int tower_logits(const TowerShape* shape, const TowerArrays* parameters, const TowerBatch* batch,
                                  float* logits);
 
-// The gradients, times loss_scale, of all parameters, of deep [B, K] and of wide [B]; result [3]: the loss with the L2
-// term of the numeric fields' rows, the cross-entropy alone, and 1 if all gradients, parameters and the loss are finite
-// and the rows' gradients within largest_gradient, else 0. 0, or a oneDNN status above 0.
+// Compute the gradients, multiplied by loss_scale, of all parameters, of deep [B, K] and of wide [B]. result [3] is
+// the loss with the L2 term of numeric rows, the cross-entropy alone, and a flag: 1 if all gradients, all parameters
+// and the loss are finite and row gradients are below largest_gradient, else 0. Return 0, or a oneDNN status above
+// 0.
 DENSE_LAYER_API int tower_gradients(const TowerShape* shape, const TowerArrays* parameters, const TowerBatch* batch,
                                     const TowerArrays* gradients, float* deep_gradient, float* wide_gradient,
                                     float* result);
 
-// A step of FTRL on few values, as ftrl_step of app/tables/optimizers.py takes it, bit for bit; gradients are times
-// loss_scale. Changes the three arrays [size] where they are.
+// Take one step of FTRL on a few values, bit for bit as ftrl_step in app/tables/optimizers.py does. gradients are
+// multiplied by loss_scale. The three state arrays [size] are changed in place.
 DENSE_LAYER_API void dense_ftrl(int64_t size, float* rows, float* accumulators, float* linear, const float* gradients,
                                 float loss_scale, float learning_rate, float l1, float l2);
 

@@ -1,2 +1,5 @@
-"""The tables in C++: library (its calls), history (steps so far), rows (touched rows, snapshots), tables (the backend),
-csrc/."""
+"""Implement the table backend in C++.
+
+The modules: `library` (calls into the C++ library), `history` (the steps so far, for `adam`), `rows` (touched rows
+and snapshots), `tables` (the backend itself). The C++ sources are in `csrc/`.
+"""

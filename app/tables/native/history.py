@@ -1,4 +1,4 @@
-"""The steps so far as the kernels need them, and rows in arrays that catch up with them in C++."""
+"""Pass the steps so far to the C++ kernels, and let rows in arrays take their missed steps in C++."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from common.process import num_cores
 
 
 class NativeStepHistory(StepHistory):
-    """`StepHistory` whose rows catch up on all cores, to the same bits."""
+    """A `StepHistory` whose `catch_up` runs in C++ on all cores, with the same bits as in NumPy."""
 
     def catch_up(self, states: States, means: RunningMean | None = None) -> None:
         *arrays, last_steps = states
@@ -30,10 +30,13 @@ class NativeStepHistory(StepHistory):
 
 
 def history_until(history: StepHistory | None, step: int) -> Any:
-    """Return a pointer to the history of `adam` up to `step`, valid until the next one, or None without a history."""
+    """Return a pointer to the history of `adam` up to `step`, for a call into the library.
+
+    The pointer is valid until the next step is appended. Without a history, return None.
+    """
     if history is None:
         return None
-    steps = slice(step + 1)  # the arrays have room for later steps
+    steps = slice(step + 1)  # The arrays have room for later steps, which the kernels must not see.
     arrays = (
         address(history.rates[steps], np.float32, step + 1),
         address(history.epsilons[steps], np.float32, step + 1),
@@ -45,7 +48,10 @@ def history_until(history: StepHistory | None, step: int) -> Any:
 
 
 def means_until(means: RunningMean, step: int) -> Any:
-    """Return a pointer to the weights of running means up to `step`, valid until the next one."""
+    """Return a pointer to the weights of running means up to `step`, for a call into the library.
+
+    The pointer is valid until `means` is extended.
+    """
     means.reach(step)
     powers, rates = means.powers[: step + 1], means.rates[: step + 1]
     return ctypes.byref(Means(step, address(powers, np.float64, step + 1), address(rates, np.float32, step + 1)))

@@ -1,6 +1,6 @@
-"""The library of the native tables (`csrc/`), and a handle on tables.
+"""Load the library of the native tables (`csrc/`), and manage the handle of its tables.
 
-All calls release the GIL. `csrc/host_tables.h` documents each function.
+All calls release the GIL. `csrc/host_tables.h` documents each function of the library.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from app.tables.interface import DEEP, WIDE, Lists, TablesSpec, UniqueIds
 from app.tables.optimizers import LAST_STEP
 from common.native_library import NativeLibrary, address, output_address
 
-MAX_POSITIONS = 2**31 - 1  # of a batch: positions are int32
-WORTH_THREADS = 1024  # positions of a batch; to wake a thread takes as long as some hundred
+MAX_POSITIONS = 2**31 - 1  # Upper bound of positions per batch, because positions are int32.
+# Batches with fewer positions run on one thread. Waking a thread takes as long as a few hundred positions.
+WORTH_THREADS = 1024
 
 LIBRARY = NativeLibrary(
     "host_tables",
@@ -36,14 +37,16 @@ OK, BAD_ID, NO_MEMORY, UNKNOWN_ISA = (
     LIBRARY.interface.enums["HostTablesStatus"][name] for name in ("ok", "bad_id", "no_memory", "unknown_isa")
 )
 TABLE_NUMBERS = LIBRARY.interface.enums["HostTablesTable"]
-OPTIMIZER_NUMBERS = LIBRARY.interface.enums["HostTablesOptimizer"]  # those that have kernels
+# Numbers of the optimizers that have kernels, by name.
+OPTIMIZER_NUMBERS = LIBRARY.interface.enums["HostTablesOptimizer"]
 
 
 @dataclass(frozen=True)
 class NativeUniqueIds(UniqueIds):
-    """`UniqueIds` numbered in order of first position, `values` int64, and their positions.
+    """`UniqueIds` from the native tables, with the positions of each id.
 
-    Id u has the positions `positions[offsets[u] : offsets[u + 1]]`, ascending.
+    Ids are numbered in the order of their first positions, and `values` is int64. Id u is at
+    `positions[offsets[u] : offsets[u + 1]]`, ascending.
     """
 
     offsets: np.ndarray
@@ -51,10 +54,10 @@ class NativeUniqueIds(UniqueIds):
 
     @functools.cached_property
     def struct(self) -> Any:
-        """The ids as C takes them, valid as long as this object lives."""
+        """The ids as the C structure `HostTablesBatch`. It is valid as long as this object lives."""
         (num_rows, num_fields), num_unique = self.shape, self.values.size
         num_places, num_positions = num_rows * num_fields, self.inverse.size
-        of_lists: tuple[int, ...] = ()  # null pointers
+        of_lists: tuple[int, ...] = ()  # Null pointers, for batches without lists.
         if (lists := self.lists) is not None:
             places = address(lists.places, np.int32, num_positions)
             weights = address(lists.weights, np.float32, num_positions)
@@ -75,14 +78,17 @@ class NativeUniqueIds(UniqueIds):
 
 
 def own(unique: UniqueIds) -> NativeUniqueIds:
-    """Return `unique`. Raise TypeError unless the native tables made it."""
+    """Return `unique`, typed. Raise TypeError unless the native tables made it."""
     if not isinstance(unique, NativeUniqueIds):
         raise TypeError(f"the native tables need the result of their own unique(), found {type(unique).__name__}")
     return unique
 
 
 class NativeHandle:
-    """Tables of the library, with no row touched at first. They live as long as this object."""
+    """A pair of tables in the C++ library.
+
+    No row is touched at first. The library's memory is freed with this object.
+    """
 
     def __init__(self, spec: TablesSpec, num_threads: int) -> None:
         self._library = LIBRARY.load()
@@ -114,17 +120,26 @@ class NativeHandle:
             self._library.host_tables_destroy(handle)
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call `host_tables_<name>` of this handle. Arrays are passed as their `address` or `output_address`."""
+        """Call the library's function `host_tables_<name>` on this handle.
+
+        Pass arrays as `address(…)` or `output_address(…)`.
+        """
         return getattr(self._library, f"host_tables_{name}")(self._handle, *arguments)
 
     def grow(self, spec: TablesSpec) -> None:
-        """Take more ids: those of `spec`, which is as before but for them."""
+        """Enlarge the vocabulary to that of `spec`, which must otherwise equal the present spec.
+
+        Raise MemoryError without changes.
+        """
         if self.call("grow", spec.vocabulary_size) == NO_MEMORY:
             raise MemoryError(f"no memory to find the rows of {spec.vocabulary_size:,} ids")
         self._spec = spec
 
     def renumber(self, row_ids: np.ndarray, slots: np.ndarray, spec: TablesSpec) -> None:
-        """Give all touched rows, in these slots, the ids `row_ids`, and take the ids of `spec`."""
+        """Give the touched rows in `slots` the ids `row_ids`, and take over the vocabulary size of `spec`.
+
+        Both arrays have one entry per touched row. Raise MemoryError without changes.
+        """
         count = row_ids.size
         arrays = address(row_ids, np.int64, count), address(slots, np.int32, count)
         if self.call("renumber", *arrays, spec.vocabulary_size) == NO_MEMORY:
@@ -132,7 +147,10 @@ class NativeHandle:
         self._spec = spec
 
     def unique(self, ids: np.ndarray) -> NativeUniqueIds:
-        """See `Tables.unique`. Runs on one thread, beside the step before."""
+        """Return the distinct ids of `ids` [B, P], as `Tables.unique` describes.
+
+        It runs on one thread, beside the previous training step.
+        """
         check_ids_shape(ids, self._spec)
         if ids.size > MAX_POSITIONS:
             raise ValueError(f"a batch may have {MAX_POSITIONS} ids, found {ids.size}; choose a smaller batch size")
@@ -153,7 +171,7 @@ class NativeHandle:
         return NativeUniqueIds(shape, values[:count], inverse, offsets[: count + 1], positions, lists=lists)
 
     def _find_lists(self, ids: np.ndarray) -> tuple[np.ndarray, Lists]:
-        """Return the values [n] among `ids` [B, P], and their lists."""
+        """Return the values [n] among `ids` [B, P], and their fields and weights."""
         lengths = np.array([field.length for field in self._spec.fields], np.int32)
         means = np.array([field.mean for field in self._spec.fields], np.int32)
         num_places = len(ids) * lengths.size
@@ -171,7 +189,7 @@ class NativeHandle:
 
 
 def unknown_isa() -> ValueError:
-    """Return the error for UNKNOWN_ISA."""
+    """Return the error for the status UNKNOWN_ISA."""
     return ValueError(
         f"HOST_TABLES_ISA={os.environ.get('HOST_TABLES_ISA')} is none of the instruction sets "
         "avx512, avx2, plain that this library and this machine have"
@@ -179,7 +197,7 @@ def unknown_isa() -> ValueError:
 
 
 def has_kernel(spec: TablesSpec, table: str) -> bool:
-    """Return True if the library takes the steps of a table's optimizer."""
+    """Return True if the library has a kernel for a table's optimizer."""
     return spec.optimizer(table).name in OPTIMIZER_NUMBERS
 
 
@@ -190,14 +208,18 @@ def _kernel_number(spec: TablesSpec, table: str) -> int:
 
 
 def _array_counts(spec: TablesSpec) -> tuple[int, int, int, bool]:
-    """Return `wide_states`, `deep_states`, `deep_scalars` and `has_last_step`."""
+    """Return `wide_states`, `deep_states`, `deep_scalars` and `has_last_step` of the C structure `HostTablesSpec`."""
     wide, deep = spec.state_arrays(WIDE), spec.state_arrays(DEEP)
     scalars = [array.name for array in deep if array.one_a_row]
     return len(wide), len(deep) - len(scalars), len(scalars), LAST_STEP in scalars
 
 
 def _initial_values(spec: TablesSpec) -> tuple[int, int, float, float]:
-    """Return for the wide and the deep table which array does not begin as 0 (-1: none), then what it begins with."""
+    """Return the initial values of the state arrays, as the C structure `HostTablesSpec` has them.
+
+    For the wide and then the deep table: the number of the array that does not start at 0 (-1: none). Then for both
+    tables: its initial value.
+    """
     arrays, values = [], []
     for table in (WIDE, DEEP):
         initial = {place: array.initial for place, array in enumerate(spec.state_arrays(table)) if array.initial}
@@ -208,8 +230,10 @@ def _initial_values(spec: TablesSpec) -> tuple[int, int, float, float]:
 
 
 def _arrays_in_one_block(*shapes: tuple[type, int]) -> list[np.ndarray]:
-    """Return arrays of (dtype, size) in one allocation: the allocator keeps one block for the next batch, and would
-    return several to the system."""
+    """Return arrays of the given (dtype, size) that share one allocation.
+
+    The allocator keeps one block for the next batch, but would return several to the system.
+    """
     sizes = [np.dtype(dtype).itemsize * size for dtype, size in shapes]
     block, starts = np.empty(sum(sizes), np.uint8), np.cumsum([0, *sizes])
     return [

@@ -1,6 +1,7 @@
-"""The touched rows of the native tables: their slots, their state arrays, and snapshots of them.
+"""Manage the touched rows of the native tables: their slots, state arrays and snapshots.
 
-A snapshot is copy on write by slots: taking one costs a list of the rows and no more.
+A slot is the number of a row's place in memory. Snapshots copy on write, slot by slot: taking one costs only a list
+of rows.
 """
 
 from __future__ import annotations
@@ -20,26 +21,28 @@ from common.process import require_memory
 
 log = logging.getLogger(__name__)
 
-MAX_TOUCHED = 2**31 - 2  # slots are int32, and the map keeps slot + 1
+MAX_TOUCHED = 2**31 - 2  # Upper bound of touched rows per process: slots are int32, and the row map stores slot + 1.
 
-# Bytes of a touched row that a snapshot takes at most. While ids are sorted: id, slot, and both as a pair (28). Then id
-# and slot (12), whether it has changed, by slot and by id (2), its slot among the changed ones (4), with changed rows
-# alone id and slot again (12), and its entry in the tables' own list, with room to grow (5).
+# Upper bound of a snapshot's memory in bytes per touched row. While ids are sorted it is 28: id, slot, and both as a
+# pair. Afterwards it is up to 36: id and slot (12), change flags by slot and by id (2), slots of changed rows (4),
+# id and slot once more if only changed rows are included (12), and the entry in the library's own list of slots,
+# which has room to grow (5).
 LIST_BYTES = 36
 
-ReadArray = Callable[[str, str, np.ndarray, np.ndarray], None]  # table, array, slots [n], out [n, width]
+# A function of (table, array name, slots [n], output [n, width]) that reads state arrays.
+ReadArray = Callable[[str, str, np.ndarray, np.ndarray], None]
 
 
 @dataclass(frozen=True)
 class NativeTableSnapshot:
-    """A `TableSnapshot` whose values are where the tables have them, or had them preserved."""
+    """A `TableSnapshot` that reads values from the tables, or from the copies made before an update changed them."""
 
     table: str
     row_ids: np.ndarray
-    slots: np.ndarray  # int32 [T]
+    slots: np.ndarray  # int32 [T], the slot of each row.
     layout: dict[str, RowArray]
     read_array: ReadArray
-    buffer: list[np.ndarray]  # used again by each read
+    buffer: list[np.ndarray]  # Memory that each `read` uses again.
 
     def read(self, name: str, indices: Indices) -> np.ndarray:
         slots = np.ascontiguousarray(self.slots[indices])
@@ -57,15 +60,18 @@ class NativeTableSnapshot:
 
 @dataclass
 class NativeSnapshot:
-    """A `Snapshot`. The tables close it in their own thread, at their next update or snapshot."""
+    """A `Snapshot` of native tables.
+
+    The tables close it in their own thread, at their next update or snapshot.
+    """
 
     tables: Mapping[str, NativeTableSnapshot]
-    changed_slots: np.ndarray  # to be marked again if nothing was saved
+    changed_slots: np.ndarray  # Slots that count as changed again if nothing was saved.
     saved: bool = False
 
     def __post_init__(self) -> None:
         self.released = threading.Event()
-        self.awaited = threading.Event()  # set while somebody waits for the release
+        self.awaited = threading.Event()  # Set while training waits for the release.
 
     def release(self, saved: bool) -> None:
         self.saved = saved
@@ -73,19 +79,21 @@ class NativeSnapshot:
 
 
 class NativeRows:
-    """The touched rows of a handle, and the one snapshot of them that may be open."""
+    """The touched rows of a handle. At most one snapshot of them is open."""
 
     def __init__(self, handle: NativeHandle, spec: TablesSpec) -> None:
         self._handle = handle
         self._layouts = {table: spec.layout(table) for table in spec.tables}
         self._row_bytes = spec.row_bytes()
         self._open: NativeSnapshot | None = None
-        self._cached: tuple[np.ndarray, np.ndarray, int] | None = None  # the last `find`, until another row gets a slot
+        # Result of the last `find`, with its argument. It is valid until another row gets a slot.
+        self._cached: tuple[np.ndarray, np.ndarray, int] | None = None
 
     def find(self, row_ids: np.ndarray) -> tuple[np.ndarray, int]:
-        """Return the slots of `row_ids` int64, -1 for untouched rows, and the number of those.
+        """Return the slots of `row_ids` (int64; -1 for untouched rows), and the number of untouched rows.
 
-        A step's update gets what its lookup found, as both have the same array of ids.
+        The result is cached by the identity of the array. A step's update passes the same array as its lookup, so it
+        costs nothing.
         """
         if self._cached is None or self._cached[0] is not row_ids:
             slots, count = np.empty(row_ids.size, np.int32), row_ids.size
@@ -94,7 +102,11 @@ class NativeRows:
         return self._cached[1:]
 
     def touch(self, row_ids: np.ndarray) -> np.ndarray:
-        """Return the slots [U] of the distinct `row_ids` [U] int64. New rows get one, with their initial values."""
+        """Return the slots [U] of distinct `row_ids` [U] int64, after giving untouched rows a slot with their initial
+        values.
+
+        Raise MemoryError, without changes, if there is no memory for new rows.
+        """
         return self._slots_for(row_ids, "touch")
 
     def _slots_for(self, row_ids: np.ndarray, give_slots: str) -> np.ndarray:
@@ -114,12 +126,15 @@ class NativeRows:
         return slots
 
     def forget_last_find(self) -> None:
-        """Let the next `find` look again, as ids have other rows now."""
+        """Clear the cached result of `find`, because ids belong to other rows now."""
         self._cached = None
 
     def remove(self, row_ids: np.ndarray) -> None:
-        """Make the distinct `row_ids` int64 untouched again, those that are touched. A snapshot keeps them."""
-        self._cached = None  # the caller may have other ids in the same memory
+        """Make those of the distinct `row_ids` (int64) that are touched untouched again.
+
+        An open snapshot still holds them.
+        """
+        self._cached = None  # The caller may have put other ids into the same array.
         slots, _ = self.find(row_ids)
         self._cached = None
         is_touched = slots >= 0
@@ -138,7 +153,7 @@ class NativeRows:
         return row_ids, slots
 
     def read(self, table: str, slots: np.ndarray) -> dict[str, np.ndarray]:
-        """Return copies of all state arrays of rows."""
+        """Return copies of all state arrays of the rows in `slots`, by name."""
         layout = self._layouts[table].items()
         arrays = {name: np.empty((slots.size, width), dtype) for name, (dtype, width) in layout}
         for number, values in enumerate(arrays.values()):
@@ -146,15 +161,18 @@ class NativeRows:
         return arrays
 
     def place(self, row_ids: np.ndarray) -> np.ndarray:
-        """Return the slots of rows to be written, between `clear` and `end_writing`. New ones have no values yet."""
+        """Return the slots of rows that will be written, between `clear` and `end_writing`.
+
+        New rows have no values yet.
+        """
         slots = self._slots_for(np.ascontiguousarray(row_ids), "place")
-        self._cached = None  # the caller may put other ids into the same memory
+        self._cached = None  # The caller may put other ids into the same array.
         return slots
 
     def write(self, table: str, name: str, row_ids: np.ndarray, slots: np.ndarray, values: np.ndarray) -> None:
-        """Write one state array of rows that were placed.
+        """Write one state array of rows that have slots from `place`.
 
-        Raise ValueError for values that are not finite. The rows are then undefined.
+        Raise ValueError for values that are not finite. The contents of the rows are then undefined.
         """
         values = np.require(values, requirements=["C", "A"])
         dtype, width = self._layouts[table][name]
@@ -163,24 +181,25 @@ class NativeRows:
             check_finite(table, name, row_ids, values)
 
     def overwrite(self, table: str, slots: np.ndarray, arrays: dict[str, np.ndarray]) -> None:
-        """Write all state arrays of touched rows, as `read` returns them."""
+        """Write all state arrays of touched rows. `arrays` has the form that `read` returns."""
         for number, values in enumerate(arrays.values()):
             self._handle.call("write", TABLE_NUMBERS[table], number, *_slots(slots), output_address(values))
 
     def end_writing(self) -> None:
-        """Give the state arrays of new rows that were not written their initial values."""
+        """Set the state arrays of new rows that were not written to their initial values."""
         if self._handle.call("end_writing") == NO_MEMORY:
             raise MemoryError("no memory to find the rows that were written in part")
 
     def clear(self) -> None:
-        """Forget all rows and return their memory to the system."""
+        """Forget all rows, and return their memory to the system."""
         self._open = self._cached = None
         self._handle.call("clear")
 
     def snapshot(self, changed_only: bool) -> NativeSnapshot:
-        """See `Tables.snapshot`. Only rows that are updated before the release are copied.
+        """Return a snapshot, as `Tables.snapshot` describes.
 
-        Raise MemoryError, with nothing changed, if there is no room for lists of all touched rows.
+        Only rows that are updated before its release are copied. Raise MemoryError, without changes, if there is no
+        room for a list of the touched rows.
         """
         self.check_released()
         self._close_snapshot()
@@ -199,7 +218,7 @@ class NativeRows:
             if self._handle.call("open_snapshot", *_slots(slots)) == NO_MEMORY:
                 raise MemoryError(f"no memory for a snapshot of {slots.size:,} rows")
         except MemoryError:
-            self._mark_changed(all_slots)  # too many rather than too few
+            self._mark_changed(all_slots)  # Mark all rows: saving too many rows is harmless, saving too few is not.
             raise
         tables = {
             table: NativeTableSnapshot(table, row_ids, slots, layout, self._read_snapshot, [])
@@ -209,14 +228,17 @@ class NativeRows:
         return self._open
 
     def check_released(self) -> None:
-        """Raise RuntimeError while a snapshot is open: another snapshot or a load would free its rows."""
+        """Raise RuntimeError while a snapshot is open.
+
+        Another snapshot, or a load, would free its rows.
+        """
         if self._open is not None:
             check_released(self._open.released.is_set())
 
     def before_change(self, slots: np.ndarray) -> None:
-        """Preserve the states of `slots`, which are about to change, if a snapshot needs them. Mark them as changed.
+        """Mark the rows in `slots` as changed, after copying their states if an open snapshot needs them.
 
-        Waits for the snapshot's release if there is no memory to preserve them.
+        Call this before every change. If there is no memory for the copies, wait until the snapshot is released.
         """
         if self._open is not None and not self._preserve(self._open, slots):
             log.warning("warning: no memory to train on while a checkpoint is written: waiting for it")
@@ -238,7 +260,7 @@ class NativeRows:
         return bool(self._handle.call("preserve", *_slots(slots)) == OK)
 
     def _read_snapshot(self, table: str, name: str, slots: np.ndarray, values: np.ndarray) -> None:
-        # One thread in the background: a second one would take the training's other core.
+        # In the background use one thread: a second one would take a core from training.
         snapshot = self._open
         num_threads = self._handle.num_threads if snapshot is not None and snapshot.awaited.is_set() else 1
         array = TABLE_NUMBERS[table], self._array_number(table, name)
@@ -249,7 +271,10 @@ class NativeRows:
             raise MemoryError("no memory for a bit a row")
 
     def _close_snapshot(self) -> None:
-        """Do what a snapshot's release could not do in its own thread."""
+        """Free a released snapshot, which may have been released in another thread.
+
+        If it was not saved, mark its rows as changed again.
+        """
         if self._open is None:
             return
         self._handle.call("close_snapshot")
@@ -262,5 +287,5 @@ class NativeRows:
 
 
 def _slots(slots: np.ndarray) -> tuple[int, int]:
-    """Return the address and number of slots, as the library takes them."""
+    """Return the address and the number of slots, the form in which the library takes them."""
     return address(slots, np.int32, slots.size), slots.size

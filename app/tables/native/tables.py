@@ -1,4 +1,4 @@
-"""The tables in C++: slots in the order of first touch, and fused kernels on them."""
+"""Implement `HostTables` in C++: rows lie in slots in the order of first touch, and fused kernels work on them."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ from common.process import num_cores
 
 
 class NativeTables(HostTables):
-    """`HostTables` on the native kernels.
+    """`HostTables` that run on the C++ kernels.
 
-    `lookup`'s arrays are valid until the lookup after the next, so that a copy to a device may overlap one more.
-    `num_threads` defaults to the cores that this process may use. No bit of any result depends on it. If there is no
-    memory for new rows, `update` raises MemoryError with nothing changed, and a load leaves the tables empty.
+    The arrays of a lookup stay valid until the lookup after the next one, so that copying them to a device may
+    overlap the next lookup. `num_threads` defaults to the number of cores that this process may use. It does not
+    change any bit of the results. If there is no memory for new rows, `update` raises MemoryError without changes,
+    and a load leaves the tables empty.
     """
 
     def __init__(self, spec: TablesSpec, learning_rates: TableRates, num_threads: int | None = None) -> None:
@@ -55,13 +56,14 @@ class NativeTables(HostTables):
         self._rows = NativeRows(self._handle, spec)
         self._deep_buffers = (HugeBuffer(), HugeBuffer())
         self._computed_rows = HugeBuffer()
-        self._caught_up: tuple[NativeUniqueIds | None, int] = None, 0  # whose late rows these are, after which step
+        # The batch whose missed `adam` steps are in `_computed_rows`, and the step number at that time.
+        self._caught_up: tuple[NativeUniqueIds | None, int] = None, 0
         self._means = RunningMean(spec.ema_decay)
         self._forget(step=0)
 
     @property
     def instruction_set(self) -> str:
-        """The one that the kernels use: avx512, avx2 or plain."""
+        """The instruction set of the kernels: avx512, avx2 or plain."""
         return str(self._handle.call("isa").decode())
 
     def unique(self, ids: np.ndarray) -> NativeUniqueIds:
@@ -87,7 +89,7 @@ class NativeTables(HostTables):
         return Rows(deep, wide, float(squared_norms.sum()))
 
     def _computed_rows_of(self, unique: NativeUniqueIds) -> np.ndarray:
-        """Return the memory for rows of `unique` that a lookup computes (`computed` of host_tables_lookup)."""
+        """Return memory for rows of `unique` that a lookup computes (the argument `computed` of host_tables_lookup)."""
         arrays = 3 if self._history is not None else int(unique.lists is not None)
         return self._computed_rows.array((unique.values.size, arrays * self.spec.embedding_dim))
 
@@ -112,7 +114,7 @@ class NativeTables(HostTables):
         deep, wide = np.ascontiguousarray(gradients.deep), np.ascontiguousarray(gradients.wide)
         if not checked and not (self.all_finite(deep) and self.all_finite(wide)):
             check_gradients(gradients, unique.shape[0], self.spec)
-        self._computed_rows_of(unique)  # what finds no memory comes before what changes
+        self._computed_rows_of(unique)  # Allocate here, so that a MemoryError comes before any change.
         slots = self.touch(unique.values)
         self._rows.before_change(slots)
         if self.spec.ema_decay:
@@ -129,7 +131,10 @@ class NativeTables(HostTables):
             self.update_seconds[update_name(self.spec, table)] = time.perf_counter() - start
 
     def update_wide(self, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float) -> None:
-        """Take the wide rows' step of `update` alone, with `slots` from `touch` and `gradient` [B]."""
+        """Take only the wide rows' step of `update`.
+
+        `slots` [U] come from `touch`, `gradient` is [B].
+        """
         if not has_kernel(self.spec, WIDE):
             return self._step_in_numpy(WIDE, unique, slots, gradient, scale)
         batch, step = unique.struct, self._optimizer_step(WIDE)
@@ -137,13 +142,17 @@ class NativeTables(HostTables):
         self._handle.call("update_wide", ctypes.byref(batch), *arrays, scale, ctypes.byref(step))
 
     def update_deep(self, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float) -> None:
-        """Take the deep rows' step of `update` alone, number `self.step`, with `gradient` [B, C * D]."""
+        """Take only the deep rows' step of `update`, number `self.step`.
+
+        `slots` [U] come from `touch`, `gradient` is [B, C * D].
+        """
         if not has_kernel(self.spec, DEEP):
             return self._step_in_numpy(DEEP, unique, slots, gradient, scale)
         batch, step = unique.struct, self._optimizer_step(DEEP)
         if self._history is not None and self._history.step < self.step:
             self._history.append(self._learning_rates[DEEP](self.step))
-        # By a lookup of this very batch since the last step; any other lookup or update would have changed that.
+        # The rows have taken their missed steps if the last lookup was of this batch, directly before this step. Any
+        # other lookup or update would have overwritten `_caught_up`.
         looked_up, step_then = self._caught_up
         is_caught_up = looked_up is unique and step_then == self.step - 1
         caught_up = None if self._history is None else output_address(self._computed_rows_of(unique))
@@ -160,7 +169,7 @@ class NativeTables(HostTables):
     def _step_in_numpy(
         self, table: str, unique: NativeUniqueIds, slots: np.ndarray, gradient: np.ndarray, scale: float
     ) -> None:
-        """Take the step of an optimizer without a kernel: the sums over positions alone are native."""
+        """Take the step of an optimizer that has no kernel. Only the sums over positions run in C++."""
         (batch, num_fields), dim = unique.shape, self.spec.embedding_dim
         summed = np.empty((slots.size, self.spec.width(table)), np.float32)
         shape = (batch, num_fields * dim) if table == DEEP else (batch,)
@@ -193,11 +202,11 @@ class NativeTables(HostTables):
         self.spec, self._caught_up = spec, (None, 0)
 
     def touch(self, row_ids: np.ndarray) -> np.ndarray:
-        """See `NativeRows.touch`."""
+        """Give rows a slot, as `NativeRows.touch` describes."""
         return self._rows.touch(row_ids)
 
     def all_finite(self, values: np.ndarray) -> bool:
-        """Return True if `check_gradients` would accept all of `values`, contiguous float32."""
+        """Return True if `check_gradients` would accept all of `values` (contiguous float32)."""
         return bool(self._handle.call("all_finite", address(values, np.float32, *values.shape), values.size))
 
     def state(self) -> dict[str, TableState]:
@@ -235,7 +244,10 @@ class NativeTables(HostTables):
         self._history = history_of_steps(self.spec.deep_optimizer, self.spec.l2_coef, rate, step)
 
     def _optimizer_step(self, table: str) -> Any:
-        """Return the settings of step `self.step`. Those that the table's optimizer lacks are 0."""
+        """Return the settings of step number `self.step` as a C structure.
+
+        Settings that the table's optimizer does not have are 0.
+        """
         options = self.spec.optimizer(table)
         settings = {name: getattr(options, name, 0.0) for name in ("beta1", "beta2", "epsilon", "l1", "l2")}
         rate = self._learning_rates[table](self.step) * options.correction(self.step)

@@ -41,10 +41,10 @@ struct HostTables {
   host_tables::InitialValues initial;
   host_tables::RowMap map;
   host_tables::RowSlabs slabs;
-  int64_t num_slots = 0;            // that were ever used: the touched rows', and
-  std::vector<int32_t> free_slots;  // those of rows that were removed, all 0
+  int64_t num_slots = 0;            // number of slots that were ever used: those of touched rows, and the free ones
+  std::vector<int32_t> free_slots;  // slots of removed rows; all their values are 0
   host_tables::ChangedSlots changed;
-  std::vector<host_tables::WrittenArrays> written;  // of each slot while rows are loaded; empty at other times
+  std::vector<host_tables::WrittenArrays> written;  // one entry per slot while rows are loaded, else empty
   host_tables::Snapshot snapshot;
   host_tables::UniqueScratchPool unique_scratch;
 };
@@ -65,20 +65,21 @@ HostTablesStatus status_of(UniqueStatus status) {
   }
 }
 
-// For work on `count` rows or positions.
+// Return the number of threads for work on `count` rows or positions.
 int threads_for(const HostTables* tables, int64_t count) {
   return count < tables->spec.worth_threads ? 1 : tables->spec.num_threads;
 }
 
-// For little work on each of `count` rows or positions: to find a row, or to add the gradient to its wide weight's.
+// Return the number of threads if the work per row or position is small: finding a row, or adding one wide gradient.
 int threads_for_little(const HostTables* tables, int64_t count) { return threads_for(tables, count / 16); }
 
-// How many slots there are in use or free once `num_new` more rows are touched.
+// Return the number of slots, in use or free, once `num_new` more rows are touched.
 int64_t slots_with(const HostTables* tables, int64_t num_new) {
   return std::max(tables->num_slots, tables->map.size() + num_new);
 }
 
-// Gives each of `row_ids` whose slot is -1 one, without values; false, and nothing changed, where there is no memory.
+// Give each of `row_ids` whose slot is -1 a slot without values. Return false, without changes, if there is no
+// memory.
 bool place_rows(HostTables* tables, const int64_t* row_ids, int64_t count, int32_t* slots) {
   const int64_t num_new = std::count_if(slots, slots + count, [](int32_t slot) { return slot < 0; });
   if (!tables->slabs.reserve(slots_with(tables, num_new)) || !tables->map.reserve(num_new)) return false;
@@ -95,7 +96,8 @@ bool place_rows(HostTables* tables, const int64_t* row_ids, int64_t count, int32
   return true;
 }
 
-// Takes slabs for `vocabulary_size` ids; an open snapshot goes on with those that it knows. False as of place_rows.
+// Make slabs for `vocabulary_size` ids. An open snapshot continues with the old ones. Return false, without changes,
+// if there is no memory.
 bool grow_slabs(HostTables* tables, int64_t vocabulary_size) {
   try {
     if (!tables->slabs.grow(vocabulary_size, tables->num_slots)) return false;
@@ -326,7 +328,7 @@ void host_tables_read(const HostTables* tables, HostTablesTable table, int32_t a
 
 HostTablesStatus host_tables_place(HostTables* tables, const int64_t* row_ids, int64_t count, int32_t* slots) {
   try {
-    // The bytes first: where there is no memory for them, no row is placed.
+    // Allocate the flags first, so that no row is placed if there is no memory for them.
     tables->written.resize(static_cast<std::size_t>(tables->map.size() + count));
     return place_rows(tables, row_ids, count, slots) ? HOST_TABLES_OK : HOST_TABLES_NO_MEMORY;
   } catch (const std::bad_alloc&) {

@@ -1,12 +1,12 @@
-// The C interface of the native host tables. Python's side is app/tables/native/tables.py.
+// Declare the C interface of the native host tables. The Python side is app/tables/native/tables.py.
 //
-// Letters: B batch, C looked-up fields, D embedding width, V vocabulary size, U unique ids of a batch, n positions: one
-// of each field, or, where fields may be lists, one of each value.
-// Arrays are dense and row-major. Outputs must not overlap inputs or each other.
+// Array shapes are written with these letters: B rows of a batch, C looked-up fields, D embedding width, V
+// vocabulary size, U distinct ids of a batch, n positions. A plain field has one position, a list field has one per
+// value. Arrays are dense and row-major. Outputs must not overlap inputs or each other.
 //
-// Threads: one call at a time on a handle, but for host_tables_unique, which reads nothing that other
-// calls change and may run beside any of them, and host_tables_read_snapshot. The results are the same bits for any
-// number of threads and any instruction set.
+// Threads: only one call at a time may run on a handle, with two exceptions. host_tables_unique reads nothing that
+// other calls change, so it may run beside any of them. host_tables_read_snapshot is described below. The results
+// have the same bits for any number of threads and any instruction set.
 
 #ifndef HOST_TABLES_H_
 #define HOST_TABLES_H_
@@ -21,21 +21,21 @@ extern "C" {
 
 typedef enum {
   HOST_TABLES_OK = 0,
-  HOST_TABLES_BAD_ID = 1,      // an id outside 0 ... V-1
-  HOST_TABLES_NO_MEMORY = 2,   // the system gave no memory; the tables are as before
-  HOST_TABLES_UNKNOWN_ISA = 3  // HOST_TABLES_ISA names no instruction set of this build and machine
+  HOST_TABLES_BAD_ID = 1,      // an id is outside 0 ... V-1
+  HOST_TABLES_NO_MEMORY = 2,   // the system has no memory; the tables are unchanged
+  HOST_TABLES_UNKNOWN_ISA = 3  // the variable HOST_TABLES_ISA names no instruction set of this build and machine
 } HostTablesStatus;
 
 typedef enum { HOST_TABLES_WIDE = 0, HOST_TABLES_DEEP = 1 } HostTablesTable;
 
 typedef enum {
   HOST_TABLES_LAZY_ADAM = 0,
-  HOST_TABLES_ADAM = 1,  // of every row at every step; see StepHistory of app/tables/optimizers.py
+  HOST_TABLES_ADAM = 1,  // Adam on every row at every step; see StepHistory in app/tables/optimizers.py
   HOST_TABLES_ADAGRAD = 2,
   HOST_TABLES_ROWWISE_ADAGRAD = 3,
   HOST_TABLES_SGD = 4,
   HOST_TABLES_FTRL = 5,
-  HOST_TABLES_SCHEDULED_FTRL = 6,  // its learning rate changes, so a row has that of its last step
+  HOST_TABLES_SCHEDULED_FTRL = 6,  // the learning rate changes, so each row stores the rate of its last step
   HOST_TABLES_PARTIAL_ROWWISE_ADAM = 7
 } HostTablesOptimizer;
 
@@ -45,67 +45,70 @@ typedef struct {
   int64_t vocabulary_size;
   int64_t embedding_dim;
   uint64_t seed;
-  float initial_scale;  // an initial deep value is uniform in +-initial_scale
+  float initial_scale;  // initial deep values are uniform in +-initial_scale
   int32_t num_threads;
-  int32_t worth_threads;   // work on fewer rows or positions is one thread's: to wake others would take longer
-  int32_t wide_optimizer;  // FTRL, SCHEDULED_FTRL, ADAGRAD or SGD; not read if the caller takes the steps by itself
-  int32_t deep_optimizer;  // HostTablesOptimizer; not read if the caller takes the steps by itself
-  // The arrays of TablesSpec.state_arrays() of app/tables/interface.py, in their order.
-  int32_t wide_states;    // of the wide table, one value a row each
-  int32_t deep_states;    // of the deep table, D values a row each; the row itself first
-  int32_t deep_scalars;   // of the deep table, one value of 4 bytes a row each
-  int32_t has_last_step;  // not 0 if the first of these is the row's last step
-  int32_t keeps_means;    // not 0 if the last arrays are those of running means
-  int32_t is_bfloat16;    // not 0 if the deep states are: else they are float32, as all others
-  int32_t wide_initial_array, deep_initial_array;  // the one array but the row that does not begin as 0; -1 for none
+  // Work on fewer rows or positions runs on one thread, because waking others would take longer.
+  int32_t worth_threads;
+  int32_t wide_optimizer;  // FTRL, SCHEDULED_FTRL, ADAGRAD or SGD; ignored if the caller takes the steps
+  int32_t deep_optimizer;  // a HostTablesOptimizer; ignored if the caller takes the steps
+  // The counts of arrays of TablesSpec.state_arrays() in app/tables/interface.py. The arrays have the same order.
+  int32_t wide_states;    // arrays of the wide table, with one value per row each
+  int32_t deep_states;    // arrays of the deep table with D values per row, the row itself first
+  int32_t deep_scalars;   // arrays of the deep table with one 4-byte value per row
+  int32_t has_last_step;  // not 0 if the first of the deep_scalars is the row's last step
+  int32_t keeps_means;    // not 0 if the last arrays of both tables are those of running means
+  int32_t is_bfloat16;    // not 0 if the deep_states are bfloat16; all other arrays are float32
+  // Number of the one array, other than the row itself, that does not start at 0. -1: there is none.
+  int32_t wide_initial_array, deep_initial_array;
   float wide_initial_value, deep_initial_value;
 } HostTablesSpec;
 
-// The unique ids of a batch as host_tables_unique makes them, and its lists as host_tables_find_lists does: null where
-// no field is a list, so that position p is that of field p and counts once.
+// The distinct ids of a batch, as host_tables_unique returns them, and its lists, as host_tables_find_lists returns
+// them. If no field is a list, the last three pointers are null: position p is then that of field p, with weight 1.
 typedef struct {
   int64_t num_rows;          // B
   int64_t num_fields;        // C
   int64_t num_positions;     // n
   int64_t num_unique;        // U
-  const int64_t* values;     // [U] in order of first position
-  const int32_t* inverse;    // [n] the place in `values` of each position
-  const int32_t* offsets;    // [U + 1] id u has the positions offsets[u] ... offsets[u + 1] - 1
-  const int32_t* positions;  // [n] grouped by id, ascending within one
+  const int64_t* values;     // [U] in the order of first positions
+  const int32_t* inverse;    // [n] for each position, the index of its id in `values`
+  const int32_t* offsets;    // [U + 1] id u has entries offsets[u] ... offsets[u + 1] - 1 of `positions`
+  const int32_t* positions;  // [n] grouped by id, ascending within an id
   const int32_t* first;      // [B * C + 1] field f has the positions first[f] ... first[f + 1] - 1
-  const int32_t* places;     // [n] the field among B * C of each position
-  const float* weights;      // [n] of a position's row in that of its field
+  const int32_t* places;     // [n] the field (0 ... B * C - 1) of each position
+  const float* weights;      // [n] the factor of each position's row in its field's pooled row
 } HostTablesBatch;
 
-// One step of an optimizer; what it does not know is not read.
+// The settings of one optimizer step. An optimizer ignores settings that it does not have.
 typedef struct {
-  float learning_rate;  // Adam's has the bias corrections of this step in it
+  float learning_rate;  // for Adam multiplied by the bias corrections of this step
   float beta1, beta2, epsilon;
-  float l1, l2;      // FTRL's own
-  float l2_coef;     // l2_coef * row is added to the gradient of each unique row
-  float row_clip_value;  // the gradient's values lie within +-row_clip_value before that; may be infinite
+  float l1, l2;          // FTRL only
+  float l2_coef;         // l2_coef * row is added to the gradient of each distinct row
+  float row_clip_value;  // Gradient values are clipped to +-row_clip_value before L2 is added; may be infinite.
 } HostTablesStep;
 
-// With HOST_TABLES_ADAM: what rows need to catch up with steps 1 ... `step`; the arrays have that of step s at place s.
+// HOST_TABLES_ADAM only: the data that rows need to take missed steps of 1 ... `step`. Arrays are indexed by step
+// number.
 typedef struct {
   int64_t step;
-  const float* rates;         // with both bias corrections
+  const float* rates;  // learning rates multiplied by both bias corrections
   const float* epsilons;
-  const double* rate_sums;    // of the rates up to and with this one
-  const float* beta2_powers;  // beta2 ** n at place n
+  const double* rate_sums;    // sums of the rates up to and including each step
+  const float* beta2_powers;  // beta2 ** n at index n
   float beta1, beta2, l2_coef;
   int32_t most_exact_steps;
 } HostTablesHistory;
 
-// What the running means of rows need to know of steps 1 ... `step`; see RunningMean of app/tables/optimizers.py.
+// The data of steps 1 ... `step` that running means of rows need; see RunningMean in app/tables/optimizers.py.
 typedef struct {
   int64_t step;
-  const double* powers;  // decay ** n at place n
-  const float* rates;    // of the mean at each step
+  const double* powers;  // decay ** n at index n
+  const float* rates;    // factor of the mean's update at each step
 } HostTablesMeans;
 
-// Rows with Adam's moments and, where `means` is not null, their running means, [count, width] each, as after their
-// `last_steps` [count]; the means as before these.
+// Rows with both moments of Adam and, if `means` is not null, their running means. All are [count, width]. Each row
+// is as it was after its own entry of `last_steps` [count], its mean as it was before that step.
 typedef struct {
   int64_t count, width;
   float* rows;
@@ -115,125 +118,135 @@ typedef struct {
   const int32_t* last_steps;
 } HostTablesRowArrays;
 
-// A new handle with no row touched, in *tables; HOST_TABLES_NO_MEMORY or HOST_TABLES_UNKNOWN_ISA.
+// Create a handle with no touched row in *tables. May return HOST_TABLES_NO_MEMORY or HOST_TABLES_UNKNOWN_ISA.
 HOST_TABLES_API HostTablesStatus host_tables_create(const HostTablesSpec* spec, HostTables** tables);
 HOST_TABLES_API void host_tables_destroy(HostTables* tables);
 
-// The instruction set that the kernels of this handle use: "avx512", "avx2" or "plain".
+// Return the instruction set of the handle's kernels: "avx512", "avx2" or "plain".
 HOST_TABLES_API const char* host_tables_isa(const HostTables* tables);
 
-// The values of a batch whose fields may be lists: `ids` [B, sum of `lengths`], int32 or int64 by `id_bytes`, -1 where a
-// list has no value; not its first. `lengths` [C] and `means` [C], not 0 where a list's row is the mean of its values'.
-// values, places and weights have room for all of `ids`. HOST_TABLES_BAD_ID: the outputs mean nothing.
+// Extract the values of a batch whose fields may be lists. `ids` is [B, sum of `lengths`], int32 or int64 by
+// `id_bytes`. In a list, -1 marks a position without a value, which may not be the first. `lengths` is [C]. `means`
+// [C] is not 0 for a field whose row is the mean of its values' rows. values, places and weights must have room for
+// all of `ids`. After HOST_TABLES_BAD_ID the outputs are undefined.
 HOST_TABLES_API HostTablesStatus host_tables_find_lists(const HostTables* tables, const void* ids, int32_t id_bytes,
                                                         int64_t num_rows, int64_t num_fields, const int32_t* lengths,
                                                         const int32_t* means, void* values, int32_t* first,
                                                         int32_t* places, float* weights, int64_t* num_values);
 
-// Distinct ids of `ids` [count], int32 or int64 by `id_bytes`. values, inverse, positions have room for
-// `count`, offsets for count + 1. HOST_TABLES_BAD_ID: the outputs mean nothing.
+// Find the distinct ids of `ids` [count], int32 or int64 by `id_bytes`. values, inverse and positions must have room
+// for `count` entries, offsets for count + 1. After HOST_TABLES_BAD_ID the outputs are undefined.
 HOST_TABLES_API HostTablesStatus host_tables_unique(HostTables* tables, const void* ids, int32_t id_bytes,
                                                     int64_t count, int64_t* values, int32_t* inverse,
                                                     int32_t* offsets, int32_t* positions, int64_t* num_unique);
 
-// slots [count] of `row_ids`, -1 where a row is untouched; returns how many are.
+// Look up the slots [count] of `row_ids`, -1 for untouched rows. Return the number of untouched rows.
 HOST_TABLES_API int64_t host_tables_find(const HostTables* tables, const int64_t* row_ids, int64_t count,
                                          int32_t* slots);
 
-// Bytes that touching `num_new` more rows would take from the system; 0 where the slabs have room.
+// Return the bytes that touching `num_new` more rows would take from the system, 0 if the slabs have room.
 HOST_TABLES_API int64_t host_tables_growth_bytes(const HostTables* tables, int64_t num_new);
 
-// Bytes that were taken from the system for rows and snapshots and not written to yet: the system counts them as free.
+// Return the bytes that were reserved for rows and snapshots but not written yet. The system counts them as free.
 HOST_TABLES_API int64_t host_tables_uncommitted_bytes(const HostTables* tables);
 
-// Gives each row of `row_ids` [count] (distinct) whose slot is -1 a slot, with its initial values; fills in
-// `slots`. At most 2^31 - 2 rows may be touched in all. HOST_TABLES_NO_MEMORY: nothing has changed.
+// Give each row of the distinct `row_ids` [count] whose slot is -1 a slot with its initial values, and store it in
+// `slots`. At most 2^31 - 2 rows may be touched in total. After HOST_TABLES_NO_MEMORY nothing has changed.
 HOST_TABLES_API HostTablesStatus host_tables_touch(HostTables* tables, const int64_t* row_ids, int64_t count,
                                                    int32_t* slots);
 
-// Rows of a batch: deep [B, C * D] and wide [B] (summed over positions in their order); of each unique id the
-// wide_rows [U] and the squared_norms [U] of the deep rows. `slots` [U] as host_tables_find gives them. With
-// HOST_TABLES_ADAM the rows are as after the last step of `history`; else it is null. `computed` takes rows that are not
-// in memory as they are to be: with a history [U, 3 * D], the rows and moments of late and untouched rows; else with
-// lists [U, D]; else it is not used. `rows` [U] takes where the deep rows are, with lists; else it is not used.
+// Look up the rows of a batch. The outputs are deep [B, C * D], wide [B] (the sum over positions in their order),
+// and per distinct id wide_rows [U] and the squared norms of the deep rows, squared_norms [U]. `slots` [U] come from
+// host_tables_find. With HOST_TABLES_ADAM, rows are returned as after the last step of `history`; otherwise
+// `history` is null.
+//
+// `computed` is memory for rows that are not stored in the form needed. With a history it is [U, 3 * D], for rows
+// and moments of untouched rows and of rows that missed steps. Without a history but with lists it is [U, D].
+// Otherwise it is not used. `rows` [U] is used with lists only, for the addresses of the deep rows.
 HOST_TABLES_API void host_tables_lookup(const HostTables* tables, const HostTablesBatch* batch,
                                         const int32_t* slots, const HostTablesHistory* history, float* deep,
                                         float* wide, float* wide_rows, double* squared_norms, float* computed,
                                         const float** rows);
 
-// 1 if all of `values` [count] are finite, else 0.
+// Return 1 if all of `values` [count] are finite, else 0.
 HOST_TABLES_API int32_t host_tables_all_finite(const HostTables* tables, const float* values, int64_t count);
 
-// One step of the wide rows' optimizer; `gradient` [B] counts for each position, its sums times `scale`. No slot may be
-// -1.
+// Take one step of the wide rows' optimizer. `gradient` [B] counts for each position of a batch row; the sums are
+// multiplied by `scale`. No slot may be -1.
 HOST_TABLES_API void host_tables_update_wide(HostTables* tables, const HostTablesBatch* batch, const int32_t* slots,
                                              const float* gradient, float scale, const HostTablesStep* step);
 
-// One step of the deep rows' optimizer; `gradient` [B, C * D], its sums times `scale`. No slot may be -1. With
-// HOST_TABLES_ADAM it is step history->step + 1, and `caught_up` [U, 3 * D] is `computed` of a lookup of this batch with
-// this history where `is_caught_up`; else it is filled. Without, `history` and `caught_up` are null. bfloat16
-// states are rounded with `rounding_key`: see app/tables/rounding.py.
+// Take one step of the deep rows' optimizer. The sums by id of `gradient` [B, C * D] are multiplied by `scale`. No
+// slot may be -1. With HOST_TABLES_ADAM this is step history->step + 1, and `caught_up` is [U, 3 * D]. If
+// `is_caught_up`, it is the `computed` of a lookup of this batch with this history, else this call fills it. With
+// other optimizers `history` and `caught_up` are null. bfloat16 states are rounded with `rounding_key`, see
+// app/tables/rounding.py.
 HOST_TABLES_API void host_tables_update_deep(HostTables* tables, const HostTablesBatch* batch, const int32_t* slots,
                                              const float* gradient, float scale, const HostTablesStep* step,
                                              const HostTablesHistory* history, float* caught_up,
                                              int32_t is_caught_up, uint64_t rounding_key);
 
-// Takes the means of `row_ids` [count], in `slots`, up to `means->step`, the last step so far, to come before their
-// update. With HOST_TABLES_ADAM the rows catch up with `history` too; else it is null. `rounding_key` as in
-// host_tables_update_deep, of step `means->step`.
+// Bring the means of `row_ids` [count], in `slots`, up to `means->step`, the last step so far. Call it before the
+// update of these rows. With HOST_TABLES_ADAM the rows also take the missed steps of `history`; otherwise it is
+// null. `rounding_key` is that of step `means->step`, used as in host_tables_update_deep.
 HOST_TABLES_API void host_tables_advance_means(HostTables* tables, const int64_t* row_ids, const int32_t* slots,
                                                int64_t count, const HostTablesHistory* history,
                                                const HostTablesMeans* means, uint64_t rounding_key);
 
-// The means after `means->step`, above 0, of `row_ids` [count], with their `slots` as host_tables_find gives them: deep
-// [count, D] and wide [count]. With HOST_TABLES_ADAM `scratch` is [count, 3 * D]; else it is not used.
+// Return the means after `means->step` (above 0) of `row_ids` [count]: deep [count, D] and wide [count]. `slots`
+// come from host_tables_find. With HOST_TABLES_ADAM `scratch` is [count, 3 * D], otherwise it is not used.
 HOST_TABLES_API void host_tables_read_means(const HostTables* tables, const int64_t* row_ids, const int32_t* slots,
                                             int64_t count, const HostTablesHistory* history,
                                             const HostTablesMeans* means, float* scratch, float* deep, float* wide);
 
-// Takes the steps of `history` that rows missed, in place and without tables; with `means` up to the same step, which is
-// not null where the rows have means. HOST_TABLES_UNKNOWN_ISA: as of host_tables_create.
+// Take the steps of `history` that rows in arrays missed, in place. No tables are involved. If the rows have means,
+// `means` must reach the same step; otherwise it is null. May return HOST_TABLES_UNKNOWN_ISA.
 HOST_TABLES_API HostTablesStatus host_tables_catch_up(const HostTablesRowArrays* arrays,
                                                       const HostTablesHistory* history, const HostTablesMeans* means,
                                                       int32_t num_threads);
 
-// A batch whose unique rows lie in another process. expand: deep_rows [U, D] and wide_rows [U] to deep [B, C * D] and
-// wide [B] (summed over positions in their order). sum_by_id: gradients of deep and wide to deep_sums [U, D] and
-// wide_sums [U], in order of position; null for the part that is not wanted. Of the tables only embedding_dim and
-// num_threads are read.
+// Handle a batch whose distinct rows lie in another process. expand turns deep_rows [U, D] and wide_rows [U] into
+// deep [B, C * D] and wide [B] (the sum over positions in their order). sum_by_id sums gradients of deep and wide to
+// deep_sums [U, D] and wide_sums [U] in the order of positions; pass null for a table that is not wanted. Of the
+// tables only embedding_dim and num_threads are read.
 HOST_TABLES_API void host_tables_expand(const HostTables* tables, const HostTablesBatch* batch, const float* deep_rows,
                                         const float* wide_rows, float* deep, float* wide);
 HOST_TABLES_API void host_tables_sum_by_id(const HostTables* tables, const HostTablesBatch* batch, const float* deep,
                                            const float* wide, float* deep_sums, float* wide_sums);
 
-// Touched rows: how many, and their ids, ascending, with their slots, which are below host_tables_num_slots.
+// Return the number of touched rows, the number of slots, and the ids of touched rows, ascending, with their slots.
+// All slots are below host_tables_num_slots.
 HOST_TABLES_API int64_t host_tables_num_touched(const HostTables* tables);
 HOST_TABLES_API int64_t host_tables_num_slots(const HostTables* tables);
 HOST_TABLES_API HostTablesStatus host_tables_touched(const HostTables* tables, int64_t* row_ids, int32_t* slots);
 
-// Copies one state array of the rows in `slots` [count] to `values` [count, width], the width being 1 (wide) or D
-// (deep) but for the deep table's scalars. `array` is its place in the order of HostTablesSpec, the row itself 0.
+// Copy one state array of the rows in `slots` [count] to `values` [count, width]. The width is D for deep states and
+// 1 for wide arrays and deep scalars. `array` is the array's number in the order of HostTablesSpec; the row itself
+// is 0.
 HOST_TABLES_API void host_tables_read(const HostTables* tables, HostTablesTable table, int32_t array,
                                       const int32_t* slots, int64_t count, void* values);
 
-// Writing rows into tables that were just created or cleared, array by array. host_tables_place is as host_tables_touch,
-// but gives no values; host_tables_write copies the other way than host_tables_read, into placed rows, and returns 1, or
-// 0 where a float is not finite: then the tables are to be cleared. host_tables_end_writing gives initial values to what
-// was not written of a placed row, and comes before any other use; HOST_TABLES_NO_MEMORY: the tables are to be cleared.
-// At any other time host_tables_write writes touched rows: a step that the caller took.
+// Write rows, array by array, into tables that were just created or cleared. host_tables_place works as
+// host_tables_touch, but does not set values. host_tables_write copies `values` [count, width] into placed rows. It
+// returns 1, or 0 if a float is not finite; the tables must then be cleared. host_tables_end_writing sets the arrays
+// of placed rows that were not written to their initial values, and must come before any other use. After
+// HOST_TABLES_NO_MEMORY the tables must be cleared. At other times host_tables_write overwrites touched rows, for
+// steps that the caller takes.
 HOST_TABLES_API HostTablesStatus host_tables_place(HostTables* tables, const int64_t* row_ids, int64_t count,
                                                    int32_t* slots);
 HOST_TABLES_API int32_t host_tables_write(HostTables* tables, HostTablesTable table, int32_t array,
                                           const int32_t* slots, int64_t count, const void* values);
 HOST_TABLES_API HostTablesStatus host_tables_end_writing(HostTables* tables);
 
-// Which rows were updated: marks `slots` [count]; gives 1 or 0 for each slot in `changed` [slots], and forgets.
+// Track updated rows. mark_changed marks `slots` [count]. take_changed writes 1 (marked) or 0 for each slot to
+// `changed` [slots], and clears the marks.
 HOST_TABLES_API HostTablesStatus host_tables_mark_changed(HostTables* tables, const int32_t* slots, int64_t count);
 HOST_TABLES_API void host_tables_take_changed(HostTables* tables, uint8_t* changed);
 
-// A snapshot of the rows in `slots` [count], one at a time. While it is open host_tables_preserve comes before every
-// change of a state; HOST_TABLES_NO_MEMORY: nothing has changed. It asks for host_tables_preserve_bytes at most.
-// host_tables_read_snapshot, like host_tables_read, may run beside any other call but those that open and close.
+// Open a snapshot of the rows in `slots` [count]. Only one may be open. While it is, call host_tables_preserve
+// before every change of a state; after HOST_TABLES_NO_MEMORY nothing has changed. It takes at most
+// host_tables_preserve_bytes from the system. host_tables_read_snapshot reads as host_tables_read does. It may run
+// beside any other call except those that open or close a snapshot.
 HOST_TABLES_API HostTablesStatus host_tables_open_snapshot(HostTables* tables, const int32_t* slots, int64_t count);
 HOST_TABLES_API int64_t host_tables_preserve_bytes(const HostTables* tables, int64_t count);
 HOST_TABLES_API HostTablesStatus host_tables_preserve(HostTables* tables, const int32_t* slots, int64_t count);
@@ -242,20 +255,20 @@ HOST_TABLES_API void host_tables_read_snapshot(const HostTables* tables, HostTab
                                                int32_t num_threads);
 HOST_TABLES_API void host_tables_close_snapshot(HostTables* tables);
 
-// Makes the rows of `row_ids` [count] (distinct), which have `slots`, untouched again. Their slots go to rows to come, so
-// an open snapshot must have preserved them. HOST_TABLES_NO_MEMORY: nothing has changed.
+// Make the rows of the distinct `row_ids` [count], which have `slots`, untouched again. New rows will get their
+// slots, so an open snapshot must have preserved them. After HOST_TABLES_NO_MEMORY nothing has changed.
 HOST_TABLES_API HostTablesStatus host_tables_remove(HostTables* tables, const int64_t* row_ids, const int32_t* slots,
                                                     int64_t count);
 
-// Gives the touched rows other ids: `row_ids` [touched rows] (distinct), below `vocabulary_size`, are those of the rows in
-// `slots`, as host_tables_touched gives them. HOST_TABLES_NO_MEMORY: nothing has changed.
+// Give the touched rows other ids. `row_ids` [touched rows], distinct and below `vocabulary_size`, are the new ids
+// of the rows in `slots`, which come from host_tables_touched. After HOST_TABLES_NO_MEMORY nothing has changed.
 HOST_TABLES_API HostTablesStatus host_tables_renumber(HostTables* tables, const int64_t* row_ids, const int32_t* slots,
                                                       int64_t vocabulary_size);
 
-// Takes ids below `vocabulary_size`, which is more than before.
+// Enlarge the vocabulary to `vocabulary_size` ids.
 HOST_TABLES_API HostTablesStatus host_tables_grow(HostTables* tables, int64_t vocabulary_size);
 
-// Forgets all touched rows and gives their memory back.
+// Forget all touched rows, and return their memory to the system.
 HOST_TABLES_API void host_tables_clear(HostTables* tables);
 
 #if defined(__cplusplus)

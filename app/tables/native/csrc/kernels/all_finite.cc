@@ -5,7 +5,7 @@
 namespace host_tables::ISA {
 namespace {
 
-constexpr std::int64_t kBlock = 1 << 14;  // values of a task
+constexpr std::int64_t kBlock = 1 << 14;  // values per task
 
 }  // namespace
 

@@ -1,5 +1,8 @@
-// Deep states in bfloat16: widened as they are read, rounded up or down at random as they are written. The rounding is
-// app/tables/rounding.py in C++, bit for bit. It takes integer operations alone, so that every processor does it.
+// Store deep states in bfloat16: widen values when they are read, round them up or down at random when they are
+// written.
+//
+// The rounding equals that of app/tables/rounding.py bit for bit. It needs integer operations only, so it runs on
+// every processor.
 
 #ifndef BFLOAT16_H_
 #define BFLOAT16_H_
@@ -20,8 +23,8 @@
 
 namespace host_tables {
 
-constexpr int kMostStates = 4;  // of a row: Adam's, and its mean
-constexpr std::int32_t kLargestBits = 0x7F7F0000;  // of the largest bfloat16, as a float
+constexpr int kMostStates = 4;  // Largest number of states per row: Adam's three, and the running mean.
+constexpr std::int32_t kLargestBits = 0x7F7F0000;  // bits of the largest bfloat16, as a float
 
 static inline std::uint32_t bits_of(float value) {
   std::uint32_t bits;
@@ -38,19 +41,19 @@ static inline float widened(Bfloat16 value) {
 
 static inline float widened(float value) { return value; }
 
-// The nearest bfloat16 of a finite value far from the largest, the even one of two.
+// Round a finite value to the nearest bfloat16, ties to even. The value must not be close to the largest bfloat16.
 static inline Bfloat16 nearest(float value) {
   const std::uint32_t bits = bits_of(value);
   return static_cast<Bfloat16>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
-// The low half of the row's hash. `key` is that of seed and step.
+// Return the lower half of the row's hash. `key` is the hash of seed and step.
 static inline std::uint32_t row_word(std::uint64_t key, std::int64_t row_id) {
   return static_cast<std::uint32_t>(mix64(key + kGolden64 * (static_cast<std::uint64_t>(row_id) + 1)));
 }
 
-// So many columns at a time, in vectors: of a width that it knows the compiler unrolls a loop before it sees that it
-// vectorizes.
+// A vector of columns. Explicit vectors are used because, for a width known at compile time, the compiler unrolls a
+// loop before it recognizes that it can vectorize it.
 #if defined(__AVX2__)
 typedef std::uint32_t Words __attribute__((vector_size(32)));
 constexpr Words kLaneNumbers = {0, 1, 2, 3, 4, 5, 6, 7};
@@ -64,7 +67,7 @@ typedef Bfloat16 Halves __attribute__((vector_size(kLanes * sizeof(Bfloat16))));
 
 #define LANE_FUNCTION static inline __attribute__((always_inline))
 
-// The noise that decides over the array 0 ... 3 of a row, [0, 2^16).
+// Return the rounding noise in [0, 2^16) for array 0 ... 3 of a row.
 template <int kArray>
 LANE_FUNCTION Words noise_of_array(Words hash) {
   static_assert(kArray < kMostStates);
@@ -73,7 +76,8 @@ LANE_FUNCTION Words noise_of_array(Words hash) {
   return hash * (kArray == 2 ? 0x85EBCA77 : 0xC2B2AE3D) >> 16;
 }
 
-// Values above the largest bfloat16 are rounded down to that: no finite one becomes infinite.
+// Add noise and drop the lower 16 bits. Values above the largest bfloat16 are truncated, so that finite values stay
+// finite.
 LANE_FUNCTION Words rounded(Words bits, Words noise) {
   const Words may_rise = reinterpret_cast<Words>(reinterpret_cast<SignedWords>(bits & 0x7FFFFFFF) < kLargestBits);
   return (bits + (noise & may_rise)) >> 16;
@@ -82,7 +86,7 @@ LANE_FUNCTION Words rounded(Words bits, Words noise) {
 LANE_FUNCTION void widen_lanes(const Bfloat16* values, float* wide) {
   Halves halves;
   std::memcpy(&halves, values, sizeof halves);
-#if defined(__AVX2__)  // GCC 12 makes four instructions of the conversion.
+#if defined(__AVX2__)  // GCC 12 would compile the conversion to four instructions.
   const Words bits = reinterpret_cast<Words>(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(halves))) << 16;
 #else
   const Words bits = __builtin_convertvector(halves, Words) << 16;
@@ -98,12 +102,12 @@ LANE_FUNCTION void store_lanes(Words hash, const float* values, Bfloat16* stored
   std::memcpy(stored, &halves, sizeof halves);
 }
 
-// The hashes of the columns from `column` on.
+// Return the hashes of the columns from `column` on.
 LANE_FUNCTION Words hash_lanes(std::uint32_t word, std::int64_t column) {
   return mix32(kLaneNumbers * kGolden32 + (static_cast<std::uint32_t>(column) * kGolden32 + word));
 }
 
-// Calls `of_lanes(i)` for each kLanes of `width` columns, then `of_rest(i, count)` for those that are left.
+// Call `of_lanes(i)` for each full vector of `width` columns, then `of_rest(i, count)` for the remaining columns.
 template <typename OfLanes, typename OfRest>
 LANE_FUNCTION void by_lanes(std::int64_t width, const OfLanes& of_lanes, const OfRest& of_rest) {
   std::int64_t i = 0;
@@ -123,7 +127,7 @@ LANE_FUNCTION void widen(const Bfloat16* values, std::int64_t width, float* wide
       });
 }
 
-// Values as floats: where they are, or widened into `room`.
+// Return values as floats: in place if they are floats, otherwise widened into `room`.
 static inline const float* as_floats(const float* values, std::int64_t, float*) { return values; }
 static inline const float* as_floats(const Bfloat16* values, std::int64_t width, float* room) {
   widen(values, width, room);
@@ -139,7 +143,7 @@ LANE_FUNCTION void store_rest(Words hash, const float* values, std::size_t count
   std::memcpy(stored, rounded_lanes, count * sizeof(Bfloat16));
 }
 
-// `width` columns, from `column` on, of array kArray of a row with this `row_word`.
+// Round and store `width` columns, from `column` on, of array kArray of the row with this `row_word`.
 template <int kArray>
 LANE_FUNCTION void store_array(std::uint32_t word, std::int64_t column, std::int64_t width, const float* values,
                                Bfloat16* stored) {
@@ -150,7 +154,7 @@ LANE_FUNCTION void store_array(std::uint32_t word, std::int64_t column, std::int
       });
 }
 
-// The same of an array that is not known before.
+// Call store_array for an array whose number is not known at compile time.
 static inline void store_any_array(int array, std::uint32_t word, std::int64_t column, std::int64_t width,
                                    const float* values, Bfloat16* stored) {
   if (array == 0) return store_array<0>(word, column, width, values, stored);
@@ -159,7 +163,8 @@ static inline void store_any_array(int array, std::uint32_t word, std::int64_t c
   store_array<3>(word, column, width, values, stored);
 }
 
-// The same of the first arrays: `values` [kStates, stride] to `stored`, whose arrays are `stored_stride` apart.
+// Round and store columns of several arrays. `values` is [kStates, stride]; the arrays in `stored` are
+// `stored_stride` apart.
 template <int... kArrays>
 LANE_FUNCTION void store_states(std::integer_sequence<int, kArrays...>, std::uint32_t word, std::int64_t column,
                                 std::int64_t width, const float* values, std::int64_t stride, Bfloat16* stored,
@@ -176,8 +181,9 @@ LANE_FUNCTION void store_states(std::integer_sequence<int, kArrays...>, std::uin
       });
 }
 
-// Calls `take(states, stride)` with `width` <= kMost columns, from `column` on, of the first kStates arrays of a slot as
-// float32, to be changed in place. Array k begins at states + k * stride. `word` is read for bfloat16 alone.
+// Call `take(states, stride)` with `width` <= kMost columns, from `column` on, of the first kStates arrays of a
+// slot. The values are float32 and may be changed in place. Array k begins at states + k * stride. `word` is only
+// used for bfloat16.
 template <typename Value, int kStates, std::int64_t kMost, typename Take>
 LANE_FUNCTION void change_states(const Slots& slots, std::int32_t slot, std::uint32_t word, std::int64_t column,
                                  std::int64_t width, std::int64_t embedding_dim, const Take& take) {

@@ -1,4 +1,5 @@
-// Rows in arrays, as checkpoints have them: StepHistory.catch_up of app/tables/optimizers.py in C++, bit for bit.
+// Take the missed steps of rows in arrays, the form that checkpoints have, bit for bit as StepHistory.catch_up in
+// app/tables/optimizers.py does.
 
 #include "kernels/kernels.h"
 
@@ -10,8 +11,8 @@
 namespace host_tables::ISA {
 namespace {
 
-// The rows `begin` ... `end` - 1, at most kIdsPerTask, of at most kNarrow columns: side by side, and then several at a
-// time.
+// Process rows `begin` ... `end` - 1: at most kIdsPerTask rows of at most kNarrow columns. Their states are copied
+// side by side, and several rows are processed together.
 void catch_up_narrow(const HostTablesRowArrays& arrays, std::int64_t begin, std::int64_t end,
                      const HostTablesHistory& history) {
   const std::int64_t width = arrays.width;

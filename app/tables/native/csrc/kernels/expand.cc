@@ -8,7 +8,7 @@
 namespace host_tables::ISA {
 namespace {
 
-constexpr std::int64_t kRowsPerTask = 64;  // of the batch
+constexpr std::int64_t kRowsPerTask = 64;  // batch rows per task
 
 void copy_row(const float* source, std::int64_t width, bool streamed, float* target) {
   if (streamed) {

@@ -1,4 +1,4 @@
-// Hashes of numbers, whose bits are as good as random.
+// Hash numbers to bits that are as good as random.
 
 #ifndef HASHES_H_
 #define HASHES_H_
@@ -17,7 +17,7 @@ static inline std::uint64_t mix64(std::uint64_t value) {
   return value ^ (value >> 31);
 }
 
-// MurmurHash3's (A. Appleby), of 32 bits: vectors have no products of 64.
+// The finalizer of MurmurHash3 (A. Appleby). It has 32 bits because vectors have no products of 64 bits.
 template <typename Words>
 static inline __attribute__((always_inline)) Words mix32(Words values) {
   values = (values ^ (values >> 16)) * 0x85EBCA6B;

@@ -1,4 +1,4 @@
-// Initial rows: app/tables/initial.py in C++, bit for bit.
+// Compute initial rows, bit for bit as app/tables/initial.py does.
 
 #ifndef INITIAL_ROWS_H_
 #define INITIAL_ROWS_H_
@@ -11,7 +11,7 @@
 
 namespace host_tables {
 
-constexpr std::uint64_t kDeepTable = 1;  // DEEP_TABLE of initial.py
+constexpr std::uint64_t kDeepTable = 1;  // DEEP_TABLE in initial.py
 
 static inline InitialValues initial_values(const HostTablesSpec& spec) {
   return {mix64(spec.seed + kGolden64 * kDeepTable), spec.initial_scale, spec.is_bfloat16 != 0,
@@ -21,7 +21,7 @@ static inline InitialValues initial_values(const HostTablesSpec& spec) {
 static inline void set_value(float value, float* target) { *target = value; }
 static inline void set_value(float value, Bfloat16* target) { *target = nearest(value); }
 
-// The initial deep values of `row_id`: row [width]. With bfloat16 they are rounded as floats too.
+// Write the initial deep values of `row_id` to row [width]. With bfloat16, they are rounded even if Value is float.
 template <typename Value>
 static inline void initial_row(const InitialValues& initial, std::int64_t row_id, std::int64_t width, Value* row) {
   const std::uint64_t row_key = mix64(initial.table_key + kGolden64 * (static_cast<std::uint64_t>(row_id) + 1));
@@ -33,9 +33,9 @@ static inline void initial_row(const InitialValues& initial, std::int64_t row_id
   }
 }
 
-constexpr int kRowArray = 0;  // its place among a table's arrays
+constexpr int kRowArray = 0;  // number of the row itself among a table's arrays
 
-// The arrays of a slot that are not 0 at first.
+// Return the arrays of a slot that do not start at 0.
 static inline WrittenArrays initial_arrays(const InitialValues& initial) {
   WrittenArrays arrays = written_bit(HOST_TABLES_DEEP, kRowArray);
   for (const HostTablesTable table : {HOST_TABLES_WIDE, HOST_TABLES_DEEP}) {

@@ -1,4 +1,4 @@
-// Compiled once for each instruction set: the table of that set's kernels.
+// List the kernels of one instruction set. This file is compiled once for each set.
 
 #include "kernels/kernels.h"
 

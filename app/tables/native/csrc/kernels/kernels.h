@@ -1,4 +1,4 @@
-// The kernels of one instruction set, and the choice among the sets at run time.
+// Declare the kernels, which are compiled once for each instruction set, and the choice among the sets at run time.
 
 #ifndef KERNELS_H_
 #define KERNELS_H_
@@ -14,47 +14,49 @@ namespace host_tables {
 struct InitialValues {
   std::uint64_t table_key;
   float scale;
-  bool is_bfloat16;  // the deep ones
-  int array[2];    // of each HostTablesTable: the array but the row that does not begin as 0, -1 for none
-  float value[2];  // that it begins with
+  bool is_bfloat16;  // the deep states are bfloat16
+  // for each HostTablesTable: number of the array, other than the row, that does not start at 0; -1 if there is none
+  int array[2];
+  float value[2];  // initial value of that array
 };
 
-// Gives `row_slots` [count], zeroed before, the initial state of `row_ids` [count]; what was `written` stays. `written`
-// has an entry for each slot, or is null if nothing was written.
+// Set `row_slots` [count], which are zeros, to the initial state of `row_ids` [count]. Arrays that are marked in
+// `written` are left alone. `written` has an entry for each slot, or is null if nothing was written.
 using Initialize = void(const Slots& slots, const InitialValues& initial, const std::int64_t* row_ids,
                         const std::int32_t* row_slots, std::int64_t count, const WrittenArrays* written,
                         int num_threads);
 
-// Copies `values` [count, width] into one state array of the distinct `slots` [count] and notes that in `written`,
-// which has an entry for each slot, or is null. Returns whether all numbers are finite.
+// Copy `values` [count, width] into one state array of the distinct `slots` [count], and mark it in `written`, which
+// has an entry for each slot or is null. Return whether all float values are finite.
 using WriteRows = bool(const Slots& view, HostTablesTable table, int array, const std::int32_t* slots,
                        std::int64_t count, const char* values, WrittenArrays* written, int num_threads);
 
-// See host_tables_lookup. Threads split the positions, or, with lists, the batch's rows.
+// See host_tables_lookup. Threads split the positions or, with lists, the rows of the batch.
 using Lookup = void(const Slots& slots, const InitialValues& initial, const HostTablesBatch& batch,
                     const std::int32_t* row_slots, const HostTablesHistory* history, float* deep, float* wide,
                     float* wide_rows, double* squared_norms, float* computed, const float** rows, int num_threads);
 
-// Returns whether all gradients of an array are finite, and so far from infinity that the squares of their sums are.
+// Return whether all gradients of an array are finite, and small enough that the squares of their sums are finite
+// too.
 using AllFinite = bool(const float* values, std::int64_t count, int num_threads);
 
-// See host_tables_update_wide; the steps are those of app/tables/optimizers.py. Threads split the unique ids.
+// See host_tables_update_wide. The steps are those of app/tables/optimizers.py. Threads split the distinct ids.
 using UpdateWide = void(const Slots& slots, HostTablesOptimizer optimizer, const HostTablesBatch& batch,
                         const std::int32_t* row_slots, const float* gradient, float scale, const HostTablesStep& step,
                         int num_threads);
 
-// See host_tables_update_deep; the steps are those of app/tables/optimizers.py. Threads split the unique ids by their
-// number of positions, and the columns of ids too frequent for one thread.
+// See host_tables_update_deep. The steps are those of app/tables/optimizers.py. Threads split the distinct ids by
+// their number of positions, and split an id that is too frequent for one thread by columns.
 using UpdateDeep = void(const Slots& slots, HostTablesOptimizer optimizer, const HostTablesBatch& batch,
                         const std::int32_t* row_slots, const float* gradient, float scale, const HostTablesStep& step,
                         const HostTablesHistory* history, float* caught_up, bool is_caught_up,
                         std::uint64_t rounding_key, int num_threads);
 
-// See host_tables_expand. Threads split the batch's rows.
+// See host_tables_expand. Threads split the rows of the batch.
 using Expand = void(const HostTablesBatch& batch, std::int64_t embedding_dim, const float* deep_rows,
                     const float* wide_rows, float* deep, float* wide, int num_threads);
 
-// See host_tables_sum_by_id. Threads split the unique ids.
+// See host_tables_sum_by_id. Threads split the distinct ids.
 using SumById = void(const HostTablesBatch& batch, std::int64_t embedding_dim, const float* deep, const float* wide,
                      float* deep_sums, float* wide_sums, int num_threads);
 
@@ -85,11 +87,11 @@ struct Kernels {
   CatchUpArrays* catch_up_arrays;
 };
 
-// The widest set that this build has and this machine runs, or the one that the environment variable
-// HOST_TABLES_ISA names; null if it names another.
+// Return the kernels of the widest instruction set that this build has and this machine runs. The environment
+// variable HOST_TABLES_ISA names another set; return null if that set is not available.
 const Kernels* choose_kernels();
 
-// The kernels, once for each instruction set.
+// The kernels of one instruction set. ISA is its name.
 namespace ISA {
 
 Initialize initialize;

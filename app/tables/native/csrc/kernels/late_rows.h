@@ -1,4 +1,4 @@
-// The rows of a batch that are behind the newest step of Adam of the whole table, several at a time.
+// Take the missed `adam` steps of the rows of a batch, several rows at a time.
 
 #ifndef LATE_ROWS_H_
 #define LATE_ROWS_H_
@@ -15,21 +15,21 @@
 #include "storage/slots.h"
 
 namespace host_tables {
-namespace {  // what std::sort makes of LateRow is then each instruction set's own
+namespace {  // Internal linkage gives each instruction set its own instance of std::sort for LateRow.
 
 constexpr std::int64_t kIdsPerTask = 128;
 constexpr std::int64_t kIdsAhead = 6;
-constexpr std::int64_t kRowsTogether = 16;  // of at most kNarrow columns
+constexpr std::int64_t kRowsTogether = 16;  // Rows of at most kNarrow columns that are processed together.
 constexpr std::int64_t kNarrow = 16;
 
 struct LateRow {
   const float* from;  // the row [D] and both moments [D] after step `last`
-  float* state;       // the same as they are to be
+  float* state;       // output: the same values after all steps
   std::int64_t last;
-  std::int64_t steps;  // to be taken one by one
+  std::int64_t steps;  // number of steps that are taken one by one
 };
 
-// `width` <= kColumns floats: most often all of them, which are one or two instructions.
+// Copy `width` <= kColumns floats. A full copy, the usual case, is one or two instructions.
 template <std::int64_t kColumns>
 inline void copy_columns(const float* from, std::int64_t width, float* to) {
   if (width == kColumns) {
@@ -39,8 +39,9 @@ inline void copy_columns(const float* from, std::int64_t width, float* to) {
   }
 }
 
-// `count` rows of `width` <= kColumns, those with the most steps first. A step of one row is a chain of dependent
-// operations, which the other rows' chains run beside. Columns beyond `width` are 0, and nobody reads them.
+// Take the missed steps of `count` rows of `width` <= kColumns columns. The rows with the most steps come first. The
+// steps of one row are a chain of dependent operations; processing rows together lets their chains run in parallel.
+// Columns beyond `width` are 0, and their results are ignored.
 template <std::int64_t kColumns>
 inline void catch_up_together(const LateRow* late, std::int64_t count, std::int64_t width,
                               const HostTablesHistory& history) {
@@ -74,7 +75,7 @@ inline void catch_up_together(const LateRow* late, std::int64_t count, std::int6
 }
 
 inline void catch_up_rows(LateRow* late, std::int64_t count, std::int64_t width, const HostTablesHistory& history) {
-  if (width > kNarrow) {  // the columns alone are chains enough
+  if (width > kNarrow) {  // A wide row has enough independent columns by itself.
     for (const LateRow* row = late; row != late + count; ++row) {
       if (row->from != row->state) std::memcpy(row->state, row->from, static_cast<std::size_t>(3 * width) * sizeof(float));
       catch_up(row->state, row->state + width, row->state + 2 * width, width, row->last, history);
@@ -93,8 +94,9 @@ inline bool is_late(const Slots& slots, std::int32_t slot, const HostTablesHisto
   return slot < 0 || last_step(slots, slot) != history.step;
 }
 
-// Of the unique ids begin ... end - 1, at most kIdsPerTask: the rows and moments after history.step of those that are
-// untouched or late, each at its place in `caught_up` [U, 3 * D]. The tables stay as they are.
+// Take the missed steps of the distinct ids begin ... end - 1 (at most kIdsPerTask). For untouched rows and rows
+// that missed steps, write row and moments after history.step to `caught_up` [U, 3 * D] at the id's index. The
+// tables do not change.
 template <typename Value>
 inline void catch_up_ids(const Slots& slots, const InitialValues& initial, const HostTablesBatch& batch,
                   const std::int32_t* row_slots, const HostTablesHistory& history, std::int64_t begin,
@@ -122,7 +124,7 @@ inline void catch_up_ids(const Slots& slots, const InitialValues& initial, const
       } else {
         widen(deep_state<Value>(slots, slot), 3 * width, state);
       }
-      last = std::max(last_step(slots, slot), 0);  // Python lets no negative one in
+      last = std::max(last_step(slots, slot), 0);  // Python rejects negative last steps.
     }
     const std::int64_t missed = history.step - last;
     late[count++] = {from, state, last, std::min<std::int64_t>(missed, history.most_exact_steps)};
@@ -130,7 +132,7 @@ inline void catch_up_ids(const Slots& slots, const InitialValues& initial, const
   catch_up_rows(late, count, width, history);
 }
 
-// The same of all unique ids; all threads come here together.
+// Call catch_up_ids for all distinct ids of the batch. All threads of the parallel region must call this.
 inline void catch_up_batch(const Slots& slots, const InitialValues& initial, const HostTablesBatch& batch,
                     const std::int32_t* row_slots, const HostTablesHistory& history, float* caught_up) {
 #pragma omp for schedule(dynamic)

@@ -11,27 +11,28 @@
 namespace host_tables::ISA {
 namespace {
 
-constexpr std::int64_t kPositionsPerTask = 1024;  // small enough to even out threads that were held up
-constexpr std::int64_t kRowsPerTask = 256;        // batch rows, of the wide sum
-constexpr std::int64_t kPrefetchAhead = 6;        // unique ids
-constexpr std::int64_t kWideRowsAhead = 64;       // of unique ids, where no deep row is read
+// Small enough that other threads can even out the work of one that was held up.
+constexpr std::int64_t kPositionsPerTask = 1024;
+constexpr std::int64_t kRowsPerTask = 256;   // batch rows per task of the wide sum
+constexpr std::int64_t kPrefetchAhead = 6;   // number of distinct ids to prefetch ahead
+constexpr std::int64_t kWideRowsAhead = 64;  // number of distinct ids to prefetch ahead if only wide rows are read
 
-// Everything a task reads and writes.
+// The inputs and outputs of all tasks.
 struct Lookup {
   const Slots& slots;
   const InitialValues& initial;
   const HostTablesBatch& batch;
   const std::int32_t* row_slots;
-  const HostTablesHistory* history;  // null unless rows can be behind
+  const HostTablesHistory* history;  // null unless rows may have missed steps
   float* deep;
   float* wide;
   float* wide_rows;
   double* squared_norms;
-  float* computed;     // with lists or a history
-  const float** rows;  // with lists: the deep row of each unique id
+  float* computed;     // used with lists or a history
+  const float** rows;  // used with lists: address of the deep row of each distinct id
 };
 
-// Σ x² in float64, in eight lanes whatever the instruction set: the same bits everywhere.
+// Return Σ x² in float64. Summing in eight lanes gives the same bits for all instruction sets.
 inline double squared_norm(const float* row, std::int64_t width) {
   constexpr std::int64_t kLanes = 8;
   const std::int64_t rest = width % kLanes;
@@ -56,8 +57,8 @@ PREFETCH_FUNCTION prefetch_state(const Lookup& lookup, std::int64_t u) {
   __builtin_prefetch(wide_state(lookup.slots, lookup.row_slots[u]));
 }
 
-// The deep row of unique id u. An untouched one is computed into `room`, and bfloat16 is widened there; with a history,
-// late and untouched ones have been computed already.
+// Return the deep row of distinct id u. An untouched row is computed in `room`, and a bfloat16 row is widened there.
+// With a history, rows that were untouched or had missed steps have already been computed.
 template <typename Value>
 const float* deep_row(const Lookup& lookup, std::int64_t u, float* room) {
   const std::int64_t embedding_dim = lookup.slots.layout.embedding_dim;
@@ -74,8 +75,8 @@ float wide_row(const Lookup& lookup, std::int64_t u) {
   return lookup.row_slots[u] < 0 ? 0.0f : wide_state(lookup.slots, lookup.row_slots[u])[0];
 }
 
-// Rows of whole lines are streamed, unless kWidth is kAnyWidth. With the width known to the compiler, D 80 takes a fifth
-// less time, and D 8 is one instruction.
+// Copy one row. A row of whole cache lines is streamed, unless kWidth is kAnyWidth. If the compiler knows the width,
+// D 80 takes a fifth less time, and D 8 is one instruction.
 template <std::int64_t kWidth>
 void copy_row(const float* source, std::int64_t width, float* target) {
   if constexpr (kWidth == kAnyWidth) {
@@ -84,18 +85,19 @@ void copy_row(const float* source, std::int64_t width, float* target) {
     stream_row(source, kWidth, target);
   } else {
     typedef float Row __attribute__((vector_size(kWidth * sizeof(float))));
-    Row row;  // GCC 12 calls a function for a memmove of 32 bytes
+    Row row;  // GCC 12 calls a function to move 32 bytes, so a vector is used
     std::memcpy(&row, source, sizeof row);
     std::memcpy(target, &row, sizeof row);
   }
 }
 
-// The places begin … end - 1 of `positions`, all of unique id u.
+// Write the row of distinct id u to its positions, entries begin ... end - 1 of `positions`.
 template <typename Value, std::int64_t kWidth>
 void look_up_positions(const Lookup& lookup, std::int64_t u, std::int64_t begin, std::int64_t end) {
   const std::int64_t width = kWidth == kAnyWidth ? lookup.slots.layout.embedding_dim : kWidth;
   const std::int32_t* const positions = lookup.batch.positions;
-  alignas(64) float near[kWidth == kAnyWidth ? 1 : kWidth];  // from where it is streamed to all positions
+  // the row, in the first-level cache, from where it is streamed to all positions
+  alignas(64) float near[kWidth == kAnyWidth ? 1 : kWidth];
   float* const room = kWidth == kAnyWidth ? lookup.deep + positions[begin] * width : near;
   const float* const row = deep_row<Value>(lookup, u, room);
   if (begin == lookup.batch.offsets[u]) {
@@ -105,7 +107,7 @@ void look_up_positions(const Lookup& lookup, std::int64_t u, std::int64_t begin,
   for (std::int64_t i = begin; i < end; ++i) copy_row<kWidth>(row, width, lookup.deep + positions[i] * width);
 }
 
-// The unique id that has place `i` of `positions`.
+// Return the distinct id to which entry `i` of `positions` belongs.
 std::int64_t id_of_place(const HostTablesBatch& batch, std::int64_t i) {
   std::int64_t low = 0, high = batch.num_unique - 1;
   while (low < high) {
@@ -151,7 +153,8 @@ LookUpDeep choose_look_up_deep(const float* deep, std::int64_t width) {
   }
 }
 
-// The wide row of unique id u, and where its deep row is; that is computed if it is not in memory.
+// Store the wide row of distinct id u, and the address of its deep row, which is computed if it is not stored as
+// float32.
 template <typename Value>
 void prepare_lists(const Lookup& lookup, std::int64_t u) {
   const std::int64_t ahead = u + kWideRowsAhead;
@@ -164,7 +167,8 @@ void prepare_lists(const Lookup& lookup, std::int64_t u) {
   lookup.rows[u] = deep_row<Value>(lookup, u, room);
 }
 
-// The unique id whose first position is the first one at or after `position`: ids are numbered in their order.
+// Return the first distinct id whose first position is at or after `position`. Ids are numbered in the order of
+// first positions.
 std::int64_t next_new_id(const HostTablesBatch& batch, std::int64_t position) {
   std::int64_t low = 0, high = batch.num_unique;
   while (low < high) {
@@ -178,14 +182,15 @@ std::int64_t next_new_id(const HostTablesBatch& batch, std::int64_t position) {
   return low;
 }
 
-// The memory that finding the row of a position reads, before even its prefetch does.
+// Prefetch the addresses that are needed to find, and later prefetch, the row of a position.
 PREFETCH_FUNCTION prefetch_id(const Lookup& lookup, std::int64_t position) {
   const std::int32_t u = lookup.batch.inverse[positions_ahead(lookup.batch, position, 2 * kPositionsFarAhead)];
   __builtin_prefetch(lookup.rows + u);
   __builtin_prefetch(lookup.wide_rows + u);
 }
 
-// One batch row, whose fields may be lists. An id's norm is taken at its first position, where its row is at hand.
+// Pool the fields of one batch row. The norm of an id is computed at its first position, when its row is in the
+// cache.
 void pool_fields(const Lookup& lookup, std::int64_t row, std::int64_t* new_id) {
   const HostTablesBatch& batch = lookup.batch;
   const std::int64_t width = lookup.slots.layout.embedding_dim;
@@ -201,7 +206,8 @@ void pool_fields(const Lookup& lookup, std::int64_t row, std::int64_t* new_id) {
   lookup.wide[row] = sum_wide_rows(batch, row, lookup.wide_rows);
 }
 
-// With a history: the rows that are not in memory as they are to be, by all threads together.
+// Compute the rows that are not stored as they are needed, if there is a history. All threads of the parallel region
+// must call this.
 void catch_up(const Lookup& lookup) {
   if (lookup.history == nullptr) return;
   catch_up_batch(lookup.slots, lookup.initial, lookup.batch, lookup.row_slots, *lookup.history, lookup.computed);

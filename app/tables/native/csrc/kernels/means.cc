@@ -1,4 +1,4 @@
-// The running means of rows: RunningMean of app/tables/optimizers.py in C++, bit for bit.
+// Compute the running means of rows, bit for bit as RunningMean in app/tables/optimizers.py does.
 
 #include "kernels/kernels.h"
 
@@ -17,7 +17,8 @@ namespace {
 constexpr std::int64_t kRowsPerTask = 256;
 constexpr std::int64_t kRowsAhead = 6;
 
-// The mean of `row` [width], which stood still, from step `from` to means.step: `mean` to `advanced`.
+// Bring the mean of a `row` [width] that did not change from step `from` to means.step. Write the result to
+// `advanced`.
 template <typename Value>
 void still_mean(const HostTablesMeans& means, const Value* row, const Value* mean, std::int64_t width, std::int64_t from,
                 float* advanced) {
@@ -45,7 +46,8 @@ float wide_mean(const Slots& slots, std::int32_t slot, const HostTablesMeans& me
   return mean;
 }
 
-// Columns of a deep row's mean, which stood still. The mean is the last of the states.
+// Bring columns of a deep row's mean up to means.step. The row has not changed since the mean's step. The mean is
+// the last of the deep states.
 template <typename Value>
 void advance_columns(const Slots& slots, std::int32_t slot, std::uint32_t word, std::int64_t begin, std::int64_t width,
                      const HostTablesMeans& means) {
@@ -85,7 +87,7 @@ void advance_row(const Slots& slots, std::int64_t row_id, std::int32_t slot, con
   set_step_at(history == nullptr ? deep_mean_step(slots, slot) : deep_scalar(slots, slot), step);
 }
 
-// The mean of a deep row into `mean` [D]; `scratch` [3 * D] is used with `adam`.
+// Write the mean of a deep row to `mean` [D]. With `adam`, `scratch` [3 * D] is used.
 template <typename Value>
 void read_deep_mean(const Slots& slots, const InitialValues& initial, std::int64_t row_id, std::int32_t slot,
                     const HostTablesHistory* history, const HostTablesMeans& means, float* scratch, float* mean) {

@@ -1,4 +1,4 @@
-// The steps that a row missed under Adam of the whole table: StepHistory.catch_up of app/tables/optimizers.py.
+// Take the `adam` steps that a row missed, as StepHistory.catch_up in app/tables/optimizers.py does.
 
 #ifndef MISSED_STEPS_H_
 #define MISSED_STEPS_H_
@@ -10,11 +10,11 @@
 
 namespace host_tables {
 
-constexpr std::int64_t kMissedColumns = 64;         // at a time: their state stays in the first cache
-constexpr float kSmallestMoment = 0x1p-100f;        // SMALLEST_MOMENT
-constexpr std::int64_t kFirstSegment = 32;          // FIRST_SEGMENT
+constexpr std::int64_t kMissedColumns = 64;   // columns at a time, so that their state stays in the first-level cache
+constexpr float kSmallestMoment = 0x1p-100f;  // SMALLEST_MOMENT in optimizers.py
+constexpr std::int64_t kFirstSegment = 32;    // FIRST_SEGMENT in optimizers.py
 
-// One step whose gradient is l2_coef * row, of `width` columns.
+// Take one step with the gradient l2_coef * row, for `width` columns.
 static inline __attribute__((always_inline)) void missed_step(float* __restrict row, float* __restrict first,
                                                               float* __restrict second, std::int64_t width,
                                                               float rate, float epsilon,
@@ -30,7 +30,8 @@ static inline __attribute__((always_inline)) void missed_step(float* __restrict 
   }
 }
 
-// The steps from `from` + 1 on, `length` of them or all that are left, at once. Returns the last of them.
+// Take the steps from `from` + 1 on as one segment: `length` steps, or as many as are left. Return the last step
+// taken.
 static inline __attribute__((always_inline)) std::int64_t take_segment(float* __restrict row, float* __restrict first,
                                                                        float* __restrict second, std::int64_t width,
                                                                        std::int64_t from, std::int64_t length,
@@ -50,7 +51,7 @@ static inline __attribute__((always_inline)) std::int64_t take_segment(float* __
   return from + steps;
 }
 
-// The steps from `from` + 1 on, in segments.
+// Take the steps from `from` + 1 on in segments.
 static inline void remaining_steps(float* __restrict row, float* __restrict first, float* __restrict second,
                                    std::int64_t width, std::int64_t from, const HostTablesHistory& history) {
   for (std::int64_t length = kFirstSegment; from < history.step; length += length / 2) {
@@ -58,23 +59,24 @@ static inline void remaining_steps(float* __restrict row, float* __restrict firs
   }
 }
 
-// RunningMean.include of app/tables/optimizers.py: the row after a step into its mean, `rate` being that of the step.
+// Include the row after a step in its mean (RunningMean.include in app/tables/optimizers.py). `rate` is that of the
+// step.
 static inline __attribute__((always_inline)) void include(const float* __restrict row, float* __restrict mean,
                                                           std::int64_t width, float rate) {
   for (std::int64_t i = 0; i < width; ++i) mean[i] += rate * (row[i] - mean[i]);
 }
 
-// RunningMean.of_still: what is left of a row's distance from its mean after the steps from + 1 ... to, in which it
-// stood still.
+// Return the factor by which a row's distance from its mean shrinks over the steps from + 1 ... to, in which the row
+// does not change (the factor f of RunningMean in app/tables/optimizers.py).
 static inline float kept_distance(const HostTablesMeans& means, std::int64_t from, std::int64_t to) {
   if (from <= 0 || to <= 0) return 0.0f;
   return static_cast<float>(means.powers[to - from] * (1.0 - means.powers[from]) / (1.0 - means.powers[to]));
 }
 
-// Takes `width` columns of a row whose last step was `last` up to step history.step.
+// Bring `width` columns of a row from its last step `last` to step history.step.
 static inline void catch_up(float* row, float* first, float* second, std::int64_t width, std::int64_t last,
                             const HostTablesHistory& history) {
-  if (last < 0) last = 0;  // Python lets no such row in; were one here, the history would be read before its begin
+  if (last < 0) last = 0;  // Python rejects negative last steps. One would read before the start of the history.
   const std::int64_t most = last + history.most_exact_steps;
   const std::int64_t end = history.step < most ? history.step : most;
   for (std::int64_t begin = 0; begin < width; begin += kMissedColumns) {
@@ -82,7 +84,7 @@ static inline void catch_up(float* row, float* first, float* second, std::int64_
     float* const row_part = row + begin;
     float* const first_part = first + begin;
     float* const second_part = second + begin;
-    if (columns % 16 == 0) {  // a loop that the compiler knows to have no rest
+    if (columns % 16 == 0) {  // A constant width lets the compiler leave out the loop for remaining columns.
       for (std::int64_t step = last + 1; step <= end; ++step) {
         for (std::int64_t i = 0; i < columns; i += 16) {
           missed_step(row_part + i, first_part + i, second_part + i, 16, history.rates[step], history.epsilons[step],
@@ -98,7 +100,7 @@ static inline void catch_up(float* row, float* first, float* second, std::int64_
   }
 }
 
-// The same with the row's mean, which stands before step `last` and is taken up to history.step.
+// Bring a row and its mean to step history.step. The mean given is that before step `last`.
 static inline void catch_up_with_mean(float* row, float* first, float* second, float* mean, std::int64_t width,
                                       std::int64_t last, const HostTablesHistory& history,
                                       const HostTablesMeans& means) {

@@ -1,4 +1,4 @@
-// One step of each optimizer, FTRL too, on some columns of a row: app/tables/optimizers.py in C++, bit for bit.
+// Take one step of each optimizer on some columns of a row, bit for bit as app/tables/optimizers.py does.
 
 #ifndef OPTIMIZER_STEPS_H_
 #define OPTIMIZER_STEPS_H_
@@ -10,14 +10,14 @@
 
 namespace host_tables {
 
-// Input and output of a step. The arrays of a row do not overlap.
+// Input and output of one step. The arrays of a row must not overlap.
 struct Columns {
-  float* row;            // the first of the columns; the next state's are `stride` floats further
+  float* row;  // first of the columns; each further state is `stride` floats behind
   std::int64_t stride;
-  const float* sum;      // of the gradients of the row's positions
-  std::int64_t width;    // how many columns
+  const float* sum;    // sum of the gradients of the row's positions
+  std::int64_t width;  // number of columns
   std::int32_t slot;
-  const float* caught_up;  // as `row`, after step history->step; read where the row is late
+  const float* caught_up;  // as `row`, after step history->step; only read if the row has missed steps
   std::int64_t caught_up_stride;
 };
 
@@ -66,7 +66,8 @@ STEP_FUNCTION sgd_columns(float* __restrict row, const float* __restrict sum, st
   }
 }
 
-// FTRL divides by its learning rate. Below this one no weight would move noticeably: the row stays as it is.
+// Smallest learning rate of FTRL, which divides by it. With a lower rate the row stays unchanged, since no weight
+// would move noticeably.
 constexpr float kLeastFtrlRate = 0x1p-40f;
 
 STEP_FUNCTION ftrl_columns(float* __restrict row, float* __restrict accumulator, float* __restrict linear,
@@ -109,14 +110,14 @@ STEP_FUNCTION scheduled_ftrl_columns(float* __restrict row, float* __restrict ac
   }
 }
 
-// Nothing is left to do when all columns of a row have taken their step.
+// Base of optimizers that have nothing to do after the last columns of a row.
 struct StepWithoutEnd {
   static constexpr bool kEndsRow = false;
   STEP_FUNCTION end_row(const StepInput&, std::int32_t) {}
 };
 
-// Each optimizer: its states of D values, how it takes a step on some columns, and what it does when all columns of a
-// row have taken theirs.
+// Each optimizer defines the number of its states of D values, a step on some columns, and the work to do after all
+// columns of a row have taken their step.
 struct LazyAdam : StepWithoutEnd {
   static constexpr int kStates = 3;
   STEP_FUNCTION take(const StepInput& input, const Columns& c) {
@@ -170,7 +171,7 @@ struct ScheduledFtrl : StepWithoutEnd {
   }
 };
 
-// Row-wise optimizers go over a row twice: the squares of its gradient first.
+// Row-wise optimizers read a row twice. The first pass sums the squares of its gradient in this number of lanes.
 constexpr std::int64_t kSquareLanes = 16;
 
 static inline void add_squares(const float* sum, const float* row, std::int64_t width, float scale,
@@ -184,8 +185,8 @@ static inline void add_squares(const float* sum, const float* row, std::int64_t 
   }
 }
 
-// Each row-wise optimizer: its states of D values, what the mean of the squares makes of the row's scalar and of the
-// options of its step, and how it then takes the step on some columns.
+// Each row-wise optimizer defines the number of its states of D values, a function that updates the row's scalar and
+// the step's options from the mean of the squares, and the step on some columns.
 struct RowwiseAdagrad {
   static constexpr int kStates = 1;
   static inline void begin_row(float* accumulator, float mean_square, HostTablesStep& options) {

@@ -1,4 +1,5 @@
-// The sums over a batch's positions: of the rows of a list's values, and of an id's gradients, each in one order.
+// Sum over the positions of a batch, always in the same order: the rows of a list's values, and the gradients of an
+// id.
 
 #ifndef POSITIONS_H_
 #define POSITIONS_H_
@@ -15,7 +16,7 @@ namespace host_tables {
 constexpr std::int64_t kPositionsAhead = 16;
 constexpr std::int64_t kPositionsFarAhead = 64;
 
-// The field among B * C of a position.
+// Return the field (0 ... B * C - 1) of a position.
 static inline std::int64_t place_of(const HostTablesBatch& batch, std::int64_t position) {
   return batch.places == nullptr ? position : batch.places[position];
 }
@@ -29,17 +30,17 @@ static inline std::int64_t positions_ahead(const HostTablesBatch& batch, std::in
   return i + ahead < batch.num_positions ? i + ahead : batch.num_positions - 1;
 }
 
-// The pointers do not overlap; __restrict lets the compiler vectorize.
+// Add weight * values to sum. The arrays must not overlap; __restrict lets the compiler vectorize.
 static inline void add_weighted(const float* __restrict values, float weight, std::int64_t width,
                                 float* __restrict sum) {
   for (std::int64_t i = 0; i < width; ++i) sum[i] += weight * values[i];
 }
 
-// The width of a row is a template's argument where a row is no wider than a cache line: its loops are then single
-// instructions. kAnyWidth stands for the others.
+// Stands for a row width that is not known at compile time. Rows of up to one cache line have their width as a
+// template argument, which turns loops into single instructions.
 constexpr std::int64_t kAnyWidth = 0;
 
-// The gradients of unique id u, rows of kWidth columns, in order of position.
+// Sum the gradients of distinct id u in the order of positions, for rows of kWidth columns.
 template <std::int64_t kWidth>
 static inline void sum_narrow_positions(const HostTablesBatch& batch, std::int64_t u, const float* gradient, float* sum) {
   typedef float Row __attribute__((vector_size(kWidth * sizeof(float))));
@@ -54,7 +55,7 @@ static inline void sum_narrow_positions(const HostTablesBatch& batch, std::int64
   std::memcpy(sum, &total, sizeof total);
 }
 
-// Columns begin ... begin + width - 1 of the gradients of unique id u, in order of position.
+// Sum columns begin ... begin + width - 1 of the gradients of distinct id u in the order of positions.
 static inline void sum_positions(const HostTablesBatch& batch, std::int64_t u, const float* gradient,
                                  std::int64_t embedding_dim, std::int64_t begin, std::int64_t width, float* sum) {
   std::memset(sum, 0, static_cast<std::size_t>(width) * sizeof(float));
@@ -75,7 +76,7 @@ static inline float sum_wide_positions(const HostTablesBatch& batch, std::int64_
   return sum;
 }
 
-// The sum of the wide rows of batch row `row`.
+// Return the weighted sum of the wide rows of one batch row.
 static inline float sum_wide_rows(const HostTablesBatch& batch, std::int64_t row, const float* wide_rows) {
   std::int64_t begin = row * batch.num_fields, end = begin + batch.num_fields;
   if (batch.first != nullptr) begin = batch.first[begin], end = batch.first[end];
@@ -84,11 +85,12 @@ static inline float sum_wide_rows(const HostTablesBatch& batch, std::int64_t row
   return sum;
 }
 
-// As long as two of AVX-512's registers are left, all of a row's columns that are summed at once stay in them.
+// One register of columns. Eight of them hold all columns that are summed together, and leave two of AVX-512's
+// registers free for row and weight.
 typedef float Lane __attribute__((vector_size(kLineFloats * sizeof(float))));
 constexpr int kMostLanes = 8;
 
-// kLanes * 16 columns of one list's row. `row_of` gives those of a position's row, and is called in order.
+// Pool kLanes * 16 columns of a list field. `row_of` returns the columns of a position's row.
 template <int kLanes, typename RowOf>
 static inline void pool_lanes(const HostTablesBatch& batch, std::int64_t place, const RowOf& row_of, float* pooled) {
   Lane sums[kLanes] = {};
@@ -109,7 +111,8 @@ static inline void pool_lanes(const HostTablesBatch& batch, std::int64_t place, 
   for (int k = 0; k < kLanes; ++k) std::memcpy(pooled + k * kLineFloats, &sums[k], sizeof sums[k]);
 }
 
-// The row of field `place` among B * C: those of its positions, each times its weight, added in their order.
+// Pool the rows of a field's positions into the field's row, each multiplied by its weight, in the order of
+// positions. `place` is the field's number (0 ... B * C - 1).
 template <typename RowOf>
 static inline void pool_row(const HostTablesBatch& batch, std::int64_t place, std::int64_t width, const RowOf& row_of,
                             float* pooled) {

@@ -9,20 +9,21 @@
 namespace host_tables::ISA {
 namespace {
 
-constexpr std::int64_t kMostColumns = 256;    // summed at once; wider rows go over their positions again
-constexpr std::int64_t kRowsAhead = 3;        // unique ids
-constexpr std::int64_t kRowCost = 6;          // reading and writing a row's state, in gradient rows read
-constexpr std::int64_t kCostPerTask = 1024;   // in gradient rows read: some tens of microseconds
+// Columns that are summed together. A wider row reads its positions several times.
+constexpr std::int64_t kMostColumns = 256;
+constexpr std::int64_t kRowsAhead = 3;       // number of distinct ids to prefetch ahead
+constexpr std::int64_t kRowCost = 6;         // cost of reading and writing the state of a row, in gradient rows read
+constexpr std::int64_t kCostPerTask = 1024;  // cost of a task in gradient rows read: some tens of microseconds
 
-// Everything a task reads and writes.
+// The inputs of all tasks.
 struct Update {
   const Slots& slots;
   const HostTablesBatch& batch;
   const std::int32_t* row_slots;
   const float* gradient;
   StepInput input;
-  float* caught_up;  // [U, 3 * D] with a history
-  std::uint64_t rounding_key;  // of bfloat16
+  float* caught_up;            // [U, 3 * D], used with a history
+  std::uint64_t rounding_key;  // used for bfloat16
 };
 
 inline std::uint32_t word_of(const Update& update, std::int64_t u) {
@@ -33,7 +34,7 @@ void sum_columns(const Update& update, std::int64_t u, std::int64_t begin, std::
   sum_positions(update.batch, u, update.gradient, update.slots.layout.embedding_dim, begin, width, sum);
 }
 
-// Columns begin … begin + width - 1 of the row of unique id u; all of it, if its width is known.
+// Update columns begin ... begin + width - 1 of distinct id u. If kWidth is given, that is the whole row.
 template <typename Step, typename Value, std::int64_t kWidth = kAnyWidth>
 inline void update_columns(const Update& update, std::int64_t u, std::int64_t begin, std::int64_t width) {
   constexpr std::int64_t kMost = kWidth == kAnyWidth ? kMostColumns : kWidth;
@@ -72,8 +73,8 @@ void update_row(const Update& update, std::int64_t u) {
   Step::end_row(update.input, update.row_slots[u]);
 }
 
-// An id with more positions than this is split by columns: alone it would keep one thread busy for long
-// after the others are done. The order of summation, hence every bit, stays.
+// Return the number of positions above which an id is split by columns. Alone, it would keep one thread busy long
+// after the others have finished. The order of summation, and so every bit, is the same.
 std::int64_t most_positions_of_one_thread(const HostTablesBatch& batch, int num_threads) {
   return batch.num_positions / (4 * num_threads);
 }
@@ -82,7 +83,7 @@ std::int64_t num_positions(const HostTablesBatch& batch, std::int64_t u) {
   return batch.offsets[u + 1] - batch.offsets[u];
 }
 
-// All threads come here together; each takes some of the columns of each frequent id.
+// Update the frequent ids. All threads of the parallel region must call this; each takes some columns of each id.
 template <typename Step, typename Value>
 void update_frequent_rows(const Update& update, std::int64_t most_positions) {
   for (std::int64_t u = 0; u < update.batch.num_unique; ++u) {
@@ -104,7 +105,7 @@ void end_frequent_rows(const Update& update, std::int64_t most_positions) {
 
 std::int64_t cost_before(const HostTablesBatch& batch, std::int64_t u) { return batch.offsets[u] + kRowCost * u; }
 
-// The first id at or after whose start `cost` has been spent.
+// Return the first id before which at least `cost` is spent.
 std::int64_t id_at_cost(const HostTablesBatch& batch, std::int64_t cost) {
   std::int64_t low = 0, high = batch.num_unique;
   while (low < high) {
@@ -118,7 +119,7 @@ std::int64_t id_at_cost(const HostTablesBatch& batch, std::int64_t cost) {
   return low;
 }
 
-// Calls update_row(u) for a task's ids that have no more than `most_positions`.
+// Call update_row(u) for those ids of a task that have at most `most_positions`.
 template <typename Value, typename UpdateRow>
 void update_rows(const Update& update, std::int64_t begin, std::int64_t end, std::int64_t most_positions,
                  const UpdateRow& update_row) {
@@ -133,7 +134,8 @@ void update_rows(const Update& update, std::int64_t begin, std::int64_t end, std
   }
 }
 
-// All threads come here together and share the ids, by their number of positions.
+// Update the other ids. All threads of the parallel region must call this; they share the ids by their number of
+// positions.
 template <typename Value, typename UpdateRow>
 void update_all_rows(const Update& update, std::int64_t most_positions, const UpdateRow& update_row) {
   const std::int64_t num_tasks = cost_before(update.batch, update.batch.num_unique) / kCostPerTask + 1;
@@ -168,7 +170,8 @@ void run(const Update& update, int num_threads, bool is_caught_up = true) {
   if constexpr (Step::kEndsRow) end_frequent_rows<Step>(update, most_positions);
 }
 
-// The whole row at once, as its step needs all of its squares: wide rows sum their positions twice.
+// Update a whole row of a row-wise optimizer, whose step needs the squares of all columns. Rows wider than
+// kMostColumns sum their positions twice.
 template <typename RowwiseStep, typename Value>
 void update_whole_row(const Update& update, std::int64_t u) {
   const std::int64_t embedding_dim = update.slots.layout.embedding_dim;
@@ -219,7 +222,7 @@ void choose_step(const Update& update, HostTablesOptimizer optimizer, bool is_ca
       return run_whole_rows<PartialRowwiseAdam, Value>(update, num_threads);
     case HOST_TABLES_SGD:
       return run<Sgd, Value>(update, num_threads);
-    case HOST_TABLES_FTRL:  // whose states are float32, as its weights follow from its sums
+    case HOST_TABLES_FTRL:  // FTRL's states are always float32, because its weights are computed from its sums.
       return run<Ftrl, float>(update, num_threads);
     case HOST_TABLES_SCHEDULED_FTRL:
       return run<ScheduledFtrl, float>(update, num_threads);

@@ -6,17 +6,17 @@
 namespace host_tables::ISA {
 namespace {
 
-// Ids of a task: their state is gathered into arrays of this length, so that the step vectorizes.
+// Number of ids per task. Their states are gathered into arrays of this length, so that the step vectorizes.
 constexpr std::int64_t kBlock = 128;
 
 constexpr std::int64_t kMostStates = 4;
 constexpr std::int64_t kIdsAhead = 16;
 
 struct Block {
-  float sum[kBlock], states[kMostStates][kBlock];  // the rows first
+  float sum[kBlock], states[kMostStates][kBlock];  // states[0] are the rows
 };
 
-// The ids of a block as the columns of one row: what holds of those holds of these.
+// Take the step of a block. The ids of the block are passed as if they were the columns of one row.
 void take_step(Block& block, std::int64_t count, HostTablesOptimizer optimizer, float scale,
                const HostTablesStep& step) {
   float* const rows = block.states[0];

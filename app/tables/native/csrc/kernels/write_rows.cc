@@ -13,14 +13,14 @@ namespace {
 constexpr std::int64_t kPrefetchAhead = 16;
 constexpr std::int64_t kRowsPerTask = 256;
 
-// Prefetches the lines of which copy_lines writes a part.
+// Prefetch the cache lines of which copy_lines writes only a part.
 PREFETCH_FUNCTION prefetch_ends(const char* target, std::int64_t bytes) {
   if (bytes_to_line(target) != 0) __builtin_prefetch(target, 1);
   if (bytes_to_line(target + bytes) != 0) __builtin_prefetch(target + bytes - 1, 1);
 }
 
-// Copies one value of 4 bytes; false if it is a float that is not finite. Without the loops of longer rows it takes half as
-// long, the clearing of fresh pages included.
+// Copy one 4-byte value. Return false if it is a float that is not finite. Avoiding the loops of longer rows halves
+// the time, including the time to clear fresh pages.
 bool copy_value(const char* source, bool is_number, char* target) {
   std::int32_t bits;
   std::memcpy(&bits, source, sizeof bits);
@@ -28,7 +28,7 @@ bool copy_value(const char* source, bool is_number, char* target) {
   return !is_number || (bits & kExponent) != kExponent;
 }
 
-// Copies values, whole lines of the target past the caches.
+// Copy values. Whole cache lines of the target are written past the caches.
 void copy_lines(const char* source, std::int64_t bytes, char* target) {
   const std::int64_t head = std::min(bytes_to_line(target), bytes);
   const std::int64_t end = head + (bytes - head) / kLineBytes * kLineBytes;
@@ -44,7 +44,7 @@ bool write_rows(const Slots& view, HostTablesTable table, int array, const std::
   const SlotArray states = slot_array(view, table, array);
   const bool are_numbers = has_numbers(view.layout, table, array), are_short = is_bfloat16(view.layout, table, array);
   const WrittenArrays bit = written_bit(table, array);
-  // Slots that follow each other share huge pages. Two threads that take the same fresh one clear two.
+  // Consecutive slots share huge pages. If two threads took the same fresh page, both would clear one.
   const bool is_fresh = written != nullptr && count > 0 && written[slots[0]] == 0;
   const std::int64_t rows_of_page = std::max<std::int64_t>(1, static_cast<std::int64_t>(kHugePage) / states.stride);
   const std::int64_t rows_of_task = is_fresh ? rows_of_page : kRowsPerTask;

@@ -1,4 +1,4 @@
-// A bit a slot: whether its row was updated since the bits were last taken.
+// Keep one bit per slot: whether its row was updated since the bits were last taken.
 
 #ifndef CHANGED_SLOTS_H_
 #define CHANGED_SLOTS_H_
@@ -10,7 +10,7 @@ namespace host_tables {
 
 class ChangedSlots {
  public:
-  // May throw std::bad_alloc, before anything is marked.
+  // Mark slots. May throw std::bad_alloc before anything is marked.
   void mark(const std::int32_t* slots, std::int64_t count, std::int64_t num_touched) {
     words_.resize(static_cast<std::size_t>((num_touched + 63) / 64));
     for (std::int64_t i = 0; i < count; ++i) {
@@ -18,7 +18,7 @@ class ChangedSlots {
     }
   }
 
-  // 1 for each of the `num_touched` slots that is marked, else 0; no slot is marked then.
+  // Write 1 (marked) or 0 for each of the `num_touched` slots, then clear all marks.
   void take(std::uint8_t* changed, std::int64_t num_touched) {
     const std::int64_t known = static_cast<std::int64_t>(words_.size()) * 64;
     for (std::int64_t slot = 0; slot < num_touched; ++slot) {

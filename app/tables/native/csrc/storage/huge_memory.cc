@@ -15,7 +15,7 @@ constexpr std::size_t kPage = 4096;
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// `bytes` from a mapping that is one huge page larger, cut down to start on a huge page.
+// Map `bytes` aligned to a huge page, by mapping one huge page more and unmapping both ends.
 void* map_aligned(std::size_t bytes) {
   void* mapped = mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                       -1, 0);
@@ -31,7 +31,7 @@ void* map_aligned(std::size_t bytes) {
 
 HugeMemory::HugeMemory(std::size_t bytes) : bytes_(mapped_bytes(bytes)) {
   data_ = map_aligned(bytes_);
-  // Only an advice: without huge pages in the kernel all works, slower.
+  // This is only advice. A kernel without huge pages works too, more slowly.
   if (data_ != nullptr && bytes_ >= kHugePage) madvise(data_, bytes_, MADV_HUGEPAGE);
 }
 

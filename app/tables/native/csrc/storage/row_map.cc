@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kSmallestBits = 10;
 
-// Linear probing slows down steeply above this.
+// Return the largest number of entries of a hash. Linear probing slows down steeply above a load of 0.7.
 std::int64_t most_entries(int capacity_bits) { return (std::int64_t{1} << capacity_bits) * 7 / 10; }
 
 }  // namespace
@@ -79,7 +79,8 @@ void RowMap::erase(std::int64_t row) {
     flat()[row] = 0;
     return;
   }
-  // Entries behind the hole move up to it, unless their own home lies after it: no search ends too early (Knuth, 6.4 R).
+  // Move entries behind the hole up to it, unless their home lies after the hole. No search may end too early
+  // (Knuth, The Art of Computer Programming, 6.4, Algorithm R).
   const std::uint64_t mask = (std::uint64_t{1} << layout_.capacity_bits) - 1;
   std::uint64_t hole = static_cast<std::uint64_t>(entry_of(row) - hash());
   for (std::uint64_t place = (hole + 1) & mask; hash()[place].slot_plus_one != 0; place = (place + 1) & mask) {
@@ -106,7 +107,7 @@ void RowMap::for_each(Visit visit) const {
 }
 
 void RowMap::entries(std::int64_t* rows, std::int32_t* slots) const {
-  if (layout_.form == Form::kFlat) {  // in order as it is
+  if (layout_.form == Form::kFlat) {  // a flat map is in order already
     for_each([&rows, &slots](std::int64_t row, std::int32_t slot) {
       *rows++ = row;
       *slots++ = slot;

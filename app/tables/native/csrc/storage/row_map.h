@@ -1,8 +1,8 @@
-// Row id -> slot of the touched rows; never larger than 4 bytes a row of the vocabulary.
+// Map the ids of touched rows to their slots, in at most 4 bytes per vocabulary entry.
 //
-// A hash while few rows are touched, a flat array of V int32 as soon as a hash would be no smaller.
-// Measured with 2 M distinct rows drawn uniformly from 500 M: the hash takes 50 MB, the flat array commits all of
-// its 2 GB; one thread finds 100,000 rows in 1.4 ms in the hash, in 1.0 ms in the array.
+// The map is a hash while few rows are touched, and becomes a flat array of V int32 when a hash would not be
+// smaller. Measured with 2 M distinct rows drawn uniformly from 500 M: the hash takes 50 MB, the flat array all of
+// its 2 GB. One thread finds 100,000 rows in 1.4 ms in the hash, and in 1.0 ms in the array.
 
 #ifndef ROW_MAP_H_
 #define ROW_MAP_H_
@@ -19,7 +19,7 @@ class RowMap {
   explicit RowMap(std::int64_t num_rows) : num_rows_(num_rows) {}
 
   std::int64_t size() const { return size_; }
-  // The slot of `row`, -1 where it has none.
+  // Return the slot of `row`, or -1 if it has none.
   std::int32_t find(std::int64_t row) const {
     if (layout_.form == Form::kFlat) return flat()[row] - 1;
     return layout_.form == Form::kHash ? entry_of(row)->slot_plus_one - 1 : -1;
@@ -29,23 +29,24 @@ class RowMap {
     if (layout_.form == Form::kHash) __builtin_prefetch(hash() + home_of(row, layout_.capacity_bits));
   }
 
-  // Bytes that reserve(num_new) would ask the system for.
+  // Return the bytes that reserve(num_new) would take from the system.
   std::size_t growth_bytes(std::int64_t num_new) const;
   std::size_t uncommitted_bytes() const { return memory_.uncommitted_bytes(); }
-  // Room for `num_new` more rows; false, and nothing changed, where there is no memory.
+  // Make room for `num_new` more rows. Return false, without changes, if there is no memory.
   bool reserve(std::int64_t num_new);
-  // Takes rows below `num_rows`, which is more than before; false, and nothing changed, where there is no memory.
+  // Allow rows below `num_rows`, which must be more than before. Return false, without changes, if there is no
+  // memory.
   bool grow(std::int64_t num_rows);
-  // `row` must have no slot yet, and room must have been reserved.
+  // Add a row that has no slot yet. Room must have been reserved.
   void insert(std::int64_t row, std::int32_t slot);
-  // `row` must have a slot. The memory stays, for rows to come.
+  // Remove a row that has a slot. Its memory is kept for later rows.
   void erase(std::int64_t row);
 
-  // All rows, ascending, with their slots; both arrays have size() places. May throw std::bad_alloc.
+  // Write all rows, ascending, and their slots to arrays of size() entries. May throw std::bad_alloc.
   void entries(std::int64_t* rows, std::int32_t* slots) const;
 
  private:
-  // 12 bytes: an 8-byte row id would make it 16. All zero means empty.
+  // An entry takes 12 bytes. With an 8-byte row id, alignment would make it 16. An entry of zeros is empty.
   struct Entry {
     std::uint32_t row_low, row_high;
     std::int32_t slot_plus_one;
@@ -54,16 +55,16 @@ class RowMap {
   enum class Form { kEmpty, kHash, kFlat };
   struct Layout {
     Form form = Form::kEmpty;
-    int capacity_bits = 0;  // of the hash
+    int capacity_bits = 0;  // used by the hash only
   };
 
   Layout layout_for(std::int64_t num_rows) const;
   std::size_t layout_bytes(const Layout& layout) const;
-  // Fibonacci hashing by 2^64 / golden ratio (Knuth, 6.4).
+  // Fibonacci hashing by 2^64 / golden ratio (Knuth, The Art of Computer Programming, 6.4).
   static std::uint64_t home_of(std::int64_t row, int capacity_bits) {
     return static_cast<std::uint64_t>(row) * 0x9E3779B97F4A7C15 >> (64 - capacity_bits);
   }
-  // Where `row` is, or is to be.
+  // Return the entry of `row`, or the empty entry where it would be inserted.
   Entry* entry_of(std::int64_t row) const {
     const std::uint64_t mask = (std::uint64_t{1} << layout_.capacity_bits) - 1;
     std::uint64_t place = home_of(row, layout_.capacity_bits);

@@ -6,7 +6,8 @@
 namespace host_tables {
 namespace {
 
-// Large enough that the unused part of a last huge page is little of it; committed only as it fills.
+// Size of the largest slab. The unused part of its last huge page is small in comparison. Pages are committed only
+// when they are filled.
 constexpr std::size_t kLargestSlab = std::size_t{64} << 20;
 
 std::size_t slab_bytes(int slab_bits, const RowLayout& layout) {

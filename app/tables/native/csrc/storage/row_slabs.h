@@ -1,10 +1,12 @@
-// Slots for the touched rows, filled in order of first touch (those of removed rows again first), in slabs of one number
-// of slots. It goes by the vocabulary, up to a largest slab: a process has some 65,000 mappings at most.
+// Store the slots of touched rows in slabs, large blocks of memory with the same number of slots each.
 //
-// A slab holds, one after the other, the deep part of its slots (a row and its optimizer's arrays, such as two
-// moments: 3 D values together, so that an update touches one place) and their narrow part (the wide row, its
-// optimizer's values, and what the deep row has but one of). The narrow part lies apart so that deep rows of 16 n
-// floats start on cache lines.
+// Slots are filled in the order of first touch; slots of removed rows are used again first. The size of a slab grows
+// with the vocabulary up to a limit, because a process may have only some 65,000 memory mappings.
+//
+// A slab holds first the deep parts of all its slots, then their narrow parts. The deep part of a slot is the row
+// and its optimizer's arrays (3 D values with two moments) side by side, so that an update touches one place. The
+// narrow part is the wide row, its optimizer's values, and the deep table's values that exist once per row. It is
+// stored apart so that deep rows of 16 n floats start on cache lines.
 
 #ifndef ROW_SLABS_H_
 #define ROW_SLABS_H_
@@ -23,24 +25,25 @@ class RowSlabs {
   RowSlabs(std::int64_t num_rows, const RowLayout& layout);
 
   Slots view() const;
-  // Bytes that reserve(num_slots) would ask the system for.
+  // Return the bytes that reserve(num_slots) would take from the system.
   std::size_t growth_bytes(std::int64_t num_slots) const;
-  // Bytes of the slabs that hold nothing yet and are not committed.
+  // Return the bytes of the slabs that are reserved but not written yet.
   std::size_t uncommitted_bytes() const;
-  // Slabs for `num_slots` slots in all; false where there is no memory: what was there stays as it was.
+  // Ensure that there are slabs for `num_slots` slots in total. Return false, without changing existing slabs, if
+  // there is no memory.
   bool reserve(std::int64_t num_slots);
-  // Slabs as large as for `num_rows` from the beginning, with the first `num_slots` slots. The ones before stay as they are
-  // until drop_replaced(). False, and nothing changed, where there is no memory. May throw std::bad_alloc.
+  // Move the first `num_slots` slots to slabs of the size that a vocabulary of `num_rows` needs. The old slabs stay
+  // until drop_replaced(). Return false, without changes, if there is no memory. May throw std::bad_alloc.
   bool grow(std::int64_t num_rows, std::int64_t num_slots);
   void drop_replaced() { replaced_.clear(); }
-  // Keeps view() valid while reserve() grows to `num_slots` slots in all. May throw std::bad_alloc.
+  // Keep view() valid while reserve() grows up to `num_slots` slots in total. May throw std::bad_alloc.
   void reserve_list(std::int64_t num_slots) { slabs_.reserve(static_cast<std::size_t>(slabs_for(num_slots))); }
 
  private:
   std::int64_t slabs_for(std::int64_t num_slots) const;
 
   RowLayout layout_;
-  int slab_bits_;  // a slab has 2^slab_bits_ slots
+  int slab_bits_;  // A slab has 2^slab_bits_ slots.
   std::vector<HugeMemory> memory_, replaced_;
   std::vector<char*> slabs_;
 };

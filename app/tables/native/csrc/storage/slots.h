@@ -1,8 +1,8 @@
-// The layout of a slot's state, for the kernels.
+// Describe the layout of a slot's state for the kernels.
 //
-// Kernels are compiled once for each instruction set. What their headers define has internal linkage
-// (`static inline`): of two inline functions of one name the linker keeps one, perhaps the one whose
-// instructions this machine lacks.
+// Kernels are compiled once for each instruction set, so everything in their headers has internal linkage
+// (`static inline`). Of two ordinary inline functions with the same name the linker keeps one, and its instructions
+// might not run on this machine.
 
 #ifndef SLOTS_H_
 #define SLOTS_H_
@@ -14,22 +14,22 @@
 
 namespace host_tables {
 
-using Bfloat16 = std::uint16_t;  // its bits: the upper half of a float's
+using Bfloat16 = std::uint16_t;  // the upper 16 bits of a float
 
-// How many values a slot has of what: floats, but for the deep states.
+// The number of values in a slot, by kind. All but the deep states are 4-byte values.
 struct RowLayout {
   std::int64_t embedding_dim;
   std::int64_t deep_states;   // arrays of D values, the row itself first
-  std::int64_t deep_scalars;  // 4-byte values a deep row: the optimizer's, then the step of its mean; 0, 1 or 2
-  std::int64_t wide_states;   // the last two are a mean and its step, where means are kept
-  bool keeps_means;           // the last deep state is the mean
-  bool has_last_step;         // the first deep scalar is the row's last step, by which its mean's is known
-  bool is_bfloat16;           // the deep states are
+  std::int64_t deep_scalars;  // 0 to 2 values of 4 bytes per deep row: the optimizer's, then the step of the mean
+  std::int64_t wide_states;   // If means are kept, the last two are a mean and its step.
+  bool keeps_means;           // the last deep state is then the mean
+  bool has_last_step;  // The first deep scalar is the row's last step, which also tells the step of the row's mean.
+  bool is_bfloat16;    // the deep states are bfloat16
 
   std::int64_t deep_value_bytes() const { return is_bfloat16 ? 2 : 4; }
   std::int64_t deep_bytes() const { return deep_states * embedding_dim * deep_value_bytes(); }
   std::int64_t narrow_bytes() const { return (wide_states + deep_scalars) * 4; }
-  // The narrow part of a slab begins behind the deep part of its slots, at a float's place.
+  // The narrow part of a slab starts behind the deep parts of all its slots, aligned to 4 bytes.
   std::int64_t narrow_start(int slab_bits) const { return ((deep_bytes() << slab_bits) + 3) / 4 * 4; }
 };
 
@@ -39,7 +39,8 @@ struct Slots {
   RowLayout layout;
 };
 
-// The D values of a row, then its D values of each other state. Value is float, or Bfloat16 where the layout says so.
+// Return the address of a slot's deep part: D values of the row, then D values of each other state. Value must be
+// Bfloat16 if layout.is_bfloat16, else float.
 template <typename Value>
 static inline Value* deep_state(const Slots& slots, std::int32_t slot) {
   const std::int64_t place = slot & ((std::int64_t{1} << slots.slab_bits) - 1);
@@ -47,13 +48,13 @@ static inline Value* deep_state(const Slots& slots, std::int32_t slot) {
   return deep_part + place * slots.layout.deep_states * slots.layout.embedding_dim;
 }
 
-// The same for whom the type of the values does not matter.
+// Return the same address for callers that do not depend on the type of the values.
 static inline char* deep_bytes(const Slots& slots, std::int32_t slot) {
   return slots.layout.is_bfloat16 ? reinterpret_cast<char*>(deep_state<Bfloat16>(slots, slot))
                                   : reinterpret_cast<char*>(deep_state<float>(slots, slot));
 }
 
-// The wide row, then its other states.
+// Return the address of a slot's wide row, which is followed by the other wide states.
 static inline float* wide_state(const Slots& slots, std::int32_t slot) {
   const RowLayout& layout = slots.layout;
   const std::int64_t place = slot & ((std::int64_t{1} << slots.slab_bits) - 1);
@@ -61,18 +62,18 @@ static inline float* wide_state(const Slots& slots, std::int32_t slot) {
   return reinterpret_cast<float*>(narrow_part) + place * (layout.wide_states + layout.deep_scalars);
 }
 
-// The first value that a deep row has one of; an int32 has its bits there.
+// Return the address of the first deep scalar. A scalar that is an int32 has its bits there.
 static inline float* deep_scalar(const Slots& slots, std::int32_t slot) {
   return wide_state(slots, slot) + slots.layout.wide_states;
 }
 
-// All states of a slot become 0, as in memory that was never used.
+// Set all states of a slot to 0, as in fresh memory.
 static inline void clear_slot(const Slots& slots, std::int32_t slot) {
   __builtin_memset(deep_bytes(slots, slot), 0, static_cast<std::size_t>(slots.layout.deep_bytes()));
   __builtin_memset(wide_state(slots, slot), 0, static_cast<std::size_t>(slots.layout.narrow_bytes()));
 }
 
-// Copies all states of a slot to one of another list.
+// Copy all states of a slot to a slot of another list of slabs.
 static inline void copy_slot(const Slots& from, std::int32_t source, const Slots& to, std::int32_t target) {
   const RowLayout& layout = from.layout;
   __builtin_memcpy(deep_bytes(to, target), deep_bytes(from, source), static_cast<std::size_t>(layout.deep_bytes()));
@@ -95,7 +96,7 @@ static inline void set_last_step(const Slots& slots, std::int32_t slot, std::int
   set_step_at(deep_scalar(slots, slot), step);
 }
 
-// True if state array number `array` of a table has numbers, and not steps.
+// Return true if a state array holds float values and not step numbers.
 static inline bool has_numbers(const RowLayout& layout, HostTablesTable table, int array) {
   if (table == HOST_TABLES_WIDE) return !layout.keeps_means || array != layout.wide_states - 1;
   if (array < layout.deep_states) return true;
@@ -103,17 +104,18 @@ static inline bool has_numbers(const RowLayout& layout, HostTablesTable table, i
          !(layout.keeps_means && array == layout.deep_states + layout.deep_scalars - 1);
 }
 
-// True if the values of a state array are bfloat16: else they have 4 bytes.
+// Return true if a state array holds bfloat16. Otherwise its values have 4 bytes.
 static inline bool is_bfloat16(const RowLayout& layout, HostTablesTable table, int array) {
   return layout.is_bfloat16 && table == HOST_TABLES_DEEP && array < layout.deep_states;
 }
 
-// One state array of a table.
+// The location of one state array of a table in the slabs.
 struct SlotArray {
   char* const* slabs;
   int slab_bits;
-  std::int64_t width, bytes;   // the number of values of a slot, and their bytes
-  std::int64_t start, stride;  // in bytes of a slab: where the values of its first slot lie, and from slot to slot
+  std::int64_t width, bytes;  // the number of values per slot, and their bytes
+  // in bytes within a slab: the offset of the first slot's values, and the distance between slots
+  std::int64_t start, stride;
 };
 
 static inline SlotArray slot_array(const Slots& slots, HostTablesTable table, int array) {
@@ -127,13 +129,13 @@ static inline SlotArray slot_array(const Slots& slots, HostTablesTable table, in
   return {slots.slabs, slots.slab_bits, 1, 4, start, layout.narrow_bytes()};
 }
 
-// The address of a slot's values.
+// Return the address of a slot's values in the array.
 static inline char* values_of(const SlotArray& array, std::int32_t slot) {
   const std::int64_t place = slot & ((std::int64_t{1} << array.slab_bits) - 1);
   return array.slabs[slot >> array.slab_bits] + array.start + place * array.stride;
 }
 
-// Copies the values of a slot. A call of memcpy takes longer than the 4 bytes of most arrays.
+// Copy the values of one slot. Most arrays have 4 bytes per slot, and for these a call of memcpy would take longer.
 static inline void copy_values(const char* source, std::int64_t bytes, char* target) {
   if (bytes == 4) {
     __builtin_memcpy(target, source, 4);
@@ -142,12 +144,12 @@ static inline void copy_values(const char* source, std::int64_t bytes, char* tar
   }
 }
 
-// To the second-level cache, on the way to which more lines may be at a time than to the first.
+// Prefetch into the second-level cache, which accepts more outstanding lines than the first.
 static inline __attribute__((always_inline)) void prefetch_values(const char* values, std::int64_t bytes) {
   for (std::int64_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(values + byte, 0, 2);
 }
 
-// Of a slot: which of its arrays were written, a bit each. A table has six at most.
+// Bit set of the arrays of a slot that were written. A table has at most six arrays.
 using WrittenArrays = std::uint16_t;
 
 static inline WrittenArrays written_bit(HostTablesTable table, int array) {

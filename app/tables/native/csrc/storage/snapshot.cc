@@ -6,11 +6,11 @@
 namespace host_tables {
 namespace {
 
-// As much memory as can be on its way: the shorter the values, the more slots.
+// Bytes to prefetch ahead, about as many as can be on their way at once. Short values need more slots ahead.
 constexpr std::int64_t kBytesAhead = 7680, kMostSlotsAhead = 128;
-constexpr std::int64_t kBytesAtOnce = 65536;  // are copied before it is asked whether an update came between
+constexpr std::int64_t kBytesAtOnce = 65536;  // Number of bytes that are copied between two checks for updates.
 
-// Copies the values of `slots` [count], and prefetches those that follow, up to `num_known`.
+// Copy the values of `slots` [count], and prefetch the values of later slots, up to slots[num_known - 1].
 void copy_slots(const SlotArray& array, const std::int32_t* slots, std::int64_t count, std::int64_t num_known, char* out) {
   const std::int64_t ahead = std::clamp<std::int64_t>(kBytesAhead / array.bytes, 1, kMostSlotsAhead);
   const auto copy = [=](std::int64_t bytes) {
@@ -20,7 +20,7 @@ void copy_slots(const SlotArray& array, const std::int32_t* slots, std::int64_t 
     }
   };
   if (array.bytes == 4) {
-    copy(4);  // most arrays, in half of the time
+    copy(4);  // Most arrays have 4 bytes per slot. A constant size halves their time.
   } else {
     copy(array.bytes);
   }
@@ -71,7 +71,7 @@ bool Snapshot::preserve(const std::int32_t* slots, std::int64_t count, int num_t
     __atomic_store_n(places() + slot, place + 1, __ATOMIC_RELEASE);
   }
   __atomic_store_n(&num_preserved_, num_preserved_ + num_fresh, __ATOMIC_RELEASE);
-  __atomic_thread_fence(__ATOMIC_RELEASE);  // what the update writes comes after it
+  __atomic_thread_fence(__ATOMIC_RELEASE);  // The update's writes must come after the stores above.
   return true;
 }
 
@@ -80,12 +80,13 @@ void Snapshot::read(HostTablesTable table, int array, const std::int32_t* slots,
   const SlotArray live = slot_array(live_, table, array), preserved = slot_array(preserved_view_, table, array);
   const std::int64_t slots_at_once = std::max<std::int64_t>(1, kBytesAtOnce / live.bytes);
   char* const out = static_cast<char*>(values);
-  // Dynamic: a thread that was asleep begins late.
+  // The schedule is dynamic because a thread that was asleep starts late.
 #pragma omp parallel for num_threads(num_threads) schedule(dynamic)
   for (std::int64_t start = 0; start < count; start += slots_at_once) {
     const std::int64_t end = std::min(start + slots_at_once, count);
     copy_slots(live, slots + start, end - start, count - start, out + start * live.bytes);
-    // An update may have begun meanwhile. It preserved a slot before it wrote: then the copy is taken anew.
+    // An update may have begun during the copy. It preserved each slot before writing to it, so preserved slots are
+    // copied again from there.
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
     if (!has_preserved()) continue;
     for (std::int64_t i = start; i < end; ++i) {

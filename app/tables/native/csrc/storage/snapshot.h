@@ -1,10 +1,10 @@
-// Rows as they were at one moment, read during later updates: copy on write, slot by slot.
+// Keep rows readable as they were at one moment while updates go on, by copying slots before they change.
 //
-// Opening takes no copy. Before an update writes to a slot of the snapshot it preserves the slot's state here; a
-// reader takes that, or where there is none the live state.
+// Opening a snapshot copies nothing. Before an update writes to a slot of the snapshot, it preserves the slot's
+// state here. A reader takes the preserved state if there is one, else the live state.
 //
-// Threads: `read` may run beside `preserve` and beside updates of slots that were preserved before. All else is for one
-// thread at a time, with no `read` running.
+// Threads: `read` may run beside `preserve`, and beside updates of slots that were preserved before. All other
+// functions need a single thread and no running `read`.
 
 #ifndef SNAPSHOT_H_
 #define SNAPSHOT_H_
@@ -24,36 +24,40 @@ class Snapshot {
  public:
   Snapshot(std::int64_t num_rows, const RowLayout& layout) : preserved_(num_rows, layout) {}
 
-  // Of the rows in `slots` [count]; `num_touched` slots are in use. False where there is no memory.
+  // Open a snapshot of the rows in `slots` [count]. `num_touched` slots are in use. Return false if there is no
+  // memory.
   bool open(const Slots& live, std::int64_t num_touched, const std::int32_t* slots, std::int64_t count);
-  // The memory stays, for the next one: fresh pages cost more than the copies.
+  // Close the snapshot. Its memory is kept for the next one, because fresh pages cost more than the copies.
   void close();
   bool is_open() const { return is_open_; }
 
-  // Bytes that preserving `count` more slots may ask the system for.
+  // Return the bytes that preserving `count` more slots may take from the system.
   std::size_t growth_bytes(std::int64_t count) const { return preserved_.growth_bytes(num_preserved_ + count); }
   std::size_t uncommitted_bytes() const { return places_.uncommitted_bytes() + preserved_.uncommitted_bytes(); }
-  // To be called before the states of `slots` [count] (distinct) change; false where there is no memory.
+  // Preserve the states of the distinct `slots` [count]. Call it before they change. Return false if there is no
+  // memory.
   bool preserve(const std::int32_t* slots, std::int64_t count, int num_threads);
-  // State array number `array` of the rows in `slots` [count], which are of the snapshot.
+  // Copy one state array of the rows in `slots` [count] to `values`. The rows must belong to the snapshot.
   void read(HostTablesTable table, int array, const std::int32_t* slots, std::int64_t count, void* values,
             int num_threads) const;
 
  private:
-  static constexpr std::int32_t kLive = 0, kNotIncluded = -1;  // of `places_`; else the place in `preserved_`, + 1
+  // Values of `places_` for a slot that has not been preserved, and for one outside the snapshot. Any other value is
+  // 1 + the slot's number in `preserved_`.
+  static constexpr std::int32_t kLive = 0, kNotIncluded = -1;
 
   std::int32_t* places() const { return static_cast<std::int32_t*>(places_.data()); }
   bool has_preserved() const { return __atomic_load_n(&num_preserved_, __ATOMIC_ACQUIRE) > 0; }
 
   bool is_open_ = false;
-  std::int64_t num_places_ = 0;         // slots in use when it was opened
+  std::int64_t num_places_ = 0;  // slots in use when the snapshot was opened
   std::int64_t num_preserved_ = 0;
-  std::vector<char*> live_slabs_;       // as they were: the live list may move as it grows
+  std::vector<char*> live_slabs_;  // copy of the list of slabs, because the live list may move when it grows
   Slots live_ = {}, preserved_view_ = {};
   std::size_t places_bytes_ = 0;
-  HugeMemory places_;                   // int32 by slot
+  HugeMemory places_;  // int32 for each slot
   RowSlabs preserved_;
-  std::vector<std::int32_t> fresh_;     // slots to preserve in this call
+  std::vector<std::int32_t> fresh_;  // slots to preserve in the present call
 };
 
 }  // namespace host_tables
