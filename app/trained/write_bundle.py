@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 GOLDEN_ROWS, NEW_GOLDEN_ROWS = 100, 10
 # Of a logit, between processors, if no more is to be expected of its terms. On one machine the bits are the same.
 GOLDEN_TOLERANCE = 1e-5
-PACKAGES = ("numpy", "pyarrow", "onnxruntime", "xxhash", "isal", "tqdm")  # that scoring needs
+PACKAGES = ("numpy", "pyarrow", "onnxruntime", "xxhash", "isal", "tqdm", "tzdata")  # that scoring needs
 
 
 @dataclass(frozen=True)

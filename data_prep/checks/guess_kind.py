@@ -12,18 +12,11 @@ from numpy.typing import NDArray
 
 from data_prep.checks.first_rows import DECIMAL, INTEGER, TYPE_IN_NAME, Column
 from data_prep.checks.held_out import category_losses, deviations, entropy, number_losses, some_rows
-from data_prep.kernels.parse import time_of
+from data_prep.kernels.times import parse_times
 from data_prep.options.kinds import Kind
-from data_prep.options.log_format import (
-    BOOLEANS,
-    LIKELY_SECONDS,
-    MAX_LIST_LENGTH,
-    MILLISECONDS,
-    SECONDS,
-    ListForm,
-    time_pattern,
-)
+from data_prep.options.log_format import BOOLEANS, MAX_LIST_LENGTH, ListForm
 from data_prep.options.prepare_options import PrepareOptions
+from data_prep.options.time_forms import ISO, LIKELY_SECONDS, SECONDS, UNITS
 
 _HARD_WORDS = (
     *("NULL", "null", "(null)", r"\N", "NA", "<NA>", "N/A", "n/a", "#N/A", "NaN", "nan", "NaT", "nil"),
@@ -177,7 +170,7 @@ def _of_type(column: Column, of: str) -> Guess | None:
     if len(column.values) < 2:
         return None
     if is_moment(column.of_type):
-        return Guess(column.name, "timestamp", f"times: {', '.join(column.frequent(_EXAMPLES))}, …", "milliseconds")
+        return Guess(column.name, "timestamp", f"times: {', '.join(column.frequent(_EXAMPLES))}, …", ISO)
     if not is_list(column.of_type):
         return None
     lists = [value.split("\t") for value in column.values]
@@ -321,8 +314,9 @@ def _time_form(column: Column) -> str:
         # Before seconds: as such 2026112714 would be of 2034, and hardly one of them would be a day.
         if form and all("1950" <= value[:4] <= "2100" for value in few) and _are_times(few, form):
             return form
-        for form, unit in ((SECONDS, 1), (MILLISECONDS, 1000)):
-            if all(int(value) // unit in LIKELY_SECONDS for value in column.values) and (unit > 1 or is_named):
+        for form, power in UNITS.items():
+            unit = 10 ** (3 - power)
+            if all(int(value) // unit in LIKELY_SECONDS for value in column.values) and (form != SECONDS or is_named):
                 return form
         return ""
     return next((form for form in _forms_like(few, is_named) if _are_times(few, form)), "")
@@ -336,9 +330,9 @@ def _mixed_times(column: Column) -> str:
 
 
 def _are_times(values: list[str], form: str) -> bool:
-    pattern = time_pattern(form)
-    wrong = sum(time_of(pattern.fullmatch(value.encode())) is None for value in values)
-    return wrong <= _SLIP_SHARE * len(values)
+    """Return True if all values but a few slips are times of a form."""
+    _, present, good = parse_times([value.encode() for value in values], form, "")
+    return bool(present.any()) and np.count_nonzero(~good) <= _SLIP_SHARE * len(values)
 
 
 def _forms_like(values: list[str], is_named: bool) -> Iterable[str]:

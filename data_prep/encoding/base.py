@@ -134,6 +134,7 @@ def _check_same_columns(base: BaseVocabulary, options: PrepareOptions) -> None:
         ("lists", _list_forms(written_as), _list_forms(options.data)),
         ("shares", written_as.shares, options.data.shares),
         ("features", _features(written_as), _features(options.data)),
+        ("timezone", written_as.timezone, options.data.timezone),
     ):
         if there_is != here_is:
             raise ValueError(

@@ -19,7 +19,8 @@ from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.parse import quoted_cells, take_quotes_off
 from data_prep.kernels.parsed import BARE_SEPARATOR, Chunk, ParsedChunk
 from data_prep.options.kinds import KINDS, Kind
-from data_prep.options.log_format import LIKELY_SECONDS, MILLISECONDS, NO_BOOLEANS, SECONDS, LogFormat, time_text
+from data_prep.options.log_format import NO_BOOLEANS, LogFormat
+from data_prep.options.time_forms import LIKELY_SECONDS, UNITS, time_text
 
 _BARE = bytes([BARE_SEPARATOR])
 _HEX32 = range(-(2**31), 2**32)
@@ -245,7 +246,8 @@ def _text_of_column(value: Any, name: str, log_format: LogFormat) -> str:
     cells = pa.array(np.array([getattr(value, "to_numpy", lambda: value)()]))
     cells = cells.cast(pa.timestamp(cells.type.unit, zone)) if zone else cells
     if "moments" in KINDS[log_format.columns[name]].arrow:
-        return str(times_as_text(cells, log_format.time_form(name))[0].as_py())
+        form, timezone = log_format.time_form(name), log_format.timezone.get(name, "")
+        return str(times_as_text(cells, form, timezone)[0].as_py())
     text: bytes = cells_as_text(cells, log_format.columns[name], b"\n")[0].as_py()
     return text.decode()
 
@@ -286,10 +288,11 @@ def bad_cell(chunk: Chunk, row: int, log_format: LogFormat) -> str:
 def _other_unit(cell: str, kind: Kind, log_format: LogFormat, name: str) -> str:
     """Return that a bad time is a likely one in another unit, and what to do, or "" if it is not."""
     form = log_format.time_form(name)
-    if kind != "timestamp" or "%" in form or not re.fullmatch("[0-9]{9,13}", cell):
+    if kind != "timestamp" or form not in UNITS or not re.fullmatch("[0-9]{9,19}", cell):
         return ""
-    for other, unit in ((SECONDS, 1), (MILLISECONDS, 1000)):
-        if other != form and int(cell) // unit in LIKELY_SECONDS:
-            day = time_text(int(cell) * 1000 // unit, "%Y-%m-%d")
+    for other, power in UNITS.items():
+        seconds = int(cell) // 10 ** (3 - power)
+        if other != form and seconds in LIKELY_SECONDS:
+            day = time_text(seconds * 1000, "%Y-%m-%d")
             return f", in {other} a time of {day}: give {form}, or prepare with timestamps: {{{name}: {other}}}"
     return ""

@@ -27,6 +27,7 @@ from data_prep.kernels.parsed import (
     without_labels,
 )
 from data_prep.kernels.strings import PADDING_BYTES, Strings
+from data_prep.kernels.times import zone_table
 from data_prep.options.kinds import KINDS
 from data_prep.options.log_format import REASONS, RELATIONS, LogFormat
 
@@ -69,6 +70,7 @@ _OF_A_LINE: dict[str, type[np.generic]] = {"line_numbers": np.int64, "labels": n
 _OF_A_LINE |= dict(zip(_REJECT, (np.int64, np.int64, np.int64, np.int8), strict=True))
 _ALIGNMENT = 64  # of arrays: a line of the cache
 _KIND_NUMBERS = LIBRARY.interface.enums["LogKernelsKind"]
+_TIME_KINDS = LIBRARY.interface.enums["LogKernelsTimes"]  # by the form, "codes" for all others
 
 
 def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
@@ -185,7 +187,15 @@ class _FormatInC:
             Strings.of([cell.encode() for cell in columns_of_kind])
             for columns_of_kind in (log_format.missing, *by_cell)
         ]
-        self._time_forms = Strings.of([log_format.time_form(name).encode() for name in log_format.time_fields])
+        forms = [log_format.time_form(name) for name in log_format.time_fields]
+        self._time_forms = Strings.of([form.encode() for form in forms])
+        self._time_kinds = np.array([_TIME_KINDS.get(form, _TIME_KINDS["codes"]) for form in forms], np.uint8)
+        zones = [zone_table(log_format.timezone.get(name, "")) for name in log_format.time_fields]
+        self._zones = [
+            np.cumsum([0, *(len(zone.starts) for zone in zones)]),
+            np.concatenate([np.zeros(0, np.int64), *(zone.local_starts for zone in zones)]),
+            np.concatenate([np.zeros(0, np.int64), *(zone.offsets for zone in zones)]),
+        ]
         self.struct = _Format(
             BARE_SEPARATOR if is_bare else ord(log_format.separator),
             log_format.quotes and not is_bare,
@@ -200,7 +210,9 @@ class _FormatInC:
             log_format.trim,
             log_format.decimal == ",",
             bound,
+            address(self._time_kinds, np.uint8, len(forms)),
             texts_in_c(self._time_forms),
+            *(address(array, np.int64, len(array)) for array in self._zones),
         )
 
 

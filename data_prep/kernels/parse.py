@@ -14,8 +14,7 @@ import operator
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,24 +29,19 @@ from data_prep.kernels.parsed import (
     without_labels,
 )
 from data_prep.kernels.strings import Strings, trim_blanks
+from data_prep.kernels.times import Parsed, parse_times, parse_whole_numbers
 from data_prep.options.kinds import KINDS
 from data_prep.options.log_format import (
     BOOLEANS,
     COLUMNS,
     LABEL,
-    LIKELY_SECONDS,
-    MILLISECONDS,
     QUOTES,
     REASONS,
-    SECONDS,
     TOO_LONG,
     WEIGHT,
     LogFormat,
-    time_pattern,
 )
-
-# Of cells [n]: their values, which of them are present, and which are good.
-Parsed: TypeAlias = tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.bool_]]
+from data_prep.options.time_forms import UNITS
 
 _BARE = bytes([BARE_SEPARATOR])
 _NEWLINE, _CARRIAGE_RETURN, _MINUS = b"\n\r-"
@@ -253,7 +247,8 @@ def _parse_column(
     if kind == "hex32":
         return _parse_hex(text, starts, ends)
     if kind == "timestamp":
-        return _parse_times(text, starts, ends, log_format.time_form(name))
+        form, zone = log_format.time_form(name), log_format.timezone.get(name, "")
+        return _parse_times(text, starts, ends, form, zone)
     cells = text.cells(starts, ends)
     if kind == "boolean":
         return _parse_booleans(cells)
@@ -364,53 +359,20 @@ def _parse_floats(cells: Strings, log_format: LogFormat) -> Parsed:
     return numbers, present, good | ~present
 
 
-_FIRST_TIME, _LAST_TIME = -62_135_596_800_000, 253_402_300_799_999  # milliseconds of the years 1 to 9999
-
-
-def _parse_times(text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64], form: str) -> Parsed:
-    """Parse cells [n]. Good ones hold a time (UTC) of the years 1 to 9999 or nothing.
-
-    `form` is one of LogFormat.timestamps. The result is milliseconds since 1970. Of them none is one of LIKELY_SECONDS.
-    """
-    if form in (SECONDS, MILLISECONDS):
-        times, present, good = _parse_integers(text, starts, ends)
-        unit = 1000 if form == SECONDS else 1
-        good &= (times >= _FIRST_TIME // unit) & (times <= _LAST_TIME // unit)
-        if unit == 1:
-            good &= (times < LIKELY_SECONDS.start) | (times >= LIKELY_SECONDS.stop)
-        times = np.where(good, times, 0) * unit
-    else:
-        present = ends > starts
-        pattern = time_pattern(form)
-        seconds_of: dict[bytes, int | None] = {b"": 0}  # the same few come again and again
-        cells = text.cells(starts, ends).tolist()
-        for cell in set(cells) - seconds_of.keys():
-            seconds_of[cell] = time_of(pattern.fullmatch(cell))
-        seconds = [seconds_of[cell] for cell in cells]
-        good = np.array([time is not None for time in seconds], np.bool_)
-        times = np.array([time or 0 for time in seconds], np.int64)
+def _parse_times(text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64], form: str, zone: str) -> Parsed:
+    """Parse cells [n] as milliseconds since 1970 (UTC). See `times.parse_times`; nothing is good, too."""
+    present, good = ends > starts, np.ones(len(starts), np.bool_)
+    times, rest = np.zeros(len(starts), np.int64), present
+    if form in UNITS:  # whole numbers, all at once
+        numbers, _, are_whole = _parse_integers(text, starts, ends)
+        whole = np.flatnonzero(present & are_whole)
+        rest = present & ~are_whole
+        times[whole], present[whole], good[whole] = parse_whole_numbers(numbers[whole], form)
+    places = np.flatnonzero(rest)
+    cells = text.cells(starts[places], ends[places]).tolist()
+    times[places], present[places], good[places] = parse_times(cells, form, zone)
+    times[~(present & good)] = 0
     return times, present, good
-
-
-def time_of(match: re.Match[bytes] | None) -> int | None:
-    """Return the milliseconds since 1970 of a time's parts, by `time_pattern`. None if there is no such day or hour."""
-    if match is None:
-        return None
-    parts = match.groupdict()
-    half = parts.pop("p", b"").lower()
-    milliseconds = int(parts.pop("f", b"0").ljust(3, b"0")[:3])
-    numbers = {code: int(digits) for code, digits in parts.items()}
-    if half:
-        if not 1 <= numbers["I"] <= 12:
-            return None
-        numbers["H"] = numbers["I"] % 12 + 12 * (half == b"pm")
-    year = numbers["Y"] if "Y" in numbers else numbers["y"] + (1900 if numbers["y"] >= 69 else 2000)  # as in POSIX
-    hour, minute, second = (numbers.get(code, 0) for code in "HMS")
-    try:
-        moment = datetime(year, numbers["m"], numbers["d"], hour, minute, second, tzinfo=UTC)
-    except ValueError:
-        return None
-    return int(moment.timestamp()) * 1000 + milliseconds
 
 
 def _bytes(byte: int) -> np.uint64:

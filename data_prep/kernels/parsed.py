@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from data_prep.kernels.lists import Lists
 from data_prep.kernels.strings import Strings
+from data_prep.kernels.times import zone_table
+from data_prep.options.columns import NumberGroup
 from data_prep.options.log_format import REASONS, LogFormat
 from data_prep.prepared.schema import DAY
 
@@ -162,19 +164,19 @@ class ParsedRows:
             lists={name: lists.copies(is_kept[name]) for name, lists in self.lists.items()},
         )
 
-    def number_columns(self, groups: Sequence[tuple[str, tuple[str, ...]]]) -> Cells:
+    def number_columns(self, groups: Sequence[NumberGroup]) -> Cells:
         """Return the categories of `columns.number_groups`, and which cells are there, both [M, n]."""
-        if len(groups) == 1 and groups[0][0] == "hex32":
-            return self.block(groups[0][1])
-        values = np.empty((sum(len(sources) for _, sources in groups), len(self.labels)), np.uint32)
+        if len(groups) == 1 and groups[0].kind == "hex32":
+            return self.block(groups[0].sources)
+        values = np.empty((sum(len(group.sources) for group in groups), len(self.labels)), np.uint32)
         present = np.empty(values.shape, np.bool_)
         end = 0
-        for kind, sources in groups:
+        for kind, timezone, sources in groups:
             of_kind, end = slice(end, end + len(sources)), end + len(sources)
             cells = self.block(sources)
             for first in range(0, len(self.labels), _ROWS_AT_ONCE):
                 rows = slice(first, first + _ROWS_AT_ONCE)
-                values[of_kind, rows] = _category(kind, cells.values[:, rows])
+                values[of_kind, rows] = _category(kind, timezone, cells.values[:, rows])
             present[of_kind] = cells.present
         return Cells(values, present)
 
@@ -188,8 +190,9 @@ HOUR = 3_600_000  # milliseconds
 _WEEKDAY_OF_1970 = 3  # 1970 began on a Thursday; Monday is 0
 
 
-def _category(kind: str, values: NDArray[Any]) -> NDArray[Any]:
+def _category(kind: str, timezone: str, values: NDArray[Any]) -> NDArray[Any]:
     """Return the values of a categorical column of numbers, made of hex values, times or integers [n]."""
+    values = zone_table(timezone).to_local(values) if timezone else values
     if kind == "hour":
         return values // HOUR % 24
     if kind == "weekday":

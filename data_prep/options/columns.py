@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from data_prep.options.kinds import TEXT_KINDS, Kind
 from data_prep.options.log_format import TIME_FEATURES, LogFormat
@@ -30,6 +30,7 @@ class CategoricalColumn:
     is_list: bool = False  # several values in a row: a column of kind list, or a cross with one
     max_length: int = 1  # columns of `ids`
     pool: Literal["mean", "sum"] = "mean"
+    timezone: str = ""  # of an hour or a weekday; "" for UTC
 
     @functools.cached_property
     def is_text(self) -> bool:
@@ -66,8 +67,11 @@ class EncodingOptions:
             columns.append(column)
         places = itertools.count(len(values))
         for name in data.time_fields:
-            parts = data.parts_of_time(name)
-            columns += [CategoricalColumn(f"{name}{TIME_FEATURES[part]}", part, next(places), name) for part in parts]
+            zone = data.timezone.get(name, "")
+            columns += [
+                CategoricalColumn(f"{name}{TIME_FEATURES[part]}", part, next(places), name, timezone=zone)
+                for part in data.parts_of_time(name)
+            ]
         if self.integer_buckets:
             integers = data.integer_fields
             columns += [CategoricalColumn(f"{name}_bucket", "bucket", next(places), name) for name in integers]
@@ -88,10 +92,19 @@ class EncodingOptions:
         return replace(self, data=replace(self.data, label="optional"))
 
 
-def number_groups(columns: Sequence[CategoricalColumn]) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the kinds of the columns of numbers, in order, each with the columns of the log that it is made of."""
-    alike = itertools.groupby((column for column in columns if not column.is_text), lambda column: column.kind)
-    return [(kind, tuple(column.source for column in of_kind)) for kind, of_kind in alike]
+class NumberGroup(NamedTuple):
+    """Categorical columns of numbers that are made in the same way."""
+
+    kind: str
+    timezone: str
+    sources: tuple[str, ...]  # the columns of the log that they are made of
+
+
+def number_groups(columns: Sequence[CategoricalColumn]) -> list[NumberGroup]:
+    """Return the columns of numbers, in order, as groups."""
+    numbers = (column for column in columns if not column.is_text)
+    alike = itertools.groupby(numbers, lambda column: (column.kind, column.timezone))
+    return [NumberGroup(*key, tuple(column.source for column in of_kind)) for key, of_kind in alike]
 
 
 def cross_name(parts: Sequence[str]) -> str:

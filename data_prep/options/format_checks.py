@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
+from zoneinfo import available_timezones
 
 from data_prep.options.kinds import TEXT_KINDS, VALUE_KINDS
 from data_prep.options.log_format import (
     AGE,
     MAX_LIST_LENGTH,
-    MILLISECONDS,
-    NOON,
     REST,
     RULE,
-    SECONDS,
-    TIME_CODES,
     TIME_FEATURES,
     ListForm,
     LogFormat,
     listed,
 )
+from data_prep.options.time_forms import ISO, TIME_CODES, UNITS
 
 NO_SEPARATORS = ("\n", "\r", '"', "\x1f", "-")
 
@@ -64,6 +63,7 @@ def checked_format(log_format: LogFormat) -> LogFormat:
         if name not in log_format.time_fields:
             raise ValueError(f"timestamps: {name!r} is no column of kind timestamp")
         _check_time_form(name, form)
+    _check_timezone(log_format)
     for name in log_format.time_fields:
         given: dict[str, str] = {f"{name}{TIME_FEATURES[part]}": part for part in log_format.parts_of_time(name)}
         given |= {f"{name}{AGE}": "age"} if log_format.has_age(name) else {}
@@ -151,19 +151,30 @@ def _check_features(log_format: LogFormat) -> None:
 
 
 def _check_time_form(name: str, form: str) -> None:
-    if form in (SECONDS, MILLISECONDS):
+    if form in UNITS or form == ISO:
         return
     codes = [code[0] for code in form.split("%")[1:] if code]
-    year = {"Y", "y"} & set(codes)
-    if form.count("%") != len(codes) or not set(codes) <= {*TIME_CODES, NOON} or len(set(codes)) < len(codes):
+    year, month = ({*kinds} & set(codes) for kinds in ("Yy", "mb"))
+    if form.count("%") != len(codes) or not set(codes) <= set(TIME_CODES) or len(set(codes)) < len(codes):
         rule = "of which each may occur once"
-    elif len(year) != 1 or not {"m", "d"} <= set(codes):
+    elif len(year) != 1 or len(month) != 1 or "d" not in codes:
         rule = "which must give year, month and day"
-    elif ("I" in codes) != (NOON in codes) or {"H", "I"} <= set(codes):
+    elif ("I" in codes) != ("p" in codes) or {"H", "I"} <= set(codes):
         rule = "of which %I (1 to 12) and %p (AM or PM) go together, in place of %H"
     else:
         return
     raise ValueError(
-        f"timestamps: {name} is {form!r}; expected seconds, milliseconds, or a form of "
-        f"{', '.join(f'%{code}' for code in (*TIME_CODES, NOON))}, {rule}"
+        f"timestamps: {name} is {form!r}; expected {', '.join(UNITS)}, {ISO}, or a form of "
+        f"{', '.join(f'%{code}' for code in TIME_CODES)}, {rule}"
     )
+
+
+def _check_timezone(log_format: LogFormat) -> None:
+    for name, zone in log_format.timezone.items():
+        if name not in log_format.time_fields:
+            raise ValueError(f"timezone: {name!r} is no column of kind timestamp")
+        if zone not in (known := available_timezones()):
+            near = get_close_matches(zone, known, 3, 0.5) or ["Europe/Berlin", "Asia/Tokyo"]
+            raise ValueError(
+                f"timezone: {name}: {zone!r} is no IANA time zone; expected a name such as {', '.join(near)}"
+            )

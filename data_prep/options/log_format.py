@@ -6,22 +6,13 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import re
 from dataclasses import dataclass, field, fields
-from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from data_prep.options.kinds import FIELD_KINDS, KINDS, NUMERIC_KINDS, TEXT_KINDS, VALUE_KINDS, Kind
+from data_prep.options.time_forms import SECONDS
 
-SECONDS, MILLISECONDS = "seconds", "milliseconds"
-# What a log's times are in seconds, 1989 to 2099. A column of milliseconds has none of these numbers: there they would
-# be of early 1970, which hardly any log has, while seconds in their place are a common slip.
-LIKELY_SECONDS = range(600_000_000, 4_100_000_000)
-# The codes of a form of times, with the digits that each may have, by pattern. Two digits may be one where other
-# characters stand before and after them: see `time_pattern`.
-TIME_CODES = {"Y": "{4}", "y": "{2}", "f": "{1,9}", **dict.fromkeys("mdHIMS", "{2}")}
-NOON = "p"  # the code of AM or PM
 TimeFeature = Literal["hour", "weekday", "age"]
 TIME_FEATURES: dict[TimeFeature, str] = {"hour": "_hour", "weekday": "_weekday", "age": "_age_days"}  # ends of names
 AGE = TIME_FEATURES["age"]
@@ -88,9 +79,12 @@ class LogFormat:
     lists: dict[str, ListForm] = field(default_factory=dict)  # The separator and the length of each list column.
     # For a string or list column: the column whose vocabulary it has.
     shares: dict[str, str] = field(default_factory=dict)
-    # For each timestamp column: seconds or milliseconds since 1970, or a form such as "%Y-%m-%d %H:%M". Without it a
-    # column is in seconds.
+    # For each timestamp column: seconds, milliseconds, microseconds or nanoseconds since 1970, iso for ISO 8601, or a
+    # form such as "%Y-%m-%d %H:%M". Without it a column is in seconds.
     timestamps: dict[str, str] = field(default_factory=dict)
+    # For a timestamp column: the time zone, such as Europe/Berlin, of its hours and weekdays, and of cells that name
+    # no zone. Without it both are UTC.
+    timezone: dict[str, str] = field(default_factory=dict)
     # For each timestamp column: the fields that it becomes, [hour, weekday] if it is not listed. hour and weekday: the
     # categorical fields NAME_hour and NAME_weekday. age: the numeric field NAME_age_days, days before the newest
     # training row, 0 for later rows. []: the column only orders rows.
@@ -244,43 +238,6 @@ class FormatToScore(LogFormat):
 def listed(cells: tuple[str, ...] | str) -> str:
     """Return cells as a list in words."""
     return cells if isinstance(cells, str) else ", ".join(map(repr, cells))
-
-
-def time_range(form: str) -> tuple[int, int]:
-    """Return the first and the last millisecond since 1970 of the years that a form can give."""
-    return (-31_536_000_000, 3_124_223_999_999) if "%y" in form else (-62_135_596_800_000, 253_402_300_799_999)
-
-
-@functools.lru_cache(maxsize=64)
-def time_pattern(form: str) -> re.Pattern[bytes]:
-    """Return the pattern of a form of times: its characters as they are, and its codes as groups of their names.
-
-    A part of two digits may be one digit long if no digit can stand beside it, as in 1/2/2014, but not in 20140102.
-    """
-
-    def pattern(match: re.Match[str]) -> str:
-        code, before, after = match[1], form[: match.start()], form[match.end() :]
-        beside_digits = re.search("([0-9]|%[^p])$", before) or re.match("[0-9]|%[^p]", after)
-        digits = TIME_CODES.get(code)
-        if code in "mdHIMS" and not beside_digits:
-            digits = "{1,2}"
-        return f"(?P<{code}>[0-9]{digits}+)" if digits else f"(?P<{code}>[aApP][mM])"
-
-    literals = map(re.escape, re.split("%[a-zA-Z]", form))
-    codes = map(pattern, re.finditer("%([a-zA-Z])", form))
-    return re.compile("".join(itertools.chain(*itertools.zip_longest(literals, codes, fillvalue=""))).encode())
-
-
-def time_text(milliseconds: int, form: str) -> str:
-    """Return a time since 1970 as a cell. A time that the form cannot write becomes a bad cell."""
-    if form in (SECONDS, MILLISECONDS):
-        return str(milliseconds if form == MILLISECONDS else milliseconds // 1000)
-    first, last = time_range(form)
-    if not first <= milliseconds <= last:
-        return f"{milliseconds} ms"
-    moment = datetime(1970, 1, 1) + timedelta(milliseconds=milliseconds)
-    text = form.replace("%Y", f"{moment.year:04}").replace("%f", f"{milliseconds % 1000:03}")
-    return moment.strftime(text)
 
 
 # Reasons to reject a line, by code. 0 is a kept line.

@@ -22,8 +22,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from data_prep.kernels.parsed import BARE_SEPARATOR, MISSING, ONLY_FILE, Chunk, FileOfLog
+from data_prep.kernels.times import zone_table
 from data_prep.options.kinds import KINDS, Kind
-from data_prep.options.log_format import MILLISECONDS, NO_BOOLEANS, SECONDS, FormatToScore, LogFormat, time_text
+from data_prep.options.log_format import NO_BOOLEANS, FormatToScore, LogFormat
+from data_prep.options.time_forms import ISO, UNITS, has_zone, time_text
 from data_prep.raw_log import storage
 from data_prep.raw_log.chunks import Fingerprint, StoredFile
 from data_prep.raw_log.log_files import LogFile
@@ -77,7 +79,7 @@ class TableChunk:
             return _joined(cells, self.log_format, name)
         if "moments" not in KINDS[self.log_format.columns[name]].arrow or not is_moment(cells.type):
             return cells
-        return times_as_text(cells, self.log_format.time_form(name))
+        return times_as_text(cells, self.log_format.time_form(name), self.log_format.timezone.get(name, ""))
 
 
 @dataclass
@@ -201,34 +203,43 @@ def is_moment(of_type: pa.DataType) -> bool:
 _ZONE = re.compile("%[HMSfp] ?([+-])([0-9]{2}):?([0-9]{2})$")  # of a form
 
 
-def times_as_text(times: pa.Array, form: str) -> pa.Array:
-    """Return timestamps or dates as they are written in a form, those of numbers as numbers.
+def times_as_text(times: pa.Array, form: str, zone: str = "") -> pa.Array:
+    """Return timestamps or dates as cells of a form, rounded down to what it holds.
 
-    Those of a time zone are written by the clock of the form's, as +02:00 in %H:%M+02:00, else by UTC.
+    A timestamp without a time zone, and a date, are by the clock of the column's `zone`, like a cell that names none.
+    For a form that names none, others are written by that clock, or by the one in the form's text, as in %H:%M+02:00.
     """
-    if form in (SECONDS, MILLISECONDS):
-        return _since_1970(times, per_second=1000 if form == MILLISECONDS else 1)
-    ahead = 0
-    if pa.types.is_timestamp(times.type) and times.type.tz and (zone := _ZONE.search(form)):
-        ahead = int(f"{zone[1]}1") * (60 * int(zone[2]) + int(zone[3])) * 60_000
-    milliseconds = _since_1970(times, per_second=1000).to_pylist()
-    return pa.array([None if time is None else time_text(time + ahead, form) for time in milliseconds], pa.string())
+    milliseconds, is_missing = _milliseconds(times), np.asarray(times.is_null())
+    is_local = not (pa.types.is_timestamp(times.type) and times.type.tz)
+    if form == ISO:
+        moments = pa.array(milliseconds, pa.timestamp("ms", None if is_local else "UTC"), mask=is_missing)
+        return moments.cast(pa.string())
+    if has_zone(form) and is_local:
+        milliseconds = zone_table(zone).to_utc(milliseconds)
+    elif not has_zone(form) and not is_local:
+        ahead = _ZONE.search(form)
+        if ahead:
+            milliseconds = milliseconds + int(f"{ahead[1]}1") * (60 * int(ahead[2]) + int(ahead[3])) * 60_000
+        else:
+            milliseconds = zone_table(zone).to_local(milliseconds)
+    if UNITS.get(form, -1) >= 0:
+        return pa.array(milliseconds // 10 ** UNITS[form], mask=is_missing)
+    texts = [time_text(time, form) for time in milliseconds.tolist()]
+    return pa.array(texts, pa.string(), mask=is_missing)
 
 
-def _since_1970(times: pa.Array, per_second: int) -> pa.Array:
-    """Return timestamps or dates as whole seconds or milliseconds since 1970, rounded down as a log's text is cut.
+def _milliseconds(times: pa.Array) -> NDArray[np.int64]:
+    """Return timestamps or dates as milliseconds since 1970, rounded down. (Arrow's own cast rounds toward 1970.)
 
-    Times that int64 cannot hold stay beyond the years that a good line has. (Arrow's own cast rounds toward 1970.)
+    Times that int64 cannot hold stay beyond the years that a good line has. A missing one is 0.
     """
     if pa.types.is_date(times.type):
         times = times.cast(pa.timestamp("s"))
     units = _UNITS_OF_A_SECOND[times.type.unit]
-    numbers = times.cast(pa.int64()).fill_null(0).to_numpy()  # of a time zone too, they are UTC
-    if units < per_second:
-        whole = np.clip(numbers, -(2**52), 2**52) * (per_second // units)
-    else:
-        whole = numbers // (units // per_second)
-    return pa.array(whole, mask=~times.is_valid().to_numpy(zero_copy_only=False))
+    numbers: NDArray[np.int64] = times.cast(pa.int64()).fill_null(0).to_numpy()  # of a time zone too, they are UTC
+    if units < 1000:
+        return np.clip(numbers, -(2**52), 2**52) * (1000 // units)
+    return numbers // (units // 1000)
 
 
 def is_list(of_type: pa.DataType) -> bool:

@@ -57,6 +57,17 @@ typedef enum {
 
 typedef enum { LOG_KERNELS_NO_REST = 0, LOG_KERNELS_REST_NOT_CLICKED = 1, LOG_KERNELS_REST_CLICKED = 2 } LogKernelsRest;
 
+// How a column of times is written: numbers since 1970 in a unit, ISO 8601, or a form with % codes. See
+// options/time_forms.py.
+typedef enum {
+  LOG_KERNELS_SECONDS = 0,
+  LOG_KERNELS_MILLISECONDS = 1,
+  LOG_KERNELS_MICROSECONDS = 2,
+  LOG_KERNELS_NANOSECONDS = 3,
+  LOG_KERNELS_ISO = 4,
+  LOG_KERNELS_CODES = 5
+} LogKernelsTimes;
+
 // A label that is not given, though it may be left out.
 #define LOG_KERNELS_UNLABELLED 2
 
@@ -85,7 +96,13 @@ typedef struct {
   uint8_t trim;              // 0 or 1: blanks around cells are no part of them
   uint8_t decimal_comma;     // 0 or 1: a comma in a decimal number is a point
   double bound;
-  LogKernelsStrings time_forms;  // of each column of times: "seconds", "milliseconds", or a form with % codes
+  const uint8_t* time_kinds;     // [S] LogKernelsTimes of each column of times
+  LogKernelsStrings time_forms;  // [S] the forms with % codes
+  // The clocks of the columns' time zones, as in times.ZoneTable: that of column s is at zone_firsts[s] to
+  // zone_firsts[s + 1] - 1, and its first start is the smallest int64.
+  const int64_t* zone_firsts;   // [S + 1]
+  const int64_t* zone_starts;   // by the clock itself, in milliseconds since 1970
+  const int64_t* zone_offsets;  // milliseconds ahead of UTC
 } LogKernelsFormat;
 
 // Cells as columns of `capacity` >= L rows each, of which the first n are filled. N integer columns, H hex ones, F

@@ -137,7 +137,6 @@ bool parse_float(Cell cell, std::uint8_t point, double* number) {
 }
 
 constexpr std::int64_t kFirstTime = -62135596800000, kLastTime = 253402300799999;  // ms of the years 1 to 9999
-constexpr std::int64_t kFirstLikelySecond = 600000000, kLastLikelySecond = 4099999999;  // log_format.LIKELY_SECONDS
 
 // Days from 1970-01-01 to a date of the Gregorian calendar (H. Hinnant, "chrono-compatible low-level date algorithms").
 std::int64_t days_from_civil(std::int64_t year, std::int64_t month, std::int64_t day) {
@@ -154,77 +153,243 @@ std::int64_t days_of_month(std::int64_t year, std::int64_t month) {
 
 inline bool is_digit(std::uint8_t byte) { return byte - unsigned{'0'} <= 9; }
 
-// True if a digit may stand beside the code at form[i], which is after its %; see log_format.time_pattern.
-bool is_beside_digits(const std::uint8_t* form, std::int64_t form_size, std::int64_t i) {
-  const bool before = i >= 2 && (is_digit(form[i - 2]) || (i >= 3 && form[i - 3] == '%' && form[i - 2] != 'p'));
-  if (before || i + 1 == form_size) return before;
-  return is_digit(form[i + 1]) || (form[i + 1] == '%' && form[i + 2] != 'p');
+// True for the codes of a form that are no digits: names, halves of the day, and time zones.
+bool is_no_digits(std::uint8_t code) { return code == 'a' || code == 'b' || code == 'p' || code == 'z'; }
+
+// True if a digit may stand beside the code at form[i], which is after its %; see time_forms.time_pattern.
+bool is_beside_digits(std::string_view form, std::size_t i) {
+  const bool before = i >= 2 && (is_digit(form[i - 2]) || (i >= 3 && form[i - 3] == '%' && !is_no_digits(form[i - 2])));
+  if (before || i + 1 == form.size()) return before;
+  return is_digit(form[i + 1]) || (form[i + 1] == '%' && !is_no_digits(form[i + 2]));
 }
 
-// Parses a time by a form with % codes; see parse._parse_times.
-bool parse_time(Cell cell, const std::uint8_t* form, std::int64_t form_size, std::int64_t* time) {
-  constexpr int kFractionDigits = 9, kMillisecondDigits = 3;
-  std::int64_t year = 0, month = 0, day = 0, hour = 0, minute = 0, second = 0, millisecond = 0, hours_of_half = -1;
-  const std::uint8_t* at = cell.start;
-  for (std::int64_t i = 0; i < form_size; ++i) {
-    if (form[i] != '%') {
-      if (at == cell.end || *at++ != form[i]) return false;
-      continue;
-    }
-    const std::uint8_t code = form[++i];
-    if (code == 'p') {
-      if (cell.end - at < 2 || (at[1] | 0x20) != 'm') return false;
-      const std::uint8_t half = *at | 0x20;
-      if (half != 'a' && half != 'p') return false;
-      hours_of_half = half == 'p' ? 12 : 0;
-      at += 2;
-      continue;
-    }
-    const int most = code == 'Y' ? 4 : code == 'f' ? kFractionDigits : 2;
-    const int least = code == 'f' || (most == 2 && code != 'y' && !is_beside_digits(form, form_size, i)) ? 1 : most;
-    std::int64_t number = 0;
-    int num_digits = 0;
-    for (; num_digits < most && at < cell.end && is_digit(*at); ++num_digits, ++at) {
-      if (code != 'f' || num_digits < kMillisecondDigits) number = number * 10 + (*at - '0');
-    }
-    if (num_digits < least) return false;
-    switch (code) {
-      case 'Y':
-        year = number;
-        break;
-      case 'y':
-        year = number + (number >= 69 ? 1900 : 2000);
-        break;
-      case 'm':
-        month = number;
-        break;
-      case 'd':
-        day = number;
-        break;
-      case 'H':
-        hour = number;
-        break;
-      case 'I':
-        if (number < 1 || number > 12) return false;
-        hour = number % 12;
-        break;
-      case 'M':
-        minute = number;
-        break;
-      case 'S':
-        second = number;
-        break;
-      default:
-        for (millisecond = number; num_digits < kMillisecondDigits; ++num_digits) millisecond *= 10;
+constexpr std::string_view kMonths[] = {"january", "february", "march",     "april",   "may",      "june",
+                                        "july",    "august",   "september", "october", "november", "december"};
+constexpr std::string_view kWeekdays[] = {"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"};
+
+// A time as its parts.
+struct TimeParts {
+  std::int64_t year = 0, month = 0, day = 0, hour = 0, minute = 0, second = 0, millisecond = 0;
+  std::int64_t hours_of_half = -1;  // to add to an hour of 1 to 12
+  std::int64_t minutes_ahead = 0;   // of UTC
+  bool has_zone = false;
+};
+
+// Parses the digits of a number, `least` to `most` of them; moves *at past them.
+bool parse_digits(const std::uint8_t** at, const std::uint8_t* end, int least, int most, std::int64_t* number) {
+  const std::uint8_t* const start = *at;
+  for (*number = 0; *at < end && *at - start < most && is_digit(**at); ++*at) *number = *number * 10 + (**at - '0');
+  return *at - start >= least;
+}
+
+// Parses a name or its first three letters, in any case; moves *at past it. Returns its place from 1, or 0.
+template <std::size_t count>
+std::int64_t parse_name(const std::uint8_t** at, const std::uint8_t* end, const std::string_view (&names)[count]) {
+  constexpr std::size_t kShort = 3;
+  for (std::size_t place = 0; place < count; ++place) {
+    std::size_t size = 0;
+    while (size < names[place].size() && *at + size < end && ((*at)[size] | 0x20) == names[place][size]) ++size;
+    if (size < kShort) continue;
+    *at += size == names[place].size() ? size : kShort;
+    return static_cast<std::int64_t>(place) + 1;
+  }
+  return 0;
+}
+
+// Parses Z, UTC, GMT, +02, +0200 or +02:00; moves *at past it.
+bool parse_zone(const std::uint8_t** at, const std::uint8_t* end, TimeParts* parts) {
+  parts->has_zone = true;
+  for (const std::string_view name : {"Z", "UTC", "GMT"}) {
+    if (static_cast<std::size_t>(end - *at) >= name.size() && !std::memcmp(*at, name.data(), name.size())) {
+      *at += name.size();
+      return true;
     }
   }
-  if (hours_of_half > 0) hour += hours_of_half;
-  if (at != cell.end || year < 1 || month < 1 || month > 12 || day < 1 || day > days_of_month(year, month) ||
-      hour > 23 || minute > 59 || second > 59) {
+  if (*at == end || (**at != '+' && **at != '-')) return false;
+  const std::int64_t sign = *(*at)++ == '-' ? -1 : 1;
+  std::int64_t hours = 0, minutes = 0;
+  if (!parse_digits(at, end, 2, 2, &hours) || hours > 23) return false;
+  const std::uint8_t* after = *at + (*at < end && **at == ':');
+  if (parse_digits(&after, end, 2, 2, &minutes) && minutes < 60) {
+    *at = after;
+  } else {
+    minutes = 0;
+  }
+  parts->minutes_ahead = sign * (hours * 60 + minutes);
+  return true;
+}
+
+// Parses the start of a cell by a form with % codes; moves *at past it. See parse.parse_times.
+bool parse_form(const std::uint8_t** at, const std::uint8_t* end, std::string_view form, TimeParts* parts) {
+  constexpr int kFractionDigits = 9, kMillisecondDigits = 3;
+  for (std::size_t i = 0; i < form.size(); ++i) {
+    if (i >= 2 && form.compare(i - 2, 2, "%S") == 0) {  // a fraction after %S may be missing, with its mark
+      const bool has_mark = form[i] == '.' || form[i] == ',';
+      const std::uint8_t* const digits = *at + has_mark;
+      const bool has_fraction = digits < end && is_digit(*digits) && (!has_mark || **at == form[i]);
+      if (form.compare(i + has_mark, 2, "%f") == 0 && !has_fraction) {
+        i += has_mark + 1;
+        continue;
+      }
+    }
+    if (form[i] != '%') {
+      if (*at == end || *(*at)++ != static_cast<std::uint8_t>(form[i])) return false;
+      continue;
+    }
+    const char code = form[++i];
+    std::int64_t number = 0;
+    if (code == 'p') {
+      if (end - *at < 2 || ((*at)[1] | 0x20) != 'm') return false;
+      const std::uint8_t half = **at | 0x20;
+      if (half != 'a' && half != 'p') return false;
+      parts->hours_of_half = half == 'p' ? 12 : 0;
+      *at += 2;
+    } else if (code == 'z') {
+      if (!parse_zone(at, end, parts)) return false;
+    } else if (code == 'a') {
+      if (parse_name(at, end, kWeekdays) == 0) return false;
+    } else if (code == 'b') {
+      parts->month = parse_name(at, end, kMonths);
+      if (parts->month == 0) return false;
+    } else if (code == 'f') {
+      const std::uint8_t* const start = *at;
+      if (!parse_digits(at, end, 1, kFractionDigits, &number)) return false;
+      std::int64_t digits = *at - start;
+      for (; digits > kMillisecondDigits; --digits) number /= 10;
+      for (; digits < kMillisecondDigits; ++digits) number *= 10;
+      parts->millisecond = number;
+    } else {
+      const bool is_year = code == 'Y' || code == 'y', is_free = !is_year && !is_beside_digits(form, i);
+      const bool has_blank = is_free && *at < end && **at == ' ';  // in place of a zero
+      *at += has_blank;
+      const int most = code == 'Y' ? 4 : 2;
+      if (!parse_digits(at, end, is_free ? 1 : most, has_blank ? 1 : most, &number)) return false;
+      if (code == 'I' && (number < 1 || number > 12)) return false;
+      std::int64_t* const part = is_year        ? &parts->year
+                                 : code == 'm'  ? &parts->month
+                                 : code == 'd'  ? &parts->day
+                                 : code == 'M'  ? &parts->minute
+                                 : code == 'S'  ? &parts->second
+                                                : &parts->hour;
+      *part = code == 'y' ? number + (number >= 69 ? 1900 : 2000) : code == 'I' ? number % 12 : number;
+    }
+  }
+  return true;
+}
+
+// Parses the start of a cell as ISO 8601: a date, perhaps with a clock and a zone.
+bool parse_iso(const std::uint8_t** at, const std::uint8_t* end, TimeParts* parts) {
+  if (!parse_form(at, end, "%Y-%m-%d", parts)) return false;
+  if (*at == end) return true;
+  const std::uint8_t between = *(*at)++;
+  if ((between != 'T' && between != ' ') || !parse_form(at, end, "%H:%M", parts)) return false;
+  if (*at < end && **at == ':' && !parse_form(at, end, ":%S.%f", parts)) return false;
+  if (*at == end) return true;
+  *at += **at == ' ';
+  return parse_zone(at, end, parts);
+}
+
+// Returns false if there is no such day or hour; else the milliseconds since 1970, by UTC or by the parts' own clock.
+bool time_of(const TimeParts& parts, std::int64_t* time) {
+  const std::int64_t hour = parts.hour + (parts.hours_of_half > 0 ? parts.hours_of_half : 0);
+  if (parts.year < 1 || parts.month < 1 || parts.month > 12 || parts.day < 1 ||
+      parts.day > days_of_month(parts.year, parts.month) || hour > 23 || parts.minute > 59 || parts.second > 59) {
     return false;
   }
-  *time = (((days_from_civil(year, month, day) * 24 + hour) * 60 + minute) * 60 + second) * 1000 + millisecond;
+  const std::int64_t days = days_from_civil(parts.year, parts.month, parts.day);
+  const std::int64_t minutes = (days * 24 + hour) * 60 + parts.minute - parts.minutes_ahead;
+  *time = (minutes * 60 + parts.second) * 1000 + parts.millisecond;
   return true;
+}
+
+constexpr int kNoUnit = LOG_KERNELS_ISO;
+constexpr std::int64_t kFirstLikely = 600000000000, kEndOfLikely = 4100000000000;  // ms, time_forms.LIKELY_SECONDS
+
+// A number since 1970: digits * 10^power.
+struct TimeNumber {
+  bool negative = false;
+  std::uint64_t digits = 0;
+  std::int64_t power = 0;
+};
+
+// Returns 10^power, or 0 if no 64 bits hold it.
+std::uint64_t power_of_ten(std::int64_t power) {
+  if (power > kIntegerDigits) return 0;
+  std::uint64_t result = 1;
+  for (; power > 0; --power) result *= 10;
+  return result;
+}
+
+// Returns a number in a LogKernelsTimes unit as milliseconds, rounded down; or kLastTime + 1 if it is out of range.
+std::int64_t milliseconds_of(const TimeNumber& number, int unit) {
+  const std::int64_t shift = number.power + 3 - 3 * unit;
+  const std::uint64_t scale = power_of_ten(std::abs(shift));
+  std::uint64_t milliseconds = 0, rest = number.digits;
+  if (shift < 0 && scale != 0) {
+    milliseconds = number.digits / scale;
+    rest = number.digits % scale;
+  } else if (shift >= 0 && number.digits != 0) {
+    rest = 0;
+    const bool fits = scale != 0 && number.digits <= static_cast<std::uint64_t>(kLastTime) / scale;
+    milliseconds = fits ? number.digits * scale : static_cast<std::uint64_t>(kLastTime) + 1;
+  }
+  if (milliseconds > static_cast<std::uint64_t>(kLastTime)) return kLastTime + 1;
+  if (!number.negative) return static_cast<std::int64_t>(milliseconds);
+  const std::int64_t below = -static_cast<std::int64_t>(milliseconds) - (rest != 0);
+  return below < kFirstTime ? kLastTime + 1 : below;
+}
+
+// Parses -?[0-9]{1,19}(\.[0-9]*)?([eE][-+]?[0-9]{1,2})?, with 19 digits before the exponent at most.
+bool parse_time_number(Cell cell, TimeNumber* number) {
+  const std::uint8_t* at = cell.start;
+  number->negative = at < cell.end && *at == '-';
+  at += number->negative;
+  const std::uint8_t* const start = at;
+  bool has_point = false;
+  std::int64_t num_digits = 0;
+  for (; at < cell.end && (is_digit(*at) || (*at == '.' && !has_point && at > start)); ++at) {
+    if (*at == '.') {
+      has_point = true;
+      continue;
+    }
+    if (++num_digits > kIntegerDigits) return false;
+    number->digits = number->digits * 10 + (*at - '0');
+    number->power -= has_point;
+  }
+  if (num_digits == 0) return false;
+  if (at < cell.end && (*at | 0x20) == 'e') {
+    ++at;
+    const bool is_negative = at < cell.end && *at == '-';
+    at += at < cell.end && (*at == '-' || *at == '+');
+    std::int64_t exponent = 0;
+    if (!parse_digits(&at, cell.end, 1, 2, &exponent)) return false;
+    number->power += is_negative ? -exponent : exponent;
+  }
+  return at == cell.end;
+}
+
+// Stores the time of a number, in a unit or in the one that its size tells (kNoUnit), or that there is none. Returns
+// false for a bad one. See times._time_of_number.
+bool store_time_number(const TimeNumber& number, int unit, std::int64_t* time, std::uint8_t* present) {
+  if (number.digits == 0 || (number.negative && number.power <= 0 && number.digits == power_of_ten(-number.power))) {
+    *present = 0;
+    return true;
+  }
+  if (unit == kNoUnit) {
+    if (number.negative) return false;
+    for (unit = LOG_KERNELS_SECONDS; (*time = milliseconds_of(number, unit)) >= kEndOfLikely; ++unit) {
+      if (unit == LOG_KERNELS_NANOSECONDS) return false;
+    }
+    return unit != LOG_KERNELS_SECONDS || *time >= kFirstLikely;
+  }
+  *time = milliseconds_of(number, unit);
+  std::int64_t first = kFirstLikely, end = kEndOfLikely;
+  for (int coarser = 0; coarser < unit; ++coarser) {
+    first /= 1000;
+    end /= 1000;
+    if (*time >= first && *time < end) return false;
+  }
+  return *time <= kLastTime;
 }
 
 // True for UTF-8 as Python decodes it: no surrogates, no longer form than needed, at most U+10FFFF.
@@ -487,8 +652,9 @@ class LineParser {
       case LOG_KERNELS_TIMESTAMP_COLUMN:
         rows_.times[slot] = 0;
         rows_.times_present[slot] = present;
-        return !present || parse_timestamp(cell, format_.slots[column], rows_.times + slot) ? LOG_KERNELS_KEPT
-                                                                                          : LOG_KERNELS_TIMESTAMP;
+        return !present || parse_timestamp(cell, format_.slots[column], rows_.times + slot, rows_.times_present + slot)
+                   ? LOG_KERNELS_KEPT
+                   : LOG_KERNELS_TIMESTAMP;
       case LOG_KERNELS_WEIGHT_COLUMN: {
         double weight;
         if (!parse_decimal(cell, &weight) || weight < 0) return LOG_KERNELS_WEIGHT;
@@ -500,18 +666,27 @@ class LineParser {
     }
   }
 
-  // Parses a time of the column with this number among those of times.
-  bool parse_timestamp(Cell cell, std::int64_t number, std::int64_t* time) const {
-    const std::uint8_t* const form = format_.time_forms.data + format_.time_forms.starts[number];
-    const std::int64_t form_size = format_.time_forms.lengths[number];
-    if (std::memchr(form, '%', form_size) != nullptr) return parse_time(cell, form, form_size, time);
-    const std::int64_t unit = *form == 's' ? 1000 : 1;
-    std::int64_t units;
-    if (!parse_integer(&cell.start, cell.end, &units) || cell.size() != 0) return false;
-    if (units < kFirstTime / unit || units > kLastTime / unit) return false;
-    if (unit == 1 && units >= kFirstLikelySecond && units <= kLastLikelySecond) return false;
-    *time = units * unit;
-    return true;
+  // Parses a time of the column with this number among those of times. Clears *present for a cell without a time.
+  bool parse_timestamp(Cell cell, std::int64_t number, std::int64_t* time, std::uint8_t* present) const {
+    const int kind = format_.time_kinds[number];
+    if (kind != LOG_KERNELS_CODES) {
+      TimeNumber digits;
+      if (parse_time_number(cell, &digits)) return store_time_number(digits, kind, time, present);
+      if (kind != LOG_KERNELS_ISO) return false;
+    }
+    TimeParts parts;
+    const std::uint8_t* at = cell.start;
+    const LogKernelsStrings& forms = format_.time_forms;
+    const std::string_view form(reinterpret_cast<const char*>(forms.data) + forms.starts[number],
+                                forms.lengths[number]);
+    const bool good = kind == LOG_KERNELS_ISO ? parse_iso(&at, cell.end, &parts) : parse_form(&at, cell.end, form, &parts);
+    if (!good || at != cell.end || !time_of(parts, time)) return false;
+    if (!parts.has_zone) {
+      const std::int64_t* const first = format_.zone_starts + format_.zone_firsts[number];
+      const std::int64_t* const last = format_.zone_starts + format_.zone_firsts[number + 1];
+      *time -= format_.zone_offsets[std::upper_bound(first, last, *time) - 1 - format_.zone_starts];
+    }
+    return *time >= kFirstTime && *time <= kLastTime;
   }
 
   bool parse_decimal(Cell cell, double* number) const {

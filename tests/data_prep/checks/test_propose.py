@@ -223,7 +223,7 @@ def test_the_types_of_a_parquet_log_decide(tmp_path, capsys):
         "mobile": "boolean",
     }
     assert proposed["clicked"] == ">= 1"
-    assert proposed["timestamps"] == {"seen": "milliseconds", "day": "milliseconds"}
+    assert proposed["timestamps"] == {"seen": "iso", "day": "iso"}
     assert proposed["lists"] == {"tags": {"separator": ";", "max_length": 2, "pool": "mean"}}
     assert schema.rejected_rows == 0
     (users,) = [field for field in schema.categorical if field.name == "user_id"]

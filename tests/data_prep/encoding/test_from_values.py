@@ -151,8 +151,8 @@ def test_a_time_of_another_form_is_named_beside_the_form_that_is_expected(form):
 @pytest.mark.parametrize(
     ("form", "other", "good", "bad"),
     [
-        ("milliseconds", "seconds", (0, -1, 599_999_999, 4_100_000_000, 1_700_000_000_000), 1_700_000_000),
-        ("seconds", "milliseconds", (0, -(10**9), 7 * 10**8, 1_700_000_000), 1_700_000_000_000),
+        ("milliseconds", "seconds", (-2, 1, 599_999_999, 4_100_000_000, 1_700_000_000_000), 1_700_000_000),
+        ("seconds", "milliseconds", (1, -(10**9), 7 * 10**8, 1_700_000_000), 1_700_000_000_000),
     ],
 )
 def test_a_time_in_the_other_unit_is_refused_with_its_day(kernels, form, other, good, bad):

@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from data_prep.kernels.parsed import MAX_LINE_BYTES, Chunk, FileOfLog
-from data_prep.options.log_format import RELATIONS, ListForm, LogFormat, time_range, time_text
+from data_prep.options.log_format import RELATIONS, ListForm, LogFormat
+from data_prep.options.time_forms import UNITS, time_range, time_text
 
 _KINDS = ("integer", "hex32", "string", "ignored", "id", "list", "float", "timestamp", "boolean")
 _LABELS = ((("1",), ("0",)), (("yes", "true"), ("no",)), (("click",), ("", "0")))
@@ -36,11 +37,19 @@ _BAD_DECIMALS = (
     "1.2.",
 )
 _BAD_WEIGHTS = (*_BAD_DECIMALS, "-1", "-1e-5", "")
-_TIME_FORMS = ("seconds", "milliseconds", "%Y-%m-%dT%H:%M:%S.%f", "%y%m%d%H", "at %d/%m/%Y", "%Y%m%d")
+_TIME_FORMS = (*UNITS, "iso", "iso", "%Y-%m-%dT%H:%M:%S.%f", "%y%m%d%H", "at %d/%m/%Y", "%Y%m%d")
 _TIME_FORMS += ("%m/%d/%Y %I:%M:%S %p", "%d.%m.%y %I%p", "%f@%d1-%m-%Y", "%H%M %d-%m-%Y")
+_TIME_FORMS += ("%d/%b/%Y:%H:%M:%S %z", "%a %b %d %H:%M:%S %Y", "%Y%m%d%H%M%S%f", "%b %d, %Y %I:%M %p%z")
+_ZONES = ("Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Australia/Lord_Howe", "Africa/Casablanca")
+_ZONE_CELLS = ("Z", "UTC", "+0000", "+02:00", "-0330", "+14", "-00:30")
 _BAD_TIMES = (
     "x",
-    "1.5",
+    "1.5.0",
+    "1e",
+    "2014-13-01 00:00",
+    "2014-01-01T00:00:00+24:00",
+    "2014-01-01T00:00:00.",
+    "32/Jan/2014:00:00:00 Z",
     "2014-02-30T00:00:00.000",
     "2014-01-01T24:00:00.000",
     "at 29/02/1900",
@@ -50,7 +59,7 @@ _BAD_TIMES = (
     "1/2/2014 13:00:00 PM",
     "1/2/2014 11:00:00",
     "01.02.14 1xM",
-    "9" * 19,
+    "9" * 20,
 )
 _BOOLEANS = ("true", "False", "TRUE", "yes", "nO", "on", "OFF", "t", "F", "y", "N", "1", "0", "1.0", "0.0")
 _BAD_BOOLEANS = ("2", "-1", "01", "truee", "tru", "ye", "x", "0.", "\0", "ON!")
@@ -128,6 +137,11 @@ def _draw_format(random_: random.Random) -> LogFormat:
         columns=columns,
         separator=separator,
         timestamps={name: random_.choice(forms) for name, kind in columns.items() if kind == "timestamp"},
+        timezone={
+            name: random_.choice(_ZONES)
+            for name, kind in columns.items()
+            if kind == "timestamp" and random_.random() < 0.4
+        },
         header=header,
         others=random_.choice(["refused", "ignored"]) if header else "refused",
         quotes=quotes,
@@ -212,8 +226,9 @@ class _Cells:
             cell = choose(["", *self._format.missing])
         if isinstance(cell, str) and self._format.separator in cell and not self._format.quotes:
             cell = "x"
-        if self._format.timestamps.get(name) == "milliseconds" and choose([True, False]):
-            cell = choose(["600000000", "4099999999"])  # seconds
+        if UNITS.get(self._format.timestamps.get(name), 3) < 3 and choose([True, False]):
+            thousands = choose([1000**by for by in range(1 - UNITS[self._format.timestamps[name]] // 3)])
+            cell = str(choose([600_000_000, 4_099_999_999]) * thousands)  # of a coarser unit
         cells[list(self.columns).index(name)] = cell if isinstance(cell, bytes) else cell.encode()
         return self._join(cells)
 
@@ -237,7 +252,7 @@ class _Cells:
         if random_.random() < 0.1:
             return random_.choice(["", *self._format.missing])
         if kind == "timestamp":
-            return self._time(self._format.time_form(name))
+            return self._time(self._format.time_form(name), self._format.timezone.get(name, ""))
         if kind == "float":
             return random_.choice(["-", ""]) + self._decimal().removeprefix("+")
         rank = int(random_.paretovariate(0.8))
@@ -249,20 +264,53 @@ class _Cells:
             return f"{rank * 2654435761 % 2**32:08x}"
         return random_.choice([*self._texts(), f"value {rank}" if self._format.separator != " " else f"value-{rank}"])
 
-    def _time(self, form: str) -> str:
+    def _time(self, form: str, zone: str) -> str:
+        random_ = self._random
         first, last = time_range(form)
         if "%y" not in form and random.Random(form).random() < 0.5:
             first, last = 1_400_000_000_000, 1_400_500_000_000
-        seconds = self._random.randint(first // 1000, last // 1000)
-        milliseconds = self._random.choice([first, last // 1000 * 1000, seconds * 1000 + 7])
+        if zone or form in ("iso", "nanoseconds"):  # years in which zones change their clocks
+            first, last = max(first, -3_700_000_000_000), min(last, 4_000_000_000_000)
+        seconds = random_.randint(first // 1000, last // 1000)
+        milliseconds = random_.choice([first, last // 1000 * 1000, seconds * 1000 + 7, seconds * 1000])
         text = time_text(milliseconds, form)
-        if form in ("seconds", "milliseconds") and self._random.random() < 0.1:  # nearly of the other unit
-            text = str(self._random.choice([599_999_999, 4_100_000_000]))
-        if "/" in form and self._random.random() < 0.5:  # without the zeros before a part
+        if form in UNITS:
+            return self._time_number(milliseconds, form)
+        if form == "iso":
+            date, _, clock = text.removesuffix("Z").partition(" ")
+            clock = random_.choice([clock[:5], clock[:8], clock, clock + "123456", clock[:10]])
+            zone_cell = random_.choice(["", "", random_.choice(("", " ")) + random_.choice(_ZONE_CELLS)])
+            moment = abs(milliseconds) * random_.choice([1, 1_000, 1_000_000])
+            number = str(moment) if moment >= 4_100_000_000 else "-1"
+            texts = [date, f"{date}T{clock}{zone_cell}", f"{date} {clock}{zone_cell}", number]
+            return random_.choice([each for each in texts if self._format.quotes or self._format.separator not in each])
+        if "%z" in form:
+            text = text.replace("+0000", random_.choice(_ZONE_CELLS))
+        if "%b" in form and random_.random() < 0.3:
+            text = text.upper()
+        if "/%m" in form and random_.random() < 0.5:  # without the zeros before a part
             text = re.sub("(?<![0-9])0(?=[0-9])", "", text) if "0000" not in text[:9] and milliseconds > 0 else text
-        if form.endswith(".%f") and self._random.random() < 0.5:
-            text += self._random.choice(["1", "999", "000000"])
+        if form.endswith("%f") and random_.random() < 0.5:
+            text += random_.choice(["1", "999", "000000"])
+        elif form.endswith("%f") and random_.random() < 0.5:
+            text = text[:-3].removesuffix(".")
         return text
+
+    def _time_number(self, milliseconds: int, unit: str) -> str:
+        """A number since 1970 as programs write it, also a sentinel, or nearly one of another unit."""
+        random_ = self._random
+        power = UNITS[unit]
+        milliseconds += 4_100_000_000 * (0 <= milliseconds < 4_100_000_000)  # there numbers may be of a coarser unit
+        if random_.random() < 0.1:
+            return random_.choice(["0", "-1", "0.0", "-1.0", str(599_999_999 if power > -3 else 4_100_000_000_000_000)])
+        whole, fraction = str(milliseconds // 10**power if power > 0 else milliseconds * 10**-power), ""
+        if power > 0 and random_.random() < 0.5:
+            fraction = f".{milliseconds % 1000:03}"
+        elif len(whole) < 17 and milliseconds > 0:
+            fraction = random_.choice(["", ".0", ".25"])
+        if not fraction and random_.random() < 0.2 and whole[0] != "-":
+            return f"{whole[0]}.{whole[1:] or 0}{random_.choice('eE')}{len(whole) - 1}"
+        return whole + fraction
 
     def _decimal(self) -> str:
         random_ = self._random
@@ -291,3 +339,12 @@ class _Cells:
         if b'"' in cell or self._format.separator.encode() in cell or self._random.random() < 0.1:
             return b'"' + cell.replace(b'"', b'""') + b'"'
         return cell
+
+
+def time_cells(random_: random.Random, count: int) -> tuple[LogFormat, list[str]]:
+    """A format with a label and a time of any form and zone, and cells of that time."""
+    form, zone = random_.choice(_TIME_FORMS), random_.choice(["", *_ZONES])
+    log_format = LogFormat(
+        {"label": "label", "seen": "timestamp"}, timestamps={"seen": form}, timezone={"seen": zone} if zone else {}
+    )
+    return log_format, [_Cells(random_, log_format)._cell("seen", "timestamp") for _ in range(count)]

@@ -10,12 +10,17 @@ import math
 import re
 from collections import Counter
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
+from zoneinfo import ZoneInfo
 
 LIMIT = 65_536
 SPLITS = ("train", "valid", "test")
 U64 = 2**64 - 1
+NO_TIME = "no time"
+MONTHS = ["january", "february", "march", "april", "may", "june", "july", "august", "september", "october"]
+MONTHS += ["november", "december"]
+DAYS = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
 EPOCH, MS = datetime(1970, 1, 1), timedelta(milliseconds=1)
 # Number of the line in the log, label, ids, numeric columns, weight (1 without one), keys.
 Row = tuple[int, int, list[int], list[float], float, dict[str, int]]
@@ -95,8 +100,9 @@ def parse_line(raw: bytes, form, kinds: dict[str, str]) -> tuple[str, int, dict]
             cells[name] = _decimal(text, form)
             found["float"].append(not text or cells[name] is not None)
         elif kind == "timestamp":
-            cells[name] = _time(text, form.timestamps[name])
-            found["timestamp"].append(not text or cells[name] is not None)
+            time = _time(text, form.timestamps[name], form.timezone.get(name, "")) if text else NO_TIME
+            found["timestamp"].append(time is not None)
+            cells[name] = None if time == NO_TIME else time
     return next((reason for reason, good in found.items() if not all(good)), ""), label, cells
 
 
@@ -128,41 +134,96 @@ def _decimal(text: bytes, form) -> float | None:
     return 0.0 if number < 2.0**-1022 else -number if sign == b"-" else number
 
 
-def _time(text: bytes, form: str) -> int | None:
-    """The milliseconds since 1970 of a cell; None if it is no time of the years 1 to 9999."""
+def _time(text: bytes, form: str, zone: str) -> int | str | None:
+    """The milliseconds since 1970 of a cell; NO_TIME if it says so, None if it is no time of the years 1 to 9999."""
+    units = {"seconds": 1_000, "milliseconds": 1, "microseconds": Fraction(1, 10**3), "nanoseconds": Fraction(1, 10**6)}
+    cell = text.decode(errors="replace")
+    if form == "iso" or form in units:
+        if number := re.fullmatch(r"-?([0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]{1,2})?", cell):
+            exact = Fraction(re.sub(r"\.(?![0-9])", "", cell))
+            if len(number[1].replace(".", "")) > 19:
+                return None
+            if exact in (0, -1):
+                return NO_TIME
+            return _time_of_number(exact, [*units.values()], [*units].index(form) if form in units else None)
+        if form in units:
+            return None
+        date, *clock = re.split("[T ]", cell, maxsplit=1)
+        rest = clock[0] if clock else ""
+        of_clock = re.match(r"[0-9 ]?[0-9]:[0-9 ]?[0-9](:[0-9 ]?[0-9](\.[0-9]{1,9})?)?", rest)
+        if clock and not of_clock:
+            return None
+        forms = ["%Y-%m-%d", *(("%H:%M:%S.%f" if of_clock[1] else "%H:%M") for _ in clock)]
+        zones = [part.removeprefix(" ") for part in [rest[of_clock.end() :] if clock else ""] if part]
+        cell = "|".join([date, *([of_clock[0]] if clock else []), *zones])
+        form = "|".join([*forms, *("%z" for _ in zones)])
+    fraction = re.search("%S([.,]?)%f", form)
+    time = _time_by_codes(cell, form, zone)
+    if time is None and fraction:  # it may be missing, with its mark; %N is nothing
+        time = _time_by_codes(cell, form.replace(fraction[0], "%S" if fraction[1] else "%S%N"), zone)
+    return time
+
+
+def _time_by_codes(rest: str, form: str, zone: str) -> int | None:
     first, last = (datetime(1, 1, 1) - EPOCH) // MS, (datetime(9999, 12, 31, 23, 59, 59, 999000) - EPOCH) // MS
-    if "%" not in form:
-        unit = 1000 if form == "seconds" else 1
-        found = int(text) * unit if re.fullmatch(rb"-?[0-9]{1,19}", text) else None
-        if form == "milliseconds" and found is not None and 600_000_000 <= found < 4_100_000_000:
-            return None  # seconds by mistake
-        return found if found is not None and first <= found <= last else None
     found, digits = {}, re.findall("%.|[^%]", form)
-    rest = text.decode(errors="replace")
     for place, part in enumerate(digits):
         if part[0] != "%":
             if not rest.startswith(part):
                 return None
             rest = rest[1:]
             continue
-        beside = [near for near in (*digits[max(place - 1, 0) : place], *digits[place + 1 : place + 2]) if near != "%p"]
+        beside = [*digits[max(place - 1, 0) : place], *digits[place + 1 : place + 2]]
+        beside = [near for near in beside if near not in ("%p", "%z", "%a", "%b")]
         is_free = not any(near[0] == "%" or near in "0123456789" for near in beside)
-        most = {"%Y": 4, "%f": 9, "%p": 2}.get(part, 2)
-        cell = re.match("[APap][Mm]" if part == "%p" else f"[0-9]{{0,{most}}}", rest)
-        if not cell or len(cell[0]) < (1 if part == "%f" or (is_free and part not in ("%Y", "%y", "%p")) else most):
+        one = "[0-9]{1,2}| [0-9]" if is_free else "[0-9]{2}"
+        patterns = {"%Y": "[0-9]{4}", "%y": "[0-9]{2}", "%f": "[0-9]{1,9}", "%p": "[APap][Mm]", "%N": ""}
+        patterns |= {"%z": "Z|UTC|GMT|[-+][0-9]{2}(:?[0-9]{2})?", "%b": _names(MONTHS), "%a": _names(DAYS)}
+        cell = re.match(patterns.get(part, one), rest)
+        if not cell:
             return None
         found[part[1]], rest = cell[0], rest[len(cell[0]) :]
+        if part == "%z" and cell[0][0] in "+-" and cell[0][3:].strip(":") >= "60":
+            found["z"], rest = cell[0][:3], cell[0][3:] + rest
     if rest:
         return None
+    found.pop("a", None)
     clock = {"Y": found.get("Y") or str(1900 + int(found["y"]) + 100 * (int(found["y"]) < 69))}
-    clock |= {code: found[code] for code in "mdHMS" if code in found}
+    clock |= {code: found[code].strip() for code in "mdHMS" if code in found}
+    if "b" in found:
+        clock["m"] = str([name[:3] for name in MONTHS].index(found["b"][:3].lower()) + 1)
     if "I" in found:
         clock |= {"I": found["I"], "p": found["p"]}
     try:
         moment = datetime.strptime(" ".join(clock.values()), " ".join(f"%{code}" for code in clock))
+        digits = found.get("z", "").lstrip("ZUTCGM").replace(":", "")
+        if "z" in found:
+            ahead = datetime.strptime(f"{digits or '+00'}00"[:5], "%z").utcoffset()
+        else:
+            ahead = moment.replace(tzinfo=ZoneInfo(zone or "UTC")).utcoffset()
     except ValueError:
         return None
-    return None if moment.second > 59 else (moment - EPOCH) // MS + int(f"{found.get('f', '0'):0<3}"[:3])
+    time = (moment - EPOCH - ahead) // MS + int(f"{found.get('f', '0'):0<3}"[:3])
+    return time if moment.second <= 59 and first <= time <= last else None
+
+
+def _names(names: list[str]) -> str:
+    """The pattern of names, each whole or its first three letters, in any case."""
+    return "(?i:" + "|".join([*names, *(name[:3] for name in names)]) + ")"
+
+
+def _time_of_number(exact: Fraction, units: list, unit: int | None) -> int | None:
+    """The milliseconds of a number: of this unit, or of the first in which it is before 2100."""
+    likely = (600_000_000_000, 4_100_000_000_000)
+    if unit is None:
+        times = [math.floor(exact * each) for each in units]
+        place, time = next(((p, t) for p, t in enumerate(times) if t < likely[1]), (0, 0))
+        return time if exact > 0 and time >= (likely[0] if place == 0 else 1) else None
+    time = math.floor(exact * units[unit])
+    for by in (1000**coarser for coarser in range(1, unit + 1)):  # a time in a coarser unit, by mistake
+        if likely[0] // by <= time < likely[1] // by:
+            return None
+    return time if -62_135_596_800_000 <= time < 253_402_300_800_000 else None
 
 
 def _is_utf8(text: bytes) -> bool:
@@ -319,6 +380,8 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
     def value_of(cells, kind, source):
         if kind in ("hour", "weekday") and cells[source] is not None:
             moment = EPOCH + MS * cells[source]
+            if zone := options.data.timezone.get(source):
+                moment = moment.replace(tzinfo=UTC).astimezone(ZoneInfo(zone))
             return moment.hour if kind == "hour" else moment.weekday()
         return _bucket(cells[source]) if kind == "bucket" and cells[source] is not None else cells[source]
 

@@ -9,8 +9,9 @@ import pytest
 
 from data_prep.kernels.parse import parse_chunk
 from data_prep.kernels.parsed import ONLY_FILE
-from data_prep.options.log_format import LogFormat, time_text
+from data_prep.options.log_format import LogFormat
 from data_prep.options.options_file import read_options
+from data_prep.options.time_forms import time_text
 from data_prep.pipeline.prepare import prepare
 from data_prep.raw_log.log_files import find_log
 from data_prep.raw_log.parquet import TableChunk, cells_as_text, open_table

@@ -1,0 +1,177 @@
+"""Times of cells as milliseconds since 1970 (UTC), and the time zones that columns may be in."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, TypeAlias
+from zoneinfo import ZoneInfo
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.options.time_forms import ISO, LIKELY_SECONDS, MONTHS, SECONDS, UNITS, time_pattern
+
+# Of cells [n]: their values, which of them are present, and which are good.
+Parsed: TypeAlias = tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.bool_]]
+
+FIRST_TIME, LAST_TIME = -62_135_596_800_000, 253_402_300_799_999  # milliseconds of the years 1 to 9999
+_NUMBER = re.compile(rb"(-?)([0-9]{1,19})(?:\.([0-9]{0,18}))?(?:[eE]([-+]?[0-9]{1,2}))?")
+_NUMBER_DIGITS = 19  # the most that a number may have; they always fit in 64 bits
+_LIKELY = range(LIKELY_SECONDS.start * 1000, LIKELY_SECONDS.stop * 1000)  # milliseconds
+# The changes of a zone's clock are looked up from 1850 to 2100, at steps in which no zone changes it twice.
+_FIRST_CHANGE, _LAST_CHANGE, _STEP = -3_786_912_000, 4_102_444_800, 3 * 86_400
+
+
+@dataclass(frozen=True)
+class ZoneTable:
+    """The clock of a time zone [k changes]: each offset holds until the next one starts."""
+
+    starts: NDArray[np.int64]  # milliseconds since 1970, UTC; the first is the smallest int64
+    offsets: NDArray[np.int64]  # milliseconds by which the clock is ahead of UTC
+
+    @functools.cached_property
+    def local_starts(self) -> NDArray[np.int64]:
+        """The same by the zone's own clock.
+
+        When it is set back, the doubled hour is the first of the two. When it is set forward, times in the hour that
+        is left out are read by the offset before it. Both are what `zoneinfo` does (fold=0 of PEP 495).
+        """
+        changes = self.starts[1:] + np.maximum(self.offsets[1:], self.offsets[:-1])
+        return np.concatenate([self.starts[:1], changes])
+
+    def to_utc(self, local: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return times by the zone's clock as times in UTC."""
+        return local - self.offsets[np.searchsorted(self.local_starts, local, side="right") - 1]
+
+    def to_local(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return times in UTC as times by the zone's clock."""
+        return times + self.offsets[np.searchsorted(self.starts, times, side="right") - 1]
+
+
+@functools.lru_cache(maxsize=16)
+def zone_table(name: str) -> ZoneTable:
+    """Return the clock of an IANA time zone such as Europe/Berlin, of UTC for "".
+
+    Before 1850 and after 2100 the first and the last offset hold. Raises KeyError or ValueError for an unknown zone.
+    """
+    starts, offsets = [np.iinfo(np.int64).min], [0]
+    if name:
+        zone = ZoneInfo(name)
+
+        def offset(second: int) -> int:
+            ahead = datetime.fromtimestamp(second, zone).utcoffset()
+            assert ahead is not None
+            return int(ahead.total_seconds()) * 1000
+
+        offsets = [offset(_FIRST_CHANGE)]
+        for step in range(_FIRST_CHANGE, _LAST_CHANGE, _STEP):
+            low, high = step, step + _STEP
+            if (new := offset(high)) == offsets[-1]:
+                continue
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (low, middle) if offset(middle) == new else (middle, high)
+            starts.append(high * 1000)
+            offsets.append(new)
+    return ZoneTable(np.array(starts, np.int64), np.array(offsets, np.int64))
+
+
+def parse_times(cells: Sequence[bytes], form: str, zone: str) -> Parsed:
+    """Parse cells [n] that are not empty, one at a time. Good ones hold a time of the years 1 to 9999 or no time.
+
+    `form` is one of LogFormat.timestamps, and `zone` the time zone of cells that name none.
+    """
+    time_of = {cell: _time_of(cell, form) for cell in set(cells)}  # the same few come again and again
+    times = np.array([time_of[cell].milliseconds for cell in cells], np.int64)
+    are_local = np.array([time_of[cell].is_local for cell in cells], np.bool_)
+    times[are_local] = zone_table(zone).to_utc(times[are_local])
+    present = np.array([time_of[cell] is not _NO_TIME for cell in cells], np.bool_)
+    return times, present, ~present | are_in_range(times, form)
+
+
+def parse_whole_numbers(numbers: NDArray[np.int64], form: str) -> Parsed:
+    """Return the times of whole numbers [n] in a unit since 1970, as `parse_times` does."""
+    unit, power = 10 ** abs(UNITS[form]), UNITS[form]
+    within = np.clip(numbers, FIRST_TIME // unit - 1, LAST_TIME // unit + 1)
+    times = within * unit if power > 0 else numbers // unit
+    present = (numbers != 0) & (numbers != -1)
+    return times, present, ~present | are_in_range(times, form)
+
+
+class _Time(NamedTuple):
+    milliseconds: int
+    is_local: bool = False  # by the clock of the column's zone
+
+
+_NO_TIME, _BAD = _Time(0), _Time(LAST_TIME + 1)
+
+
+def _time_of(cell: bytes, form: str) -> _Time:
+    if form in UNITS or form == ISO:
+        number = _NUMBER.fullmatch(cell)
+        if number is not None:
+            return _time_of_number(*number.groups(default=b""), form=form)
+        if form in UNITS:
+            return _BAD
+    match = time_pattern(form).fullmatch(cell)
+    if match is None:
+        return _BAD
+    parts = {code: text for code, text in match.groupdict().items() if text is not None}
+    half, zone, month = (parts.pop(code, b"").lower() for code in ("p", "z", "b"))
+    parts.pop("a", None)
+    milliseconds = int(parts.pop("f", b"0").ljust(3, b"0")[:3])
+    numbers = {code: int(digits) for code, digits in parts.items()}
+    if month:
+        numbers["m"] = 1 + next(place for place, name in enumerate(MONTHS) if name.startswith(month[:3].decode()))
+    if half:
+        if not 1 <= numbers["I"] <= 12:
+            return _BAD
+        numbers["H"] = numbers["I"] % 12 + 12 * (half == b"pm")
+    year = numbers["Y"] if "Y" in numbers else numbers["y"] + (1900 if numbers["y"] >= 69 else 2000)  # as in POSIX
+    hour, minute, second = (numbers.get(code, 0) for code in "HMS")
+    try:
+        moment = datetime(year, numbers["m"], numbers["d"], hour, minute, second, tzinfo=UTC)
+    except ValueError:
+        return _BAD
+    ahead = 0
+    if zone[:1] in (b"+", b"-"):
+        ahead = int(zone[:1] + b"1") * (60 * int(zone[1:3]) + int(zone[-2:] if len(zone) > 3 else 0)) * 60_000
+    return _Time(int(moment.timestamp()) * 1000 + milliseconds - ahead, is_local=not zone)
+
+
+def _time_of_number(sign: bytes, whole: bytes, fraction: bytes, exponent: bytes, form: str) -> _Time:
+    """Return the time of a decimal number since 1970, rounded down to milliseconds.
+
+    Of the form iso, the unit is the first one, from seconds to nanoseconds, in which the number is before 2100.
+    """
+    if len(whole + fraction) > _NUMBER_DIGITS:
+        return _BAD
+    digits, power = int(sign + whole + fraction), int(exponent or 0) - len(fraction)
+    if digits == 0 or (power <= 0 and digits == -(10**-power)):  # 0 and -1, by which logs say that there is no time
+        return _NO_TIME
+
+    def time_in(unit: int) -> int:
+        shift = power + unit
+        return digits * 10**shift if shift >= 0 else digits // 10**-shift
+
+    if form in UNITS:
+        time = time_in(UNITS[form])
+    else:
+        unit = next((unit for unit in UNITS.values() if time_in(unit) < _LIKELY.stop), 0)
+        time = time_in(unit)
+        # Seconds before 1989 may be times of another unit, as may numbers below 0.
+        if digits < 0 or time >= _LIKELY.stop or (unit == UNITS[SECONDS] and time < _LIKELY.start):
+            return _BAD
+    return _Time(time) if FIRST_TIME <= time <= LAST_TIME else _BAD
+
+
+def are_in_range(times: NDArray[np.int64], form: str) -> NDArray[np.bool_]:
+    """Return which times [n] are of the years 1 to 9999, and not likely ones in a coarser unit than their column's."""
+    good = (times >= FIRST_TIME) & (times <= LAST_TIME)
+    for coarser in range(1, 2 - UNITS.get(form, 3) // 3):
+        good &= (times < _LIKELY.start // 1000**coarser) | (times >= _LIKELY.stop // 1000**coarser)
+    return good
