@@ -11,7 +11,7 @@ import json
 import random
 import struct
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -150,7 +150,10 @@ class World:
         value = numbers[row].item()
         if kind == "boolean":
             return role(value)
-        return EPOCH + timedelta(milliseconds=value) if kind == "timestamp" else value
+        if kind != "timestamp":
+            return value
+        # Without a zone it would be by the clock of the column's zone.
+        return (EPOCH + timedelta(milliseconds=value)).replace(tzinfo=UTC if name in self.log_format.timezone else None)
 
     def typed_rows(self):
         fields = [name for name, _ in self.log_format.fields]
@@ -175,7 +178,11 @@ def typed_table(world):
     columns = {}
     for name in rows[0]:
         values = [row[name] for row in rows]
-        of_type = pa.timestamp(world.random.choice(["ms", "us"])) if name in world.log_format.time_fields else None
+        of_type = None
+        if name in world.log_format.time_fields:
+            of_type = pa.timestamp(
+                world.random.choice(["ms", "us"]), "UTC" if name in world.log_format.timezone else None
+            )
         columns[name] = pa.array(values, of_type)
     return pa.table(columns)
 
