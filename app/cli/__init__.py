@@ -1,3 +1,4 @@
-"""The commands: train, online, sweep, evaluate, baseline, checkpoint, export,
-predict, serve, bundle, fold. The file notebook has them as functions.
+"""The commands: train, online, sweep, evaluate, baseline, checkpoint, export, predict, serve, bundle, fold.
+
+`app.api` offers them as Python functions.
 """

@@ -29,8 +29,8 @@ import numpy as np
 from scipy.stats import t as student
 from sklearn.metrics import log_loss, roc_auc_score
 
+from app.api import describe, evaluate, prepare, train
 from app.cli import baseline
-from app.cli.notebook import describe, evaluate, prepare, train
 from app.config import device
 from app.config.run_settings import DeviceOptions
 from app.evaluation.metrics import Metrics

@@ -12,8 +12,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
 from app.__main__ import main
+from app.api import describe, prepare
 from app.cli import baseline
-from app.cli.notebook import describe, prepare
 from app.config.config import Config, TrainOptions
 from app.evaluation.score_bins import sigmoid
 from app.run.claim import open_run

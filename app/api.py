@@ -1,7 +1,7 @@
-"""The commands as functions, for a notebook or a program: prepare, train, evaluate, and the run that they make.
+"""Python functions for programs and notebooks: describe, prepare, train, sweep, evaluate, and the run that they make.
 
-MindSpore is imported when something is prepared, trained, evaluated or exported, with the threads and the precision
-that are asked for first: it reads them once a process.
+MindSpore is imported by the first call that prepares, trains, evaluates or exports. It reads the number of threads and
+the precision only once in a process, so all later calls need the same ones.
 """
 
 from __future__ import annotations
@@ -57,14 +57,22 @@ if TYPE_CHECKING:
 
 Log: TypeAlias = "str | Path | Sequence[str | Path] | pa.Table | pd.DataFrame"
 Values: TypeAlias = Mapping[str, Any]
-BUNDLE = "bundle"  # of a run's best checkpoint, in its folder
+BUNDLE = "bundle"  # Name of the folder in a run's folder to which `predict` exports the best checkpoint.
 LOGGERS = ("app", "data_prep")
 
 
 def describe(log: Log, **named: Any) -> Any:
-    """Return the proposed description of a log or a table, which `prepare` takes as `data`.
+    """Propose the description of a log: its label, the kind of each column, and how its lines are written.
 
-    `named` and the errors are those of `data_prep.checks.propose.describe`.
+    `log` is a file, folder or glob, several of them, or a table of pandas, polars or pyarrow. `named` are the options
+    `num_rows` and `label` of `data_prep.checks.propose.describe`, which also lists the errors. Return a `Proposal`,
+    which `prepare` takes as `data`, and whose `as_yaml()` is the text of a file for `--data`.
+
+    >>> import pyarrow as pa
+    >>> from app import describe
+    >>> table = pa.table({"site": list("abcd") * 50, "price": [1.5, 2.5] * 100, "click": [0, 0, 1, 0, 1] * 40})
+    >>> describe(table).as_format().columns
+    {'site': 'string', 'price': 'float', 'click': 'label'}
     """
     from data_prep.checks.propose import describe
 
@@ -83,14 +91,25 @@ def prepare(
     extend: bool = False,
     **options: Any,
 ) -> Schema:
-    """Turn a raw log into the prepared folder `output`, or resume that, and return its schema.
+    """Turn a raw log into the prepared folder `output`, and return the folder's schema.
 
-    `log` is a file, a folder, a glob or several of them, or a table of pandas (without its index), polars or pyarrow.
-    `config` is a file of settings whose section `prepare` counts. `data` describes a log with other columns than
-    Criteo's: what `describe` proposes, a file of it, or its keys. `options` are single settings of the section.
-    `overwrite` replaces a prepared folder that is there, `restart` one that is unfinished. `vocabulary_of` is the
-    prepared folder whose ids the next day of a log has. With `extend` its new values get ids after those. After Ctrl-C
-    (in a notebook: interrupt) the same call resumes. Raises as `data_prep.pipeline.prepare.prepare`.
+    An unfinished preparation in `output` is resumed, also after Ctrl-C (in a notebook: interrupt).
+
+    - `log`: a file, folder or glob, several of them, or a table of pandas (its index is ignored), polars or pyarrow.
+    - `config`: a YAML file of settings, or a `Config`. Only its section `prepare` is used.
+    - `data`: the description of a log whose columns are not Criteo's: what `describe` returned, or a file or mapping
+      with the same content.
+    - `overwrite`: replace a complete prepared folder. `restart`: start an unfinished preparation anew.
+    - `vocabulary_of`: a prepared folder whose ids are used, for the next day of a log. With `extend`, values that are
+      new in this log get further ids.
+    - `options`: single settings of the section `prepare`, such as `min_count=2`.
+
+    Raise FileNotFoundError, FileExistsError and ValueError as `data_prep.pipeline.prepare.prepare`.
+
+    >>> from app import prepare
+    >>> schema = prepare("log.txt", "prepared", min_count=2)  # a log in Criteo's format
+    >>> schema.splits["train"].rows > 0, len(schema.categorical)
+    (True, 26)
     """
     from data_prep.pipeline.in_memory import prepare_table
     from data_prep.pipeline.prepare import prepare
@@ -124,14 +143,26 @@ def train(
     on_evaluation: Callable[[Run, Values], object] | None = None,
     **sections: Mapping[str, Any],
 ) -> Run:
-    """Train in the folder `run` as `python -m app train`: a new run, or the one there resumed. Return the run.
+    """Train a model in the folder `run`, as `python -m app train` does, and return the run.
 
-    `config` is a file of settings, `sections` change them: `train={"epochs": 3}`. (A `Config` counts as set throughout:
-    `train.auto` has nothing left to choose.) After each `train.log_every_steps` steps `on_step` is called with their
-    means, after each evaluation on valid `on_evaluation` with its metrics. An error that they raise ends the training,
-    whose checkpoints stay. Ctrl-C (in a notebook: interrupt) finishes the step, saves, and raises KeyboardInterrupt.
-    The same call resumes. Raises ValueError and OSError for wrong input, FloatingPointError if a step is not finite,
-    OSError if the last state cannot be saved.
+    A run in that folder with the same settings and data is resumed. Ctrl-C (in a notebook: interrupt) finishes the
+    step, saves, and raises KeyboardInterrupt; the same call then resumes to the same bits.
+
+    - `config`: a YAML file of settings. A `Config` object is taken as it is, so that `train.auto` chooses nothing.
+    - `dataset`: the prepared folder.
+    - `on_step`: called with the run and the mean losses, learning rates and speed after each `train.log_every_steps`
+      steps.
+    - `on_evaluation`: called with the run and the metrics after each evaluation on valid rows. An exception from a
+      callback ends the training; its checkpoints stay.
+    - `sections`: changed settings by section, such as `train={"epochs": 3}`.
+
+    Raise ValueError and OSError for wrong input, FloatingPointError if a loss or gradient is not finite, and OSError if
+    the last state cannot be saved.
+
+    >>> from app import train
+    >>> run = train("configs/tiny.yaml", "prepared", "device_0", train={"epochs": 1})
+    >>> run.status
+    'finished'
     """
     path = Path(run).absolute()
     settled, lines = settle(lambda base: _config(config, sections, base), Path(dataset), path)
@@ -159,12 +190,21 @@ def sweep(
     config: str | Path | None = None,
     **options: Any,
 ) -> pd.DataFrame:
-    """Train a run for each point of `values` as `python -m app sweep`, and return a pandas table, the best run first.
+    """Train one run for each combination of settings, as `python -m app sweep` does, and compare the runs.
 
-    `values` are lists by the names of settings, such as {"loss.l2_coef": [1e-3, 1e-2]}. `options` are those of a
-    sweep's file: runs, seed, parallel, rungs, keep. A line has the run's folder, its settings, its metrics on valid at
-    its best epoch, and what it took. The runs are other processes. The same call resumes. Raises ValueError for wrong
-    settings, KeyboardInterrupt after Ctrl-C, with the runs saved.
+    `values` maps the names of settings to the values to try. `options` are those of a sweep's file (`runs`, `seed`,
+    `parallel`, `rungs`, `keep`). Each run is a process of its own in a folder within `output`. After an interruption
+    the same call resumes.
+
+    Return a pandas table with one row per run, the best first: the run's folder, its settings, its metrics on valid
+    rows at its best epoch, and its epochs, status and seconds. Raise ValueError for wrong settings, and
+    KeyboardInterrupt after Ctrl-C, when all runs have been saved.
+
+    >>> from app import sweep
+    >>> values = {"deep_optimizer.learning_rate": [1e-3, 1e-2]}
+    >>> results = sweep(values, "prepared", config="configs/tiny.yaml", rungs=[1])
+    >>> results["status"].tolist()
+    ['finished', 'finished']
     """
     lists = {name: list(tried) for name, tried in values.items()}
     set_values = {"config": str(config or ""), "dataset": str(dataset), **options}
@@ -185,9 +225,20 @@ def evaluate(
     by: str | Sequence[str] = (),
     calibrate: bool = False,
 ) -> Evaluation:
-    """Evaluate a run's best checkpoint or the given one as `python -m app evaluate`, print and return the result.
+    """Evaluate a checkpoint, as `python -m app evaluate` does, print the result and return it.
 
-    `by` are names of fields, `time` and `unseen`: metrics of parts of the rows. `calibrate` fits the scores to valid.
+    - `run`: a run or its folder, whose best checkpoint is evaluated unless `checkpoint` names another.
+    - `split`: the rows to evaluate on: train, valid or test. `dataset`: another prepared folder with the same ids.
+    - `by`: fields whose values get metrics of their own, also `time` and `unseen`.
+    - `calibrate`: first fit the scores to the labels of the valid rows (Platt's method).
+
+    Raise FileNotFoundError without such a run, and ValueError for a split without rows or an unknown field.
+
+    >>> from app import evaluate
+    >>> evaluation = evaluate("device_0", split="valid")  # doctest: +ELLIPSIS
+    valid: ... rows, click rate ...
+    >>> 0 < evaluation.metrics.auc < 1
+    True
     """
     folder = run.path if isinstance(run, Run) else Path(run)
     by = [by] if isinstance(by, str) else by
@@ -206,13 +257,20 @@ def evaluate(
 
 
 def load_run(run: str | Path = "device_0") -> Run:
-    """Return the run in a folder. Raises FileNotFoundError if there is none."""
+    """Return the run in a folder. Raise FileNotFoundError if there is none.
+
+    >>> from app import load_run
+    >>> with open("log.txt") as log:
+    ...     lines = [next(log) for _ in range(3)]
+    >>> load_run("device_0").predict(lines).shape  # raw lines, or a table, or mappings of columns to values
+    (3,)
+    """
     run_config(Path(run))
     return Run(run)
 
 
 class Run:
-    """A run's folder: its settings, how its training went, and scores of its best checkpoint."""
+    """A run's folder: the run's settings, the course of its training, and scores by its best checkpoint."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -224,7 +282,7 @@ class Run:
 
     @property
     def config(self) -> Config:
-        """Its settings."""
+        """The run's settings."""
         return run_config(self.path)
 
     @property
@@ -234,37 +292,38 @@ class Run:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl. The lines of evaluations have a `split`."""
+        """The lines of metrics.jsonl as dictionaries. Lines of evaluations have the key `split`."""
         (record,) = read_runs([self.path])
         return record.lines
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The best evaluation on valid by `eval.metric`, with its step and epoch. Empty before the first."""
+        """The best evaluation on valid rows by `eval.metric`, with its step and epoch; empty before the first one."""
         (record,) = read_runs([self.path])
         return record.best_evaluation() or {}
 
     @property
     def curve(self) -> pd.DataFrame:
-        """Losses, learning rates and speed by step, each `train.log_every_steps` steps, as a pandas table."""
+        """A pandas table of losses, learning rates and speed, one row per `train.log_every_steps` steps."""
         return data_frame([line for line in self.history if "wide_loss" in line], ["step"]).set_index("step")
 
     @property
     def evaluations(self) -> pd.DataFrame:
-        """The evaluations of all splits, a row each, as a pandas table: metrics, and their 95 % intervals if any."""
+        """A pandas table with one row per evaluation: its metrics, with their 95 % intervals where there are any."""
         (record,) = read_runs([self.path])
         frame = data_frame(record.evaluation_lines(), ["split", "step", "epoch", "calibrated"])
         return frame.drop(columns="seconds", errors="ignore")
 
     def report(self, height: int = 800) -> Report:
-        """Return the report as it is now, which a notebook shows `height` pixels high."""
+        """Return the run's current report. A notebook shows it in a frame that is `height` pixels high."""
         return Report(report_page(read_runs([self.path])), height)
 
     def predict(self, rows: RawRows) -> Any:
-        """Return click probabilities of raw rows [n] float32: a table of pandas, polars or pyarrow, mappings, lines.
+        """Return the click probabilities of raw rows by the best checkpoint, float32 [n].
 
-        Of a pandas table they are a series with its index. By the best checkpoint, which is exported to the run's
-        folder when it is first asked for.
+        `rows` are lines of the log, mappings of columns to values, or a table of pandas, polars or pyarrow. For a
+        pandas table the result is a series with the table's index. The first call exports the checkpoint into the
+        run's folder.
         """
         return self.predictor.score(rows)
 
@@ -273,16 +332,17 @@ class Run:
     @overload
     def explain(self, rows: RawRows, orders: int = ORDERS) -> Any: ...
     def explain(self, rows: Any, orders: int = ORDERS) -> Any:
-        """Return the effects of one raw row's columns on its logit, or a table of the columns' parts for several rows.
+        """Explain scores: how much each column contributes to the logit of one raw row, or of each of several rows.
 
-        See `Predictor.explain`.
+        For one row the result is a list, for several rows a table. See `Predictor.explain`.
         """
         return self.predictor.explain(rows, orders)
 
     def effects(self, log: Log, values: int = VALUES) -> pd.DataFrame:
-        """Return the effects of the columns over a log's file or a table, which the run's report shows from then on.
+        """Return a pandas table of the columns' average effects on the scores of a log, and add it to the report.
 
-        Of a file, `app.scoring.effects.ROWS` lines are drawn. See `Predictor.effects`.
+        `log` is a table or files. From files, `app.scoring.effects.ROWS` lines are sampled. `values` limits the values
+        shown per column. See `Predictor.effects`.
         """
         if arrow_table(log) is None:
             table = effects_of_log(self.predictor, _paths(log), values=values)
@@ -297,7 +357,7 @@ class Run:
         """The open bundle of the best checkpoint."""
         best, folder = best_of_run(self.path), self.path / BUNDLE
         if self._predictor is None or self._predictor.manifest.checkpoint["id"] != best.manifest.id:
-            exported = ""  # the id of the checkpoint that the bundle there was made of
+            exported = ""  # Id of the checkpoint from which the existing bundle was exported.
             with suppress(OSError, ValueError):
                 exported = str(read_manifest(folder).checkpoint["id"])
             if exported != best.manifest.id:
@@ -306,15 +366,15 @@ class Run:
         return self._predictor
 
     def export(self, bundle: str | Path, rows: RowType = "float32", calibrate: bool = False) -> Predictor:
-        """Write the best checkpoint as a bundle, in place of one that is there, and open it.
+        """Export the best checkpoint to the folder `bundle`, replacing an existing one, and open the bundle.
 
-        `calibrate` fits its scores to the click rates of valid.
+        `rows` is the type of the stored rows. `calibrate` fits the scores to the click rates of valid rows.
         """
         self._export(best_of_run(self.path), Path(bundle), rows, calibrate)
         return self._open(Path(bundle))
 
     def _export(self, checkpoint: Checkpoint, bundle: Path, rows: RowType = "float32", calibrate: bool = False) -> None:
-        """Export in this process, or in another if this one's MindSpore has other threads or precision."""
+        """Export a checkpoint. Use another process if MindSpore runs with other threads or precision in this one."""
         with log_shown(*LOGGERS):
             try:
                 device.check_environment(replace(self.config.device, precision="float32"))
@@ -329,7 +389,7 @@ class Run:
 
 
 class Report:
-    """A page that a notebook shows in a frame. `page` is the HTML, which loads nothing from outside."""
+    """An HTML page that a notebook shows in a frame. The page loads nothing from elsewhere."""
 
     def __init__(self, page: str, height: int) -> None:
         self.page, self._height = page, height
@@ -349,7 +409,7 @@ def _paths(log: Any) -> list[str]:
 
 
 def _described(data: Any) -> Mapping[str, Any]:
-    """Return the settings of a log's description: a proposal, its text, its keys, or a file of it."""
+    """Return a log's description as a mapping. `data` is a proposal, its text, a mapping, or the path of a file."""
     text = data.as_yaml() if hasattr(data, "as_yaml") else data
     if isinstance(text, str) and "\n" in text:
         return yaml_settings.parse_yaml(text, where="data")
@@ -363,7 +423,7 @@ def _config(config: Config | str | Path | None, sections: Mapping[str, Any], bas
 
 
 def _for_run(call: Callable[[Run, Values], object] | None) -> tuple[Callback, ...]:
-    """Return the callback of the training that calls `call`, if any."""
+    """Return the training's callbacks: one that calls `call` with the run, or none if `call` is None."""
     if call is None:
         return ()
 
@@ -374,7 +434,7 @@ def _for_run(call: Callable[[Run, Values], object] | None) -> tuple[Callback, ..
 
 
 def _run_command(*words: str) -> None:
-    """Run `python -m app` in another process. Raises ValueError with its last line if it fails."""
+    """Run `python -m app` in another process. Raise ValueError with the last line of its errors if it fails."""
     command, environment = [sys.executable, "-m", "app", *words], project_environment()
     process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603 (our own)
     if process.returncode:
@@ -383,12 +443,12 @@ def _run_command(*words: str) -> None:
 
 @contextlib.contextmanager
 def log_shown(*names: str) -> Iterator[None]:
-    """Within the block, write the messages of these loggers to standard error, unless the program shows its log."""
+    """Write the messages of these loggers to standard error within the block, unless logging is configured already."""
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     handler = None if logging.getLogger().handlers else AboveBars(sys.stderr)
     for logger in loggers:
-        logger.setLevel(logging.INFO)  # a run's own log file has them too
+        logger.setLevel(logging.INFO)  # The run's own log file needs these messages too.
         if handler is not None:
             logger.addHandler(handler)
     try:

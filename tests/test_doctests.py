@@ -1,0 +1,34 @@
+"""The examples in the docstrings of public functions and classes are executed and print what they say."""
+
+import doctest
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[1]
+QUICK = ("app.tables.optimizers", "app.evaluation.metrics")
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_examples_print_what_they_say(name):
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.attempted and not result.failed
+
+
+def test_examples_of_the_api_run(tmp_path, tiny_log):
+    """The functions share one folder: each example uses what the one before has made."""
+    (tmp_path / "configs").symlink_to(PROJECT / "configs")
+    (tmp_path / "log.txt").symlink_to(tiny_log)
+    program = """
+import doctest, app.api as api
+finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner()
+for name in ("describe", "prepare", "train", "evaluate", "load_run", "sweep"):
+    (test,) = [each for each in finder.find(getattr(api, name), name, module=api) if each.examples]
+    assert not runner.run(test).failed, name
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
