@@ -23,7 +23,7 @@ class Column:
 
     dtype: str
     shape: tuple[int, ...]
-    pieces: Callable[[], Iterable[np.ndarray | Rows]]  # Yields the values in order. Arrays are C-contiguous.
+    pieces: Callable[[], Iterable[np.ndarray | Rows]]  # Returns the values in order. Arrays are C-contiguous.
 
     @property
     def num_bytes(self) -> int:

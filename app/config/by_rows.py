@@ -66,7 +66,7 @@ OF_TOWER = ("hidden_widths", "activation", "batch_norm")  # Settings of the mode
 # model: -0.0003 instead of -0.0011 with full rates on a log without drift, +0.0010 instead of +0.0022 on a log that
 # drifts.
 _WARM_RATE = 0.3
-_FEW_STEPS = 100  # With fewer steps, a model has hardly begun to learn.
+_FEW_STEPS = 100  # A model that has taken fewer steps has hardly begun to learn.
 
 
 def resolve_by_rows(

@@ -59,7 +59,7 @@ def has_loaded_mindspore() -> bool:
 
 def _environment(options: DeviceOptions) -> dict[str, str | None]:
     """Return the environment variables that depend on the options. None means that a variable must not be set."""
-    # This variable is for products of MindSpore's own operators on a CPU. oneDNN then rounds their float32 inputs.
+    # The math mode applies to MindSpore's own operators on a CPU: oneDNN rounds the float32 inputs of their products.
     rounds = options.precision == "bfloat16" and cpu_flags() & MATH_MODE_FLAGS
     return {"OMP_NUM_THREADS": str(options.num_threads), ONEDNN_MATH_MODE: "BF16" if rounds else None}
 

@@ -126,7 +126,7 @@ def mpirun_options(host_file: Path | None) -> list[str]:
     for name in EXPORTED:
         if name in os.environ:
             options += ["-x", name]
-    # With PYTHONPATH the ranks find this project's modules, however this process was started. (`make` starts it in
+    # PYTHONPATH lets the ranks find this project's modules, however this process was started. (`make` starts it in
     # the project's folder.)
     return [*options, "-x", f"PYTHONPATH={project_environment()['PYTHONPATH']}"]
 

@@ -16,7 +16,7 @@ from app.evaluation.score_bins import ordered_bits
 
 MOST_CELLS = 2**23  # Upper bound of the cells in memory. A cell takes 24 bytes.
 PENDING_ROWS = 2**22
-COARSEST_SHIFT = 23  # With this shift, only sign and exponent of a float32 remain.
+COARSEST_SHIFT = 23  # Largest rounding of logits: only sign and exponent of the float32 remain.
 MOST_IDS = 2**32
 
 

@@ -36,7 +36,7 @@ class DropoutNoise:
         of units to drop, times 2²⁴.
         """
         if not self._threshold:
-            return np.zeros((self._num_layers, 3), np.int32)  # With a share of 0, no key drops a unit.
+            return np.zeros((self._num_layers, 3), np.int32)  # Nothing is dropped, so no keys are needed.
         layers = np.arange(1, self._num_layers + 1, dtype=np.uint64)
         with np.errstate(over="ignore"):  # uint64 arithmetic is modulo 2**64.
             step_key = mix64(mix64(np.array(self._seed, np.uint64) + GOLDEN) + GOLDEN * np.uint64(step))

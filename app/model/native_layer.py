@@ -169,8 +169,8 @@ def dense_adam() -> ops.Custom | None:
     if not has_library() or "fma" not in cpu_flags():
         return None
     operator = _on_all("dense_adam")
-    # Without this attribute, a graph that does not use the result drops the operator, and later reads of the weights
-    # return the values from before the update.
+    # The attribute marks a side effect. Without it, a graph that does not use the result drops the operator, and later
+    # reads of the weights return the values from before the update.
     operator.add_prim_attr("side_effect_mem", True)
     return operator
 

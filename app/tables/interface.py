@@ -64,7 +64,7 @@ class RowArray(NamedTuple):
 
 @dataclass(frozen=True)
 class TablesSpec:
-    """The settings that describe both tables."""
+    """Sizes and settings of both embedding tables."""
 
     vocabulary_size: int
     embedding_dim: int

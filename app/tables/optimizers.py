@@ -186,6 +186,11 @@ def adagrad_step(states: States, gradient: np.ndarray, options: AdagradOptions, 
     """Take one Adagrad step (Duchi, Hazan & Singer, 2011), in place.
 
     `states` are rows and accumulator, both [U, D].
+
+    >>> rows, accumulator = np.float32([[1.0]]), np.float32([[0.0]])
+    >>> adagrad_step((rows, accumulator), np.float32([[4.0]]), AdagradOptions(), learning_rate=0.5)
+    >>> rows, accumulator  # 1 - 0.5 · 4 / √16
+    (array([[0.5]], dtype=float32), array([[16.]], dtype=float32))
     """
     rows, accumulator = states
     accumulator += gradient * gradient
@@ -195,7 +200,15 @@ def adagrad_step(states: States, gradient: np.ndarray, options: AdagradOptions, 
 def rowwise_adagrad_step(
     states: States, gradient: np.ndarray, options: RowwiseAdagradOptions, learning_rate: float
 ) -> None:
-    """Take one row-wise Adagrad step, in place. `states` are rows [U, D] and one accumulator per row [U, 1]."""
+    """Take one row-wise Adagrad step, in place.
+
+    `states` are rows [U, D] and one accumulator per row [U, 1].
+
+    >>> rows, accumulator = np.float32([[1.0, 1.0]]), np.float32([[0.0]])
+    >>> rowwise_adagrad_step((rows, accumulator), np.float32([[4.0, 2.0]]), RowwiseAdagradOptions(), learning_rate=0.5)
+    >>> accumulator, rows.round(3)  # the mean square of the gradient is (16 + 4) / 2
+    (array([[10.]], dtype=float32), array([[0.368, 0.684]], dtype=float32))
+    """
     rows, accumulator = states
     accumulator += mean_square(gradient)
     rate = np.float32(learning_rate) / (np.sqrt(accumulator) + np.float32(options.epsilon))
@@ -220,12 +233,18 @@ def mean_square(gradient: np.ndarray) -> np.ndarray:
 def ftrl_step(states: States, gradient: np.ndarray, options: FtrlOptions, learning_rate: float) -> None:
     """Take one FTRL step, in place (McMahan et al., "Ad Click Prediction", KDD 2013, Algorithm 1).
 
-    `l2` counts twice in the denominator, as in the FTRL of MindSpore and TensorFlow.
+    `states` are rows, accumulator and linear term and, with a schedule, the last rate, all [U, D]. `l2` counts twice
+    in the denominator, as in the FTRL of MindSpore and TensorFlow.
 
     The linear term contains √accumulator / learning rate. If the rate has a schedule, each value keeps the rate of
     its last step (0: none yet), and the term is rescaled to the new rate. Otherwise a falling rate would shrink
     every weight by the same factor. With a rate below `LEAST_FTRL_RATE` nothing changes: no weight would move
     noticeably, and 1 / rate does not fit into float32.
+
+    >>> rows, accumulator, linear = np.float32([[0.0]]), np.float32([[1.0]]), np.float32([[0.0]])
+    >>> ftrl_step((rows, accumulator, linear), np.float32([[-2.0]]), FtrlOptions(l1=1.0, l2=0.0), learning_rate=0.5)
+    >>> linear, rows.round(3)  # (2 - l1) / (√5 / 0.5)
+    (array([[-2.]], dtype=float32), array([[0.224]], dtype=float32))
     """
     rows, accumulator, linear = states[:3]
     if learning_rate < LEAST_FTRL_RATE:
@@ -323,6 +342,12 @@ def partial_rowwise_adam_step(
     """Take one Adam step with one second moment per row, in place (`partial_rowwise_adam` of FBGEMM).
 
     `states` are rows [U, D], first moment [U, D] and second moment [U, 1].
+
+    >>> rows, first, second = np.zeros((1, 2), np.float32), np.zeros((1, 2), np.float32), np.zeros((1, 1), np.float32)
+    >>> options, gradient = PartialRowwiseAdamOptions(), np.float32([[3.0, 4.0]])
+    >>> partial_rowwise_adam_step((rows, first, second), gradient, options, learning_rate=0.5, step=1)
+    >>> rows.round(3)  # 0.5 · gradient / √12.5, the root mean square of the gradient
+    array([[-0.424, -0.566]], dtype=float32)
     """
     rows, first_moment, second_moment = states
     beta1, beta2 = np.float32(options.beta1), np.float32(options.beta2)

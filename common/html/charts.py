@@ -25,7 +25,7 @@ Size = Literal["wide", "half", "small"]
 _MOST_HOVERED: dict[Size, int] = {"wide": 120, "half": 60, "small": 30}
 _MOST_POINTS = 400  # Upper bound of the points of a line. Longer lines are thinned; peaks are kept.
 _LABEL_LETTERS = 11  # Upper bound of the letters of a bar's label. The mouse shows the full label.
-_FEW = 20  # Charts with fewer values than this leave out none of them.
+_FEW = 20  # A chart leaves out far values only if it has at least this many values.
 _FAR = 3.0  # Values above the 98th percentile times this, or below the 2nd percentile divided by it, are left out.
 _MOST_NOTED = 2  # Upper bound of the left-out values that a chart's note lists.
 

@@ -206,7 +206,7 @@ def _put_in_place(partial: Path, output: Path) -> None:
         assert state is not None
         _write_state(partial, replace(state, replaced=(*state.replaced, *_replaced_before(output), aside.name)))
     shutil.rmtree(partial / WORK_FOLDER, ignore_errors=True)
-    sync_folder(partial)  # Without this, a power cut may restore the work folder inside the finished folder.
+    sync_folder(partial)  # Sync the removal, or a power cut may restore the work folder inside the finished folder.
     replace_folder(partial, output, aside)
 
 

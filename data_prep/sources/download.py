@@ -139,7 +139,7 @@ def _fetch(address: str, size: int, partial: Path) -> None:
         if status == _NO_RANGES:
             log.info("the server sends the file from its start")
             partial.unlink()
-        # Without a known length, curl does not report this as an error.
+        # curl reports no error for this if the length is unknown.
         message = message or f"the connection ended after {_size(partial):,} bytes"
         failures = 0 if _size(partial) > reached else failures + 1
         reached = max(reached, _size(partial))  # Bytes that are received again after starting over are not new.
