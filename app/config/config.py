@@ -37,7 +37,7 @@ class ModelOptions(Checked):
     hidden_widths: Annotated[tuple[int, ...], Bounds(least=1, expected="widths of 1 or more")] = (1024, 512, 256, 128)
     initial_row_scale: NotNegative = 0.01  # New rows of the deep table are uniform in ± this value.
     # true: the numeric fields are multiplied by rows that belong to the tower. false: they are looked up in the tables
-    # like the others, with tables.backend=stock only. Both are the same function.
+    # like the others, with tables.backend=stock only. The model is the same function in both cases.
     fold_numeric: bool = True
     batch_norm: bool = False  # Normalize each hidden layer before its activation. It works on one rank only.
     # relu has a native kernel. The others are made of MindSpore's operators.
@@ -60,12 +60,12 @@ class LossOptions(Checked):
     # Coefficient of the deep table's L2 term, l2_coef · ½ Σ‖row‖². The sum is over the batch's unique rows. With
     # deep_optimizer.name=adam it is over the whole table.
     l2_coef: NotNegative = 8e-5
-    wide_l2_coef: NotNegative = 0.0  # Coefficient of the same term of the wide table.
+    wide_l2_coef: NotNegative = 0.0  # Coefficient of the L2 term of the wide table.
     # Each value of a unique row's gradient is clipped to ± this bound, before the L2 term is added. 0 clips nothing.
     row_clip_value: NotNegative = 0.0
     # The norm of all the tower's gradients together is clipped to this bound. 0 clips nothing.
     tower_clip_norm: NotNegative = 0.0
-    label_smoothing: Fraction = 0.0  # With the value s, the training's labels are (1 - s) · label + s / 2.
+    label_smoothing: Fraction = 0.0  # For the value s, training labels become (1 - s) · label + s / 2.
     # The loss is multiplied by this factor before the backward pass, and the gradients are divided by it after.
     loss_scale: LossScale = 1024.0
 
@@ -80,7 +80,7 @@ class TrainOptions(Checked):
     # The training ends after so many steps if its epochs are not over before. 0 leaves it to the epochs. The model is
     # evaluated and saved there. More steps continue the run. With train.auto the learning rates fall until that step.
     steps: CountOrZero = 0
-    batch_size: Count = 16_000  # The rows of a step, of all ranks together.
+    batch_size: Count = 16_000  # Rows per step, of all ranks together.
     seed: Seed = 1  # Seed of the initial values, of the order of the rows and of dropout.
     # Decay of a running mean of all weights. Evaluation, export and scoring then use the mean. 0.999 averages about the
     # last 1,000 steps. 0 switches it off. The mean doubles the memory of the weights.
@@ -92,13 +92,14 @@ class TrainOptions(Checked):
     # starts. require: the launch fails unless there is a run to resume.
     resume: Literal["auto", "never", "require"] = "auto"
     profile: bool = False  # Write the times of the host's kernels to the run's log.
-    # So many minutes after the launch the run has saved and stopped. The same command resumes it. 0 sets no limit.
+    # The run saves and stops within so many minutes of the launch. The same command resumes it. 0 sets no limit.
     time_limit: Annotated[float, Bounds(least=0, expected="0 (none) or more minutes")] = 0.0
     # The model that a new run starts from: a checkpoint, a run folder (its best checkpoint) or a .ckpt of the zoo.
     init_from: str = ""
-    init_take: Literal["all", "tables", "tower"] = "all"  # The parts of that model to take.
-    init_optimizer: bool = False  # Take the state of its optimizers too.
-    init_dataset: str = ""  # The prepared folder that the model was trained on, if it has moved since.
+    init_take: Literal["all", "tables", "tower"] = "all"  # The parts of the model in init_from to take over.
+    init_optimizer: bool = False  # Also take over the optimizer states of the model in init_from.
+    # The prepared folder on which the model in init_from was trained, if that has moved since.
+    init_dataset: str = ""
 
 
 @dataclass(frozen=True)

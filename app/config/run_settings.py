@@ -16,13 +16,13 @@ class CheckpointOptions(Checked):
     """Checkpoints, which are saved at the end of each epoch, and after each evaluation that is the best so far."""
 
     dir: str = ""  # The folder of the checkpoints. If empty, it is checkpoints/ in the run folder.
-    every_steps: CountOrZero = 0  # Steps between further checkpoints. 0 writes none.
-    every_minutes: NotNegative = 0.0  # Minutes between further checkpoints. 0 writes none.
+    every_steps: CountOrZero = 0  # Steps between additional checkpoints within an epoch. 0 writes none.
+    every_minutes: NotNegative = 0.0  # Minutes between additional checkpoints. 0 writes none.
     keep_last: CountOrZero = 3  # The number of newest checkpoints to keep. 0 keeps all.
     # The number of best checkpoints to keep as well, by eval.metric on the split valid.
     keep_best: CountOrZero = 1
     shards: Count = 1  # The number of files of each table.
-    # Write while the next steps run. It takes memory for the rows that they update meanwhile.
+    # Write checkpoints while the next steps run. This takes memory for the rows that these steps update.
     background: bool = True
     delta: bool = False  # Write only the rows that changed since the checkpoint before.
     full_every: Count = 10  # With delta, every full_every-th checkpoint is written in full.
@@ -72,13 +72,13 @@ SELECTABLE = ("auc", "pr_auc", "log_loss", "normalized_entropy", "top_decile_lif
 class EvalOptions(Checked):
     """Evaluation on the split valid at the end of each epoch, and early stopping."""
 
-    # The rows of a batch of the command evaluate. 0 takes the batch size of the training.
+    # Rows per batch in the command evaluate. 0 means the batch size of the training.
     batch_size: Annotated[int, Bounds(least=0, expected="0 (the training's) or more")] = 0
-    every_steps: CountOrZero = 0  # Steps between further evaluations within an epoch. 0 makes none.
+    every_steps: CountOrZero = 0  # Steps between additional evaluations within an epoch. 0 makes none.
     metric: str = "auc"  # The metric that decides which checkpoints are the best.
     patience: CountOrZero = 0  # Stop after so many evaluations in a row without improvement. 0 never stops.
     min_improvement: NotNegative = 0.0  # Only a larger change of the metric is an improvement.
-    # The field, or column of kind id, of grouped_auc, which is the mean AUC within its values.
+    # The field (or column of kind id) whose values are the groups of grouped_auc, the mean AUC within groups.
     group_field: str = ""
     # The number of replicates for the confidence intervals of the command evaluate. 0 computes no intervals.
     bootstrap: CountOrZero = 200

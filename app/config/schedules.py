@@ -54,7 +54,7 @@ class StepSchedule(_Schedule):
 
     name: Literal["step"] = "step"
     every_steps: Count = 10_000  # Steps between drops.
-    drop_factor: DropFactor = 0.1  # The learning rate is multiplied by it at each drop.
+    drop_factor: DropFactor = 0.1  # Factor of the learning rate at each drop.
 
     def decay(self, step: int) -> float:
         return float(self.drop_factor ** ((step - 1) // self.every_steps))
@@ -65,10 +65,10 @@ class PlateauSchedule(_Schedule):
     """A drop when evaluations on the split valid stop improving (the defaults are those of BARS's recipes)."""
 
     name: Literal["plateau"] = "plateau"
-    drop_factor: DropFactor = 0.1  # The learning rate is multiplied by it at each drop.
+    drop_factor: DropFactor = 0.1  # Factor of the learning rate at each drop.
     patience: Count = 1  # The number of evaluations in a row without improvement before a drop.
     min_improvement: NotNegative = 1e-6  # Only a larger change of eval.metric is an improvement.
-    min_learning_rate: NotNegative = 1e-6  # The least learning rate.
+    min_learning_rate: NotNegative = 1e-6  # Lower bound of the learning rate.
 
 
 Schedule = ConstantSchedule | CosineSchedule | StepSchedule | PlateauSchedule
