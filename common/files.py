@@ -157,7 +157,7 @@ def write_whole(path: Path, text: str) -> None:
                 raise
             sync_folder(path.parent)
     except OSError as error:
-        error.filename = error.filename and str(path)  # The user knows the file by this name.
+        error.filename = error.filename and str(path)  # The user does not know the temporary file.
         raise
 
 

@@ -14,7 +14,7 @@ from app.checkpoint.array_file import DTYPE_NAMES, LENGTH_BYTES, item_bytes
 from app.checkpoint.disk import Part, Progress, Rows, no_progress, write_file
 from common.files import FileRecord
 
-ALIGNMENT = 8  # The first byte of the arrays lies at a multiple of this number of bytes.
+ALIGNMENT = 8  # The first array of a file begins at a multiple of this number of bytes.
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def start(
     sent[:, 0], sent[:, 2], sent[:, 3] = operation, scale, shard
     if counts is not None:
         sent[: len(counts), 1] = counts
-    request = communicator.Ialltoall(sent, received)  # A blocking call on another rank would not match this one.
+    request = communicator.Ialltoall(sent, received)  # MPI does not match it with a blocking call.
     with waiting():
         if operation == Operation.NONE:
             # A server may wait long here. MPI would keep a core busy that another rank of the host needs.

@@ -69,7 +69,7 @@ class Watchdog:
             if since == _Wait.since and missing:
                 first = self._first
                 names = ", ".join(f"{rank} (a server)" if rank < first else str(rank) for rank in missing)
-                # Errors are shown on the console of any rank.
+                # It is logged as an error, because any rank shows errors on the console.
                 log.error("warning: rank %s has not come for %.0f s; the others wait for it", names, self._timeout_s)
 
     def _find_missing(self) -> list[int]:

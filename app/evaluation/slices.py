@@ -14,7 +14,7 @@ from app.evaluation.results import OUT_OF_VOCABULARY, first_column, names_of_ids
 from common.settings import did_you_mean
 from data_prep.prepared.schema import Schema
 
-TIME, UNSEEN = "time", "unseen"  # Ways to divide rows, besides the names of fields.
+TIME, UNSEEN = "time", "unseen"  # Names of divisions of the rows, besides the names of fields.
 TOP_VALUES = 10
 TIME_PARTS = 10
 UNSEEN_COUNTS = (0, 1, 2, 4, 8)  # Smallest count of unseen values in each part.

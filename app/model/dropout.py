@@ -38,7 +38,7 @@ class DropoutNoise:
         if not self._threshold:
             return np.zeros((self._num_layers, 3), np.int32)  # Nothing is dropped, so no keys are needed.
         layers = np.arange(1, self._num_layers + 1, dtype=np.uint64)
-        with np.errstate(over="ignore"):  # uint64 arithmetic is modulo 2**64.
+        with np.errstate(over="ignore"):  # Products of uint64 wrap around on purpose.
             step_key = mix64(mix64(np.array(self._seed, np.uint64) + GOLDEN) + GOLDEN * np.uint64(step))
             keys = (mix64(step_key + GOLDEN * layers) >> np.uint64(32)).astype(np.uint32).view(np.int32)
         others = np.tile(np.array([first_row, self._threshold], np.int32), (self._num_layers, 1))

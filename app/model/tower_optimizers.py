@@ -28,7 +28,7 @@ from app.model.dense_layer import Total
 from app.model.wide_deep import WideDeep
 from app.tables.optimizers import LEAST_FTRL_RATE, MEAN, RunningMean, ftrl_linear
 
-CLIP_EPSILON = 1e-6  # The value of torch.nn.utils.clip_grad_norm_.
+CLIP_EPSILON = 1e-6  # Prevents a division by 0. torch.nn.utils.clip_grad_norm_ has the same value.
 
 State = dict[str, Parameter]
 WrapOptimizer = Callable[[State, Callable[[State], nn.Cell]], nn.Cell]

@@ -24,9 +24,9 @@ from app.tables.interface import (
 from app.tables.optimizers import LAST_RATE, LAST_STEP, MEAN_STEP
 from app.tables.rounding import BFLOAT16
 
-# Optimizers square the summed gradients of an id, after the loss scale is removed. The sum must stay below 2^64
-# for the square to be finite. With a loss_scale of 1024, the sum over 16,000 positions with gradients below
-# this limit does.
+# Upper bound of a gradient's absolute value. Optimizers square the sum of an id's gradients, after the loss scale is
+# removed. The square is finite if that sum is below 2^64. With a loss_scale of 1024, this holds for sums over 16,000
+# positions.
 LARGEST_GRADIENT = np.float32(2.0**60)
 NEVER_NEGATIVE = ("accumulator", "second_moment", LAST_RATE, LAST_STEP, MEAN_STEP)
 

@@ -19,7 +19,7 @@ def initial_rows(seed: int, row_ids: np.ndarray, width: int, scale: float, dtype
     The value of column c is (k · 2⁻²³ - 1) · scale, where k is the top 24 bits of the hash. Only the last
     product rounds. With dtype bfloat16 the value is rounded to the nearest bfloat16 and returned as float32.
     """
-    with np.errstate(over="ignore"):  # uint64 arithmetic is modulo 2**64.
+    with np.errstate(over="ignore"):  # Products of uint64 wrap around on purpose.
         table_key = mix64(np.array(seed % 2**64, np.uint64) + GOLDEN * np.uint64(DEEP_TABLE))
         row_keys = mix64(table_key + GOLDEN * (row_ids.astype(np.uint64) + np.uint64(1)))
         columns = GOLDEN * np.arange(1, width + 1, dtype=np.uint64)

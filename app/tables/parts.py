@@ -125,7 +125,7 @@ class PartTables(HostTables):
 
     @contextmanager
     def loading(self, step: int) -> Iterator[PlaceRows]:
-        self.step = 0  # Step number in case the `with` block raises.
+        self.step = 0  # If the `with` block raises, the tables are empty and at step 0.
         with ExitStack() as stack:
             place = {table: stack.enter_context(part.loading(step)) for table, part in self.parts.items()}
             yield lambda table, row_ids: place[table](table, row_ids)

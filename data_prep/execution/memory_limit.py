@@ -18,7 +18,8 @@ _ZOO_BYTES = 420 * _MIB  # Memory of MindSpore, which reads the rows again for t
 _FILE_BYTES = 60 * _MIB
 # Memory of a worker per byte of a chunk: text, columns, rows and results. Native kernels take less.
 _WORKER_BYTES_A_CHUNK_BYTE = 10
-# Additional memory per byte of a chunk if there are lists: the positions of their values, and columns of ids.
+# Additional memory if there are lists, per byte of a chunk and per position of a row, for the positions of their
+# values and their columns of ids.
 _LIST_BYTES_A_CHUNK_BYTE, _LIST_BYTES_A_POSITION = 24, 12
 # Additional memory per row if there are crosses, for all crosses together and for each: their texts and counts.
 _CROSSED_BYTES_A_ROW, _CROSS_BYTES_A_ROW = 200, 50

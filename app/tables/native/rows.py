@@ -42,7 +42,7 @@ class NativeTableSnapshot:
     slots: np.ndarray  # int32 [T], the slot of each row.
     layout: dict[str, RowArray]
     read_array: ReadArray
-    buffer: list[np.ndarray]  # Memory that each `read` uses again.
+    buffer: list[np.ndarray]  # Memory for the result of `read`, which every call uses again.
 
     def read(self, name: str, indices: Indices) -> np.ndarray:
         slots = np.ascontiguousarray(self.slots[indices])
