@@ -84,7 +84,8 @@ class Manifest:
     files: dict[str, FileRecord] = field(default_factory=dict)  # Records of the files, by name.
     parent: ParentRecord | None = None  # Parent of a delta. None for a full checkpoint.
     online: dict[str, Any] = field(default_factory=dict)  # `Ledger` of the log parts that an online run has trained on.
-    id: str = ""  # Identity of the state. Other shards, or a delta rewritten as a full checkpoint, keep it.
+    # Identity of the state. It stays the same with other shards, and if a delta is rewritten as a full checkpoint.
+    id: str = ""
     format_version: int = FORMAT_VERSION
 
     @property

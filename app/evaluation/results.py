@@ -151,7 +151,7 @@ MISSING = "(missing)"
 
 OUT_OF_VOCABULARY = "(out of vocabulary)"
 
-UNKNOWN = "(id {})"  # Stands for an id whose vocabulary file is missing.
+UNKNOWN = "(id {})"  # Name of an id if the vocabulary file is missing.
 
 
 def first_column(schema: Schema, name: str) -> int:

@@ -157,7 +157,7 @@ def check_bounds(table: str, name: str, row_ids: np.ndarray, values: np.ndarray,
     """
     if name not in NEVER_NEGATIVE or not values.size:
         return
-    # The view as integers tests the sign bit. Comparisons of bfloat16 are slow in NumPy.
+    # The int16 view tests only signs, because comparisons of bfloat16 are slow in NumPy.
     if values.dtype == BFLOAT16 and values.view(np.int16).min() >= 0:
         return
     most = step if name in (LAST_STEP, MEAN_STEP) else math.inf
