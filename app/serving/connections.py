@@ -302,9 +302,20 @@ class BoundedRequests(HttpToolsProtocol):
         self._bytes_without_body = self._discarded_bytes = self._body_left = 0
         self._headers_until = self.loop.time() + HEADER_SECONDS
 
+    def _take_host_of_target(self) -> None:
+        """Put the host of an absolute request target in place of the header's, as RFC 9112 (3.2.2) demands."""
+        host = (b"host", self.url.partition(b"//")[2].partition(b"/")[0].partition(b"?")[0])
+        if all(name != b"host" for name, _ in self.headers) and self.parser.get_http_version() == "1.0":
+            self.headers.append(host)
+        self.headers[:] = [host if header[0] == b"host" else header for header in self.headers]
+
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
             return
+        if self.parser.get_http_version() not in ("1.0", "1.1"):
+            raise httptools.HttpParserError("a request without a version, or of another one, is none")
+        if not self.url.startswith(b"/"):
+            self._take_host_of_target()
         self._idle_until = math.inf  # set by the answer to the request before, if that came meanwhile
         self._body_left = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
         refusal = self._refusal()

@@ -140,6 +140,13 @@ def test_administration_has_a_port_of_its_own(serve, tiny_bundle):
         (b"GET /v1/status HTTP/1.1\r\nhost: [::1]:8000\r\n\r\n", b"200"),
         (b"GET /v2/health/ready HTTP/1.1\r\nhost: 10.1.2.3:8000\r\n\r\n", b"200"),
         (b"GET /v1/status HTTP/1.0\r\n\r\n", b"200"),
+        (b"GET http://localhost/v1/status HTTP/1.1\r\nhost: evil.example\r\n\r\n", b"200"),
+        (b"GET http://evil.example/v1/status HTTP/1.1\r\nhost: localhost\r\n\r\n", b"421"),
+        (b"GET http://evil.example/v1/status HTTP/1.0\r\n\r\n", b"421"),
+        (b"GET http://localhost@evil.example/v1/status HTTP/1.1\r\nhost: localhost\r\n\r\n", b"421"),
+        (b"GET http://localhost/v1/status HTTP/1.1\r\n\r\n", b"400"),
+        (b"GET /v2/health/live\r\n\r\n", b"400"),
+        (b"GET /v2/health/live HTTP/2.0\r\nhost: localhost\r\n\r\n", b"400"),
     ],
 )
 def test_requests_for_another_host_are_refused(port, head, status):
