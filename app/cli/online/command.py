@@ -23,6 +23,7 @@ from app.training.start import plan_launch
 from app.training.warm_start.source import find_source
 from common.files import room_for
 from common.packages import require
+from common.text import show
 from common.yaml_settings import override
 
 if TYPE_CHECKING:
@@ -117,11 +118,11 @@ def run(arguments: argparse.Namespace) -> int:
     work = arguments.work.absolute()
     if arguments.source == "status" and not arguments.settings:
         content, exit_status = status_of(work)
-        print(json.dumps(content, indent=1))
+        show(json.dumps(content, indent=1))
         return exit_status
     if arguments.source == "release" and len(arguments.settings) == 1:
         (part,) = arguments.settings
-        print(f"{part} is released; it was held aside because {release(work, part)}")
+        show(f"{part} is released; it was held aside because {release(work, part)}")
         return 0
     if missing := [flag for flag, given in (("--from", arguments.run), ("--serve", arguments.serve)) if given is None]:
         raise ValueError(
