@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from app.evaluation.metrics import MEASURED, MetricStream, confidence_intervals
 from app.scoring.predictor import Predictor, probabilities
-from common.files import LOCK_FILE, fill, lock_folder, room_for, sync_folder, write_whole
+from common.files import LOCK_FILE, fill, lock_folder, parse_json, room_for, sync_folder, write_whole
 from common.signals import check_stop
 from data_prep.encoding.encoder import MOST_UNKNOWN, Chunk
 from data_prep.encoding.from_log import LogToScore, ending_of
@@ -177,7 +177,7 @@ def _begin_or_resume(folder: Path, identity: dict[str, Any], restart: bool) -> N
     state = folder / STATE
     if state.is_file() and not restart:
         try:
-            saved = json.loads(state.read_text(encoding="utf-8"))
+            saved = parse_json(state.read_text(encoding="utf-8"))
         except ValueError:
             saved = None
         if saved != identity:

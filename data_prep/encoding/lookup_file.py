@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from data_prep.execution.pieces import storable
-from data_prep.kernels.numpy_kernels import FieldLookup, StringLookup
-from data_prep.kernels.strings import Strings
+from data_prep.kernels.numpy_kernels import ID_MASK, FieldLookup, StringLookup
+from data_prep.kernels.strings import PADDING_BYTES, Strings
 
 LOOKUP_FILE = "lookup.bin"
 NO_IDS = np.zeros(0, np.int64)
@@ -51,6 +51,8 @@ class LookupTables:
             arrays: list[Any] = []
             for dtype, length in layout.arrays:
                 end = start + length * np.dtype(dtype).itemsize
+                if not start <= end <= len(file):
+                    raise ValueError(f"{self.path} is damaged: it has {len(file):,} bytes, and a table ends at {end:,}")
                 arrays.append(file[start:end].view(dtype))
                 start = end + -end % ALIGNMENT
             if layout.is_text:
@@ -60,6 +62,29 @@ class LookupTables:
                 words, starts = arrays
                 of_numbers.append(FieldLookup(words, starts, *layout.numbers))
         return of_numbers, of_texts
+
+    def check(self, num_ids: int) -> None:
+        """Raise ValueError unless every search stays within the file and finds ids from 0 to `num_ids` - 1.
+
+        The native kernels rely on that. It takes a pass over the file.
+        """
+        of_numbers, of_texts = self.opened
+        are_within, ids = [], [np.zeros(1, np.int64)]
+        for table in of_numbers:
+            starts = table.starts.astype(np.int64)
+            are_within.append(len(starts) == (1 << (32 - table.shift)) + 1 and starts[-1] == len(table.words))
+            are_within.append(bool(np.all(starts[1:] >= starts[:-1])))
+            ids.append(table.base_id + np.array([0, int((table.words & ID_MASK).max(initial=0))]))
+        for table in of_texts:
+            starts, lengths = table.texts.starts, table.texts.lengths
+            are_within.append(len(table.keys) == len(table.ids) == len(starts) == len(lengths))
+            are_within.append(min(starts.min(initial=0), lengths.min(initial=0)) >= 0)
+            are_within.append((starts + lengths).max(initial=0) <= len(table.texts.data) - PADDING_BYTES)
+            ids.append(table.ids)
+        for table in (*of_numbers, *of_texts):
+            ids.append(np.array([table.missing_id, table.first_oov_id, table.first_oov_id + table.num_oov_ids - 1]))
+        if not all(are_within) or any(each.min(initial=0) < 0 or each.max(initial=0) >= num_ids for each in ids):
+            raise ValueError(f"{self.path} is damaged: its search tables lead beyond the file or the {num_ids:,} ids")
 
     def __getstate__(self) -> dict[str, object]:
         return {"path": self.path, "layouts": self.layouts}  # not what is mapped

@@ -30,7 +30,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from common.files import check_format_version, format_checksum
+from common.files import check_format_version, format_checksum, parse_json
 from data_prep.options.kinds import TEXT_KINDS
 from data_prep.options.log_format import LogFormat
 from data_prep.options.plain_values import from_dict
@@ -235,7 +235,7 @@ def read_schema(folder: Path) -> Schema:
             f"no prepared data in {folder}: {actual}; run: make preprocess INPUT=LOG OUTPUT={quote(str(folder))}"
         )
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
         version, expected = content["format_version"], content.pop(CHECKSUM, "")
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); prepare the data again") from error
