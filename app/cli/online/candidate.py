@@ -6,9 +6,11 @@ Of each part some rows are kept in a file, so that a process that was killed dec
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -21,9 +23,12 @@ from data_prep.options.log_format import TIME_FEATURES, LogFormat
 from data_prep.prepared.examples import Examples, concatenate
 from data_prep.prepared.schema import Schema
 
+log = logging.getLogger("app")
+
 SAMPLE_ROWS = 4000  # of a part
 LAST_PARTS = 3  # whose rows a candidate is judged by
 MOST_WORSE = 0.02  # default of the share by which its log loss may be above the served model's
+ARRAYS = ("ids", "numeric", "labels", "weights")  # of a file of rows
 CHANCE = 2.0  # standard errors of the mean difference of losses
 
 
@@ -51,27 +56,37 @@ class Samples:
     def renumber(self, names: Sequence[str], new_ids: np.ndarray, step: int) -> list[str]:
         """Write these files anew with the ids `new_ids[i]` in place of i after a step, and return their names."""
         renumbered = []
-        for path in (self._folder / name for name in names if (self._folder / name).is_file()):
-            arrays = dict(np.load(path))
-            renumbered.append(f"{path.stem[: len(step_name(0))]}-{step:08d}.npz")
+        for name, arrays in self._load(names):
+            renumbered.append(f"{name[: len(step_name(0))]}-{step:08d}.npz")
             write_arrays(self._folder / renumbered[-1], **arrays | {"ids": new_ids[arrays["ids"]]})
         return renumbered
 
     def read(self, names: Sequence[str]) -> Examples:
-        """Return the rows of these files, without those that are gone."""
-        paths = [path for name in names if (path := self._folder / name).is_file()]
-        return concatenate([Examples(**np.load(path)) for path in paths])
+        """Return the rows of these files, one of which at least must be there and whole."""
+        return concatenate([Examples(**arrays) for _, arrays in self._load(names)])
+
+    def _load(self, names: Sequence[str]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+        """Yield names and arrays of the files. One that is missing or damaged is left out, with a warning."""
+        for name in names:
+            path = self._folder / name
+            try:
+                with np.load(path) as file:
+                    arrays = {array: file[array] for array in ARRAYS}
+            except (OSError, ValueError, EOFError, BadZipFile, KeyError, AttributeError) as error:
+                log.warning("warning: models are compared without the rows of %s: %s", path, error)
+            else:
+                yield name, arrays
 
     def shift(self, names: Sequence[str], part: Examples, schema: Schema, log_format: LogFormat) -> dict[str, Any]:
         """Return the field whose values in a part are farthest from those in these files, and its PSI.
 
         Fields of the time are left out: a part of one day has one weekday, which says nothing of the log.
         """
-        files = [name for name in names if (self._folder / name).is_file()]
-        if not files:
+        earlier = [Examples(**arrays) for _, arrays in self._load(names)]
+        if not earlier:
             return {}
         here, before = Distribution(schema), Distribution(schema)
-        for counts, rows in ((here, _sampled(part)), (before, self.read(files))):
+        for counts, rows in ((here, _sampled(part)), (before, concatenate(earlier))):
             counts.add(rows.ids, rows.numeric, np.zeros(len(rows)))
         of_time = {f"{name}{ending}" for name in log_format.time_fields for ending in TIME_FEATURES.values()}
         for field in here.drift_from(before):

@@ -145,7 +145,7 @@ class Source:
     def is_released(self, name: str, checksum: str) -> bool:
         """Return True if somebody who looked at the part wants it to be trained on."""
         path = self._released / name
-        return path.is_file() and path.read_text().strip() == checksum
+        return path.is_file() and path.read_bytes().strip() == checksum.encode()
 
     def next_part(self, ledger: Ledger) -> tuple[LogFile, str] | None:
         """Return the next part and its checksum, None if none is left. Hold aside what must not be trained on."""
