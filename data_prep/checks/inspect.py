@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from common.text import show
 from data_prep.prepared.data_files import all_files, block_sizes, damaged_files, whole_log
 from data_prep.prepared.reader import read_blocks
-from data_prep.prepared.schema import ADVICE, INDICATOR, SPLITS, VOCABULARY_FILE, Schema, read_schema
+from data_prep.prepared.schema import INDICATOR, SPLITS, VOCABULARY_FILE, Schema, advice, read_schema
 from data_prep.statistics.statistics_file import cut_lists, read_statistics
 
 QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
@@ -90,7 +90,7 @@ def verify_files(folder: Path, schema: Schema) -> int:
     """
     damaged = list(damaged_files(folder, schema))
     if damaged:
-        raise ValueError(f"{'; '.join(damaged)}; {ADVICE}")
+        raise ValueError(f"{'; '.join(damaged)}; {advice(folder)}")
     return len(list(all_files(schema)))
 
 
