@@ -5,7 +5,6 @@ The system releases a lock when the process that holds it ends, for whatever rea
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import fcntl
 import hashlib
@@ -14,7 +13,7 @@ import os
 import time
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TypedDict, TypeVar
@@ -156,19 +155,15 @@ def record_of(content: Any, cls: type[Record]) -> Record:
     Raises ValueError, naming the key, if one is unknown or missing, or its value is not of the field's type: a scalar,
     Any, a TypedDict, a union, or a dict with text as keys. Sections of type Any are left to their readers.
     """
-    if not isinstance(content, Mapping):
-        raise ValueError(f"expected a JSON object, found {type(content).__name__}")
     hints = typing.get_type_hints(cls)
-    fields = dataclasses.fields(cls)  # type: ignore[arg-type]
-    required = {field.name for field in fields if field.default is field.default_factory is dataclasses.MISSING}
-    if wrong := sorted(content.keys() - hints.keys()):
-        raise ValueError(f"unknown key {wrong[0]!r}; it may be of a newer release")
-    if wrong := sorted(required - content.keys()):
-        raise ValueError(f"key {wrong[0]!r} is missing")
-    for name, value in content.items():
-        if not _fits(value, hints[name]):
-            raise ValueError(f"key {name!r} has the value {str(value)[:80]!r}, expected {hints[name]}")
-    return cls(**content)
+    try:
+        record = cls(**content)
+    except TypeError as error:  # It names the key.
+        raise ValueError(str(error)) from None
+    for name in content:
+        if not _fits(content[name], hints[name]):
+            raise ValueError(f"{name!r} has the value {str(content[name])[:80]!r}, expected {hints[name]}")
+    return record
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -182,7 +177,7 @@ def _fits(value: Any, hint: Any) -> bool:
         return (
             isinstance(value, dict)
             and value.keys() == hints.keys()
-            and all(_fits(each, hints[name]) for name, each in value.items())
+            and all(map(_fits, value.values(), map(hints.get, value)))
         )
     if typing.get_origin(hint) is dict:
         return isinstance(value, dict) and all(_fits(each, typing.get_args(hint)[1]) for each in value.values())

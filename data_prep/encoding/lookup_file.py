@@ -69,21 +69,19 @@ class LookupTables:
         The native kernels rely on that. It takes a pass over the file.
         """
         of_numbers, of_texts = self.opened
-        are_within, ids = [], [np.zeros(1, np.int64)]
+        is_within, ids = True, []
         for table in of_numbers:
-            starts = table.starts.astype(np.int64)
-            are_within.append(len(starts) == (1 << (32 - table.shift)) + 1 and starts[-1] == len(table.words))
-            are_within.append(bool(np.all(starts[1:] >= starts[:-1])))
-            ids.append(table.base_id + np.array([0, int((table.words & ID_MASK).max(initial=0))]))
+            ends = np.append(table.starts, np.uint32(len(table.words)))
+            is_within &= len(ends) == (1 << (32 - table.shift)) + 2 and bool(np.all(ends[1:] >= ends[:-1]))
+            ids.append(table.base_id + np.append(0, (table.words & ID_MASK).max(initial=0).astype(np.int64)))
         for table in of_texts:
-            starts, lengths = table.texts.starts, table.texts.lengths
-            are_within.append(len(table.keys) == len(table.ids) == len(starts) == len(lengths))
-            are_within.append(min(starts.min(initial=0), lengths.min(initial=0)) >= 0)
-            are_within.append((starts + lengths).max(initial=0) <= len(table.texts.data) - PADDING_BYTES)
+            starts, lengths, size = table.texts.starts, table.texts.lengths, len(table.texts.data) - PADDING_BYTES
+            is_within &= len(table.keys) == len(table.ids) == len(starts) == len(lengths)
+            is_within &= bool(np.all((starts >= 0) & (lengths >= 0) & (lengths <= size) & (starts <= size - lengths)))
             ids.append(table.ids)
         for table in (*of_numbers, *of_texts):
             ids.append(np.array([table.missing_id, table.first_oov_id, table.first_oov_id + table.num_oov_ids - 1]))
-        if not all(are_within) or any(each.min(initial=0) < 0 or each.max(initial=0) >= num_ids for each in ids):
+        if not is_within or any(each.min(initial=0) < 0 or each.max(initial=0) >= num_ids for each in ids):
             raise ValueError(f"{self.path} is damaged: its search tables lead beyond the file or the {num_ids:,} ids")
 
     def __getstate__(self) -> dict[str, object]:

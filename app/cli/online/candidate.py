@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -28,7 +29,6 @@ log = logging.getLogger("app")
 SAMPLE_ROWS = 4000  # of a part
 LAST_PARTS = 3  # whose rows a candidate is judged by
 MOST_WORSE = 0.02  # default of the share by which its log loss may be above the served model's
-ARRAYS = ("ids", "numeric", "labels", "weights")  # of a file of rows
 CHANCE = 2.0  # standard errors of the mean difference of losses
 
 
@@ -41,11 +41,8 @@ class Samples:
 
     def add(self, step: int, rows: Examples, keep: int) -> str:
         """Store rows of the part that ended with a step, and return the file's name. With `keep`, so many stay."""
-        sample = _sampled(rows)
         name = f"{step_name(step)}.npz"
-        weights = np.ones(len(sample), np.float32) if sample.weights is None else sample.weights
-        arrays = {"ids": sample.ids, "numeric": sample.numeric, "labels": sample.labels, "weights": weights}
-        write_arrays(self._folder / name, **arrays)
+        self._write(name, _sampled(rows))
         of_parts = sorted(self._folder.glob("step-????????.npz"))  # others are renumbered ones
         oldest = of_parts[-(keep + LAST_PARTS) :][0].stem if keep else ""
         for path in self._folder.glob("step-*.npz"):
@@ -56,33 +53,34 @@ class Samples:
     def renumber(self, names: Sequence[str], new_ids: np.ndarray, step: int) -> list[str]:
         """Write these files anew with the ids `new_ids[i]` in place of i after a step, and return their names."""
         renumbered = []
-        for name, arrays in self._load(names):
+        for name, rows in self._load(names):
             renumbered.append(f"{name[: len(step_name(0))]}-{step:08d}.npz")
-            write_arrays(self._folder / renumbered[-1], **arrays | {"ids": new_ids[arrays["ids"]]})
+            self._write(renumbered[-1], replace(rows, ids=new_ids[rows.ids]))
         return renumbered
 
     def read(self, names: Sequence[str]) -> Examples:
         """Return the rows of these files, one of which at least must be there and whole."""
-        return concatenate([Examples(**arrays) for _, arrays in self._load(names)])
+        return concatenate([rows for _, rows in self._load(names)])
 
-    def _load(self, names: Sequence[str]) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-        """Yield names and arrays of the files. One that is missing or damaged is left out, with a warning."""
+    def _write(self, name: str, rows: Examples) -> None:
+        weights = np.ones(len(rows), np.float32) if rows.weights is None else rows.weights
+        write_arrays(self._folder / name, ids=rows.ids, numeric=rows.numeric, labels=rows.labels, weights=weights)
+
+    def _load(self, names: Sequence[str]) -> Iterator[tuple[str, Examples]]:
+        """Yield the names and rows of the files. One that is missing or damaged is left out, with a warning."""
         for name in names:
             path = self._folder / name
             try:
-                with np.load(path) as file:
-                    arrays = {array: file[array] for array in ARRAYS}
-            except (OSError, ValueError, EOFError, BadZipFile, KeyError, AttributeError) as error:
+                yield name, Examples(**np.load(path))
+            except (OSError, ValueError, EOFError, BadZipFile, TypeError) as error:
                 log.warning("warning: models are compared without the rows of %s: %s", path, error)
-            else:
-                yield name, arrays
 
     def shift(self, names: Sequence[str], part: Examples, schema: Schema, log_format: LogFormat) -> dict[str, Any]:
         """Return the field whose values in a part are farthest from those in these files, and its PSI.
 
         Fields of the time are left out: a part of one day has one weekday, which says nothing of the log.
         """
-        earlier = [Examples(**arrays) for _, arrays in self._load(names)]
+        earlier = [rows for _, rows in self._load(names)]
         if not earlier:
             return {}
         here, before = Distribution(schema), Distribution(schema)

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from app.checkpoint.retention import open_if_whole, step_folders, whole_checkpoints
+from app.checkpoint.retention import best_or_newest
 from app.cli.online.candidate import MOST_WORSE
 from app.cli.online.expiry import IN_ROWS, IN_SECONDS, ExpiryOptions
 from app.cli.online.log_parts import Bounds
@@ -152,8 +152,8 @@ def run(arguments: argparse.Namespace) -> int:
     if resumes and config.train.resume == "auto":
         plan = make_plan(work, launch.config, launch.schema)
         if plan.kind == "new":
-            reasons = "; ".join([plan.reason, *plan.refused.values()])
-            raise ValueError(f"the online run in {work} cannot be resumed: {reasons}; {ANOTHER_WORK}")
+            reason = "; ".join([plan.reason, *plan.refused.values()])
+            raise ValueError(f"the online run in {work} cannot be resumed: {reason}; {ANOTHER_WORK}")
     target = launch.select_device()
     with room_for(work):
         return replace(launch, make_trainer=partial(_trainer, arguments)).train(target)
@@ -174,14 +174,9 @@ def _resumed(arguments: argparse.Namespace, work: Path) -> tuple[Config, Path]:
 
     A new run would train again on the same parts. The settings come from the newest checkpoint, whose manifest has a
     checksum, so neither a missing nor a damaged config.yaml matters: a launch writes it again. Raises ValueError if
-    the manifest of no checkpoint can be read, or the run began from another model.
+    the run began from another model, and FileNotFoundError if no checkpoint's manifest can be read.
     """
-    whole = whole_checkpoints(work / CHECKPOINTS)
-    if not whole:
-        faults = [str(open_if_whole(path)) for path in step_folders(work / CHECKPOINTS)[-1:]]
-        reason = "; ".join(faults) or "it has no checkpoint"
-        raise ValueError(f"the online run in {work} cannot be resumed: {reason}; {ANOTHER_WORK}")
-    newest = whole[-1]
+    newest = best_or_newest(work / CHECKPOINTS, "auc")  # No checkpoint of an online run has metrics.
     if not newest.manifest.online:
         raise ValueError(f"{work} holds the run of a training, not an online run; give another --work")
     config = read_config(newest.manifest.config, where=str(newest.path))
@@ -195,10 +190,8 @@ def _resumed(arguments: argparse.Namespace, work: Path) -> tuple[Config, Path]:
     dataset = work / Path(newest.manifest.dataset).name  # It lies in the run's folder, which may have been moved.
     try:
         read_schema(dataset)
-    except (OSError, ValueError) as error:  # Its text advises to prepare the data again, which would lose the new ids.
-        raise ValueError(
-            f"{dataset / SCHEMA_FILE} is missing or damaged, so {work} cannot be resumed; {ANOTHER_WORK}"
-        ) from error
+    except (OSError, ValueError):  # Its text advises to prepare the data again, which would lose the new ids.
+        raise ValueError(f"{dataset / SCHEMA_FILE} is missing or damaged; {ANOTHER_WORK}") from None
     return replace(with_settings, train=replace(with_settings.train, resume=resume)), dataset
 
 
