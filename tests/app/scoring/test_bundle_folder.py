@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import random
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import xxhash
 
@@ -22,7 +24,7 @@ from app.scoring.predictor import Predictor
 from app.tables.initial import initial_rows
 from app.trained import write_tower
 from app.trained.write_bundle import stored_as
-from common.files import FolderInUse
+from common.files import FolderInUse, checksum
 
 
 def rewrite_manifest(folder, **changes):
@@ -446,3 +448,26 @@ def test_an_odd_manifest_refuses_its_folder_alone(copied, predictor, many_lines,
     path.write_text("[" * 100_000)
     with pytest.raises(ValueError, match=r"manifest.json is damaged"):
         Predictor.open(copied)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_search_tables_that_lead_elsewhere_are_refused_by_name(text_bundle, tmp_path, seed):
+    """Words of lookup.bin changed, with the right checksum of the file: refused, or every id is in the tables."""
+    folder, chance, outcomes = shutil.copytree(text_bundle, tmp_path / "copy"), random.Random(seed), Counter()
+    original, files = (folder / "lookup.bin").read_bytes(), bundle_folder.read_manifest(folder).files
+    rows = pq.read_table(folder / "golden.parquet")
+    for _ in range(40):
+        words = np.frombuffer(original, np.uint64, len(original) // 8).copy()
+        words[chance.randrange(len(words))] = chance.choice([2**62, 2**64 - 1, 2**40, 2**31, 10**5])
+        (folder / "lookup.bin").write_bytes(words.tobytes() + original[len(words) * 8 :])
+        record = {"size_bytes": len(original), "checksum": checksum(folder / "lookup.bin")}
+        rewrite_manifest(folder, files=files | {"lookup.bin": record})
+        try:
+            opened = Predictor.open(folder)
+        except ValueError as error:
+            assert str(folder) in str(error)
+            outcomes["refused"] += 1
+        else:
+            assert np.isfinite(opened.score(rows.drop_columns(["logit", "score", "tolerance"]))).all()
+            outcomes["harmless"] += 1
+    assert outcomes["refused"] > 5
