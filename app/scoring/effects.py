@@ -231,12 +231,12 @@ def _values(name: str, explained: Sequence[Explained], changes: np.ndarray) -> t
         else:
             rows_of = np.flatnonzero(cells.present)
             items = cells.values.take(rows_of)
-        items = items if isinstance(items, np.ndarray) else np.array(items.tolist(), object)
+        of_rows = items if isinstance(items, np.ndarray) else np.array(items.tolist(), object)
         if name in rows.lists:
-            distinct, of_items = np.unique(items, return_inverse=True)
+            distinct, of_items = np.unique(of_rows, return_inverse=True)
             once = np.unique(rows_of.astype(np.int64) * len(distinct) + of_items, return_index=True)[1]
-            items, rows_of = items[once], rows_of[once]
-        values.append(items)
+            of_rows, rows_of = of_rows[once], rows_of[once]
+        values.append(of_rows)
         places.append(first + rows_of)
         first += num_rows
     return np.concatenate(values), changes[np.concatenate(places)]

@@ -74,13 +74,16 @@ class LookupTables:
             ends = np.append(table.starts, np.uint32(len(table.words)))
             is_within &= len(ends) == (1 << (32 - table.shift)) + 2 and bool(np.all(ends[1:] >= ends[:-1]))
             ids.append(table.base_id + np.append(0, (table.words & ID_MASK).max(initial=0).astype(np.int64)))
-        for table in of_texts:
-            starts, lengths, size = table.texts.starts, table.texts.lengths, len(table.texts.data) - PADDING_BYTES
-            is_within &= len(table.keys) == len(table.ids) == len(starts) == len(lengths)
+        for each in of_texts:
+            starts, lengths, size = each.texts.starts, each.texts.lengths, len(each.texts.data) - PADDING_BYTES
+            is_within &= len(each.keys) == len(each.ids) == len(starts) == len(lengths)
             is_within &= bool(np.all((starts >= 0) & (lengths >= 0) & (lengths <= size) & (starts <= size - lengths)))
-            ids.append(table.ids)
-        for table in (*of_numbers, *of_texts):
-            ids.append(np.array([table.missing_id, table.first_oov_id, table.first_oov_id + table.num_oov_ids - 1]))
+            ids.append(each.ids)
+        all_tables: list[FieldLookup | StringLookup] = [*of_numbers, *of_texts]
+        ids += [
+            np.array([each.missing_id, each.first_oov_id, each.first_oov_id + each.num_oov_ids - 1])
+            for each in all_tables
+        ]
         if not is_within or any(each.min(initial=0) < 0 or each.max(initial=0) >= num_ids for each in ids):
             raise ValueError(f"{self.path} is damaged: its search tables lead beyond the file or the {num_ids:,} ids")
 

@@ -156,8 +156,8 @@ class Source:
         for name in self._looked_at.keys() - {file.name for file in files} - no_files.keys():
             self._forget(name)
         for name, kind in no_files.items():
-            reason = f"it is {kind}, and a part is a file; move it elsewhere, or put the file in its place"
-            self.hold(LogFile(f"{self.folder}/{name}", name, NO_STATE), reason)
+            what = f"it is {kind}, and a part is a file; move it elsewhere, or put the file in its place"
+            self.hold(LogFile(f"{self.folder}/{name}", name, NO_STATE), what)
         for file in files:
             if ledger.has(file) or (self._is_known(file) and not self._is_wanted(file.name)):
                 continue
@@ -222,7 +222,7 @@ class Source:
 
         A folder without a log's ending is left alone: it may hold old parts.
         """
-        kinds = {}
+        kinds: dict[str, str] = {}
         names = set() if is_uri(self.folder) else {path.name for path in Path(self.folder).iterdir()}
         for name in filter(is_part, sorted(names - {file.name for file in files})):
             path = Path(self.folder, name)
