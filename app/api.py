@@ -43,6 +43,7 @@ from app.training.stop_signals import Stopped
 from common import settings, yaml_settings
 from common.console import AboveBars
 from common.packages import project_environment
+from common.text import show
 from data_prep.encoding.from_table import arrow_table
 from data_prep.options.options_file import PREPARE_SECTION, read_data
 from data_prep.options.prepare_options import PrepareOptions
@@ -251,7 +252,7 @@ def evaluate(
             evaluation = evaluate_split.evaluate(trained, split, by, calibrate)
         except Stopped as stopped:
             raise KeyboardInterrupt(str(stopped)) from None
-        print(describe_evaluation(evaluation))
+        show(describe_evaluation(evaluation))
         evaluate_split.save_evaluation(evaluation, folder)
     return evaluation
 

@@ -20,10 +20,10 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from data_prep.prepared.data_files import all_files, block_sizes, damaged_files
+from data_prep.prepared.data_files import block_sizes, damaged_files, wrong_sizes
 from data_prep.prepared.examples import Examples, concatenate
 from data_prep.prepared.reader import read_blocks
-from data_prep.prepared.schema import ADVICE, VOCABULARY, Schema
+from data_prep.prepared.schema import VOCABULARY, Schema, advice
 
 
 @dataclass(frozen=True)
@@ -71,24 +71,14 @@ def check_files(folder: Path, schema: Schema) -> None:
 
     The rows' bytes are checked as they are read.
     """
-    for sentence in damaged_files(folder, schema, VOCABULARY):
-        raise ValueError(f"{sentence}; {ADVICE}; see python -m data_prep inspect {folder}")
-    for file in all_files(schema):
-        path = folder / file.name
-        if ".mindrecord" not in file.name:
-            continue
-        num_bytes = path.stat().st_size if path.is_file() else None
-        if num_bytes != file.size_bytes:
-            raise ValueError(
-                f"prepared file {path} {'is missing' if num_bytes is None else f'has {num_bytes} bytes'}, expected "
-                f"{file.size_bytes} bytes; {ADVICE}; see python -m data_prep inspect {folder}"
-            )
+    for sentence in (*damaged_files(folder, schema, VOCABULARY), *wrong_sizes(folder, schema)):
+        raise ValueError(f"{sentence}; {advice(folder)}; see python -m data_prep inspect {folder}")
 
 
 def verify_files(folder: Path, schema: Schema) -> None:
     """Read every byte of a prepared folder. Raise ValueError, naming each file that is not as schema.json says."""
     if damaged := list(damaged_files(folder, schema)):
-        raise ValueError(f"{'; '.join(damaged)}. {ADVICE[0].upper()}{ADVICE[1:]}")
+        raise ValueError(f"{'; '.join(damaged)}; {advice(folder)}")
 
 
 @dataclass(frozen=True)

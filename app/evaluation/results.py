@@ -25,7 +25,7 @@ from app.evaluation.curves import calibration_deciles, precision_recall_curve, r
 from app.evaluation.grouped_auc import GroupedAuc
 from app.evaluation.metrics import Metrics
 from app.evaluation.score_bins import Bins
-from common.files import write_whole
+from common.files import parse_json, write_whole
 from data_prep.prepared.schema import CategoricalField, Schema
 from data_prep.prepared.truth import Best
 
@@ -135,7 +135,7 @@ def read_evaluations(run_path: Path) -> list[dict[str, Any]]:
 def _read_files(run_path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     for path in (run_path / FOLDER).glob("*-step-*.json"):
         try:
-            yield path, json.loads(path.read_text(encoding="utf-8"))
+            yield path, parse_json(path.read_text(encoding="utf-8"))
         except ValueError:
             continue
 

@@ -219,7 +219,10 @@ def _time_text(milliseconds: float) -> str:
 
 
 def _values(name: str, explained: Sequence[Explained], changes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return each value of a category, and the change of its row. A list has several values of the same change."""
+    """Return each value of a category, and the change of its row.
+
+    A row with a list counts once for each distinct value of the list, with the same change.
+    """
     values, places, first = [], [], 0
     for rows, _ in explained:
         cells, num_rows = rows.columns[name], len(rows.labels)
@@ -228,7 +231,12 @@ def _values(name: str, explained: Sequence[Explained], changes: np.ndarray) -> t
         else:
             rows_of = np.flatnonzero(cells.present)
             items = cells.values.take(rows_of)
-        values.append(items if isinstance(items, np.ndarray) else np.array(items.tolist(), object))
+        of_rows = items if isinstance(items, np.ndarray) else np.array(items.tolist(), object)
+        if name in rows.lists:
+            distinct, of_items = np.unique(of_rows, return_inverse=True)
+            once = np.unique(rows_of.astype(np.int64) * len(distinct) + of_items, return_index=True)[1]
+            of_rows, rows_of = of_rows[once], rows_of[once]
+        values.append(of_rows)
         places.append(first + rows_of)
         first += num_rows
     return np.concatenate(values), changes[np.concatenate(places)]

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from common.files import write_whole
+from common.files import parse_json, write_whole
 
 TRAINED_PARTS = "parts.json"
 MOST_BYTES = 1 << 20
@@ -30,7 +30,7 @@ def read_trained_parts(folder: Path) -> dict[str, Any] | None:
     path, damaged = folder / TRAINED_PARTS, f"{TRAINED_PARTS} is damaged; the trainer writes it anew with its next part"
     try:
         with path.open("rb") as file:
-            content = json.loads(file.read(MOST_BYTES), parse_constant=lambda _: None)  # JSON has no NaN
+            content = parse_json(file.read(MOST_BYTES), parse_constant=lambda _: None)  # JSON has no NaN
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -32,6 +32,7 @@ from app.training.step import first_layer, precision
 from app.training.stop_signals import Stopped, StopRequest
 from app.training.validate import fits_stock, validate, validate_target
 from app.training.warm_start.source import check_source
+from common.console import PrintableFormatter
 from common.files import message_of
 from data_prep.options.prepare_options import read_recorded
 from data_prep.prepared.schema import SCHEMA_FILE, Schema, read_schema
@@ -188,7 +189,7 @@ def _warn_of_useless(reason: str) -> int:
 def _log_to(path: Path) -> Iterator[None]:
     """Copy the log to a file."""
     log_file = logging.FileHandler(path, encoding="utf-8")
-    log_file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    log_file.setFormatter(PrintableFormatter("%(asctime)s %(message)s"))
     logging.getLogger().addHandler(log_file)
     try:
         yield

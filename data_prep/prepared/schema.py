@@ -30,7 +30,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from common.files import check_format_version, format_checksum
+from common.files import check_format_version, format_checksum, parse_json
 from data_prep.options.kinds import TEXT_KINDS
 from data_prep.options.log_format import LogFormat
 from data_prep.options.plain_values import from_dict
@@ -43,7 +43,6 @@ FIRST_VOCABULARY = "first_vocabulary"  # Key of `source`: checksum of the vocabu
 EXPIRED_PREFIX, NUMPY = "expired-", ".npy"  # Beginning and end of the name of each file with expired ids.
 FORMAT_VERSION = 4
 CHECKSUM = "checksum"  # Key of schema.json: checksum of the rest of its content.
-ADVICE = "copy the folder again or prepare the data again"
 
 SPLITS = ("train", "valid", "test")
 
@@ -235,17 +234,22 @@ def read_schema(folder: Path) -> Schema:
             f"no prepared data in {folder}: {actual}; run: make preprocess INPUT=LOG OUTPUT={quote(str(folder))}"
         )
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
         version, expected = content["format_version"], content.pop(CHECKSUM, "")
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); prepare the data again") from error
     check_format_version(path, version, FORMAT_VERSION, "prepare the data again")
     if (actual := checksum_of(content)) != expected:
-        raise ValueError(f"{path} is damaged: its checksum is {actual}, it names {expected}; {ADVICE}")
+        raise ValueError(f"{path} is damaged: its checksum is {actual}, it names {expected}; {advice(folder)}")
     try:
         return from_dict(content, Schema)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); prepare the data again") from error
+
+
+def advice(folder: Path) -> str:
+    """Return what to do about a prepared folder that is damaged."""
+    return f"copy the folder again or prepare the data again: make preprocess INPUT=LOG OUTPUT={quote(str(folder))}"
 
 
 def _instead_of(file: Path) -> str:
