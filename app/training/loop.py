@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from app.batches import Batch, Prefetcher, num_batches, read_batches, training_order
+from app.batches import Batch, Prefetcher, mean_training_weight, num_batches, read_batches, training_order
 from app.checkpoint.manifest import Position
 from app.distributed.process_group import shows_progress
 from app.evaluation.measure import Scorer, measure
@@ -42,6 +42,7 @@ class Trainer:
         log.info("the tower runs as %s", "native kernels" if self.training.step.is_native else "MindSpore's graph")
         self.profile = KernelProfile(self.training.step, self.run.path / PROFILE_FOLDER)
         self.position = Position()
+        self.mean_weight = mean_training_weight(context.dataset, self.schema)
         self.epoch_steps = num_batches(self.schema, "train", self.config.train.batch_size)
         self.selection = Selection(self.config.eval, self.schema.splits["valid"].files)
         self.metrics: Metrics | None = None  # on the split valid at this position, if it was evaluated
@@ -93,23 +94,24 @@ class Trainer:
         progress = EpochProgress(self.run, position, end, log_every, step.seconds, rates, on_step)
         with Prefetcher(self._prepared_batches()) as batches, progress:
             self._evaluate_and_save(progress)  # an evaluation that the last launch did not finish
-            for batch, unique in batches:
+            for num_rows, batch, unique in batches:
                 if self.selection.is_over or self._has_all_steps:
                     return
                 self.context.stop.check()
                 losses = self._take_step(batch, unique)
-                progress.add(self.position, losses, batch.num_rows, batches.waited_seconds)
+                progress.add(self.position, losses, num_rows, batches.waited_seconds)
                 if self.config.train.profile:
                     self.profile.after_step()
                 self._evaluate_and_save(progress)
 
-    def _prepared_batches(self) -> Iterator[tuple[Batch, UniqueIds]]:
+    def _prepared_batches(self) -> Iterator[tuple[int, Batch, UniqueIds]]:
+        """Yield the rest of the epoch's batches: how many rows were read, those that count, and their ids."""
         options, position = self.config.train, self.position
         order = training_order(self.schema, options.seed, position.epoch, options.pool_blocks)
         dataset, size = self.context.dataset, options.batch_size
         for batch in read_batches(dataset, self.schema, "train", order, size, first_batch=position.epoch_step):
-            batch = batch.rows_that_count()
-            yield batch, self.training.step.prepare(batch)
+            counting = batch.rows_that_count(self.mean_weight)
+            yield batch.num_rows, counting, self.training.step.prepare(counting)
 
     def _take_step(self, batch: Batch, unique: UniqueIds) -> Losses:
         try:

@@ -108,6 +108,9 @@ class Split:
     """The rows of one split.
 
     `files` are in order. Each consists of blocks of `block_rows` rows, except that its last block may be shorter.
+
+    Rows of weight 0, those without a label among them, change nothing in a training. The others count: there are
+    `num_counting` of them. Folders of earlier releases lack `weightless` and `mean_weight`, and have 0 in their place.
     """
 
     rows: int
@@ -115,10 +118,22 @@ class Split:
     files: tuple[DataFile, ...]
     membership: str = ""  # Checksum of the rows' line numbers in the log, int64, ascending.
     unlabelled: int = 0  # Number of rows without a label.
+    weightless: int = 0  # Number of rows of weight 0, if rows have weights.
+    mean_weight: float = 0.0  # Mean weight of the rows that count, if rows have weights and any of them counts.
 
     @property
     def num_labelled(self) -> int:
         return self.rows - self.unlabelled
+
+    @property
+    def num_counting(self) -> int:
+        """Number of rows that have a label and a weight above 0. In folders of earlier releases, that have a label."""
+        return self.rows - max(self.unlabelled, self.weightless)
+
+    @property
+    def counting_share(self) -> float:
+        """Share of the rows that count. It is above 0: that of one row if none does, and 1 without rows."""
+        return max(self.num_counting, 1) / max(self.rows, 1)
 
     @property
     def click_rate(self) -> float:
