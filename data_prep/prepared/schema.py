@@ -31,6 +31,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from common.files import check_format_version, format_checksum
+from data_prep.options.columns import EncodingOptions
 from data_prep.options.kinds import TEXT_KINDS
 from data_prep.options.log_format import LogFormat
 from data_prep.options.plain_values import from_dict
@@ -178,6 +179,13 @@ class Schema:
     def label_in_words(self) -> str:
         """A description of the log's label column, and of the cells that count as clicks."""
         return from_dict(self.options.get("data", {}), LogFormat).label_in_words
+
+    @property
+    def bucket_fields(self) -> set[str]:
+        """Names of the categorical fields that `prepare.integer_buckets` made. A column of the log is none of them."""
+        log_format = from_dict(self.options.get("data", {}), LogFormat)
+        columns = EncodingOptions(log_format, self.options.get("integer_buckets", False)).categorical_columns
+        return {column.name for column in columns if column.kind == "bucket"}
 
     @property
     def num_numeric(self) -> int:
