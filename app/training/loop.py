@@ -128,17 +128,20 @@ class Trainer:
         if not 0 < self.position.epoch_step < self.epoch_steps:
             return
         every, step = self.config.eval.every_steps, self.position.step
-        is_best, is_due = False, self._has_all_steps or bool(every and step % every == 0)
-        if is_due and step != self.selection.last_step:
+        is_best, is_due = False, bool(every and step % every == 0)
+        if (is_due or self._has_all_steps) and step != self.selection.last_step:
             with progress.paused():
-                is_best = self._evaluate()
+                is_best = self._evaluate(is_extra=not is_due)
         save_best = is_best and self.config.checkpoint.keep_best > 0  # the next step changes it
         if save_best or (self.checkpoints.saved != self.position and self.checkpoints.is_due(step)):
             with progress.paused():
                 self.checkpoints.save(self.position, self.metrics)
 
-    def _evaluate(self) -> bool:
-        """Evaluate the model on the split valid, which does not change it. Return True if it is the best so far."""
+    def _evaluate(self, is_extra: bool = False) -> bool:
+        """Evaluate the model on the split valid, which does not change it. Return True if it is the best so far.
+
+        `is_extra`: only `train.steps` asks for the evaluation. Patience and learning rates do not follow it.
+        """
         step, epoch = self.position.step, self.position.epoch
         if not self.schema.splits["valid"].rows:
             log.warning("the data has no rows in split 'valid': epoch %d is not evaluated", epoch)
@@ -150,7 +153,9 @@ class Trainer:
         line = self._log_evaluation(self.metrics, epoch)
         self.run.write_evaluation(content_of("valid", step, epoch, measured))
         log.info(line)
-        is_best = self.selection.update(self.metrics, step)
+        is_best = self.selection.update(self.metrics, step, is_extra)
+        if is_extra:
+            return is_best
         metric = self.config.eval.metric
         value = as_score(metric, dataclasses.asdict(self.metrics)[metric])
         for fall in self.training.learning_rates.after_evaluation(metric, value, step):

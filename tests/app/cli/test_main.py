@@ -397,6 +397,22 @@ def test_a_run_that_ends_early_is_the_same_after_stops_before_and_within_it(comm
         assert (run / name).read_bytes() == (whole / name).read_bytes()
 
 
+def test_launches_of_some_steps_end_as_one_launch(command, tmp_path):
+    """Patience and a plateau do not count the evaluations that `train.steps` adds within an epoch."""
+    falling = "schedule={name: plateau, min_improvement: 0.9, patience: 1}"
+    words = (*EARLY, *(f"{group}_optimizer.{falling}" for group in ("wide", "deep", "tower")))
+    run, whole = tmp_path / "device_0", tmp_path / "whole"
+    assert command(*words)[0] == 0
+    run.rename(whole)
+    for steps in (1, 3, 5, 0):
+        assert command(*words, f"train.steps={steps}")[0] == 0
+    evaluated = [[line["step"] for line in metrics_of(each) if "split" in line] for each in (run, whole)]
+    assert evaluated == [[1, 2, 3, 4, 5, 6], [2, 4, 5, 6]]
+    assert (run / "loss.log").read_bytes() == (whole / "loss.log").read_bytes()
+    assert arrays_of(run, 6) == arrays_of(whole, 6)
+    assert metrics_of(run)[-1]["stopped_early"] == metrics_of(whole)[-1]["stopped_early"]
+
+
 TINY_RATES = tuple(f"{group}_optimizer.learning_rate=1.0e-9" for group in ("deep", "tower"))
 TINY_RATES += ("wide_optimizer={name: ftrl, learning_rate: 1.0e-9, schedule: {name: constant, warmup_steps: 7}}",)
 
