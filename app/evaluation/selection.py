@@ -72,7 +72,8 @@ class Selection:
         if math.isnan(value):
             raise ValueError(
                 f"eval.metric={state.metric} is undefined on valid: no group of rows that it ranks has both clicks and "
-                "other rows; choose eval.metric=log_loss, or another eval.group_field"
+                "other rows, and values without an id of their own are none; choose eval.metric=log_loss, another "
+                "eval.group_field, or the kind id for its column"
             )
         score, least_gain = as_score(state.metric, value), self._options.min_improvement
         is_best = state.best is None or score > as_score(state.metric, state.best)

@@ -45,6 +45,7 @@ class Trainer:
         self.mean_weight = mean_training_weight(context.dataset, self.schema)
         self.epoch_steps = num_batches(self.schema, "train", self.config.train.batch_size)
         self.selection = Selection(self.config.eval, self.schema.splits["valid"].files)
+        self._has_remarked = False  # on rows that AUC by group leaves out
         self.metrics: Metrics | None = None  # on the split valid at this position, if it was evaluated
         self.checkpoints = CheckpointManager(context, self.training, self.selection)
         if self.run.plan.checkpoint is not None:
@@ -153,6 +154,9 @@ class Trainer:
         line = self._log_evaluation(self.metrics, epoch)
         self.run.write_evaluation(content_of("valid", step, epoch, measured))
         log.info(line)
+        if measured.groups is not None and measured.groups.remark and not self._has_remarked:
+            log.warning("warning: AUC per value of %s: %s", measured.groups.field, measured.groups.remark)
+            self._has_remarked = True
         is_best = self.selection.update(self.metrics, step, is_extra)
         if is_extra:
             return is_best

@@ -279,6 +279,7 @@ def _instead_of(file: Path) -> str:
 
 
 INDICATOR = "missing"
+MISSING_KEY = 0  # The key of a missing cell of kind id.
 NO_ID = -1  # The id at positions of a list after its last value.
 NEWEST = "newest"
 DAY = 86_400_000  # Milliseconds per day.
