@@ -19,6 +19,7 @@ from app.__main__ import _parser, main
 from app.batches import Batch
 from app.checkpoint.manifest import MANIFEST, read_manifest
 from app.checkpoint.retention import whole_checkpoints
+from app.api import load_run
 from app.evaluation import results
 from app.trained import evaluate_split
 from app.training import loop, saving
@@ -360,6 +361,18 @@ def test_the_best_of_the_evaluations_is_kept_and_evaluated(command, capsys, tmp_
     assert {path.name for path in (tmp_path / "device_0" / "checkpoints").glob("step-*")} == kept
     assert command("evaluate", "--split", "valid")[0] == 0
     assert f"(step {best})" in capsys.readouterr().out
+    assert load_run("device_0").metrics["step"] == best
+
+
+def test_metrics_are_of_the_checkpoint_that_is_taken(command, capsys, tmp_path):
+    """Without `keep_best` the best evaluation's checkpoint is gone."""
+    words = ("eval.every_steps=2", "checkpoint.keep_best=0", "checkpoint.keep_last=1", "wide_optimizer.learning_rate=3")
+    assert command(*TRAIN, "eval.metric=log_loss", *words)[0] in (0, 4)
+    assert command("evaluate", "--split", "valid")[0] == 0
+    assert "(step 10)" in capsys.readouterr().out
+    losses = {line["step"]: line["log_loss"] for line in metrics_of(tmp_path / "device_0") if "split" in line}
+    assert min(losses, key=losses.get) < 10
+    assert load_run("device_0").metrics["log_loss"] == losses[10]
 
 
 EARLY = (*TRAIN, "eval.every_steps=2", "eval.patience=3", "eval.min_improvement=0.9", "checkpoint.keep_last=0")
