@@ -282,7 +282,7 @@ def batch_of(weights, **of_batch):
     ranks=st.integers(1, 4),
 )
 def test_shares_add_up_to_the_weighted_mean_however_rows_are_cut(weights, batch_size, ranks):
-    """Σ share · loss of a batch, averaged by rows that count, is Σ weight · loss / Σ weight, and so it is over ranks."""
+    """Over batches and ranks: Σ share · loss, averaged by rows that count, is Σ weight · loss / Σ weight."""
     counting = np.array([weight for weight in weights if weight], np.float64)
     mean = counting.mean() if len(counting) else 1.0
     found = []
