@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from app.__main__ import _parser, main
+from app.api import load_run
 from app.batches import Batch
 from app.checkpoint.manifest import MANIFEST, read_manifest
 from app.checkpoint.retention import whole_checkpoints
-from app.api import load_run
 from app.evaluation import results
 from app.trained import evaluate_split
 from app.training import loop, saving
