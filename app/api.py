@@ -299,9 +299,15 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The best evaluation on valid rows by `eval.metric`, with its step and epoch; empty before the first one."""
-        (record,) = read_runs([self.path])
-        return record.best_evaluation() or {}
+        """The evaluation on valid rows of the checkpoint that `predict` and `export` take, with its step and epoch.
+
+        That checkpoint is the best by `eval.metric` of those that were kept. Empty before the first.
+        """
+        with suppress(FileNotFoundError):
+            step = best_of_run(self.path).manifest.step
+            evaluated = (line for line in self.history if line.get("split") == "valid" and line["step"] == step > 0)
+            return next(evaluated, {})
+        return {}
 
     @property
     def curve(self) -> pd.DataFrame:

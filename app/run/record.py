@@ -91,7 +91,7 @@ class RunRecord:
             if line["seconds"] < before:
                 lines_by_launch.append([])
             before = line["seconds"]
-            if "samples_per_second" in line:
+            if line.get("samples_per_second"):  # 0 in earlier releases, if all rows of an interval had weight 0
                 lines_by_launch[-1].append(line)
         return lines_by_launch
 

@@ -139,12 +139,12 @@ class Launch:
 
     def describe_steps(self, config: Config) -> None:
         """Log what follows from the rows, and a warning where that is few steps."""
-        num_rows = self.schema.splits["train"].rows
+        train = self.schema.splits["train"]
         if self.make_trainer is not None:  # its steps are not of these rows
             return
         if config.train.auto:
-            log.info("%s", describe_by_rows(config, num_rows))
-        if few_steps := describe_few_steps(config, num_rows):
+            log.info("%s", describe_by_rows(config, train))
+        if few_steps := describe_few_steps(config, train.rows):
             log.warning("warning: %s", few_steps)
 
 

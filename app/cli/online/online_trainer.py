@@ -347,7 +347,7 @@ class OnlineTrainer(Trainer):
 
     def _batches(self, rows: Examples) -> Iterator[tuple[Batch, UniqueIds]]:
         for batch in batches_of(rows, self.config.train.batch_size):
-            counting = batch.rows_that_count()
+            counting = batch.rows_that_count(self.mean_weight)
             if counting.num_rows:
                 yield counting, self.training.step.prepare(counting)
 
