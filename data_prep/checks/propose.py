@@ -61,6 +61,11 @@ class Proposal:
             return f"The names of the columns are not valid UTF-8: {OTHER_TO_UTF8}."
         return ""
 
+    @property
+    def remarks(self) -> list[str]:
+        """What may be wrong with the log, and what to do about it."""
+        return [*filter(None, [self.encoding_line]), *self.rows.remarks]
+
     def __repr__(self) -> str:
         """Return what a notebook shows: the file, not the rows."""
         return self.as_yaml()
@@ -80,7 +85,7 @@ class Proposal:
         chunk, log_format = self.rows.chunk(self.as_format()), self.as_format()
         good = len(choose_kernels("auto").parse_chunk(chunk, log_format).rows.labels)
         comments = [
-            f"Proposed from the first {self.rows.num_rows:,} rows of {self.rows.location}; please check it.",
+            f"Proposed from the first {self.rows.num_lines:,} rows of {self.rows.location}; please check it.",
             f"{good:,} of these rows are good by this description.",
             f"The {self.label_line}. For another one: --label NAME, or NAME=VALUE of a click.",
         ]
@@ -89,7 +94,7 @@ class Proposal:
                 f"prepare.integer_buckets=true gives {', '.join(bucketed)} a category of their size as well: the order "
                 "of their numbers tells more of the label than single values."
             )
-        return [*comments, self.encoding_line] if self.encoding_line else comments
+        return [*comments, *self.remarks]
 
 
 def _plain(value: Any) -> Any:
@@ -109,6 +114,7 @@ def describe(log: Any, num_rows: int = DEFAULT_ROWS, label: str | None = None) -
         raise ValueError(f"describe needs at least 1 row to look at; found --rows {num_rows}")
     rows = read_first_rows(log, num_rows)
     trim, separator = rows.layout.get("trim", False), rows.layout.get("separator", LogFormat().separator)
+    separator *= not rows.layout.get("quotes", False)  # cells in quotes may have it
     columns = [column.cleaned(trim, ()) for column in rows.columns]
     has_names = rows.table is not None or rows.layout.get("header", False)
     of_log = chosen_label(columns, label) if label else find_label(columns, has_names)
