@@ -73,6 +73,16 @@ inline bool parse_integer(const std::uint8_t** at, const std::uint8_t* end, std:
   return num_digits >= 1 && num_digits <= kIntegerDigits && magnitude <= (std::uint64_t{1} << 63) - !negative;
 }
 
+// Moves *at, which is behind an integer, past a decimal point and the zeros after it, as in 12.0. `point` may stand for
+// the point. A cell with other digits there is left in part, so that it is no integer.
+inline void skip_point_zero(const std::uint8_t** at, const std::uint8_t* end, std::uint8_t point) {
+  const std::uint8_t* next = *at;
+  if (end - next < 2 || (*next != '.' && *next != point) || next[1] != '0') return;
+  for (++next; next < end && *next == '0'; ++next) {
+  }
+  *at = next;
+}
+
 // Returns eight bytes of the text; after its end they are line ends.
 inline std::uint64_t word_at(const std::uint8_t* at, const std::uint8_t* text_end) {
   if (text_end - at >= kWordBytes) return load_word(at);
@@ -508,6 +518,7 @@ class LineParser {
           const bool present = !ends_cell(*at, separator);
           std::int64_t integer = 0;
           if (present && !parse_integer(&at, text_end, &integer)) return nullptr;
+          if (present && separator != '.') skip_point_zero(&at, text_end, format_.decimal_comma ? ',' : '.');
           rows.integers[slot] = integer;
           rows.integers_present[slot] = present;
           if (*at++ != separator) return column + 1 == num_columns ? next_line(at - 1) : nullptr;
@@ -625,8 +636,9 @@ class LineParser {
         rows_.integers[slot] = 0;
         rows_.integers_present[slot] = present;
         if (!present) return LOG_KERNELS_KEPT;
-        return parse_integer(&cell.start, cell.end, rows_.integers + slot) && cell.size() == 0 ? LOG_KERNELS_KEPT
-                                                                                              : LOG_KERNELS_INTEGER;
+        if (!parse_integer(&cell.start, cell.end, rows_.integers + slot)) return LOG_KERNELS_INTEGER;
+        skip_point_zero(&cell.start, cell.end, format_.decimal_comma ? ',' : '.');
+        return cell.size() == 0 ? LOG_KERNELS_KEPT : LOG_KERNELS_INTEGER;
       case LOG_KERNELS_HEX32_COLUMN:
         rows_.values[slot] = 0;
         rows_.values_present[slot] = present;

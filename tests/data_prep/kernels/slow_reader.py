@@ -77,9 +77,10 @@ def parse_line(raw: bytes, form, kinds: dict[str, str]) -> tuple[str, int, dict]
             label = _label(text, form)
             found["label"].append(label is not None or (form.label == "optional" and not text))
         elif kind == "integer":
-            good = not text or (re.fullmatch(rb"-?[0-9]{1,19}", text) and -(2**63) <= int(text) < 2**63)
+            whole = re.sub(rb"(?<=[0-9])[.%s]0+$" % form.decimal.encode(), b"", text)
+            good = not text or (re.fullmatch(rb"-?[0-9]{1,19}", whole) and -(2**63) <= int(whole) < 2**63)
             found["integer"].append(good)
-            cells[name] = int(text) if good and text else None
+            cells[name] = int(whole) if good and text else None
         elif kind == "hex32":
             found["categorical"].append(not text or re.fullmatch(rb"[0-9a-f]{8}", text))
             cells[name] = text.decode(errors="replace") or None
