@@ -30,16 +30,16 @@ _NAMES_SHOWN = 20
 
 # The first bytes of packed files, and how their names end.
 ENDINGS = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst"}
-_PACKED = {".gz": re.compile(rb"\x1f\x8b"), ".zst": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", re.DOTALL)}
-# Files that are no text: the pattern of their first bytes, what they are, and what to do. A pattern that a text could
-# match asks for a NUL byte too. The first that matches counts.
+_PACKED = {".gz": re.compile(rb"\x1f\x8b"), ".zst": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")}
+# Files that are no text: the pattern of their first bytes, what they are, and what to do. Letters with which a text
+# could begin count only beside bytes that no text has. The first pattern that matches counts.
 _WITH_NUL = rb"(?=[^\0]*\0)"
 _REPACK = "pack it by gzip or zstd instead: {} OLD | gzip > NEW.gz"
 _FRAME = "make it Parquet: {}.to_parquet(NEW)"
 _ARROW = "make it Parquet: pyarrow.parquet.write_table({}, NEW)"
 _BINARY = [
     *((re.escape(magic), "packed", f"rename it to end in {ending}") for magic, ending in ENDINGS.items()),
-    (rb"PAR1", "Parquet", "rename it to end in .parquet"),
+    (rb"PAR1[\0-\x1f]", "Parquet", "rename it to end in .parquet"),
     (
         rb"PK\x03\x04.{26}(\[Content_Types\]|_rels|docProps|xl/)",
         "an Excel file",
@@ -51,7 +51,7 @@ _BINARY = [
     (rb"\xfd7zXZ\0", "packed by xz", _REPACK.format("xzcat")),
     (rb"\x04\x22\x4d\x18", "packed by lz4", _REPACK.format("lz4 -dc")),
     (rb"7z\xbc\xaf\x27\x1c", "packed by 7-Zip", _REPACK.format("7z x -so")),
-    (rb"ARROW1\0\0|FEA1", "Feather (Arrow's file format)", _ARROW.format("pyarrow.feather.read_table(OLD)")),
+    (rb"ARROW1\0\0|FEA1\0", "Feather (Arrow's file format)", _ARROW.format("pyarrow.feather.read_table(OLD)")),
     (rb"\xff{4}", "an Arrow stream", _ARROW.format("pyarrow.ipc.open_stream(OLD).read_all()")),
     (_WITH_NUL + rb"ORC", "ORC", _ARROW.format("pyarrow.orc.read_table(OLD)")),
     (rb"Obj\x01", "Avro", "make it Parquet: polars.read_avro(OLD).write_parquet(NEW)"),

@@ -138,7 +138,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path, make_log, head
     assert found == [text, text]
 
 
-@pytest.mark.parametrize("start", [codecs.BOM_UTF8, b"PAR1", b"SQLite format 3\0"])
+@pytest.mark.parametrize("start", [codecs.BOM_UTF8, b"PAR1\x15", b"SQLite format 3\0"])
 def test_the_start_of_a_file_is_seen_though_its_server_gives_a_byte_at_a_time(tmp_path, make_log, monkeypatch, start):
     (tmp_path / "train.txt").write_bytes(start + make_log(5).encode())
 
@@ -346,6 +346,12 @@ def test_other_files_are_named_with_a_conversion(tmp_path, advice, name):
     if not is_right or name == "in.gz":
         with pytest.raises(ValueError, match=rf"{name}.*{re.escape(advice)}"):
             describe(str(path))
+
+
+@pytest.mark.parametrize("start", [b"PAR1,7", b"ORC\t1", b"FEA1", b"Obj", b"BZh91", b"SQLite format 3", b"ARROW1,2"])
+def test_text_may_begin_with_the_letters_of_other_files(tmp_path, start):
+    (tmp_path / "train.txt").write_bytes(start + b"\n" + TEXT)
+    assert read_all(tmp_path / "train.txt") == start + b"\n" + TEXT
 
 
 def test_plain_text_named_as_packed_is_renamed(tmp_path):
