@@ -23,6 +23,7 @@ from data_prep.options.time_forms import ISO
 _HARD_WORDS = (
     *("NULL", "null", "(null)", r"\N", "NA", "<NA>", "N/A", "n/a", "#N/A", "NaN", "nan", "NaT", "nil"),
     *("?", "??", "-", "--", "---", ".", "None", "0000-00-00", "0000-00-00 00:00:00"),
+    *("9999-12-31", "9999-12-31 00:00:00", "9999-12-31 23:59:59", "9999-12-31T00:00:00", "9999-12-31T23:59:59"),
 )
 _SOFT_WORDS = ("unknown", "unk", "missing", "undefined", "unspecified", "not available", "not set", "(not set)", "none")
 _MISSING_WORDS = {*_HARD_WORDS, *(way(word) for word in _SOFT_WORDS for way in (str, str.capitalize, str.upper))}
@@ -120,8 +121,8 @@ def missing_words(columns: Iterable[Column], known_words: Iterable[str]) -> tupl
             known |= {value for value in texts if _WORD.fullmatch(value) and column.count_of([value]) > 1}
         if column.num_present and all(map(_COUNTRY.fullmatch, {*column.values} - known)):
             known.discard("NA")  # Namibia, or North America
-        if is_numeric:
-            known |= {value for value in column.values if _is_beyond_float32(value)}
+        beyond = [value for value in column.values if _is_beyond_float32(value)] if is_numeric else []
+        known |= {*beyond} if len(beyond) <= _FEW_WORDS else set()
         words |= dict.fromkeys(value for value in column.values if value in known) if known else {}
     return tuple(word for word in words if word not in set(known_words))
 
@@ -273,6 +274,8 @@ def _guess_number(column: Column, numbers: NDArray[np.float64], of: str, slips: 
     is_integer = column.are_integers or (bool(good) and all(map(INTEGER.fullmatch, good)))
     kind: Kind = "integer" if is_integer else "float"
     is_whole = bool(np.all(np.mod(numbers[np.isfinite(numbers)], 1) == 0))
+    if any(map(_is_beyond_float32, good or column.values)):
+        return Guess(column.name, "ignored", f"{of}; some numbers are beyond float32: divide them")
     is_id, is_version = bool(_ID_NAMES.search(column.name)), _are_versions(column, numbers)
     gain, category_gain, ahead = _compare(column, numbers, labels)
     figures = f"log loss {gain:+.2%} as a number, {category_gain:+.2%} as a category" if labels else ""
@@ -384,7 +387,7 @@ def _list_form(column: Column, separator: str) -> ListForm | None:
         else:  # two halves of different values, such as a city and its country, are one text
             are_halves = (found.lengths == 2).all() and {*parts[::2]}.isdisjoint(parts[1::2])
             is_list = 2 * len(values) <= len(column.values) and not are_halves
-        if is_list and (between != " " or is_bracketed or all(re.fullmatch(r"[\w-]+", part) for part in values)):
+        if is_list and (between not in " /" or is_bracketed or all(re.fullmatch(r"[\w-]+", part) for part in values)):
             return ListForm(between, longest)
     has_one_each = is_bracketed and cells[0].startswith(b"[") and not _is_unique(column)
     return ListForm(" " if separator == "," else ",") if has_one_each else None

@@ -138,9 +138,9 @@ def _num_distinct(values: Sequence[str], form: str) -> tuple[int, int]:
 def _forms_like(text: str, is_named: bool) -> Iterator[str]:
     """Yield the forms that a time may have."""
     text = re.sub("  (?=[0-9](?![0-9]))", " ", text)  # a blank in place of a zero
-    clock = re.search(
-        r"(?<![0-9])[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?([.,][0-9]{1,9})?( ?[AaPp][Mm])?(?![0-9:])", text
-    ) or re.search(r"(?<=[0-9]T)([0-9]{2}){2,3}(?![0-9])", text)
+    clock = re.search(r"(?<![0-9])[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?([.,][0-9]{1,9})?( ?[AaPp][Mm])?(?![0-9:])", text)
+    clock = clock or re.search(r"(?<=[0-9]T)([0-9]{2}){2,3}(?![0-9])", text)
+    clock = clock or re.search(r"(?<= )[0-9]{1,2}\.[0-9]{2}\.[0-9]{2}(\.[0-9]{1,9})? [AaPp][Mm]", text)  # Oracle's
     before, after, of_clock = text, "", ""
     if clock:
         before, after = text[: clock.start()], text[clock.end() :]
@@ -161,8 +161,10 @@ def _forms_like(text: str, is_named: bool) -> Iterator[str]:
 
 
 def _form_of_clock(clock: str) -> str:
-    if ":" not in clock:
+    if clock.isdigit():
         return "%H%M%S"[: len(clock)]
+    if ":" not in clock:
+        return "%I.%M.%S" + ".%f" * (clock.count(".") > 2) + " %p"
     half = re.search(" ?[AaPp][Mm]$", clock)
     fraction = re.search("[.,](?=[0-9])", clock)
     form = ":".join(("%I" if half else "%H", "%M", "%S")[: clock.count(":") + 1])
@@ -172,6 +174,7 @@ def _form_of_clock(clock: str) -> str:
 def _date_codes(numbers: Sequence[str], has_month: bool, is_sure: bool) -> Iterator[tuple[str, ...]]:
     """Yield the codes of a date's numbers. If no number is above 12, points say that the day is first."""
     sizes = [len(number) for number in numbers]
+    orders: list[tuple[str, ...]]
     if has_month and len(numbers) == 2 and max(sizes) in (2, 4):
         orders = [("%d", "%Y"), ("%Y", "%d")] if max(sizes) == 4 else [("%d", "%y"), ("%y", "%d")]
         yield from (order for order in orders if _fits(order, sizes))

@@ -42,7 +42,8 @@ def test_an_avazu_log_is_prepared_as_described(make_avazu, tmp_path, capsys):
     kinds = proposed["columns"]
     assert (proposed["separator"], proposed["header"], kinds["click"], kinds["id"]) == (",", True, "label", "ignored")
     assert kinds["site_id"] == "hex32"
-    assert kinds["hour"] == kinds["device_type"] == kinds["C21"] == "string"
+    assert (kinds["hour"], proposed["timestamps"]) == ("timestamp", {"hour": "%y%m%d%H"})
+    assert kinds["device_type"] == kinds["C21"] == "string"
     assert schema.rejected_rows == 0
 
 
