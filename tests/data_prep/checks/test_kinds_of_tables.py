@@ -132,7 +132,7 @@ def test_how_times_are_written(tmp_path, name, cell, form):
         ("price", lambda r: r.choice(["0.99", "4.99", "9.90", "19.95"]), "float", ""),
         ("x", lambda r: f"{r.choice([1680, 2000, 750])}.0", "string", "float if it is an amount"),
         ("cat_id", lambda r: f"{r.integers(40)}{r.choice(['', '.0'])}", "string", "are two values"),
-        ("sample_weight", lambda r: f"{r.random():.3f}", "float", "weight if each row is to count by it"),
+        ("sample_weight", lambda r: f"{r.random():.3f}", "float", "weight if it is the row's weight in the loss"),
         ("x", lambda r: "|".join(f"t{v}:0.{v}" for v in r.integers(1, 9, 2)), "list", "the weights are part of"),
         ("x", lambda r: "|".join([*map(str, r.integers(1, 9, 2)), *"000"][: r.integers(3, 6)]), "list", "only fills"),
         ("x", lambda r: "#".join(f"t{v}" for v in r.integers(1, 9, 2)), "list", ""),
