@@ -144,7 +144,8 @@ def describe(log: Any, num_rows: int = DEFAULT_ROWS, label: str | None = None) -
     cleaned = [column if column is target else column.cleaned(trim, missing) for column in columns]
     sure_labels = labels if labels.are_enough else None
     guesses = [_of_label(target) if column is target else guess(column, separator, sure_labels) for column in cleaned]
-    guesses = _with_a_category(_without_leaks(guesses, cleaned, clicks, good, of_log.name), cleaned)
+    guesses = _without_leaks(guesses, cleaned, clicks, good, of_log.name)
+    _check_fields(guesses)
     rate = float(clicks[good].mean()) if good.any() else 0.0
     return Proposal(rows, of_log, rate, tuple(guesses), _settings(rows.layout, missing, target, of_log, guesses))
 
@@ -222,17 +223,10 @@ def _as_leak_column(column: Column, good: np.ndarray) -> LeakColumn:
     return LeakColumn(column.name, codes, column.numbers)
 
 
-def _with_a_category(guesses: list[Guess], columns: Sequence[Column]) -> list[Guess]:
-    """Make a category of the number with the fewest values if no column is one, as a model needs at least one."""
-    if any(KINDS[each.kind].role == "categorical" or each.kind == "timestamp" for each in guesses):
-        return guesses
-    sizes = {each.name: len(column.values) for each, column in zip(guesses, columns, strict=True)}
-    numeric = [each for each in guesses if each.kind in ("integer", "float")]
-    if not numeric:
+def _check_fields(guesses: Sequence[Guess]) -> None:
+    """Raise ValueError if no column is a field."""
+    if not any(KINDS[each.kind].role for each in guesses):
         raise ValueError("besides the label no column tells rows apart, or tells anything: there is nothing to learn")
-    fewest = min(numeric, key=lambda each: sizes[each.name])
-    reason = f"{fewest.reason}; a model needs one categorical field, and this column has the fewest values"
-    return [replace(each, kind="string", reason=reason) if each is fewest else each for each in guesses]
 
 
 def _rows_with_bad_bytes(rows: FirstRows) -> int:

@@ -201,6 +201,8 @@ def _category(kind: str, timezone: str, values: NDArray[Any]) -> NDArray[Any]:
         return values // HOUR % 24
     if kind == "weekday":
         return (values // DAY + _WEEKDAY_OF_1970) % 7
+    if kind == "present":
+        return np.zeros(values.shape, np.uint32)
     return bucket_of(values) - SMALLEST_BUCKET if kind == "bucket" else values
 
 

@@ -340,8 +340,7 @@ std::int64_t milliseconds_of(const TimeNumber& number, int unit) {
     rest = number.digits % scale;
   } else if (shift >= 0 && number.digits != 0) {
     rest = 0;
-    const bool fits = scale != 0 && number.digits <= static_cast<std::uint64_t>(kLastTime) / scale;
-    milliseconds = fits ? number.digits * scale : static_cast<std::uint64_t>(kLastTime) + 1;
+    if (scale == 0 || __builtin_mul_overflow(number.digits, scale, &milliseconds)) return kLastTime + 1;
   }
   if (milliseconds > static_cast<std::uint64_t>(kLastTime)) return kLastTime + 1;
   if (!number.negative) return static_cast<std::int64_t>(milliseconds);
@@ -357,16 +356,18 @@ bool parse_time_number(Cell cell, TimeNumber* number) {
   const std::uint8_t* const start = at;
   bool has_point = false;
   std::int64_t num_digits = 0;
-  for (; at < cell.end && (is_digit(*at) || (*at == '.' && !has_point && at > start)); ++at) {
-    if (*at == '.') {
+  for (; at < cell.end; ++at) {
+    const unsigned digit = *at - unsigned{'0'};
+    if (digit > 9) {
+      if (*at != '.' || has_point || at == start) break;
       has_point = true;
       continue;
     }
-    if (++num_digits > kIntegerDigits) return false;
-    number->digits = number->digits * 10 + (*at - '0');
+    ++num_digits;
+    number->digits = number->digits * 10 + digit;
     number->power -= has_point;
   }
-  if (num_digits == 0) return false;
+  if (num_digits == 0 || num_digits > kIntegerDigits) return false;
   if (at < cell.end && (*at | 0x20) == 'e') {
     ++at;
     const bool is_negative = at < cell.end && *at == '-';
