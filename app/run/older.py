@@ -25,6 +25,21 @@ ADDED: dict[int, dict[str, Any]] = {4: {"tables.dtype": "float32"}}
 # By the format that removed it: setting -> the value with which a run continues as before. With another one it cannot.
 REMOVED: dict[int, dict[str, Any]] = {}
 
+# Removed settings that said where a run computes and not what: setting -> its default. A run continues without them.
+WITHOUT_EFFECT: dict[str, Any] = {
+    "checkpoint.tower_slices": False,
+    "parallel.tensor_parallel": 1,
+    "parallel.strategies": {},
+    "parallel.strategy_file": "",
+    "parallel.optimizer_shards": False,
+    "parallel.recompute": [],
+    "parallel.pipeline_stages": 1,
+    "parallel.second_stage": "",
+    "parallel.micro_batches": 4,
+    "parallel.search_mode": "none",
+    "parallel.optimizer_level": "level1",
+}
+
 
 def upgraded(sections: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that a run of any release wrote, by section, with today's keys."""
@@ -37,7 +52,18 @@ def upgraded(sections: Mapping[str, Any]) -> dict[str, Any]:
             section, key = section_of(result, setting)
             if key in section and section[key] == value:
                 del section[key]
+    for setting in WITHOUT_EFFECT:
+        name, _, key = setting.partition(".")
+        result.get(name, {}).pop(key, None)
+    if result.get("parallel") == {}:  # The section has no setting left.
+        del result["parallel"]
     return result
+
+
+def ignored(sections: Mapping[str, Any]) -> list[str]:
+    """Return the settings of a run of any release, as `section.key=value`, that are ignored today."""
+    values = WITHOUT_EFFECT | settings.flatten(dict(sections))
+    return [f"{name}={values[name]}" for name, default in WITHOUT_EFFECT.items() if values[name] != default]
 
 
 def added() -> Iterator[tuple[str, Any]]:
