@@ -14,6 +14,7 @@ from typing import Any
 
 from app.config.config import Config
 from common import settings
+from data_prep.options.prepare_options import RECORDED, fields_as_set
 
 # The format of run.json, incremented by each release that adds or removes a setting, and the oldest that is read.
 FORMAT_VERSION, OLDEST_VERSION = 4, 3
@@ -52,6 +53,11 @@ def upgraded(sections: Mapping[str, Any]) -> dict[str, Any]:
             section, key = section_of(result, setting)
             if key in section and section[key] == value:
                 del section[key]
+    prepare = result.get("prepare", {})
+    if of_fields := fields_as_set(prepare):
+        prepare["fields"] = of_fields
+    for name in RECORDED:  # These settings are now part of prepare.fields.
+        prepare.pop(name, None)
     for setting in WITHOUT_EFFECT:
         name, _, key = setting.partition(".")
         result.get(name, {}).pop(key, None)

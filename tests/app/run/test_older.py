@@ -130,3 +130,11 @@ def test_a_run_that_split_its_tower_goes_on_without(start, tmp_path):
 
 def test_default_values_of_removed_settings_are_not_told():
     assert ignored({"parallel": {"tensor_parallel": 1, "recompute": []}, "checkpoint": {"tower_slices": False}}) == []
+
+
+def test_settings_of_single_fields_are_read_as_prepare_fields():
+    sections = {"prepare": {"field_min_count": {"C3": 20}, "field_max_size": {"C3": 900}, "field_max_length": {}}}
+    config = read_config(sections, where="config.yaml")
+    assert settings.as_dict(config)["prepare"]["fields"]["C3"].items() >= {"min_count": 20, "max_size": 900}.items()
+    today = settings.as_dict(config)
+    assert upgraded(today)["prepare"] == today["prepare"]
