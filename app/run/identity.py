@@ -14,7 +14,7 @@ from common import settings
 from data_prep.prepared.schema import FIRST_VOCABULARY, CategoricalField, Schema
 
 # May differ between a run and its continuation, as none of it changes a step that was taken.
-FREE_SECTIONS = ("prepare", "eval", "checkpoint", "cluster", "parallel")
+FREE_SECTIONS = ("prepare", "eval", "checkpoint", "cluster")
 FREE_DEVICE_KEYS = ("target", "threads")
 FREE_TRAIN_KEYS = ("auto", "epochs", "steps", "log_every_steps", "resume", "profile", "time_limit", "init_dataset")
 # A learning rate that waits for evaluations depends on when and by what they are made.

@@ -51,7 +51,7 @@ def choose(config: Config, schema: Schema, num_ranks: int) -> tuple[Precision, s
     """
     if config.device.precision != "auto":
         return config.device.precision, ""
-    if config.device.target not in ("auto", "CPU") or config.parallel.is_sharded:
+    if config.device.target not in ("auto", "CPU"):
         return "float32", ""
     # The file alone: to load it loads OpenMP, which then reads variables that follow from the precision.
     if not cpu_flags() & BFLOAT16_FLAGS or not LIBRARY.path.is_file():
