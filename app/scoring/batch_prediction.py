@@ -42,7 +42,7 @@ LINE, FILE, SCORE, REASON = "line", "file", "score", "reason"
 
 @dataclass(frozen=True)
 class ChunkScorer:
-    """A worker's function from a chunk to its scores as plain arrays. It opens the bundle once a process."""
+    """Scores a chunk in a worker process and returns plain arrays. Each process opens the bundle once."""
 
     bundle: str
     bundle_id: str

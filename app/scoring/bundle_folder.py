@@ -43,7 +43,7 @@ class Manifest:
     # Settings of the run that describe the model: hidden_widths, activation and others.
     model: dict[str, Any]
     rows: dict[str, Any]  # Fields of `bundle_tables.BundleTablesSpec`.
-    vocabulary: dict[str, Any]  # Record returned by `data_prep.encoding.lookup_file.write_lookup`.
+    vocabulary: dict[str, Any]  # Record returned by `data_prep.encoding.prepared_vocabulary.write_lookup`.
     checkpoint: dict[str, Any]  # Step, epoch and id of the exported checkpoint.
     versions: dict[str, str]  # Versions of the packages that scoring needs.
     files: dict[str, FileRecord] = field(default_factory=dict)

@@ -28,7 +28,7 @@ ROWS_AT_ONCE = MANY
 
 @dataclass(frozen=True)
 class Scored:
-    """The good lines of a chunk, and the reasons of the others by their place in the chunk."""
+    """Logits of the good lines of a chunk, and the reasons why other lines were rejected."""
 
     places: np.ndarray  # Indices [n] of the good lines within the chunk.
     logits: np.ndarray  # Logits [n], float32.

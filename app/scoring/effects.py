@@ -38,7 +38,10 @@ _MOST_CELLS = 3  # Number of cells shown for a column in the text output.
 
 @dataclass(frozen=True)
 class ColumnEffect:
-    """Mean changes of the logit by cells of a column: `all` cells, the `missing` ones, a `range`, or a `value`."""
+    """Mean changes of the logit over some cells of a column.
+
+    `cells` says which cells: `all`, the `missing` ones, a `range` of numbers, or those with one `value`.
+    """
 
     column: str
     cells: str

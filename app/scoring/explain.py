@@ -28,7 +28,7 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class FieldEffect:
-    """Effect of one column of a row: its wide weight, and the change of the logit against a blank cell."""
+    """Effect of one column of a row: its wide weight, and the change of the logit compared with a blank cell."""
 
     field: str
     value: str | None
