@@ -44,6 +44,7 @@ from app.distributed.process_group import started_by_mpi
 from app.run import rank
 from app.run.report import REPORT_FILE, write_report
 from common.console import STOPPED_BY_READER, has_no_reader, log_to_console
+from common.text import show
 from common.yaml_settings import CommandParser
 
 # Arguments of a usual call, for the end of each command's --help.
@@ -156,7 +157,7 @@ def _report(arguments: argparse.Namespace) -> None:
     if arguments.output and not output.parent.is_dir():
         raise FileNotFoundError(f"--output {output}: there is no folder {output.parent}; make it, or give another file")
     write_report(arguments.runs, output)
-    print(output)
+    show(output)
 
 
 if __name__ == "__main__":

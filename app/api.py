@@ -43,6 +43,7 @@ from app.training.stop_signals import Stopped
 from common import settings, yaml_settings
 from common.console import AboveBars
 from common.packages import project_environment
+from common.text import show
 from data_prep.encoding.from_table import arrow_table
 from data_prep.options.options_file import PREPARE_SECTION, read_data
 from data_prep.options.prepare_options import PrepareOptions
@@ -251,7 +252,7 @@ def evaluate(
             evaluation = evaluate_split.evaluate(trained, split, by, calibrate)
         except Stopped as stopped:
             raise KeyboardInterrupt(str(stopped)) from None
-        print(describe_evaluation(evaluation))
+        show(describe_evaluation(evaluation))
         evaluate_split.save_evaluation(evaluation, folder)
     return evaluation
 
@@ -298,9 +299,15 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The best evaluation on valid rows by `eval.metric`, with its step and epoch; empty before the first one."""
-        (record,) = read_runs([self.path])
-        return record.best_evaluation() or {}
+        """The evaluation on valid rows of the checkpoint that `predict` and `export` take, with its step and epoch.
+
+        That checkpoint is the best by `eval.metric` of those that were kept. Empty before the first.
+        """
+        with suppress(FileNotFoundError):
+            step = best_of_run(self.path).manifest.step
+            evaluated = (line for line in self.history if line.get("split") == "valid" and line["step"] == step > 0)
+            return next(evaluated, {})
+        return {}
 
     @property
     def curve(self) -> pd.DataFrame:

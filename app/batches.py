@@ -10,6 +10,7 @@ Letters: B batch, P positions of ids, N numeric fields, n rows of a block.
 from __future__ import annotations
 
 import itertools
+import logging
 import queue
 import threading
 import time
@@ -20,50 +21,71 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from data_prep.prepared.data_files import all_files, block_sizes, damaged_files
+from data_prep.prepared.data_files import block_sizes, damaged_files, wrong_sizes
 from data_prep.prepared.examples import Examples, concatenate
 from data_prep.prepared.reader import read_blocks
-from data_prep.prepared.schema import ADVICE, VOCABULARY, Schema
+from data_prep.prepared.schema import VOCABULARY, Schema, advice
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Batch(Examples):
     """Rows of a step: `ids` [B, P], `numeric` [B, N], `labels` [B].
 
-    A rank's slice of a batch starts at the batch's row `first_row`. `whole_weight` is the sum of the weights of the
-    whole batch's rows (their number, if they have none), or None if this is the whole.
+    A rank's slice starts at row `first_row` of a batch of `whole_rows` rows, which is None if this is the whole.
+    `mean_weight` is the mean weight of all training rows that count (`mean_training_weight`).
     """
 
     first_row: int = 0
-    whole_weight: float | None = None
+    whole_rows: int | None = None
+    mean_weight: float = 1.0
 
     @property
     def num_rows(self) -> int:
         """Return B, which is smaller in an epoch's last batch, and if rows of weight 0 were left out."""
         return len(self.labels)
 
-    @property
-    def total_weight(self) -> float:
-        """Sum of the weights of the whole batch's rows."""
-        if self.whole_weight is not None:
-            return self.whole_weight
-        return self.num_rows if self.weights is None else float(self.weights.sum(dtype=np.float64))
+    def rows_that_count(self, mean_weight: float) -> Batch:
+        """Return the batch without its rows of weight 0, which must change nothing: no row and no moment.
 
-    def rows_that_count(self) -> Batch:
-        """Return the batch without its rows of weight 0, which are to change nothing: neither row nor moment."""
-        if self.weights is None or self.weights.all():
-            return self
-        return _batch(self.take(self.weights > 0))
+        `mean_weight` is the mean weight of all training rows that count.
+        """
+        counting = self if self.weights is None or self.weights.all() else _batch(self.take(self.weights > 0))
+        return replace(counting, mean_weight=mean_weight)
 
     def shares(self) -> np.ndarray:
-        """Return the part [B] float32 of each row in the mean over the whole batch, 0 if no row has any weight."""
+        """Return the factor [B] float32 of each row's loss: weight / (rows of the whole batch · mean weight).
+
+        The divisor must not depend on which rows share the batch. If it were the sum of the batch's own weights, a
+        small batch of rows with small weights would count as much as one of rows with large weights.
+        """
         weights = np.ones(self.num_rows) if self.weights is None else self.weights.astype(np.float64)
-        return (weights / (self.total_weight or 1)).astype(np.float32)
+        num_rows = self.num_rows if self.whole_rows is None else self.whole_rows
+        return (weights / (num_rows * self.mean_weight or 1)).astype(np.float32)
 
 
 def slice_of_batch(batch: Batch, rows: slice) -> Batch:
     """Return the slice `rows` of a whole batch."""
-    return replace(_batch(batch.take(rows)), first_row=rows.start, whole_weight=batch.total_weight)
+    part = _batch(batch.take(rows))
+    return replace(part, first_row=rows.start, whole_rows=batch.num_rows, mean_weight=batch.mean_weight)
+
+
+def mean_training_weight(folder: Path, schema: Schema) -> float:
+    """Return the mean weight of the training rows that count, or 1 if rows have no weights.
+
+    A folder of an earlier release does not name it. Its training rows are read once to find it.
+    """
+    mean_weight = schema.splits["train"].mean_weight
+    if mean_weight or not schema.weight:
+        return mean_weight or 1.0
+    log.info("reading the weights of the training rows: %s was prepared by an earlier release", folder)
+    total, count = 0.0, 0
+    for rows in read_blocks(folder, schema, "train"):
+        assert rows.weights is not None
+        total += float(rows.weights.sum(dtype=np.float64))
+        count += int(np.count_nonzero(rows.weights))
+    return total / count if count else 1.0
 
 
 def check_files(folder: Path, schema: Schema) -> None:
@@ -71,24 +93,14 @@ def check_files(folder: Path, schema: Schema) -> None:
 
     The rows' bytes are checked as they are read.
     """
-    for sentence in damaged_files(folder, schema, VOCABULARY):
-        raise ValueError(f"{sentence}; {ADVICE}; see python -m data_prep inspect {folder}")
-    for file in all_files(schema):
-        path = folder / file.name
-        if ".mindrecord" not in file.name:
-            continue
-        num_bytes = path.stat().st_size if path.is_file() else None
-        if num_bytes != file.size_bytes:
-            raise ValueError(
-                f"prepared file {path} {'is missing' if num_bytes is None else f'has {num_bytes} bytes'}, expected "
-                f"{file.size_bytes} bytes; {ADVICE}; see python -m data_prep inspect {folder}"
-            )
+    for sentence in (*damaged_files(folder, schema, VOCABULARY), *wrong_sizes(folder, schema)):
+        raise ValueError(f"{sentence}; {advice(folder)}; see python -m data_prep inspect {folder}")
 
 
 def verify_files(folder: Path, schema: Schema) -> None:
     """Read every byte of a prepared folder. Raise ValueError, naming each file that is not as schema.json says."""
     if damaged := list(damaged_files(folder, schema)):
-        raise ValueError(f"{'; '.join(damaged)}. {ADVICE[0].upper()}{ADVICE[1:]}")
+        raise ValueError(f"{'; '.join(damaged)}; {advice(folder)}")
 
 
 @dataclass(frozen=True)

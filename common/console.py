@@ -17,6 +17,8 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
+from common.text import printable
+
 SECONDS_PER_LINE = 10.0
 STOPPED_BY_READER = 128 + signal.SIGPIPE  # Exit status after a broken pipe, as shells report it.
 _STDOUT = 1
@@ -43,7 +45,14 @@ def progress_bar(**options: Any) -> tqdm:
 
 def log_to_console() -> None:
     """Write log messages to standard error, each on its own line."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[AboveBars(sys.stderr)])
+    logging.basicConfig(level=logging.INFO, handlers=[AboveBars(sys.stderr)])
+
+
+class PrintableFormatter(logging.Formatter):
+    """Formats messages without control characters, which may come from names and values of users' data."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 def has_no_reader(error: BaseException) -> bool:
@@ -63,6 +72,10 @@ def has_no_reader(error: BaseException) -> bool:
 
 class AboveBars(logging.StreamHandler[TextIO]):
     """Log handler that writes messages above a progress bar."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self.setFormatter(PrintableFormatter("%(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
         with tqdm.external_write_mode(self.stream):

@@ -1,4 +1,4 @@
-"""Write files atomically, compute checksums, and lock folders against other processes.
+"""Write files atomically, compute checksums, lock folders against other processes, and read JSON that may be damaged.
 
 The system releases a lock when the process that holds it ends, for whatever reason.
 """
@@ -8,14 +8,19 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import json
 import os
 import time
+import types
+import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, TypedDict
+from typing import IO, Any, TypedDict, TypeVar
 
 import xxhash
+
+Record = TypeVar("Record")
 
 LOCK_FILE = "run.lock"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # Error numbers of a full disk, a quota, and `ulimit -f`.
@@ -134,6 +139,49 @@ def check_format_version(path: Path, actual: object, version: int, advice: str, 
     if actual not in range(oldest, version + 1):
         versions = str(version) if oldest == version else f"{oldest} to {version}"
         raise ValueError(f"{path} has format version {actual}, this program reads {versions}; {advice}")
+
+
+def parse_json(text: str | bytes, **options: Any) -> Any:
+    """Do what `json.loads` does, but raise ValueError for values nested too deeply, as for all other damage."""
+    try:
+        return json.loads(text, **options)
+    except RecursionError:
+        raise ValueError("it is JSON that is nested too deeply") from None
+
+
+def record_of(content: Any, cls: type[Record]) -> Record:
+    """Return the dataclass whose fields are the values of a JSON object.
+
+    Raises ValueError, naming the key, if one is unknown or missing, or its value is not of the field's type: a scalar,
+    Any, a TypedDict, a union, or a dict with text as keys. Sections of type Any are left to their readers.
+    """
+    hints = typing.get_type_hints(cls)
+    try:
+        record = cls(**content)
+    except TypeError as error:  # It names the key.
+        raise ValueError(str(error)) from None
+    for name in content:
+        if not _fits(content[name], hints[name]):
+            raise ValueError(f"{name!r} has the value {str(content[name])[:80]!r}, expected {hints[name]}")
+    return record
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Return True if a value of JSON is of a type. A whole number is a float as well, a truth value is no number."""
+    if hint is Any:
+        return True
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return any(_fits(value, each) for each in typing.get_args(hint))
+    if typing.is_typeddict(hint):
+        hints = typing.get_type_hints(hint)
+        return (
+            isinstance(value, dict)
+            and value.keys() == hints.keys()
+            and all(map(_fits, value.values(), map(hints.get, value)))
+        )
+    if typing.get_origin(hint) is dict:
+        return isinstance(value, dict) and all(_fits(each, typing.get_args(hint)[1]) for each in value.values())
+    return type(value) is hint or (hint is float and type(value) is int)
 
 
 def write_whole(path: Path, text: str) -> None:

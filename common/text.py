@@ -10,13 +10,28 @@ import difflib
 import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, TextIO
+
+# Characters that move the cursor, clear the screen or turn the direction of writing. Line ends and tabs are none.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 # Kind of a number. "percent" is for fractions: 0.25 is shown as "25 %".
 Unit = Literal["number", "percent", "bytes", "seconds"]
 
 _BYTES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _SECONDS = ((7200.0, 3600.0, "h"), (120.0, 60.0, "min"), (1.0, 1.0, "s"), (1e-3, 1e-3, "ms"), (1e-6, 1e-6, "µs"))
+
+
+def printable(text: str) -> str:
+    """Return a text with its control characters as Python writes them: an escape sequence of a log's value is shown as
+    `\\x1b[2J` and does not clear the terminal.
+    """
+    return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def show(text: object = "", end: str = "\n", file: TextIO | None = None) -> None:
+    """Print a text of a command as `printable` returns it. Every command prints through this function."""
+    print(printable(str(text)), end=end, file=file)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

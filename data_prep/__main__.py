@@ -20,6 +20,7 @@ from common.packages import explain_missing, require
 
 require("bokeh", "isal", "jinja2", "numpy", "pyarrow", "tqdm", "xxhash", "yaml")  # the others only when they are needed
 
+from common.text import show
 from common.yaml_settings import CommandParser
 from data_prep.options.executor import EXECUTORS, ExecutorChoice
 from data_prep.options.options_file import PREPARE_SECTION, read_options
@@ -69,15 +70,15 @@ def main(arguments: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "data_prep":  # a bug of this program
             raise
-        print(f"error: {explain_missing(error.name.partition('.')[0])}", file=sys.stderr)
+        show(f"error: {explain_missing(error.name.partition('.')[0])}", file=sys.stderr)
         return 2
     except (ValueError, OSError, MemoryError) as error:
         if has_no_reader(error):
             return STOPPED_BY_READER
-        print(f"error: {message_of(error)}", file=sys.stderr)
+        show(f"error: {message_of(error)}", file=sys.stderr)
         return 2
     except Stopped as stop:
-        print(f"stopped by {stop.name}{command.after_stop}", file=sys.stderr)
+        show(f"stopped by {stop.name}{command.after_stop}", file=sys.stderr)
         return stop.exit_status
 
 
@@ -217,8 +218,8 @@ def _describe(command: argparse.Namespace, _: list[str]) -> None:
     from data_prep.checks.propose import describe
 
     proposal = describe(command.input, command.rows, command.label)
-    print(proposal.as_yaml(), end="")
-    print(proposal.label_line, *filter(None, [proposal.encoding_line]), sep="\n", file=sys.stderr)
+    show(proposal.as_yaml(), end="")
+    show("\n".join(filter(None, [proposal.label_line, proposal.encoding_line])), file=sys.stderr)
 
 
 def _pre_check(command: argparse.Namespace, settings: list[str]) -> None:
@@ -240,7 +241,7 @@ def _download(command: argparse.Namespace, _: list[str]) -> None:
 
     section = read_download_section(command.data)
     accept_terms(section.terms, command.accept_terms)
-    print(download(section, command.output))
+    show(download(section, command.output))
 
 
 def _prepare(command: argparse.Namespace, settings: list[str]) -> None:
@@ -266,7 +267,7 @@ def _inspect(command: argparse.Namespace, _: list[str]) -> None:
     if command.report:
         from data_prep.report.data_report import write_report
 
-        print(write_report(command.folder))
+        show(write_report(command.folder))
     else:
         from data_prep.checks.inspect import inspect
 
@@ -283,7 +284,7 @@ def _suggest_crosses(command: argparse.Namespace, _: list[str]) -> None:
         raise ValueError(f"--top must be 1 or more; found {command.top}")
     gains = find_gains(command.folder)
     crosses = [field.cross for field in read_schema(command.folder).categorical if field.cross]
-    print(describe_gains(gains, command.top, crosses))
+    show(describe_gains(gains, command.top, crosses))
 
 
 def _synthesize(command: argparse.Namespace, _: list[str]) -> None:
@@ -295,8 +296,8 @@ def _synthesize(command: argparse.Namespace, _: list[str]) -> None:
     files = synthesize(
         command.output, command.rows, command.seed, command.workers, True, drift=drift, part_rows=command.part_rows
     )
-    print(f"{files.log_path}: {files.rows:,} rows, {files.clicks / files.rows:.2%} clicks")
-    print(
+    show(f"{files.log_path}: {files.rows:,} rows, {files.clicks / files.rows:.2%} clicks")
+    show(
         f"{files.truth_path}: the true click probability of each row{' of the first part' if command.part_rows else ''}"
     )
 

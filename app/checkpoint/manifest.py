@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 import xxhash
 
 from app.checkpoint.disk import write_file
-from common.files import FileRecord, check_format_version, format_checksum
+from common.files import FileRecord, check_format_version, format_checksum, parse_json, record_of
 
 FORMAT_VERSION = 4
 EXPIRY_VERSION = 5  # Version of checkpoints that record which rows were removed, or when rows were touched.
@@ -122,7 +122,7 @@ def read_manifest(checkpoint: Path) -> Manifest:
     if not path.is_file():
         raise FileNotFoundError(f"{checkpoint} is no whole checkpoint: it has no {MANIFEST}")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
         version = content["format_version"]
     except (ValueError, KeyError, TypeError) as error:
         raise UnusableCheckpointError(f"{path} is damaged ({error!r})", use_an_older(checkpoint)) from error
@@ -131,8 +131,8 @@ def read_manifest(checkpoint: Path) -> Manifest:
     try:
         expected, actual = content.pop("checksum"), _checksum(content)
         if expected == actual:
-            return Manifest(**content)
-    except (KeyError, TypeError) as error:
+            return record_of(content, Manifest)
+    except (KeyError, TypeError, ValueError) as error:
         raise UnusableCheckpointError(f"{path} is damaged ({error!r})", use_an_older(checkpoint)) from error
     raise UnusableCheckpointError(
         f"{path} is damaged: checksum {actual}, expected {expected}", use_an_older(checkpoint)

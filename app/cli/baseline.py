@@ -31,6 +31,7 @@ from app.evaluation.metrics import METRICS, Metrics, MetricStream, defined
 from app.run.decision import is_run_of
 from app.run.record import read_runs
 from common.packages import project_environment
+from common.text import show
 from data_prep.prepared.examples import Examples, concatenate
 from data_prep.prepared.features import one_hot, read_spread
 from data_prep.prepared.reader import read_blocks
@@ -113,7 +114,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.crosses:
         gain = crosses_gain(folder, schema)
         text = "no crosses are measured here" if gain is None else str(gain)
-        print(json.dumps(gain and asdict(gain)) if arguments.json else text)
+        show(json.dumps(gain and asdict(gain)) if arguments.json else text)
         return
     rows: dict[str, dict[str, Any]] = {"logistic regression": {}}
     if arguments.run:  # a wrong one fails before the fit
@@ -131,13 +132,13 @@ def run(arguments: argparse.Namespace) -> None:
         rows["best possible"] = asdict(best)
     if arguments.json:
         facts = {"train_rows": fitted.train_rows, "inverse_penalty": fitted.inverse_penalty}
-        print(json.dumps({"split": split, **defined(metrics), **facts}))
+        show(json.dumps({"split": split, **defined(metrics), **facts}))
         return
-    print(f"{split}: {metrics.rows:,} rows, click rate {metrics.click_rate:.4f}; {schema.vocabulary_size:,} ids")
-    print(" ".join([f"  {'':30}", *(f"{METRICS[name].title:>18}" for name in PRINTED_METRICS)]))
+    show(f"{split}: {metrics.rows:,} rows, click rate {metrics.click_rate:.4f}; {schema.vocabulary_size:,} ids")
+    show(" ".join([f"  {'':30}", *(f"{METRICS[name].title:>18}" for name in PRINTED_METRICS)]))
     for name, values in rows.items():
         texts = (f"{values[key]:.6f}" if values.get(key) is not None else "–" for key in PRINTED_METRICS)
-        print(" ".join([f"  {name:30}", *(f"{text:>18}" for text in texts)]))
+        show(" ".join([f"  {name:30}", *(f"{text:>18}" for text in texts)]))
 
 
 def fit(folder: Path, schema: Schema, max_rows: int = MAX_ROWS) -> Fitted:

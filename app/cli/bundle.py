@@ -17,6 +17,7 @@ from app.cli.predict import main
 from app.scoring.effects import ROWS, VALUES, describe_effects, effects_of_log, write_effects
 from app.scoring.predictor import Predictor
 from common.packages import require
+from common.text import show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> Any:
@@ -47,7 +48,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     predictor = Predictor.open(arguments.bundle)
     num_golden = predictor.verify()
     size = sum(record["size_bytes"] for record in predictor.manifest.files.values())
-    print(
+    show(
         f"{arguments.bundle}: {len(predictor.manifest.files)} files, {size:,} bytes, all as they were written; the "
         f"{num_golden} golden rows score the same"
     )
@@ -59,11 +60,11 @@ def _explain(arguments: argparse.Namespace) -> int:
     predictor = Predictor.open(arguments.bundle)
     line = sys.stdin.readline() if arguments.line == "-" else arguments.line
     (score,), (logit,) = predictor.score([line]), predictor.logits([line])
-    print(f"score {score:.6f}, logit {logit:.6f}; by column: value, wide weight, change of the logit by the value")
+    show(f"score {score:.6f}, logit {logit:.6f}; by column: value, wide weight, change of the logit by the value")
     for effect in predictor.explain(line):
         unknown = "" if effect.in_vocabulary in (None, True) else " (out of vocabulary)"
         value = "(missing)" if effect.value is None else f"{effect.value}{unknown}"
-        print(f"  {effect.field:12} {value:32} {effect.wide:+.6f} {effect.change:+.6f}")
+        show(f"  {effect.field:12} {value:32} {effect.wide:+.6f} {effect.change:+.6f}")
     return 0
 
 
@@ -74,10 +75,10 @@ def _effects(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--output {output}: expected a .csv or .parquet file in a folder that is there")
     predictor = Predictor.open(arguments.bundle, len(os.sched_getaffinity(0)))
     table = effects_of_log(predictor, arguments.inputs, arguments.rows, arguments.seed, arguments.values)
-    print(describe_effects(table))
+    show(describe_effects(table))
     if output:
         write_effects(table, output)
-        print(output)
+        show(output)
     return 0
 
 

@@ -26,6 +26,7 @@ from app.tables.interface import DEEP, STATE_ARRAYS
 from app.tables.optimizers import ROWS
 from common.console import progress_bar
 from common.files import LOCK_FILE, FolderInUse, lock_folder
+from common.text import show
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -89,7 +90,7 @@ def _list(arguments: argparse.Namespace) -> None:
         with suppress(FileNotFoundError):  # none is whole
             best = best_of_run(run).path
     for path in paths:
-        print(f"{path.name}  {_one_line(path)}{'  <- make eval takes this one' if path == best else ''}")
+        show(f"{path.name}  {_one_line(path)}{'  <- make eval takes this one' if path == best else ''}")
 
 
 def _one_line(path: Path) -> str:
@@ -116,13 +117,11 @@ def _show(arguments: argparse.Namespace) -> None:
 
 def _describe(checkpoint: Checkpoint) -> None:
     manifest = checkpoint.manifest
-    print(f"{checkpoint.path}: {manifest.size_bytes:,} bytes in {len(manifest.files)} files")
-    print(
-        f"  the next batch is number {manifest.epoch_step + 1} of epoch {manifest.epoch}, after {manifest.step} steps"
-    )
-    print(f"  seed {manifest.config['train']['seed']}, trained on {manifest.dataset}")
+    show(f"{checkpoint.path}: {manifest.size_bytes:,} bytes in {len(manifest.files)} files")
+    show(f"  the next batch is number {manifest.epoch_step + 1} of epoch {manifest.epoch}, after {manifest.step} steps")
+    show(f"  seed {manifest.config['train']['seed']}, trained on {manifest.dataset}")
     for older in checkpoint.older:
-        print(f"  needs {older.path.name}, {older.manifest.size_bytes:,} bytes")
+        show(f"  needs {older.path.name}, {older.manifest.size_bytes:,} bytes")
     rows = "rows that changed" if manifest.parent else "touched rows"
     for table, shards in manifest.shards.items():
         count, dtypes = 0, set()
@@ -131,11 +130,11 @@ def _describe(checkpoint: Checkpoint) -> None:
             dtypes |= {array.dtype for name, array in row_layout(path, places).items() if name == ROWS}
             count += places[ROW_IDS].shape[0]
         of_all = f"{count:,} {rows} of {manifest.data['vocabulary_size']:,}"
-        print(f"  {table} table: {of_all}, {' and '.join(dtypes)}, in {shards} files")
+        show(f"  {table} table: {of_all}, {' and '.join(dtypes)}, in {shards} files")
     for name, value in manifest.metrics.items():
-        print(f"  {name} on valid: {value:.6g}")
+        show(f"  {name} on valid: {value:.6g}")
     for name, record in manifest.files.items():
-        print(f"  {record['checksum']}  {record['size_bytes']:>14,}  {name}")
+        show(f"  {record['checksum']}  {record['size_bytes']:>14,}  {name}")
 
 
 def _verify(arguments: argparse.Namespace) -> None:
@@ -144,7 +143,7 @@ def _verify(arguments: argparse.Namespace) -> None:
         _verify_with_bar(checkpoint)
     count = f"{len(checkpoint.chain)} checkpoints, " if checkpoint.older else ""
     count += f"{len(list(checkpoint.files()))} files, {checkpoint.num_bytes:,} bytes"
-    print(f"{checkpoint.path}: whole, {count} with the checksums of the manifests")
+    show(f"{checkpoint.path}: whole, {count} with the checksums of the manifests")
 
 
 def _verify_with_bar(checkpoint: Checkpoint) -> None:
@@ -158,7 +157,7 @@ def byte_bar(title: str, total: int) -> AbstractContextManager[tqdm]:
 
 
 def _reshard(arguments: argparse.Namespace) -> None:
-    print(f"written: {reshard(arguments.checkpoint, arguments.folder, arguments.shards)}")
+    show(f"written: {reshard(arguments.checkpoint, arguments.folder, arguments.shards)}")
 
 
 def reshard(path: Path, folder: Path, num_shards: int) -> Path:
@@ -182,14 +181,14 @@ def reshard(path: Path, folder: Path, num_shards: int) -> Path:
 def _compact(arguments: argparse.Namespace) -> None:
     path: Path = arguments.checkpoint
     if read_manifest(path).parent is None:
-        print(f"{path} is a full checkpoint already")
+        show(f"{path} is a full checkpoint already")
         return
     advice = f"wait for its end, or write a full one elsewhere: checkpoint reshard {path} FOLDER --shards 1"
     with _own(path.parent, advice):
         checkpoint = open_named(path)  # not before: a training may remove or compact what a delta needs
         with byte_bar("compact", 2 * checkpoint.num_bytes) as bar:
             compact(checkpoint, max(checkpoint.manifest.shards.values(), default=1), bar.update)
-    print(f"{path} is a full checkpoint now")
+    show(f"{path} is a full checkpoint now")
 
 
 @contextmanager
@@ -237,4 +236,4 @@ def _export_rows(arguments: argparse.Namespace) -> None:
     with _kept(checkpoint):
         _verify_with_bar(checkpoint)
         num_rows = export_rows(checkpoint, arguments.table, dataset, schema, arguments.output)
-    print(f"written: {arguments.output}, {num_rows:,} touched rows of {schema.vocabulary_size:,}")
+    show(f"written: {arguments.output}, {num_rows:,} touched rows of {schema.vocabulary_size:,}")

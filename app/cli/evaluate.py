@@ -19,6 +19,7 @@ from app.trained.evaluate_split import check_evaluation, evaluate, save_evaluati
 from app.trained.follow import WRONG_INPUT, follow
 from app.trained.trained_model import open_trained
 from app.training.stop_signals import Stopped
+from common.text import show
 
 log = logging.getLogger("app")
 
@@ -90,7 +91,7 @@ def _evaluate(arguments: argparse.Namespace, checkpoint: Checkpoint) -> int:
         log.info("stopped: %s", stopped)
         return stopped.exit_status
     if group.rank == 0:
-        print(describe(evaluation))
+        show(describe(evaluation))
         return NOT_WRITTEN if save_evaluation(evaluation, arguments.run) else 0
     return 0
 

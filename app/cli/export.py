@@ -14,6 +14,7 @@ from app.trained.card import Evaluated
 from app.trained.export_bundle import export
 from app.trained.trained_model import open_trained
 from common.packages import require
+from common.text import show
 
 log = logging.getLogger("app")
 
@@ -53,13 +54,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print(path: Path, rows: RowType, evaluated: Evaluated | None) -> None:
-    print(
+    show(
         f"{path}: rows as {rows}, {(path / TABLES).stat().st_size:,} bytes of tables; {path / 'README.md'} describes it"
     )
     if evaluated is None:
         return
     drop = evaluated.trained.auc - evaluated.metrics.auc
-    print(
+    show(
         f"  on {evaluated.split}: AUC {evaluated.metrics.auc:.6f}, by the training code {evaluated.trained.auc:.6f}; "
         f"logits differ by at most {evaluated.largest_difference:.1e}"
     )

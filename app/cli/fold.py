@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from common.process import die_with_parent
 from common.signals import die_quietly
+from common.text import show
 
 if __name__ == "__main__":  # the imports take a moment
     die_quietly()
@@ -31,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.end_with_parent:
         die_with_parent(signal.SIGTERM)
     manifest = fold(arguments.bundle, arguments.output, arguments.overwrite)
-    print(f"{arguments.output}: {manifest.rows['num_rows']:,} rows, generation {manifest.generation}")
+    show(f"{arguments.output}: {manifest.rows['num_rows']:,} rows, generation {manifest.generation}")
     return 0
 
 

@@ -23,6 +23,7 @@ from app.scoring.batch_prediction import STDIN, predict
 from app.scoring.bundle_folder import read_manifest
 from common.console import STOPPED_BY_READER, has_no_reader, log_to_console
 from common.files import message_of
+from common.text import show
 from data_prep.options.executor import EXECUTORS, ExecutorChoice
 from data_prep.prepared.schema import read_schema
 
@@ -78,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         advice = "" if STDIN in (arguments.output, *arguments.inputs) else "; the same command resumes"
         log.error("stopped by %s%s", stopped.name, advice)
         return stopped.exit_status
-    print(describe(summary, arguments.output), file=sys.stderr if arguments.output == STDIN else sys.stdout)
+    show(describe(summary, arguments.output), file=sys.stderr if arguments.output == STDIN else sys.stdout)
     for name, found in summary.get("unknown_values", {}).items():
         log.warning(
             "column %s: %s of %s rows have values that the model does not know, as had %.1f %% of its held-out rows. "

@@ -41,6 +41,7 @@ from common import settings, yaml_settings
 from common.files import FolderInUse, is_locked, lock_folder, write_whole
 from common.packages import project_environment
 from common.process import die_with_parent, num_cores
+from common.text import show
 from data_prep.prepared.schema import read_schema
 
 log = logging.getLogger("app")
@@ -131,8 +132,8 @@ def run(arguments: argparse.Namespace) -> int:
     for result in results:
         words = " ".join(f"{name}={json.dumps(result[name])}" for name in values)
         value = math.nan if result[metric] is None else result[metric]
-        print(f"{metric} {value:.6f} in {result['epochs']} epoch(s)  {words}")
-    print(output.absolute() / REPORT_FILE)
+        show(f"{metric} {value:.6f} in {result['epochs']} epoch(s)  {words}")
+    show(output.absolute() / REPORT_FILE)
     return 0
 
 

@@ -21,6 +21,7 @@ from app.training.parallel.tensor.layout_plan import describe_plan, plan_run, ru
 from app.training.start import plan_launch, report_finished
 from app.training.warm_start.source import source_settings
 from common import yaml_settings
+from common.text import show
 from data_prep.prepared.schema import Schema, read_schema
 
 CONFIG = Path("configs/auto.yaml")
@@ -88,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         plan.describe_steps(plan.config)
         for line in filter(None, lines):
-            print(line)
+            show(line)
         _print_placement(plan.config, plan.schema, target, plan.backend, arguments.ranks)
         return 0
     return plan.train(target, group)
@@ -115,13 +116,13 @@ def _print_placement(config: Config, schema: Schema, target: str, backend: str, 
     from app.config.optimizer_settings import FtrlOptions
     from app.training.step.stock_tables import describe_placement, placed_ops
 
-    print(f"tower: on {target}")
+    show(f"tower: on {target}")
     if backend == "stock":
         assert isinstance(config.wide_optimizer, FtrlOptions)
         for line in describe_placement(placed_ops(config.wide_optimizer)):
-            print(line)
+            show(line)
     else:
-        print(f"tables: {backend}, on the host, outside the graph")
+        show(f"tables: {backend}, on the host, outside the graph")
     shapes = run_shapes(config, schema)
     lines = []
     if config.parallel.pipeline_stages > 1:
@@ -130,4 +131,4 @@ def _print_placement(config: Config, schema: Schema, target: str, backend: str, 
         rows = max_rank_rows(config.train.batch_size, num_ranks) * num_ranks
         lines = describe_plan(plan_run(shapes, config.parallel, rows, num_ranks))
     for line in lines:
-        print(line)
+        show(line)

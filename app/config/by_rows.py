@@ -24,7 +24,7 @@ from typing import Any, Literal
 from app.config.config import Config
 from app.config.optimizer_settings import FtrlOptions
 from common import settings
-from data_prep.prepared.schema import CategoricalField, Schema
+from data_prep.prepared.schema import CategoricalField, Schema, Split
 
 _FEW, _MANY = 94_000, 4_000_000  # Numbers of training rows for which settings were searched.
 _WHOLE = 36_670_760  # Training rows of Criteo's whole log. One epoch has AUC 0.8074 there, three epochs 0.8073.
@@ -108,10 +108,13 @@ def settings_by_rows(
 ) -> dict[str, Any]:
     """Return the settings, by section, for a prepared folder. Epochs and batch size of 0 are found as well.
 
+    Only rows with a label and a weight count as rows. Batches are cut from all rows, so where some do not count, a
+    batch is larger: it has as many rows that count as a batch of a table of those alone.
     The training ends after `steps` steps, if these are fewer than those of the epochs and not 0. `cross_effects` are
     those of the table's crosses on clicks.
     """
-    num_rows = schema.splits["train"].rows
+    train = schema.splits["train"]
+    num_rows, counting = train.num_counting, train.counting_share
 
     share = _part_of_way(num_rows, _FEW, _MANY)
 
@@ -119,7 +122,7 @@ def settings_by_rows(
         return float(f"{few * (many / few) ** share:.3g}")
 
     searched_batch_size = round(between(1000, 2000), -2)
-    batch_size = batch_size or int(min(searched_batch_size, max(num_rows // _STEPS, 1)))
+    batch_size = batch_size or round(min(searched_batch_size, max(num_rows // _STEPS, 1)) / counting)
     few_epochs, few_rate, few_l2 = _WIDE_OF_FEW[cross_effects]
     epochs = epochs or round(between(few_epochs, 3) / 3 ** _part_of_way(num_rows, _MANY, _WHOLE))
     width = 2 ** round(math.log2(between(64, 256)))
@@ -129,7 +132,7 @@ def settings_by_rows(
     l2_rows = min(_MOST_L2_ROWS, by_fields, _L2_SHARE_OF_ROWS * num_rows)
     schedule = {
         "name": "cosine",
-        "decay_steps": max(1, _num_steps(num_rows, epochs, batch_size, steps)),
+        "decay_steps": max(1, _num_steps(train.rows, epochs, batch_size, steps)),
         "final_factor": _FINAL_FACTOR,
     }
     return {
@@ -139,8 +142,8 @@ def settings_by_rows(
             "name": "ftrl",
             "learning_rate": between(few_rate, 2.5e-1),
             "initial_accumulator": between(1e-6, 1e-8),
-            "l1": float(f"{_L1_FOR_MANY * share * 2000 / batch_size:.3g}"),
-            "l2": float(f"{between(few_l2, 1.8e-3) * searched_batch_size / batch_size:.3g}"),
+            "l1": float(f"{_L1_FOR_MANY * share * 2000 / (batch_size * counting):.3g}"),
+            "l2": float(f"{between(few_l2, 1.8e-3) * searched_batch_size / (batch_size * counting):.3g}"),
             "schedule": schedule,
         },
         "deep_optimizer": {"name": "adam", "learning_rate": between(3e-3, 2.2e-3), "schedule": schedule},
@@ -198,7 +201,8 @@ def _num_steps(num_rows: int, epochs: int, batch_size: int, steps: int) -> int:
 
 
 def _seen_fields(schema: Schema, num_rows: int) -> list[CategoricalField]:
-    buckets = {f"{numeric.source}_bucket" for numeric in schema.numeric}
+    """Return the fields that the model sees: all, or those besides the buckets of integers."""
+    buckets = schema.bucket_fields
     without_buckets = [field for field in schema.categorical if field.name not in buckets]
     num_values = sum(field.num_values for field in without_buckets if not field.cross)
     enough = min(_ROWS_FOR_BUCKETS, _ROWS_OF_VALUE_FOR_BUCKETS * num_values)
@@ -212,12 +216,14 @@ def _parts(schema: Schema, fields: list[CategoricalField]) -> dict[str, Any]:
     return {part: [field.name for field in fields] for part in ("wide_fields", "deep_fields")}
 
 
-def describe_by_rows(config: Config, num_rows: int) -> str:
-    """Return a line for the log with the settings of a run with `train.auto`."""
+def describe_by_rows(config: Config, train: Split) -> str:
+    """Return a line for the log with the settings of a run with `train.auto` on the training rows `train`."""
+    among = "" if train.num_counting == train.rows else f" that count, of {train.rows:,}"
+    rows = f"{train.num_counting:,} training rows{among}"
     steps = f", at most {config.train.steps:,} steps" if config.train.steps else ""
     wide, widths = config.wide_optimizer, "-".join(map(str, config.model.hidden_widths))
     return (
-        f"settings for {num_rows:,} training rows (train.auto): D {config.model.embedding_dim}, tower {widths}, L2 "
+        f"settings for {rows} (train.auto): D {config.model.embedding_dim}, tower {widths}, L2 "
         f"{config.loss.l2_coef:g}; rates wide {wide.learning_rate:g}, deep {config.deep_optimizer.learning_rate:g}, "
         f"tower {config.tower_optimizer.learning_rate:g}; {config.train.epochs} epochs of batches of "
         f"{config.train.batch_size:,} rows{steps}. config.yaml has all of them"

@@ -1,6 +1,7 @@
 """AUC within each value of one field, and their mean weighted by rows ("GAUC": Zhu et al., KDD 2017).
 
 A ranking matters among rows that compete with each other. AUC over all rows also rewards knowing which groups click.
+Rows whose value is missing, or has no id of its own, belong to no group. They are left out and counted.
 
 Rows are counted by cell: (id of the value, logit). Up to `most_cells` cells every AUC is exact. Beyond that, logits are
 rounded, a bit at a time, until the cells fit. Logits that become equal are ties.
@@ -24,13 +25,14 @@ MOST_IDS = 2**32
 class GroupedAuc:
     """Per value of the field [G], by falling number of rows: its id, rows, clicks and AUC (NaN: one class only).
 
-    Rows and clicks are sums of weights if rows have weights.
+    Rows and clicks are sums of weights if rows have weights. `left_out` is that of the rows without a group.
     """
 
     ids: np.ndarray
     rows: np.ndarray
     clicks: np.ndarray
     auc: np.ndarray
+    left_out: float = 0
 
     @property
     def weighted_mean(self) -> float:
@@ -41,7 +43,12 @@ class GroupedAuc:
     @property
     def rows_covered(self) -> float:
         """The fraction of rows whose value has both classes."""
-        return float(self.rows[~np.isnan(self.auc)].sum() / self.rows.sum())
+        return float(self.rows[~np.isnan(self.auc)].sum() / (self.rows.sum() + self.left_out))
+
+    @property
+    def share_left_out(self) -> float:
+        """The fraction of rows without a group."""
+        return float(self.left_out / (self.rows.sum() + self.left_out)) if self.left_out else 0.0
 
 
 class GroupedAucStream:
@@ -53,15 +60,29 @@ class GroupedAucStream:
         # Arrays of cells, and of the weights of rows with label 0 and label 1.
         self._pending: list[tuple[np.ndarray, ...]] = []
         self._num_pending = 0
+        self._left_out = 0.0  # rows, or the sum of their weights
         self._cells = np.zeros(0, np.uint64)  # ascending; the id above the 32 `ordered_bits` of the logit
         self._negatives: np.ndarray = np.zeros(0, np.int64)
         self._positives: np.ndarray = np.zeros(0, np.int64)
 
-    def add(self, ids: np.ndarray, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None) -> None:
+    def add(
+        self,
+        ids: np.ndarray,
+        logits: np.ndarray,
+        labels: np.ndarray,
+        weights: np.ndarray | None = None,
+        has_group: np.ndarray | None = None,
+    ) -> None:
         """Add rows: `ids` [n] integers in 0 … 2**32 - 1, `logits` [n] finite float32, `labels` [n] 0 or 1.
 
-        `weights` [n] >= 0 are of every row or of none. Rows of weight 0 do not count.
+        `weights` [n] >= 0 are of every row or of none. Rows of weight 0 do not count. Rows for which `has_group` [n] is
+        False are left out. Without it all have a group.
         """
+        if has_group is not None:
+            others = ~has_group
+            self._left_out += float(others.sum() if weights is None else weights[others].sum(dtype=np.float64))
+            ids, logits, labels = ids[has_group], logits[has_group], labels[has_group]
+            weights = None if weights is None else weights[has_group]
         if weights is not None:
             ids, logits, labels, weights = (values[weights > 0] for values in (ids, logits, labels, weights))
             self._negatives, self._positives = (each.astype(np.float64) for each in (self._negatives, self._positives))
@@ -80,7 +101,7 @@ class GroupedAucStream:
         self._count()
         ids, starts, sizes = np.unique(self._cells >> np.uint64(32), return_index=True, return_counts=True)
         if not len(ids):
-            return GroupedAuc(ids.astype(np.int64), *(np.zeros(0, np.int64),) * 2, np.zeros(0))
+            return GroupedAuc(ids.astype(np.int64), *(np.zeros(0, np.int64),) * 2, np.zeros(0), self._left_out)
         negatives, positives = (np.add.reduceat(counts, starts) for counts in (self._negatives, self._positives))
         before = np.cumsum(self._negatives) - self._negatives
         below = before - np.repeat(before[starts], sizes)
@@ -88,7 +109,8 @@ class GroupedAucStream:
         pairs = negatives.astype(np.float64) * positives
         auc = np.divide(above, pairs, out=np.full(len(ids), np.nan), where=pairs > 0)
         order = np.argsort(-(negatives + positives), kind="stable")
-        return GroupedAuc(ids.astype(np.int64)[order], (negatives + positives)[order], positives[order], auc[order])
+        rows = (negatives + positives)[order]
+        return GroupedAuc(ids.astype(np.int64)[order], rows, positives[order], auc[order], self._left_out)
 
     def _count(self) -> None:
         """Count the pending rows into cells, and round logits further until there are at most `most_cells` cells."""

@@ -15,12 +15,20 @@ from app.config.config import Config
 from app.evaluation.calibration import Calibration
 from app.evaluation.grouped_auc import GroupedAucStream, KeyNumbers
 from app.evaluation.metrics import Metrics, MetricStream, confidence_intervals
-from app.evaluation.results import TOP_VALUES, Groups, Measurement, first_column, interval_ends, names_of_ids
+from app.evaluation.results import (
+    TOP_VALUES,
+    Groups,
+    Measurement,
+    first_column,
+    interval_ends,
+    missing_id,
+    names_of_ids,
+)
 from app.evaluation.slices import Slice, SliceStream
 from common.console import progress_bar
 from common.packages import load
 from data_prep.prepared.data_files import row_numbers_file
-from data_prep.prepared.schema import Schema
+from data_prep.prepared.schema import MISSING_KEY, Schema
 from data_prep.prepared.truth import Best, best_possible
 
 if TYPE_CHECKING:
@@ -98,14 +106,20 @@ def measure(
 ) -> Measurement:
     """Evaluate all rows of a split.
 
-    With `group_field`, also compute the AUC within each value of that field. Add all rows to `slices`. Raise
-    ValueError for a split without rows, FloatingPointError for a logit that is NaN or infinite.
+    With `group_field`, also compute the AUC within each value of that field. Rows whose value is missing, or has no id
+    of its own, are in no group: as one group they would be ranked against each other although they are of many users.
+    Add all rows to `slices`. Raise ValueError for a split without rows, FloatingPointError for a logit that is NaN or
+    infinite.
     """
     check_split(folder, schema, split)
 
     read = read_batches(folder, schema, split, written_order(schema, split), batch_size)
     stream, groups, numbers = MetricStream(), GroupedAucStream(), KeyNumbers()
-    column = first_column(schema, group_field) if group_field and group_field not in schema.keys else None
+    grouped_by = next((field for field in schema.categorical if field.name == group_field), None)
+    (first_unknown, end_unknown), missing = (0, 0), MISSING_KEY
+    if grouped_by is not None:
+        column, missing = first_column(schema, group_field), missing_id(folder, schema, grouped_by)
+        first_unknown, end_unknown = grouped_by.oov_ids
     total = num_batches(schema, split, batch_size)
     with (
         Prefetcher((batch, scorer.prepare(batch)) for batch in read) as batches,
@@ -119,20 +133,22 @@ def measure(
             for each in slices:
                 each.add(batch, logits)
             if group_field:
-                values = numbers.of(batch.keys[group_field]) if column is None else batch.ids[:, column]
-                groups.add(values, logits, batch.labels, batch.weights)
+                values = batch.keys[group_field] if grouped_by is None else batch.ids[:, column]
+                has_group = ((values < first_unknown) | (values >= end_unknown)) & (values != missing)
+                ids = numbers.of(values) if grouped_by is None else values
+                groups.add(ids, logits, batch.labels, batch.weights, has_group)
             bar.update()
     metrics, bins = stream.result_and_bins()
     if not group_field:
         return Measurement(metrics, bins)
     auc = groups.result()
     top = auc.ids[:TOP_VALUES]
-    if column is None:  # of kind id, whose text is not kept
+    if grouped_by is None:  # of kind id, whose text is not kept
         names = [f"(key {int(key) % 2**64:016x})" for key in numbers.keys_of(top)]
     else:
-        grouped_by = next(field for field in schema.categorical if field.name == group_field)
         names = names_of_ids(folder, schema, grouped_by, top)
-    return Measurement(replace(metrics, grouped_auc=auc.weighted_mean), bins, Groups(group_field, auc, names))
+    found = Groups(group_field, auc, names, by_key=grouped_by is None)
+    return Measurement(replace(metrics, grouped_auc=auc.weighted_mean), bins, found)
 
 
 def check_split(folder: Path, schema: Schema, split: str) -> None:

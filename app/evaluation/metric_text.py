@@ -62,7 +62,7 @@ def _group_lines(groups: Groups) -> list[str]:
     for name, rows, clicks, value in zip(groups.names[:PRINTED_VALUES], auc.rows, auc.clicks, auc.auc, strict=False):
         text = "one class" if np.isnan(value) else f"AUC {value:.6f}"
         lines.append(f"    {name:20} {rows:12,} rows, click rate {clicks / rows:.4f}, {text}")
-    return lines
+    return [*lines, *([f"    {groups.remark}"] if groups.remark else [])]
 
 
 def _slice_lines(by: str, slices: list[Slice]) -> list[str]:

@@ -25,8 +25,8 @@ from app.evaluation.curves import calibration_deciles, precision_recall_curve, r
 from app.evaluation.grouped_auc import GroupedAuc
 from app.evaluation.metrics import Metrics
 from app.evaluation.score_bins import Bins
-from common.files import write_whole
-from data_prep.prepared.schema import CategoricalField, Schema
+from common.files import parse_json, write_whole
+from data_prep.prepared.schema import NO_ID, VOCABULARY_FILE, CategoricalField, Schema
 from data_prep.prepared.truth import Best
 
 FOLDER = "evaluations"
@@ -43,6 +43,17 @@ class Groups:
     field: str
     auc: GroupedAuc
     names: list[str]  # Names of the most frequent values.
+    by_key: bool = False  # Whether the column is of kind id, so that keys of texts are compared.
+
+    @property
+    def remark(self) -> str:
+        """A sentence on the rows without a group, which is empty if there are none."""
+        if not self.auc.left_out:
+            return ""
+        unknown = "" if self.by_key else (
+            ", or has no id of its own; to count every value prepare the log again with the column's kind id"
+        )  # fmt: skip
+        return f"{self.auc.share_left_out:.1%} of the rows are left out: their {self.field} is missing{unknown}"
 
 
 @dataclass(frozen=True)
@@ -83,6 +94,7 @@ def _groups_content(groups: Groups) -> dict[str, Any]:
         "field": groups.field,
         "weighted_mean": auc.weighted_mean,
         "rows_covered": auc.rows_covered,
+        "share_left_out": auc.share_left_out,
         "num_values": len(auc.ids),
         "values": [
             {"value": name, "rows": rows, "click_rate": clicks / rows, "auc": value}
@@ -135,7 +147,7 @@ def read_evaluations(run_path: Path) -> list[dict[str, Any]]:
 def _read_files(run_path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     for path in (run_path / FOLDER).glob("*-step-*.json"):
         try:
-            yield path, json.loads(path.read_text(encoding="utf-8"))
+            yield path, parse_json(path.read_text(encoding="utf-8"))
         except ValueError:
             continue
 
@@ -158,6 +170,15 @@ def first_column(schema: Schema, name: str) -> int:
     """Return the first column of a categorical field in a batch's ids."""
     before = [field.name for field in schema.categorical].index(name)
     return sum(field.max_length for field in schema.categorical[:before])
+
+
+def missing_id(dataset: Path, schema: Schema, field: CategoricalField) -> int:
+    """Return the id of a field's missing value, or NO_ID if the vocabulary file is missing or has none."""
+    path, name = dataset / VOCABULARY_FILE, schema.vocabulary_of(field.name)
+    if not path.is_file():
+        return NO_ID
+    found = pq.read_table(path, columns=["id"], filters=[("field", "=", name), ("value", "=", "")])["id"]
+    return int(found[0].as_py()) if len(found) else NO_ID
 
 
 def names_of_ids(dataset: Path, schema: Schema, field: CategoricalField, ids: np.ndarray) -> list[str]:

@@ -60,8 +60,11 @@ class Selection:
             f"evaluations (eval.patience={options.patience}); the best is {state.best:.6f}, of step {state.best_step}"
         )
 
-    def update(self, metrics: Metrics, step: int) -> bool:
+    def update(self, metrics: Metrics, step: int, is_extra: bool = False) -> bool:
         """Add an evaluation after `step` steps, and return True if it is the best so far.
+
+        An extra one, which only the end of a launch asks for, does not count for patience. So a run that is stopped and
+        continued ends where one that was not stopped does.
 
         Raises ValueError if the metric is undefined on the rows.
         """
@@ -69,17 +72,20 @@ class Selection:
         if math.isnan(value):
             raise ValueError(
                 f"eval.metric={state.metric} is undefined on valid: no group of rows that it ranks has both clicks and "
-                "other rows; choose eval.metric=log_loss, or another eval.group_field"
+                "other rows, and values without an id of their own are none; choose eval.metric=log_loss, another "
+                "eval.group_field, or the kind id for its column"
             )
         score, least_gain = as_score(state.metric, value), self._options.min_improvement
         is_best = state.best is None or score > as_score(state.metric, state.best)
         if is_best:
             state.best, state.best_step = value, step
+        state.last_step = step
+        if is_extra:
+            return is_best
         if state.reference is None or score - as_score(state.metric, state.reference) > least_gain:
             state.reference, state.since_reference = value, 0
         else:
             state.since_reference += 1
-        state.last_step = step
         return is_best
 
     def state(self) -> dict[str, Any]:

@@ -5,26 +5,34 @@ Rows that pad a batch are ignored.
 
 from __future__ import annotations
 
+import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from app.model.dense_layer import MatMul
 
 EPSILON = 1e-5
-# Weight of the new batch in the running statistics. EPSILON and MOMENTUM have the values of torch.nn.BatchNorm1d.
+# Weight of a full batch in the running statistics. EPSILON and MOMENTUM have the values of torch.nn.BatchNorm1d.
 MOMENTUM = 0.1
+
+TINY = float(np.finfo(np.float32).tiny)
 
 
 class BatchNorm(nn.Cell):
     """Normalizes with the statistics of the batch if the weights of its rows are given, else with running statistics.
 
     A forward pass stores the statistics of its batch in separate parameters. `update` moves the running statistics
-    toward these. A step calls it only if all values are finite. Both use the variance divided by n, not n - 1. A
-    batch whose weights are all 0 leaves the running statistics unchanged.
+    toward these. A step calls it only if all values are finite. Both use the variance divided by n, not n - 1.
+
+    A batch of n rows that count moves the running statistics by the share MOMENTUM · min(n / `full_rows`, 1). So a full
+    batch moves them by MOMENTUM, the few rows of an epoch's short last batch by little, and a batch without any row
+    that counts not at all.
     """
 
-    def __init__(self, width: int, name: str) -> None:
+    def __init__(self, width: int, name: str, full_rows: float) -> None:
+        """`full_rows` is the mean number of rows that count in a batch of full size."""
         super().__init__()
+        self.full_rows = full_rows
         zeros, ones = np.zeros((1, width), np.float32), np.ones((1, width), np.float32)
         self.scale = Parameter(Tensor(ones), name=f"norm_scale_{name}")
         self.shift = Parameter(Tensor(zeros), name=f"norm_shift_{name}")
@@ -32,23 +40,28 @@ class BatchNorm(nn.Cell):
         self.variance = Parameter(Tensor(ones), name=f"running_variance_{name}", requires_grad=False)
         self.batch_mean = Parameter(Tensor(zeros), name=f"batch_mean_{name}", requires_grad=False)
         self.batch_variance = Parameter(Tensor(ones), name=f"batch_variance_{name}", requires_grad=False)
-        self.batch_weight = Parameter(Tensor(ones[:, :1]), name=f"batch_weight_{name}", requires_grad=False)
+        self.batch_rows = Parameter(Tensor(ones[:, :1]), name=f"batch_rows_{name}", requires_grad=False)
         self.matmul = MatMul()
+        self.total, self.largest = ops.ReduceSum(keep_dims=True), ops.ReduceMax(keep_dims=True)
 
     def construct(self, sums: Tensor, example_weights: Tensor | None) -> Tensor:
         """Return the normalized `sums` [B, H].
 
-        `example_weights` [B] sum to 1, or are all 0. Rows that pad the batch have weight 0.
+        Rows whose `example_weights` [B] are 0 do not count, such as those that pad the batch.
         """
         if example_weights is None:
             return (sums - self.mean) * ops.rsqrt(self.variance + EPSILON) * self.scale + self.shift
         weights = example_weights.expand_dims(0)
+        # Relative to the largest first: equal weights then become exactly 1 / n, whatever they are.
+        relative = weights / ops.maximum(self.largest(weights, 1), TINY)
+        weights = relative / ops.maximum(self.total(relative, 1), TINY)
+        rows = self.total((weights > 0).astype(ms.float32), 1)
         mean = self.matmul(weights, sums)
         centered = sums - mean
         variance = self.matmul(weights, ops.square(centered))
         centered = ops.depend(centered, ops.assign(self.batch_mean, ops.stop_gradient(mean)))
         centered = ops.depend(centered, ops.assign(self.batch_variance, ops.stop_gradient(variance)))
-        centered = ops.depend(centered, ops.assign(self.batch_weight, self.matmul(weights, ops.ones_like(sums[:, :1]))))
+        centered = ops.depend(centered, ops.assign(self.batch_rows, ops.stop_gradient(rows)))
         return centered * ops.rsqrt(variance + EPSILON) * self.scale + self.shift
 
     def update(self) -> tuple[Tensor, Tensor]:
@@ -58,16 +71,16 @@ class BatchNorm(nn.Cell):
         return ops.assign(self.mean, mean), ops.assign(self.variance, variance)
 
     def _moved(self, running: Tensor, batch: Tensor) -> Tensor:
-        return ops.where(self.batch_weight > 0, running * (1 - MOMENTUM) + batch * MOMENTUM, running)
+        share = MOMENTUM * ops.minimum(self.batch_rows / self.full_rows, 1.0)
+        return running * (1 - share) + batch * share
 
 
 class NormalizedLayer(nn.Cell):
     """A hidden layer made of MindSpore's operators, whose sums are normalized before the activation."""
 
-    def __init__(self, layer: nn.Cell, width: int, name: str) -> None:
+    def __init__(self, layer: nn.Cell, norm: BatchNorm) -> None:
         super().__init__()
-        self.layer = layer
-        self.norm = BatchNorm(width, name)
+        self.layer, self.norm = layer, norm
 
     def construct(
         self,

@@ -206,7 +206,7 @@ class Optimizers(nn.Cell):
 def cross_entropy(logits: Tensor, labels: Tensor, example_weights: Tensor) -> Tensor:
     """Return Σ weight · binary cross-entropy over examples. All arguments are [B].
 
-    The weights are relative to the sum of the global batch's weights. Rows that pad a short batch have weight 0.
+    `app.batches.Batch.shares` makes the weights. Rows that pad a short batch have weight 0.
     """
     return ops.binary_cross_entropy_with_logits(logits, labels, example_weights, ops.ones_like(logits), reduction="sum")
 

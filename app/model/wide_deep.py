@@ -276,7 +276,7 @@ def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
     tower = Tower(
         numeric_fields,
         arrays,
-        hidden_layers(config),
+        hidden_layers(config, schema),
         MatMul(),
         recompute=recomputed_runs(config.parallel.recompute, len(model.hidden_widths)) if _on_cpu() else (),
         distinct_layer=first,
@@ -285,13 +285,15 @@ def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
     return WideDeep(tower, WideHead(numeric_fields.num), None if first is None else NativeSumRows())
 
 
-def hidden_layers(config: Config) -> list[nn.Cell]:
+def hidden_layers(config: Config, schema: Schema) -> list[nn.Cell]:
     """Make the cells of all hidden layers of the tower. They have no parameters except those of batch normalization."""
     model = config.model
     make_layer = dense_layer(config.device, model.activation, plain=not model.batch_norm)
     layers = [make_layer() for _ in model.hidden_widths]  # Parallel modes need a separate cell for each layer.
     if model.batch_norm:
-        layers = [NormalizedLayer(layers[i], width, str(i)) for i, width in enumerate(model.hidden_widths)]
+        full_rows = config.train.batch_size * schema.splits["train"].counting_share
+        norms = [BatchNorm(width, str(i), full_rows) for i, width in enumerate(model.hidden_widths)]
+        layers = [NormalizedLayer(layer, norm) for layer, norm in zip(layers, norms, strict=True)]
     if not _on_cpu():
         recompute_layers(layers, recomputed_runs(config.parallel.recompute, len(layers)))
     return layers

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import json
 import logging
 import re
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from app.evaluation.selection import Selection
 from app.run.identity import difference, identity, kept_settings
 from app.run.older import FORMAT_VERSION, OLDEST_VERSION, added, section_of
 from common import settings
-from common.files import check_format_version
+from common.files import check_format_version, parse_json
 from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
@@ -111,8 +110,8 @@ def _what_is_left(state: Mapping[str, Any], config: Config, schema: Schema, mani
     """
     epochs, done_epochs = config.train.epochs, manifest.epoch - 1  # `done_epochs` counts whole epochs.
     steps, done_steps = config.train.steps, manifest.step
-    # The epochs of an online run are the parts of a log that never ends.
-    if manifest.online and state["status"] != "finished":
+    # The epochs of an online run are the parts of a log without an end, so the run never finishes.
+    if manifest.online:
         return "resume", "unfinished, same settings and data"
     if epochs == done_epochs and manifest.epoch_step:
         return "new", f"the run there went on to step {done_steps}, in epoch {manifest.epoch}, {epochs} are wanted"
@@ -238,7 +237,7 @@ def checkpoint_folder(run_path: Path, config: Config) -> Path:
 def read_state(path: Path) -> dict[str, Any]:
     """Return the content of run.json, or {} if it cannot be read."""
     try:
-        state = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
+        state = parse_json((path / STATE_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return state if isinstance(state, dict) else {}

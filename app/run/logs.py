@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from pathlib import Path
 
 from app.checkpoint.manifest import Manifest
 from app.evaluation.results import forget_evaluations
-from common.files import message_of, sync_folder, write_whole
+from common.files import message_of, parse_json, sync_folder, write_whole
 
 LOSS_LOG, EVAL_LOG, METRICS = "loss.log", "eval.log", "metrics.jsonl"
 
@@ -21,9 +20,9 @@ def forget_after(run_path: Path, manifest: Manifest) -> None:
 
     def is_metric_kept(line: str) -> bool:
         try:
-            step = float(json.loads(line)["step"])
-        except (ValueError, KeyError):
-            # A kill may have cut this line short.
+            step = float(parse_json(line)["step"])
+        except (ValueError, KeyError, TypeError):
+            # A kill cut the line short, or the line is damaged.
             return False
         return step <= manifest.step and (step <= last_evaluated or '"split"' not in line)
 
@@ -33,7 +32,7 @@ def forget_after(run_path: Path, manifest: Manifest) -> None:
 
     for name, is_kept in ((METRICS, is_metric_kept), (EVAL_LOG, is_evaluation_kept), (LOSS_LOG, None)):
         path = run_path / name
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.is_file() else []
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) if path.is_file() else []
         remaining_lines = [line for line in lines if is_kept(line)] if is_kept else lines[: manifest.step]
         if len(remaining_lines) < len(lines):
             write_whole(path, "".join(remaining_lines))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import re
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from app.evaluation.results import interval_ends, read_evaluations
 from app.run.decision import STATE_FILE
 from app.run.folder import CONFIG_FILE
 from app.run.logs import LOSS_LOG, METRICS, OP_TIMES, PROFILE_FOLDER
+from common.files import parse_json
 from common.yaml_settings import load_yaml
 
 log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class RunRecord:
             if line["seconds"] < before:
                 lines_by_launch.append([])
             before = line["seconds"]
-            if "samples_per_second" in line:
+            if line.get("samples_per_second"):  # 0 in earlier releases, if all rows of an interval had weight 0
                 lines_by_launch[-1].append(line)
         return lines_by_launch
 
@@ -137,15 +137,15 @@ def read_run(path: Path, name: str) -> RunRecord:
             f"no run in {path}: it has no {CONFIG_FILE} with {STATE_FILE} beside it; give a run folder such as device_0"
         )
     op_times, losses = path / PROFILE_FOLDER / OP_TIMES, path / LOSS_LOG
-    loss_lines = losses.read_text(encoding="utf-8") if losses.is_file() else ""
+    loss_lines = losses.read_text(encoding="utf-8", errors="replace") if losses.is_file() else ""
     return RunRecord(
         name=name,
-        state=_whole(path / STATE_FILE, json.loads),
+        state=_whole(path / STATE_FILE, parse_json),
         config=_whole(path / CONFIG_FILE, load_yaml),
         wide_losses=np.array([float(wide) for wide in _LOSSES.findall(loss_lines)]),
         lines=read_lines(path / METRICS),
         evaluations=read_evaluations(path),
-        op_times=json.loads(op_times.read_text(encoding="utf-8")) if op_times.is_file() else [],
+        op_times=parse_json(op_times.read_text(encoding="utf-8")) if op_times.is_file() else [],
         effects=_read_effects(path / EFFECTS),
     )
 
@@ -168,7 +168,7 @@ def _read_effects(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
     try:
         table = pq.read_table(path)
-        return json.loads((table.schema.metadata or {})[b"effects"]), table.to_pylist()
+        return parse_json((table.schema.metadata or {})[b"effects"]), table.to_pylist()
     except (OSError, ValueError, KeyError) as error:
         log.warning(
             "warning: the report is without the effects of the columns: %s is damaged (%s); remove it, or write it "
@@ -208,9 +208,10 @@ def read_lines(path: Path, most_bytes: int = 0) -> list[dict[str, Any]]:
     lines = []
     for line in text.splitlines():
         try:
-            content = json.loads(line)
+            content = parse_json(line)
         except ValueError:
             continue
-        if isinstance(content, dict) and {"step", "seconds"} <= content.keys():
+        step, seconds = (content.get(name) if isinstance(content, dict) else None for name in ("step", "seconds"))
+        if isinstance(step, int) and isinstance(seconds, int | float):
             lines.append(content)
     return lines

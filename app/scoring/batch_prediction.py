@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from app.evaluation.metrics import MEASURED, MetricStream, confidence_intervals
 from app.scoring.predictor import Predictor, probabilities
-from common.files import LOCK_FILE, fill, lock_folder, room_for, sync_folder, write_whole
+from common.files import LOCK_FILE, fill, lock_folder, parse_json, room_for, sync_folder, write_whole
 from common.signals import check_stop
 from data_prep.encoding.encoder import MOST_UNKNOWN, Chunk
 from data_prep.encoding.from_log import LogToScore, ending_of
@@ -34,7 +34,7 @@ from data_prep.options.executor import ExecutorChoice
 
 STDIN = "-"
 CHUNK_BYTES = 2 << 20  # Size of a chunk of the log, some 10,000 rows.
-STATE, WORK, RESULT, SPOOLED = "run.json", "work", "result", "stdin"
+STATE, WORK, RESULT, SPOOLED, FINISHED = "run.json", "work", "result", "stdin", "finished"
 REPLICATES = 200
 LEAST_ROWS = 20  # Minimum number of rows with which unknown values can be distinguished from chance.
 LINE, FILE, SCORE, REASON = "line", "file", "score", "reason"
@@ -123,7 +123,8 @@ def predict(
     """
     executor = executor or ExecutorChoice()
     predictor = Predictor.open(bundle)
-    _check_output(output, overwrite)
+    finished = Path(f"{output}.partial", FINISHED)
+    _check_output(output, overwrite or (finished.exists() and not restart))  # A kill may have left it after the output.
     for place, name in enumerate(keep):
         if name in (LINE, FILE, SCORE, REASON) or name in keep[:place]:
             raise ValueError(f"--keep {name}: the output has a column of that name already")
@@ -141,6 +142,7 @@ def predict(
         with _Writer(folder / RESULT, output, keep, len(log.files) > 1, log.has_labels) as writer:
             log.run(score, writer.add, "score", folder / WORK, executor, num_workers, chunk_bytes)
         if output != STDIN:
+            finished.touch()
             # Sync the file, because otherwise a power cut could leave an empty file under the final name.
             sync_folder(folder / RESULT)
             (folder / RESULT).replace(output)
@@ -183,16 +185,24 @@ def _work_folder(output: str, can_resume: bool) -> Iterator[Path]:
             # After wrong input, or after an interrupted read of standard input, the folder contains nothing to resume
             # from.
             if is_new and (not can_resume or isinstance(error, ValueError | FileNotFoundError)):
-                shutil.rmtree(folder)
+                _remove(folder)
             raise
-        shutil.rmtree(folder)
+        _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a work folder. The lock file and the file FINISHED, which later launches look for, are removed last."""
+    for path in folder.iterdir():
+        if path.name not in (LOCK_FILE, FINISHED):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    shutil.rmtree(folder)
 
 
 def _begin_or_resume(folder: Path, identity: dict[str, Any], restart: bool) -> None:
     state = folder / STATE
     if state.is_file() and not restart:
         try:
-            saved = json.loads(state.read_text(encoding="utf-8"))
+            saved = parse_json(state.read_text(encoding="utf-8"))
         except ValueError:
             saved = None
         if saved != identity:

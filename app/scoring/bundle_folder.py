@@ -16,8 +16,8 @@ reads every byte.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from typing import Any
 import xxhash
 
 from app.scoring.bundle_tables import TABLES
-from common.files import DamagedFileError, FileRecord, check_format_version, check_size, checksum
+from common.files import DamagedFileError, FileRecord, check_format_version, check_size, checksum, parse_json, record_of
 
 FORMAT = "wide-deep-bundle"
 FORMAT_VERSION = 3
@@ -89,7 +89,7 @@ def read_manifest(folder: Path) -> Manifest:
         advice = f"the newest one in it is {newest[-1][0]}" if newest else "make one: python -m app export RUN BUNDLE"
         raise FileNotFoundError(f"{folder} is no bundle: it has no {MANIFEST}; {advice}")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
         kind, version, expected = content["format"], content["format_version"], content.pop("checksum")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is damaged or no bundle's ({error!r}); {reexport_advice(folder)}") from error
@@ -101,7 +101,15 @@ def read_manifest(folder: Path) -> Manifest:
         raise ValueError(f"{path} is of {kind!r}, this program reads {FORMAT!r}; give the folder of a bundle")
     advice = f"score with {folder}/code, the bundle's own, or export again"
     check_format_version(path, version, BFLOAT16_VERSION, advice, FORMAT_VERSION)
-    return Manifest(**content)
+    try:
+        manifest = record_of(content, Manifest)
+        if manifest.parent is not None and not {"id", "name"} <= manifest.parent.keys():
+            raise ValueError("key 'parent' lacks 'id' or 'name'")
+        if (type(manifest.checkpoint.get("id")), type(manifest.checkpoint.get("step"))) != (str, int):
+            raise ValueError("key 'checkpoint' lacks a text 'id' or a whole number 'step'")
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged or of another release: {error}; {reexport_advice(folder)}") from None
+    return manifest
 
 
 def read_chain(folder: Path) -> Chain:
@@ -192,6 +200,23 @@ def check_files(folder: Path, manifest: Manifest, every_byte: bool) -> None:
                 raise DamagedFileError(f"is damaged: checksum {actual}, expected {record['checksum']}")
         except DamagedFileError as error:
             raise ValueError(f"the bundle's file {folder / name} {error}; {reexport_advice(folder)}") from None
+
+
+@contextmanager
+def opening(folder: Path) -> Iterator[None]:
+    """Let whatever goes wrong with the content of a bundle's files be a ValueError that names the bundle.
+
+    Files with the right checksums may still hold what no release of this program writes.
+    """
+    try:
+        yield
+    except (OSError, MemoryError, ImportError):
+        raise
+    except Exception as error:  # Numpy, pyarrow and onnxruntime have many kinds.
+        if isinstance(error, ValueError) and str(folder.parent) in str(error):
+            raise
+        advice = reexport_advice(folder)
+        raise ValueError(f"the bundle {folder} is damaged or of another version ({error!r}); {advice}") from error
 
 
 def reexport_advice(folder: Path) -> str:

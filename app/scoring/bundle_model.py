@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from app.scoring.bundle_folder import GOLDEN, TOLERANCE, ChainEntry, reexport_advice
+from app.scoring.bundle_folder import GOLDEN, TOLERANCE, ChainEntry, opening, reexport_advice
 from app.scoring.bundle_tables import BundleTables, BundleTablesSpec, lookup
 from app.scoring.onnx_tower import MANY, TOWER, Tower
 from app.tables.fields import TableField, columns_of, pool, position_weights, sum_in_order, sum_over_positions
+from common.files import parse_json
 from data_prep.encoding.encoder import Chunk, Examples, ParsedRows, open_lookup
 from data_prep.encoding.from_table import RawTable, table_to_chunk
 from data_prep.encoding.from_values import rejected
@@ -59,35 +60,31 @@ class BundleModel:
         self.chain, self._num_threads = tuple(chain), num_threads
         self.folder, self.manifest = self.chain[-1]
         folder = self.folder
-        try:
+        with opening(folder):
             self.schema: Schema = read_schema(folder)
             more = (BundleTables(path, BundleTablesSpec(**link.rows)) for path, link in self.chain[len(opened) :])
             self.tables = (*opened, *more)
             vocabularies = [(path, link.vocabulary) for path, link in self.chain]
             self.encoder = open_lookup(vocabularies, self.schema)
-        except (KeyError, TypeError) as error:
-            raise ValueError(
-                f"the bundle {folder} is of another version ({error!r}); {reexport_advice(folder)}"
-            ) from error
-        num_ids = self.tables[-1].spec.num_ids
-        if num_ids != self.schema.vocabulary_size:
-            raise ValueError(
-                f"the bundle {folder} has tables of {num_ids:,} ids and a vocabulary of "
-                f"{self.schema.vocabulary_size:,}; {reexport_advice(folder)}"
+            num_ids = self.tables[-1].spec.num_ids
+            if num_ids != self.schema.vocabulary_size:
+                raise ValueError(
+                    f"the bundle {folder} has tables of {num_ids:,} ids and a vocabulary of "
+                    f"{self.schema.vocabulary_size:,}; {reexport_advice(folder)}"
+                )
+            described = self.manifest.model.get("fields") or [{"name": field.name} for field in self.schema.categorical]
+            self.fields = tuple(TableField(**field) for field in described)
+            of_deep, of_wide = (columns_of(self.fields, part) for part in ("deep", "wide"))
+            # Positions of fields that no part of the model uses, such as unused buckets, are not looked up.
+            used = sorted({*of_deep, *of_wide})
+            self._used_fields = [field for field in self.fields if field.deep or field.wide]
+            positions = range(sum(field.length for field in self.fields))
+            self._visible_fields, self._of_deep, self._of_wide = (
+                slice(None) if len(part) == len(whole) else np.searchsorted(whole, part)
+                for part, whole in ((used, positions), (of_deep, used), (of_wide, used))
             )
-        described = self.manifest.model.get("fields") or [{"name": field.name} for field in self.schema.categorical]
-        self.fields = tuple(TableField(**field) for field in described)
-        of_deep, of_wide = (columns_of(self.fields, part) for part in ("deep", "wide"))
-        # Positions of fields that no part of the model uses, such as unused buckets, are not looked up.
-        used = sorted({*of_deep, *of_wide})
-        self._used_fields = [field for field in self.fields if field.deep or field.wide]
-        positions = range(sum(field.length for field in self.fields))
-        self._visible_fields, self._of_deep, self._of_wide = (
-            slice(None) if len(part) == len(whole) else np.searchsorted(whole, part)
-            for part, whole in ((used, positions), (of_deep, used), (of_wide, used))
-        )
-        self._has_lists, self._has_deep = len(used) > len(self._used_fields), bool(of_deep)
-        self._tower = Tower(folder / TOWER, num_threads)
+            self._has_lists, self._has_deep = len(used) > len(self._used_fields), bool(of_deep)
+            self._tower = Tower(folder / TOWER, num_threads)
 
     @property
     def log_format(self) -> LogFormat:
@@ -100,7 +97,7 @@ class BundleModel:
         They are kept after the first read, because the bundle's folder may be removed while the model is in use.
         """
         path = self.folder / DISTRIBUTION
-        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        content = parse_json(path.read_text(encoding="utf-8")) if path.is_file() else {}
         return {name: np.array(counts, np.int64) for name, counts in content.items()}
 
     def score_chunk(self, chunk: Chunk | RawTable) -> Scored:
@@ -147,9 +144,10 @@ class BundleModel:
 
     def check_golden(self) -> int:
         """Score the golden rows and return their number. Raise ValueError, naming the first row with another logit."""
-        golden = pq.read_table(self.folder / GOLDEN)
-        expected = golden["logit"].to_numpy()
-        logits = self.score_chunk(table_to_chunk(golden_rows(self), self.log_format)).logits
+        with opening(self.folder):
+            golden = pq.read_table(self.folder / GOLDEN)
+            expected = golden["logit"].to_numpy()
+            logits = self.score_chunk(table_to_chunk(golden_rows(self), self.log_format)).logits
         bad = np.flatnonzero(are_apart(logits, expected, golden[TOLERANCE].to_numpy()))
         if bad.size:
             raise ValueError(

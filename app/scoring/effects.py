@@ -231,7 +231,7 @@ def _time_text(milliseconds: float) -> str:
 def _values(name: str, explained: Sequence[Explained], changes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the values of a categorical column, and for each the change of the row that it is from.
 
-    A row with a list contributes each of its values with the same change.
+    A row with a list counts once for each distinct value of the list, with the same change.
     """
     values, places, first = [], [], 0
     for rows, _ in explained:
@@ -241,7 +241,12 @@ def _values(name: str, explained: Sequence[Explained], changes: np.ndarray) -> t
         else:
             rows_of = np.flatnonzero(cells.present)
             items = cells.values.take(rows_of)
-        values.append(items if isinstance(items, np.ndarray) else np.array(items.tolist(), object))
+        of_rows = items if isinstance(items, np.ndarray) else np.array(items.tolist(), object)
+        if name in rows.lists:
+            distinct, of_items = np.unique(of_rows, return_inverse=True)
+            once = np.unique(rows_of.astype(np.int64) * len(distinct) + of_items, return_index=True)[1]
+            of_rows, rows_of = of_rows[once], rows_of[once]
+        values.append(of_rows)
         places.append(first + rows_of)
         first += num_rows
     return np.concatenate(values), changes[np.concatenate(places)]

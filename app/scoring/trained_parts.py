@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from common.files import write_whole
+from common.files import parse_json, write_whole
 
 TRAINED_PARTS = "parts.json"
 MOST_BYTES = 1 << 20
@@ -32,7 +32,7 @@ def read_trained_parts(folder: Path) -> dict[str, Any] | None:
     try:
         with path.open("rb") as file:
             # JSON has no NaN, so treat one as null.
-            content = json.loads(file.read(MOST_BYTES), parse_constant=lambda _: None)
+            content = parse_json(file.read(MOST_BYTES), parse_constant=lambda _: None)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

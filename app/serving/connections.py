@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
@@ -18,6 +19,7 @@ import msgspec
 import uvicorn
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from app.serving.observed import ID_HEADER, request_id
@@ -26,6 +28,7 @@ from app.serving.service import BODY_ARRIVED, LIVE, READY, Service
 
 HEADER_SECONDS = 10.0  # for the headers of a request to arrive, and for the first one of a connection
 MOST_HEADER_BYTES = 1 << 16  # also of trailers, and of anything else between two bytes of a body
+MOST_PARSED_BYTES = 1 << 12  # at once: the parser cannot stop behind a request, so it queues all that they hold
 MOST_DISCARDED_BYTES = 1 << 26  # of a body whose request was answered before it arrived
 IDLE_SECONDS = 75  # between two requests of a connection
 TOGETHER_SECONDS = 0.02  # at whose multiples late refusals are given: one by one, each wakes the process and its client
@@ -127,14 +130,40 @@ class Server(uvicorn.Server):
         return self.application.is_ending
 
 
+class _Flow(FlowControl):
+    """Flow control of a connection that reads nothing while its requests or answers wait.
+
+    uvicorn resumes reading with every answer and every look at a body, however many requests are waiting.
+    """
+
+    def __init__(self, transport: Any, pipeline: deque[Any]) -> None:
+        super().__init__(transport)
+        self._pipeline = pipeline
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether a request waits for the answer to another, or answers for the client to read them."""
+        return bool(self._pipeline) or self.write_paused
+
+    def resume_reading(self) -> None:
+        """Read on, unless something waits."""
+        if not self.must_wait:
+            super().resume_reading()
+
+
 class BoundedRequests(HttpToolsProtocol):
     """Bounds every part of a request in time and bytes. Refuses by the headers alone. Stays with HTTP/1.1."""
 
+    flow: _Flow
+
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self.flow = _Flow(transport, self.pipeline)
+        self._unparsed = b""  # was received, but waits until no request does
         self._is_invalid = False  # what came last is no request
         self._bytes_without_body = 0  # since the last byte of a body: headers, trailers, extensions of chunks
         self._discarded_bytes = 0  # of a body that came after the answer
+        self._body_left = 0  # bytes that the headers announce and that are not here
         self._headers_until = self.loop.time() + HEADER_SECONDS  # infinite once they are here
         self._idle_until = math.inf  # set between two requests
         if len(self.connections) > self.app.most_connections:
@@ -142,7 +171,7 @@ class BoundedRequests(HttpToolsProtocol):
 
     def close_if_late(self) -> None:
         """Close the connection if its time is over. A timer for each request would cost as much as to parse it."""
-        if self.loop.time() > min(self._headers_until, self._idle_until):
+        if not self.flow.read_paused and self.loop.time() > min(self._headers_until, self._idle_until):
             self.transport.close()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # as asyncio has it
@@ -155,9 +184,34 @@ class BoundedRequests(HttpToolsProtocol):
         return True
 
     def data_received(self, data: bytes) -> None:
-        """Parse. Neither blank lines nor the rest of an answered request's body keep a connection for longer."""
-        if self._is_invalid:
+        """Parse what was received, in small parts and only until a request has to wait. Keep the rest for `_go_on`."""
+        start = 0
+        while start < len(data) and not (self._is_invalid or self.transport.is_closing()):
+            if self.flow.must_wait:
+                self._unparsed = data[start:]
+                self.flow.pause_reading()
+                return
+            end = start + max(self._body_left, MOST_PARSED_BYTES)
+            self._parse(data[start:end])
+            start = end
+
+    def _go_on(self) -> None:
+        """Parse what was kept and read on, if nothing waits any more. Headers get the time anew that reading paused."""
+        if self.flow.must_wait or not self.flow.read_paused or self.transport.is_closing():
             return
+        if self._headers_until < math.inf:
+            self._headers_until = self.loop.time() + HEADER_SECONDS
+        unparsed, self._unparsed = self._unparsed, b""
+        self.data_received(unparsed)
+        self.flow.resume_reading()
+
+    def resume_writing(self) -> None:
+        """Go on once the client has read its answers."""
+        super().resume_writing()
+        self._go_on()
+
+    def _parse(self, data: bytes) -> None:
+        """Parse. Neither blank lines nor the rest of an answered request's body keep a connection for longer."""
         self._bytes_without_body += len(data)
         try:
             try:
@@ -182,13 +236,13 @@ class BoundedRequests(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         if self.transport.is_closing():
             return
-        self.flow.resume_reading()
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
         elif self._is_invalid:
             self.send_400_response(INVALID)
         else:
             self._idle_until = self.loop.time() + IDLE_SECONDS
+        self._go_on()
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no request, in the form of other errors."""
@@ -245,13 +299,25 @@ class BoundedRequests(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._idle_until = math.inf
-        self._bytes_without_body = self._discarded_bytes = 0
+        self._bytes_without_body = self._discarded_bytes = self._body_left = 0
         self._headers_until = self.loop.time() + HEADER_SECONDS
+
+    def _take_host_of_target(self) -> None:
+        """Put the host of an absolute request target in place of the header's, as RFC 9112 (3.2.2) demands."""
+        host = (b"host", self.url.partition(b"//")[2].partition(b"/")[0].partition(b"?")[0])
+        if all(name != b"host" for name, _ in self.headers) and self.parser.get_http_version() == "1.0":
+            self.headers.append(host)
+        self.headers[:] = [host if header[0] == b"host" else header for header in self.headers]
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
             return
+        if self.parser.get_http_version() not in ("1.0", "1.1"):
+            raise httptools.HttpParserError("a request without a version, or of another one, is none")
+        if not self.url.startswith(b"/"):
+            self._take_host_of_target()
         self._idle_until = math.inf  # set by the answer to the request before, if that came meanwhile
+        self._body_left = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
         refusal = self._refusal()
         self.headers = []  # for trailers, which nobody reads
         if refusal is None:
@@ -277,9 +343,11 @@ class BoundedRequests(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._bytes_without_body = 0
+        self._body_left -= len(body)
         if isinstance(self.cycle, _Refused) or self.cycle.response_complete:
             self._discarded_bytes += len(body)
         else:
+            self.cycle.body = self.cycle.body or bytearray()  # To add to bytes copies all of them each time
             super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -302,6 +370,5 @@ class BoundedRequests(HttpToolsProtocol):
         is_last = self.expect_100_continue or not self.parser.should_keep_alive()
         if service is None or not is_next or is_last or self.parser.get_method() != b"POST":
             return None
-        length = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
-        refusal: tuple[bytes, float] | None = service.refusal(self.url, self.headers, length)
+        refusal: tuple[bytes, float] | None = service.refusal(self.url, self.headers, self._body_left)
         return refusal

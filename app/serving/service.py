@@ -71,8 +71,11 @@ class ServiceRequest:
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.scope, self.receive = scope, receive
-        # the first of each name
-        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
+        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        if len(self.headers) < len(scope["headers"]):  # Headers of one name are one list, as RFC 9110 says
+            for name in self.headers:
+                values = [value for other, value in scope["headers"] if other.decode("latin-1") == name]
+                self.headers[name] = b", ".join(values).decode("latin-1")
 
 
 Handler = Callable[[ServiceRequest], Awaitable[Response]]

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from app.scoring.bundle_folder import Chain, rank
 from app.serving.options import ServerOptions
-from common.files import make_folder, sync_folder, write_whole
+from common.files import make_folder, parse_json, sync_folder, write_whole
 
 STATEMENT = "current.json"
 
@@ -40,7 +40,7 @@ class Statement:
         except FileNotFoundError:
             return None
         with suppress(ValueError, KeyError, TypeError):
-            pinned = json.loads(text)["pinned"]
+            pinned = parse_json(text)["pinned"]
             if pinned is None or isinstance(pinned, str):
                 return pinned
         raise ValueError(

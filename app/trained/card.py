@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from app.scoring.bundle_folder import GOLDEN, Manifest
 from app.trained.bundle_code import CODE, CODE_PACKAGE
 from app.trained.write_bundle import PACKAGES
 from common import settings
+from common.text import printable
 from common.yaml_settings import dump_yaml
 from data_prep.prepared.schema import Schema
 
@@ -61,10 +63,13 @@ def _card(
 ) -> str:
     rows, checkpoint = manifest.rows, manifest.checkpoint
     options = schema.options
+    log_name = re.sub(r"[^\w ./-]", lambda match: f"&#{ord(match[0])};", printable(str(schema.source.get("name"))))
+    sections = dump_yaml({**settings.as_dict(config), "prepare": options}).rstrip()
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", sections)), default=0))  # longer than any in a name
     lines = [
         "# Wide&Deep click model",
         "",
-        f"Scores raw rows of {schema.source.get('name')}'s form with a click probability. Step {checkpoint['step']}, "
+        f"Scores raw rows of {log_name}'s form with a click probability. Step {checkpoint['step']}, "
         f"epoch {checkpoint['epoch']} of training.",
         "",
         "    pip install -r requirements.txt",
@@ -74,7 +79,7 @@ def _card(
         "",
         "## Data",
         "",
-        f"- log: {schema.source.get('name')}, {schema.source.get('lines'):,} lines; rows it was trained on: "
+        f"- log: {log_name}, {schema.source.get('lines'):,} lines; rows it was trained on: "
         f"{checkpoint['train_rows']:,}, of which {checkpoint['train_clicks']:,} are clicks",
         f"- {len(schema.categorical)} categorical fields, {schema.vocabulary_size:,} ids; a value seen less than "
         f"{options.get('min_count')} times shares its field's id for unknown values",
@@ -99,9 +104,9 @@ def _card(
         "",
         "## Settings",
         "",
-        "```yaml",
-        dump_yaml({**settings.as_dict(config), "prepare": options}).rstrip(),
-        "```",
+        f"{fence}yaml",
+        sections,
+        fence,
     ]
     return "\n".join(lines) + "\n"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from pathlib import Path
 
 from app.checkpoint.read import scoring_arrays
@@ -23,6 +24,8 @@ from app.training.learning_rates import running_mean, step_history, table_spec
 from data_prep.encoding.encoder import RowEncoder
 
 log = logging.getLogger("app")
+
+MOST_OFF = 0.1  # of the sum of scores from that of the clicks, before a user is told to calibrate
 
 
 def export(
@@ -64,8 +67,23 @@ def _export(
         log.info("calibrated: %s", calibration)
     comparison = write_compared(folder, trained, exported_model(trained, calibration), scorer, rows, parent)
     evaluated = comparison.evaluate()
+    if calibration is None and (reason := _why_no_probabilities(trained.config.loss.label_smoothing, evaluated)):
+        log.warning("warning: %s; for probabilities export with --calibrate (in Python: calibrate=True)", reason)
     finish_bundle(folder, beside, trained, comparison.predictor.manifest, evaluated)
     return evaluated
+
+
+def _why_no_probabilities(label_smoothing: float, evaluated: card.Evaluated | None) -> str:
+    """Return why scores are far from click rates, or "" if they are not. Without `evaluated` the rows are unknown."""
+    smoothed = f"loss.label_smoothing={label_smoothing:g} draws scores toward 0.5" if label_smoothing else ""
+    if evaluated is None:
+        return smoothed
+    metrics = evaluated.metrics
+    noise = 3 / math.sqrt(max(metrics.click_rate * metrics.rows, 1))  # three standard errors of the clicks
+    if not abs(metrics.calibration - 1) > max(MOST_OFF, noise):
+        return ""
+    found = f"the scores of {evaluated.split} sum to {metrics.calibration:.2f} times its clicks"
+    return f"{found}, as {smoothed}" if smoothed else found
 
 
 def write_compared(

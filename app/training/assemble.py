@@ -154,7 +154,7 @@ def place_tower(config: Config, schema: Schema, group: ProcessGroup) -> TowerPla
     if options.pipeline_stages > 1:
         if not on_cpu:
             init_communication()
-        return PipelinePlacement(config, initial_tower(config, schema), hidden_layers(config), group)
+        return PipelinePlacement(config, initial_tower(config, schema), hidden_layers(config, schema), group)
     if on_cpu and options.is_sharded:
         return ShardedPlacement(config, initial_tower(config, schema), group)
     model = make_model(config, schema)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from app.batches import Batch, Prefetcher, num_batches, read_batches, training_order
+from app.batches import Batch, Prefetcher, mean_training_weight, num_batches, read_batches, training_order
 from app.checkpoint.manifest import Position
 from app.distributed.process_group import shows_progress
 from app.evaluation.measure import Scorer, measure
@@ -42,8 +42,10 @@ class Trainer:
         log.info("the tower runs as %s", "native kernels" if self.training.step.is_native else "MindSpore's graph")
         self.profile = KernelProfile(self.training.step, self.run.path / PROFILE_FOLDER)
         self.position = Position()
+        self.mean_weight = mean_training_weight(context.dataset, self.schema)
         self.epoch_steps = num_batches(self.schema, "train", self.config.train.batch_size)
         self.selection = Selection(self.config.eval, self.schema.splits["valid"].files)
+        self._has_remarked = False  # on rows that AUC by group leaves out
         self.metrics: Metrics | None = None  # on the split valid at this position, if it was evaluated
         self.checkpoints = CheckpointManager(context, self.training, self.selection)
         if self.run.plan.checkpoint is not None:
@@ -93,23 +95,24 @@ class Trainer:
         progress = EpochProgress(self.run, position, end, log_every, step.seconds, rates, on_step)
         with Prefetcher(self._prepared_batches()) as batches, progress:
             self._evaluate_and_save(progress)  # an evaluation that the last launch did not finish
-            for batch, unique in batches:
+            for num_rows, batch, unique in batches:
                 if self.selection.is_over or self._has_all_steps:
                     return
                 self.context.stop.check()
                 losses = self._take_step(batch, unique)
-                progress.add(self.position, losses, batch.num_rows, batches.waited_seconds)
+                progress.add(self.position, losses, num_rows, batches.waited_seconds)
                 if self.config.train.profile:
                     self.profile.after_step()
                 self._evaluate_and_save(progress)
 
-    def _prepared_batches(self) -> Iterator[tuple[Batch, UniqueIds]]:
+    def _prepared_batches(self) -> Iterator[tuple[int, Batch, UniqueIds]]:
+        """Yield the rest of the epoch's batches: how many rows were read, those that count, and their ids."""
         options, position = self.config.train, self.position
         order = training_order(self.schema, options.seed, position.epoch, options.pool_blocks)
         dataset, size = self.context.dataset, options.batch_size
         for batch in read_batches(dataset, self.schema, "train", order, size, first_batch=position.epoch_step):
-            batch = batch.rows_that_count()
-            yield batch, self.training.step.prepare(batch)
+            counting = batch.rows_that_count(self.mean_weight)
+            yield batch.num_rows, counting, self.training.step.prepare(counting)
 
     def _take_step(self, batch: Batch, unique: UniqueIds) -> Losses:
         try:
@@ -126,17 +129,20 @@ class Trainer:
         if not 0 < self.position.epoch_step < self.epoch_steps:
             return
         every, step = self.config.eval.every_steps, self.position.step
-        is_best, is_due = False, self._has_all_steps or bool(every and step % every == 0)
-        if is_due and step != self.selection.last_step:
+        is_best, is_due = False, bool(every and step % every == 0)
+        if (is_due or self._has_all_steps) and step != self.selection.last_step:
             with progress.paused():
-                is_best = self._evaluate()
+                is_best = self._evaluate(is_extra=not is_due)
         save_best = is_best and self.config.checkpoint.keep_best > 0  # the next step changes it
         if save_best or (self.checkpoints.saved != self.position and self.checkpoints.is_due(step)):
             with progress.paused():
                 self.checkpoints.save(self.position, self.metrics)
 
-    def _evaluate(self) -> bool:
-        """Evaluate the model on the split valid, which does not change it. Return True if it is the best so far."""
+    def _evaluate(self, is_extra: bool = False) -> bool:
+        """Evaluate the model on the split valid, which does not change it. Return True if it is the best so far.
+
+        `is_extra`: only `train.steps` asks for the evaluation. Patience and learning rates do not follow it.
+        """
         step, epoch = self.position.step, self.position.epoch
         if not self.schema.splits["valid"].rows:
             log.warning("the data has no rows in split 'valid': epoch %d is not evaluated", epoch)
@@ -148,7 +154,12 @@ class Trainer:
         line = self._log_evaluation(self.metrics, epoch)
         self.run.write_evaluation(content_of("valid", step, epoch, measured))
         log.info(line)
-        is_best = self.selection.update(self.metrics, step)
+        if measured.groups is not None and measured.groups.remark and not self._has_remarked:
+            log.warning("warning: AUC per value of %s: %s", measured.groups.field, measured.groups.remark)
+            self._has_remarked = True
+        is_best = self.selection.update(self.metrics, step, is_extra)
+        if is_extra:
+            return is_best
         metric = self.config.eval.metric
         value = as_score(metric, dataclasses.asdict(self.metrics)[metric])
         for fall in self.training.learning_rates.after_evaluation(metric, value, step):

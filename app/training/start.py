@@ -32,6 +32,7 @@ from app.training.step import first_layer, precision
 from app.training.stop_signals import Stopped, StopRequest
 from app.training.validate import fits_stock, validate, validate_target
 from app.training.warm_start.source import check_source
+from common.console import PrintableFormatter
 from common.files import message_of
 from data_prep.options.prepare_options import read_recorded
 from data_prep.prepared.schema import SCHEMA_FILE, Schema, read_schema
@@ -138,12 +139,12 @@ class Launch:
 
     def describe_steps(self, config: Config) -> None:
         """Log what follows from the rows, and a warning where that is few steps."""
-        num_rows = self.schema.splits["train"].rows
+        train = self.schema.splits["train"]
         if self.make_trainer is not None:  # its steps are not of these rows
             return
         if config.train.auto:
-            log.info("%s", describe_by_rows(config, num_rows))
-        if few_steps := describe_few_steps(config, num_rows):
+            log.info("%s", describe_by_rows(config, train))
+        if few_steps := describe_few_steps(config, train.rows):
             log.warning("warning: %s", few_steps)
 
 
@@ -188,7 +189,7 @@ def _warn_of_useless(reason: str) -> int:
 def _log_to(path: Path) -> Iterator[None]:
     """Copy the log to a file."""
     log_file = logging.FileHandler(path, encoding="utf-8")
-    log_file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    log_file.setFormatter(PrintableFormatter("%(asctime)s %(message)s"))
     logging.getLogger().addHandler(log_file)
     try:
         yield

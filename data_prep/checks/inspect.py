@@ -11,9 +11,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from common.text import show
 from data_prep.prepared.data_files import all_files, block_sizes, damaged_files, whole_log
 from data_prep.prepared.reader import read_blocks
-from data_prep.prepared.schema import ADVICE, INDICATOR, SPLITS, VOCABULARY_FILE, Schema, read_schema
+from data_prep.prepared.schema import INDICATOR, SPLITS, VOCABULARY_FILE, Schema, advice, read_schema
 from data_prep.statistics.statistics_file import cut_lists, read_statistics
 
 QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
@@ -27,11 +28,11 @@ def inspect(folder: Path) -> None:
     """
     schema = read_schema(folder)
     num_files = verify_files(folder, schema)
-    print(f"{folder}: {num_files} files with the right size and checksum")
-    print(f"layout: {schema.layout} ({', '.join(_file_ranges(schema))})")
-    print(f"{schema.vocabulary_size:,} ids, {schema.rejected_rows:,} of {schema.source['lines']:,} lines rejected")
+    show(f"{folder}: {num_files} files with the right size and checksum")
+    show(f"layout: {schema.layout} ({', '.join(_file_ranges(schema))})")
+    show(f"{schema.vocabulary_size:,} ids, {schema.rejected_rows:,} of {schema.source['lines']:,} lines rejected")
     whole = whole_log(schema)
-    print(f"{schema.label_in_words}; click rate {whole.click_rate:.2%}")
+    show(f"{schema.label_in_words}; click rate {whole.click_rate:.2%}")
     print_table(
         "Splits",
         ["rows", "fraction", "files", "clicks", "click rate"],
@@ -54,7 +55,7 @@ def inspect(folder: Path) -> None:
         },
     )
     if any(field.max_length > 1 for field in schema.categorical):
-        print("\n".join(cut_lists(schema, read_statistics(folder))))
+        show("\n".join(cut_lists(schema, read_statistics(folder))))
     quantile_names = [f"{100 * quantile:g} %" for quantile in QUANTILES]
     for split, summary in summaries.items():
         title = f"Numeric columns of {split}: % missing, and quantiles of the others as written"
@@ -65,9 +66,9 @@ def print_table(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[
     """Print a title, a header and a line for each row. Numbers have four significant digits."""
     lines = [["", *columns], *([name, *map(_cell, row)] for name, row in rows.items())]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
-    print(f"\n{title}")
+    show(f"\n{title}")
     for first, *cells in lines:
-        print("  ".join([first.ljust(widths[0]), *map(str.rjust, cells, widths[1:])]).rstrip())
+        show("  ".join([first.ljust(widths[0]), *map(str.rjust, cells, widths[1:])]).rstrip())
 
 
 def _cell(value: object) -> str:
@@ -89,7 +90,7 @@ def verify_files(folder: Path, schema: Schema) -> int:
     """
     damaged = list(damaged_files(folder, schema))
     if damaged:
-        raise ValueError(f"{'; '.join(damaged)}; {ADVICE}")
+        raise ValueError(f"{'; '.join(damaged)}; {advice(folder)}")
     return len(list(all_files(schema)))
 
 

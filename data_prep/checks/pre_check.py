@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.text import number_text, shortened
+from common.text import number_text, shortened, show
 from data_prep.checks.inspect import print_table
 from data_prep.checks.reject_causes import Findings, check_rejects
 from data_prep.kernels.crosses import text_columns
@@ -108,7 +108,7 @@ def pre_check(
         facts = json.loads(FACTS_FILE.read_text("utf-8")) if log_format.columns == LogFormat().columns else None
         columns = list(_columns(rows, log_format, facts))
         _print_columns([*columns, *cross_columns(rows, log_format, categorical)], facts is not None)
-        print(log_format.label_in_words)
+        show(log_format.label_in_words)
         _check_labels(labels, facts, findings)
         _check_columns(columns, len(labels), findings)
         _check_leaks(columns, labels, findings)
@@ -121,22 +121,22 @@ def print_findings(findings: Findings) -> None:
     """Print each finding on a line of its own."""
     for title, listed in (("wrong", findings.wrong), ("odd", findings.odd)):
         for text in listed:
-            print(f"{title}: {text}")
+            show(f"{title}: {text}")
     if not findings.wrong and not findings.odd:
-        print("nothing is wrong or odd with these rows")
+        show("nothing is wrong or odd with these rows")
 
 
 def _print_size(samples: Sequence[FileSample], num_lines: int, num_rows: int, log_format: LogFormat) -> None:
     total = sum(sample.file.state.size for sample in samples)
     lines = sum(sample.estimated_lines for sample in samples)
     about = "" if all(sample.is_whole for sample in samples) else "about "
-    print(
+    show(
         f"{len(samples)} file{'s' * (len(samples) > 1)}, {number_text(total, 'bytes')}, {about}{lines:,.0f} lines; "
         f"looked at the first {num_lines:,}, of which {num_rows:,} are good"
     )
     row_bytes = 4 * (len(log_format.categorical_fields) + 2 * len(log_format.numeric_fields) + 1)
     size = number_text(lines * row_bytes, "bytes")
-    print(f"the prepared folder will take {about}{size}, up to twice that while it is made")
+    show(f"the prepared folder will take {about}{size}, up to twice that while it is made")
 
 
 def cross_columns(
@@ -192,13 +192,13 @@ def _print_columns(columns: Sequence[Column], is_criteo: bool) -> None:
             for c in columns
         },
     )
-    print()
+    show()
 
 
 def _check_labels(labels: NDArray[np.bool_], facts: dict[str, Any] | None, findings: Findings) -> None:
     rate = float(labels.mean())
     expected = facts["clicks"] / facts["rows"] if facts else rate
-    print(f"click rate {rate:.2%}" + (f" (Criteo: {expected:.2%})" if facts else ""))
+    show(f"click rate {rate:.2%}" + (f" (Criteo: {expected:.2%})" if facts else ""))
     if rate in (0.0, 1.0) and len(labels) >= _FEW_ROWS:
         findings.wrong.append(
             f"all {len(labels):,} labels are {int(rate)}: a model learns nothing from them. If the log is "

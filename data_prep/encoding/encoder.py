@@ -239,7 +239,9 @@ def expired_of(chain: Sequence[tuple[Path, dict[str, Any]]]) -> NDArray[np.int64
 
 def open_lookup(chain: Sequence[tuple[Path, dict[str, Any]]], schema: Schema) -> RowEncoder:
     """Return an encoder that maps the files of `write_lookup`: a vocabulary, and additions, oldest first."""
-    lookup, *additions = [tables_of(*link) for link in chain]
+    lookup, *additions = tables = [tables_of(*link) for link in chain]
+    for each in tables:
+        each.check(schema.vocabulary_size)
     names = schema.options.keys() & {field.name for field in dataclasses.fields(EncodingOptions)}
     options = from_dict({name: schema.options[name] for name in names}, EncodingOptions)
     return RowEncoder(schema.numeric, lookup, schema.ids_dtype, options.without_label(), additions, expired_of(chain))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from common.files import make_folder, sync_folder
@@ -101,6 +102,7 @@ class GrowingVocabulary:
         self.num_pending = 0  # values of the last part that have no id yet, if they are counted over all parts
         self.encoder: RowEncoder = open_encoder(folder, with_labels=True)
         self.expired = read_expired(folder, self.schema)  # ids without a value
+        self._counts, self._num_counted_files = np.zeros(0, np.int64), 0  # see `counts_of_ids`
 
     @property
     def num_in_use(self) -> int:
@@ -241,13 +243,15 @@ class GrowingVocabulary:
                     values[:] = False
         return can
 
-    def ranks(self) -> NDArray[np.int64]:
-        """Return the place of each id [V] among those that its field got with it, the most frequent values first."""
-        ranks = np.zeros(self.schema.vocabulary_size, np.int64)
-        for field in self.schema.categorical:
-            for first, end in field.id_ranges:
-                ranks[first:end] = np.arange(end - first)
-        return ranks
+    def counts_of_ids(self) -> NDArray[np.int64]:
+        """Return how often the value of each id [V] had come when it got its id, 0 for an id without a value."""
+        files = self.schema.vocabulary_files
+        self._counts = np.append(self._counts, np.zeros(self.schema.vocabulary_size - len(self._counts), np.int64))
+        for name in files[self._num_counted_files :]:
+            table = pq.read_table(self.folder / name, columns=["id", "count"])
+            self._counts[table["id"].to_numpy()] = table["count"].to_numpy()
+        self._num_counted_files = len(files)
+        return self._counts
 
     def expire(self, ids: NDArray[np.int64]) -> None:
         """Let these ids [n], ascending, lose their values, which are new ones when they come again. It is on disk."""

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from data_prep.execution.pieces import storable
-from data_prep.kernels.numpy_kernels import FieldLookup, StringLookup
-from data_prep.kernels.strings import Strings
+from data_prep.kernels.numpy_kernels import ID_MASK, FieldLookup, StringLookup
+from data_prep.kernels.strings import PADDING_BYTES, Strings
 
 LOOKUP_FILE = "lookup.bin"
 NO_IDS = np.zeros(0, np.int64)
@@ -51,6 +51,8 @@ class LookupTables:
             arrays: list[Any] = []
             for dtype, length in layout.arrays:
                 end = start + length * np.dtype(dtype).itemsize
+                if not start <= end <= len(file):
+                    raise ValueError(f"{self.path} is damaged: it has {len(file):,} bytes, and a table ends at {end:,}")
                 arrays.append(file[start:end].view(dtype))
                 start = end + -end % ALIGNMENT
             if layout.is_text:
@@ -60,6 +62,30 @@ class LookupTables:
                 words, starts = arrays
                 of_numbers.append(FieldLookup(words, starts, *layout.numbers))
         return of_numbers, of_texts
+
+    def check(self, num_ids: int) -> None:
+        """Raise ValueError unless every search stays within the file and finds ids from 0 to `num_ids` - 1.
+
+        The native kernels rely on that. It takes a pass over the file.
+        """
+        of_numbers, of_texts = self.opened
+        is_within, ids = True, []
+        for table in of_numbers:
+            ends = np.append(table.starts, np.uint32(len(table.words)))
+            is_within &= len(ends) == (1 << (32 - table.shift)) + 2 and bool(np.all(ends[1:] >= ends[:-1]))
+            ids.append(table.base_id + np.append(0, (table.words & ID_MASK).max(initial=0).astype(np.int64)))
+        for each in of_texts:
+            starts, lengths, size = each.texts.starts, each.texts.lengths, len(each.texts.data) - PADDING_BYTES
+            is_within &= len(each.keys) == len(each.ids) == len(starts) == len(lengths)
+            is_within &= bool(np.all((starts >= 0) & (lengths >= 0) & (lengths <= size) & (starts <= size - lengths)))
+            ids.append(each.ids)
+        all_tables: list[FieldLookup | StringLookup] = [*of_numbers, *of_texts]
+        ids += [
+            np.array([each.missing_id, each.first_oov_id, each.first_oov_id + each.num_oov_ids - 1])
+            for each in all_tables
+        ]
+        if not is_within or any(each.min(initial=0) < 0 or each.max(initial=0) >= num_ids for each in ids):
+            raise ValueError(f"{self.path} is damaged: its search tables lead beyond the file or the {num_ids:,} ids")
 
     def __getstate__(self) -> dict[str, object]:
         return {"path": self.path, "layouts": self.layouts}  # not what is mapped

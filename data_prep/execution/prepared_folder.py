@@ -27,14 +27,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, Any
 
-from common.files import (
-    LOCK_FILE,
-    FolderInUse,
-    lock_folder,
-    replace_folder,
-    sync_folder,
-    write_whole,
-)
+from common.files import LOCK_FILE, FolderInUse, lock_folder, parse_json, replace_folder, sync_folder, write_whole
 from common.text import shortened
 from data_prep.execution.pieces import Pieces
 from data_prep.options.plain_values import from_dict
@@ -322,7 +315,7 @@ def _read_state(partial: Path) -> _State | None:
     except FileNotFoundError:
         return None
     try:
-        return from_dict(json.loads(text), _State)
+        return from_dict(parse_json(text), _State)
     except (ValueError, KeyError, TypeError) as error:
         raise OtherRun(f"{partial / STATE_FILE} is damaged ({error!r}); begin anew with --restart") from error
 

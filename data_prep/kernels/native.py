@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -29,7 +28,7 @@ from data_prep.kernels.parsed import (
 from data_prep.kernels.strings import PADDING_BYTES, Strings
 from data_prep.kernels.times import zone_table
 from data_prep.options.kinds import KINDS
-from data_prep.options.log_format import REASONS, RELATIONS, LogFormat
+from data_prep.options.log_format import RELATIONS, LogFormat
 
 
 class _LogKernels(NativeLibrary):
@@ -92,12 +91,8 @@ def parse_chunk(chunk: Chunk, log_format: LogFormat) -> ParsedChunk:
         ctypes.byref(num_rejects),
     )
     chunk.check_num_lines(num_rows + num_rejects.value)
-    bad = outputs.rejects(num_rejects.value)
-    return ParsedChunk(
-        rows=_rows_of(outputs, num_rows, chunk.first_line, text, log_format),
-        rejects_by_reason=Counter(REASONS[reason] for *_, reason in bad),
-        rejects_tsv=b"".join(chunk.rejects_line(line, reason, raw[start:end]) for line, start, end, reason in bad),
-    )
+    rows = _rows_of(outputs, num_rows, chunk.first_line, text, log_format)
+    return ParsedChunk.of(chunk, rows, *(outputs[name][: num_rejects.value] for name in _REJECT))
 
 
 def _rows_of(
@@ -140,10 +135,6 @@ class _Outputs:
 
     def addresses(self, names: Sequence[str]) -> list[int]:
         return [self._first + self._places[name][0] for name in names]
-
-    def rejects(self, count: int) -> list[tuple[int, ...]]:
-        """Return number, start, end and reason of so many lines that were rejected."""
-        return list(zip(*(self[name][:count].tolist() for name in _REJECT), strict=True)) if count else []
 
 
 @functools.lru_cache(maxsize=64)

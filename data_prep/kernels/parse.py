@@ -12,8 +12,7 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -160,23 +159,16 @@ def _parse_lines(
     starts, ends = _cells(text, separators, line_lasts[shaped], line_starts[shaped], len(names))
     rows, reasons[shaped] = _parse_cells(text, starts, ends, names, chunk.first_line + shaped, log_format)
     bad = np.flatnonzero(reasons)
-    return ParsedChunk(
-        rows=rows.take(reasons[shaped] == 0),
-        rejects_by_reason=Counter({REASONS[code]: int(np.sum(reasons == code)) for code in np.unique(reasons[bad])}),
-        rejects_tsv=b"".join(
-            chunk.rejects_line(int(line), reasons[line], raw)
-            for line, raw in zip(bad, _raw_lines(chunk, bad), strict=True)
-        ),
-    )
+    rows = rows.take(reasons[shaped] == 0)
+    return ParsedChunk.of(chunk, rows, bad, *_raw_lines(chunk, bad), reasons[bad])
 
 
-def _raw_lines(chunk: Chunk, numbers: NDArray[np.int64]) -> Iterator[NDArray[np.uint8]]:
-    """Yield some of the chunk's lines as they are in the log."""
-    if len(numbers):
-        raw = np.frombuffer(chunk.lines, np.uint8)
-        ends = np.flatnonzero(raw == _NEWLINE)
-        for number in numbers:
-            yield raw[ends[number - 1] + 1 if number else 0 : ends[number]]
+def _raw_lines(chunk: Chunk, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the start and end offsets [k] of some of the chunk's lines as they are in the log."""
+    if not len(numbers):
+        return numbers, numbers
+    ends = np.flatnonzero(np.frombuffer(chunk.lines, np.uint8) == _NEWLINE)
+    return np.append(0, ends[:-1] + 1)[numbers], ends[numbers]
 
 
 def _cells(

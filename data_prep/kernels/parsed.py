@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -61,16 +62,6 @@ class Chunk:
     def first_line_number(self) -> int:
         """Number of the first line in its file, from 1."""
         return self.first_line - self.file.first_line + self.file.num_header_lines + 1
-
-    def rejects_line(self, line: int, code: int, text: NDArray[np.uint8]) -> bytes:
-        """Return the line of rejects.tsv for the chunk's line number `line`, from 0."""
-        name = self.file.name.encode() + b":" if self.file.name else b""
-        return b"%s%d\t%s\t%s\n" % (
-            name,
-            self.first_line_number + line,
-            REASONS[code].encode(),
-            text[:MAX_LINE_BYTES].tobytes(),
-        )
 
     def check_num_lines(self, num_lines: int) -> None:
         """Raise ValueError if the chunk has another number of lines now than when it was cut from the log."""
@@ -207,6 +198,24 @@ class ParsedChunk:
     rows: ParsedRows
     rejects_by_reason: Counter[str]
     rejects_tsv: bytes  # line number in its file (from 1), reason, raw line
+
+    @classmethod
+    def of(cls, chunk: Chunk, rows: ParsedRows, *rejects: NDArray[np.integer]) -> ParsedChunk:
+        """Return `rows` with the rejected lines of `chunk`, as four arrays [rejects].
+
+        These are the line's number in the chunk, its start and end in `chunk.lines`, and the code of the reason. A log
+        may consist of rejects, so none of them keeps objects in memory, only its line of text.
+        """
+        name = chunk.file.name.encode() + b":" if chunk.file.name else b""
+        codes, text = [reason.encode() for reason in REASONS], io.BytesIO()
+        for first in range(0, len(rejects[0]), _ROWS_AT_ONCE):
+            of_block = (array[first : first + _ROWS_AT_ONCE].tolist() for array in rejects)
+            for line, start, end, code in zip(*of_block, strict=True):
+                raw = chunk.lines[start : min(end, start + MAX_LINE_BYTES)]
+                text.write(b"%s%d\t%s\t%s\n" % (name, chunk.first_line_number + line, codes[code], raw))
+        counts = np.bincount(rejects[-1]).tolist()
+        by_reason = Counter({REASONS[code]: count for code, count in enumerate(counts) if count})
+        return cls(rows, by_reason, text.getvalue())
 
 
 # A bucket is stored as its distance from this one, which keeps the integers' order. Smaller integers share it.

@@ -14,7 +14,7 @@ from data_prep.pipeline.count import ChunkCounter
 from data_prep.pipeline.split import TRAIN, assign_rows
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import NO_ID, SPLITS
-from data_prep.statistics.statistics import ChunkCounts
+from data_prep.statistics.statistics import ChunkCounts, NumericStatistics
 
 REST = "rest"  # the part of a chunk's result that is not rows of a split
 
@@ -26,6 +26,8 @@ class EncodedRest:
     row_numbers: dict[str, NDArray[np.int64]]
     clicks: dict[str, int]
     unlabelled: dict[str, int]  # rows, of logs whose labels are optional
+    weightless: dict[str, int]  # rows of weight 0
+    weights: dict[str, NumericStatistics]  # of the other rows' weights
     unknown: NDArray[np.int64]  # [C] training rows whose value, or one of a list's, has no id of its own
     counts: ChunkCounts | None  # if there was no first pass
 
@@ -60,7 +62,15 @@ class Encoder:
             {name: rows.row_numbers[of_split] for name, of_split in row_indices.items()},
             {name: int(part.labels.sum()) for name, part in by_split.items()},
             {name: int(np.count_nonzero(~self.counter.labelled(part))) for name, part in by_split.items()},
+            {name: 0 if part.weights is None else int((part.weights == 0).sum()) for name, part in by_split.items()},
+            {name: _weight_statistics(part) for name, part in by_split.items()},
             is_unknown.sum(axis=0),
             self.counter.count_lines(chunk, parsed, splits == TRAIN) if self.counts else None,
         )
         return {**by_split, REST: rest}
+
+
+def _weight_statistics(rows: Examples) -> NumericStatistics:
+    """Return exact sums over the weights above 0, which are empty if the rows have no weights."""
+    weights = np.zeros(0, np.float32) if rows.weights is None else rows.weights
+    return NumericStatistics.of_floats(weights[weights > 0].astype(np.float64))

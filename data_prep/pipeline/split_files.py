@@ -34,7 +34,7 @@ from data_prep.prepared.examples import Examples
 from data_prep.prepared.schema import SPLITS, DataFile, Split
 from data_prep.prepared.writer import INDEX_ENDING, ArrayWriter, MindRecordWriter, mindrecord_file
 from data_prep.raw_log.reading import LogReading
-from data_prep.statistics.statistics import LogStatistics
+from data_prep.statistics.statistics import LogStatistics, NumericStatistics
 
 _TITLE, _FILES_TITLE = "rows", "files"
 _UNFINISHED = "writing-"
@@ -127,6 +127,8 @@ def write_splits(
             for split, output in outputs.items():
                 output.num_clicks += rest.clicks[split]
                 output.num_unlabelled += rest.unlabelled[split]
+                output.num_weightless += rest.weightless[split]
+                output.weights += rest.weights[split]
                 output.add(rest.row_numbers[split], numbered(_TITLE, number, split))
             statistics.unknown += rest.unknown
             if rest.counts is not None:
@@ -180,7 +182,8 @@ class _SplitOutput:
         self._finished = self._find_finished()
         self._num_leading = 0  # of the first files, all finished
         self._num_files = 0  # that were finished or given to a worker
-        self.num_clicks = self.num_unlabelled = self._num_rows = 0
+        self.num_clicks = self.num_unlabelled = self.num_weightless = self._num_rows = 0
+        self.weights = NumericStatistics()  # of the weights above 0
         self._membership = xxhash.xxh3_64()
         # The rows of train are not written in the log's order.
         row_numbers_path = self.work_dir.folder / row_numbers_file(self.split)
@@ -254,4 +257,12 @@ class _SplitOutput:
     def written(self) -> Split:
         """Return the split's entry of schema.json, once all files are there."""
         files = tuple(self._pieces.expect(self._piece(number))[0] for number in range(self._num_files))
-        return Split(self._num_rows, self.num_clicks, files, format_checksum(self._membership), self.num_unlabelled)
+        return Split(
+            self._num_rows,
+            self.num_clicks,
+            files,
+            format_checksum(self._membership),
+            self.num_unlabelled,
+            self.num_weightless,
+            self.weights.mean if self.weights.count else 0.0,
+        )

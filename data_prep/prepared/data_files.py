@@ -79,6 +79,20 @@ def all_files(schema: Schema) -> Iterator[DataFile]:
     yield from schema.other_files
 
 
+def wrong_sizes(folder: Path, schema: Schema, names: str = "") -> Iterator[str]:
+    """Yield a sentence for each MindRecord file, or its index, that is missing or has another size than was written.
+
+    Only files whose names begin with `names` are looked at, and none is read.
+    """
+    for file in all_files(schema):
+        path = folder / file.name
+        if ".mindrecord" in file.name and file.name.startswith(names):
+            num_bytes = path.stat().st_size if path.is_file() else None
+            if num_bytes != file.size_bytes:
+                found = "is missing" if num_bytes is None else f"has {num_bytes} bytes"
+                yield f"prepared file {path} {found}, expected {file.size_bytes} bytes"
+
+
 def damaged_files(folder: Path, schema: Schema, names: str = "") -> Iterator[str]:
     """Yield a sentence for each file that differs from its entry in schema.json.
 

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from common.process import held
-from data_prep.prepared.data_files import block_checksum, block_checksums, block_sizes, damaged_files
+from data_prep.prepared.data_files import block_checksum, block_checksums, block_sizes, damaged_files, wrong_sizes
 from data_prep.prepared.examples import KEY_PREFIX, Examples
 from data_prep.prepared.expired import numbering_of_rows
-from data_prep.prepared.schema import ADVICE, Schema, read_schema
+from data_prep.prepared.schema import Schema, advice, read_schema
 
 _COLUMNS = {"blocks": ["ids", "numeric", "label"], "zoo": ["feat_ids", "feat_vals", "label"]}
 
@@ -30,6 +30,8 @@ def read_blocks(folder: Path, schema: Schema, split: str, numbers: Sequence[int]
         return
     paths = [folder / file.name for file in schema.splits[split].files]
     beside = ["weight"] * bool(schema.weight) + [f"{KEY_PREFIX}{name}" for name in schema.keys]
+    if any(wrong_sizes(folder, schema, split)):  # MindSpore's reader may end the process at such a file.
+        raise ValueError(_damaged(folder, schema, split, "a file had another size"))
     samples, checksums = read_samples(paths, schema.layout, numbers, beside), block_checksums(schema, split)
     numbering = numbering_of_rows(folder, schema)
     for number in numbers:
@@ -65,8 +67,8 @@ def _damaged(folder: Path, schema: Schema, split: str, reason: str) -> str:
     damaged = list(damaged_files(folder, schema, split))
     reasons = "; ".join(damaged) or f"{reason}, though its files have the checksums of schema.json"
     return (
-        f"the data of split {split!r} in {folder} is damaged: {reasons}. "
-        f"{ADVICE[0].upper()}{ADVICE[1:]}; see python -m data_prep inspect {folder}"
+        f"the data of split {split!r} in {folder} is damaged: {reasons}; "
+        f"{advice(folder)}; see python -m data_prep inspect {folder}"
     )
 
 

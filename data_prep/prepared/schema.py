@@ -30,7 +30,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from common.files import check_format_version, format_checksum
+from common.files import check_format_version, format_checksum, parse_json
+from data_prep.options.columns import EncodingOptions
 from data_prep.options.kinds import TEXT_KINDS
 from data_prep.options.log_format import LogFormat
 from data_prep.options.plain_values import from_dict
@@ -43,7 +44,6 @@ FIRST_VOCABULARY = "first_vocabulary"  # Key of `source`: checksum of the vocabu
 EXPIRED_PREFIX, NUMPY = "expired-", ".npy"  # Beginning and end of the name of each file with expired ids.
 FORMAT_VERSION = 4
 CHECKSUM = "checksum"  # Key of schema.json: checksum of the rest of its content.
-ADVICE = "copy the folder again or prepare the data again"
 
 SPLITS = ("train", "valid", "test")
 
@@ -108,6 +108,9 @@ class Split:
     """The rows of one split.
 
     `files` are in order. Each consists of blocks of `block_rows` rows, except that its last block may be shorter.
+
+    Rows of weight 0, those without a label among them, change nothing in a training. The others count: there are
+    `num_counting` of them. Folders of earlier releases lack `weightless` and `mean_weight`, and have 0 in their place.
     """
 
     rows: int
@@ -115,10 +118,22 @@ class Split:
     files: tuple[DataFile, ...]
     membership: str = ""  # Checksum of the rows' line numbers in the log, int64, ascending.
     unlabelled: int = 0  # Number of rows without a label.
+    weightless: int = 0  # Number of rows of weight 0, if rows have weights.
+    mean_weight: float = 0.0  # Mean weight of the rows that count, if rows have weights and any of them counts.
 
     @property
     def num_labelled(self) -> int:
         return self.rows - self.unlabelled
+
+    @property
+    def num_counting(self) -> int:
+        """Number of rows that have a label and a weight above 0. In folders of earlier releases, that have a label."""
+        return self.rows - max(self.unlabelled, self.weightless)
+
+    @property
+    def counting_share(self) -> float:
+        """Share of the rows that count. It is above 0: that of one row if none does, and 1 without rows."""
+        return max(self.num_counting, 1) / max(self.rows, 1)
 
     @property
     def click_rate(self) -> float:
@@ -163,6 +178,13 @@ class Schema:
     def label_in_words(self) -> str:
         """A description of the log's label column, and of the cells that count as clicks."""
         return from_dict(self.options.get("data", {}), LogFormat).label_in_words
+
+    @property
+    def bucket_fields(self) -> set[str]:
+        """Names of the categorical fields that `prepare.integer_buckets` made. A column of the log is none of them."""
+        log_format = from_dict(self.options.get("data", {}), LogFormat)
+        columns = EncodingOptions(log_format, self.options.get("integer_buckets", False)).categorical_columns
+        return {column.name for column in columns if column.kind == "bucket"}
 
     @property
     def num_numeric(self) -> int:
@@ -235,17 +257,22 @@ def read_schema(folder: Path) -> Schema:
             f"no prepared data in {folder}: {actual}; run: make preprocess INPUT=LOG OUTPUT={quote(str(folder))}"
         )
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
         version, expected = content["format_version"], content.pop(CHECKSUM, "")
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); prepare the data again") from error
     check_format_version(path, version, FORMAT_VERSION, "prepare the data again")
     if (actual := checksum_of(content)) != expected:
-        raise ValueError(f"{path} is damaged: its checksum is {actual}, it names {expected}; {ADVICE}")
+        raise ValueError(f"{path} is damaged: its checksum is {actual}, it names {expected}; {advice(folder)}")
     try:
         return from_dict(content, Schema)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); prepare the data again") from error
+
+
+def advice(folder: Path) -> str:
+    """Return what to do about a prepared folder that is damaged."""
+    return f"copy the folder again or prepare the data again: make preprocess INPUT=LOG OUTPUT={quote(str(folder))}"
 
 
 def _instead_of(file: Path) -> str:
@@ -256,6 +283,7 @@ def _instead_of(file: Path) -> str:
 
 
 INDICATOR = "missing"
+MISSING_KEY = 0  # The key of a missing cell of kind id.
 NO_ID = -1  # The id at positions of a list after its last value.
 NEWEST = "newest"
 DAY = 86_400_000  # Milliseconds per day.

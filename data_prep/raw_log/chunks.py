@@ -23,6 +23,7 @@ from data_prep.raw_log.compression import DAMAGED, unpacked
 from data_prep.raw_log.log_files import LogFile
 
 _READ_BYTES = 1 << 20
+_SHORT_LINE_BYTES = 16  # of a log of few columns
 _UTF16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE  # how its files begin
 TO_UTF8 = "convert it to UTF-8: iconv -f UTF-16 -t UTF-8 OLD > NEW"
 OTHER_TO_UTF8 = "convert the log: iconv -f CP1252 -t UTF-8 OLD > NEW, or from another encoding that it has"
@@ -95,6 +96,7 @@ class LogReader:
     stream: io.BufferedIOBase
     plain_location: str | None  # of the file if it is not compressed
     header_bytes: int  # before the first row
+    least_line_bytes: int = 1  # The most lines of a chunk are as many as fit into it if each has so many bytes
     fingerprint: Fingerprint | None = None  # known once all is read
 
     @property
@@ -108,32 +110,39 @@ class LogReader:
     def chunks(
         self, chunk_bytes: int, file: FileOfLog = ONLY_FILE
     ) -> Iterator[tuple[Chunk | StoredChunk, StoredChunk | None]]:
-        """Cut the log at line ends into chunks of about `chunk_bytes`.
+        """Cut the log at line ends into chunks of about `chunk_bytes`, and of fewer if the lines are very short.
 
-        Yields each as a task, and its position if a worker can read it there. A last line without line end gets one.
+        A log may consist of line ends, and every line costs memory besides its bytes. Yields each chunk as a task, and
+        its position if a worker can read it there. A last line without line end gets one.
         Raises ValueError if the file is damaged.
         """
         # One buffer for all chunks, as fresh memory costs more time than reading. The bytes after the last line end
         # move to the front. The buffer grows only for a line that is longer than a chunk.
         buffer, filled, num_dropped = bytearray(chunk_bytes), 0, 0
+        most_lines = max(chunk_bytes // self.least_line_bytes, 1)
         offset, first_line = self.header_bytes, file.first_line
         while num_read := self.stream.readinto(memoryview(buffer)[filled:]):
             filled += num_read
-            end = buffer.rfind(b"\n", 0, filled) + 1
-            if end:
-                num_lines = buffer.count(b"\n", 0, end)
+            start, last = 0, buffer.rfind(b"\n", 0, filled) + 1
+            while start < last:
+                end = last
+                while (num_lines := buffer.count(b"\n", start, end)) > most_lines:
+                    half = (start + end) // 2
+                    end = (buffer.rfind(b"\n", start, half) + 1) or (buffer.find(b"\n", start) + 1)
                 stored = None
                 if self.plain_location is not None and not num_dropped:
-                    stored = StoredChunk(self.plain_location, offset, end, first_line, num_lines, file)
+                    stored = StoredChunk(self.plain_location, offset, end - start, first_line, num_lines, file)
                 # Bytes that came over a network are sent on. A file of this machine is faster to read again.
                 if stored and not storage.is_uri(stored.location):
                     yield stored, stored
                 else:
-                    yield Chunk(first_line, num_lines, bytes(memoryview(buffer)[:end]), file), stored
+                    yield Chunk(first_line, num_lines, bytes(memoryview(buffer)[start:end]), file), stored
                 first_line += num_lines
-                offset += end + num_dropped
-                buffer[: filled - end] = buffer[end:filled]
-                filled, num_dropped = filled - end, 0
+                offset += end - start + num_dropped
+                start, num_dropped = end, 0
+            if last:
+                buffer[: filled - last] = buffer[last:filled]
+                filled -= last
             elif filled == len(buffer) > MAX_LINE_BYTES + 1:  # else nothing could be dropped
                 # The parser rejects a longer line whatever follows, so the rest of it is dropped.
                 num_dropped += filled - MAX_LINE_BYTES - 1
@@ -153,7 +162,9 @@ def open_log(file: LogFile, log_format: LogFormat) -> Iterator[LogReader]:
     with _stored(file) as (stored, buffered):
         with unpacked(file.location, buffered, log_format.archive_member) as stream:
             plain_location = file.location if stream is buffered else None
-            reader = LogReader(stored, stream, plain_location, _skip_header(file.location, stream, log_format))
+            least_line_bytes = max(len(log_format.columns), _SHORT_LINE_BYTES)  # of a cell a byte, with what ends it
+            num_header_bytes = _skip_header(file.location, stream, log_format)
+            reader = LogReader(stored, stream, plain_location, num_header_bytes, least_line_bytes)
             yield reader
         reader.fingerprint = stored.fingerprint()
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from common import settings, yaml_settings
 from common.files import make_folder, sync_folder
+from common.text import show
 from data_prep.options.options_file import DOWNLOAD_SECTION
 
 _ATTEMPTS = 5  # Number of attempts at an address, in a row, that bring no new byte.
@@ -76,7 +77,7 @@ def accept_terms(terms: str, accepted: bool) -> None:
 
     Raise ValueError if they are not accepted.
     """
-    print(terms.strip(), file=sys.stderr)
+    show(terms.strip(), file=sys.stderr)
     if accepted:
         return
     if not sys.stdin.isatty():

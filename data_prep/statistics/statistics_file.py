@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from common.files import parse_json
 from data_prep.options.plain_values import from_dict
 from data_prep.prepared.schema import Schema
 from data_prep.statistics.profile import MIN_COUNTS
@@ -98,7 +99,7 @@ def read_statistics(folder: Path) -> Profile:
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing; prepare the data again")
     try:
-        return from_dict(json.loads(path.read_text(encoding="utf-8")), Profile)
+        return from_dict(parse_json(path.read_text(encoding="utf-8")), Profile)
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); prepare the data again") from error
 

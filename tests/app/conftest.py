@@ -17,7 +17,7 @@ from app.distributed.process_group import MpiGroup
 from app.tables.fields import TableField
 from app.tables.interface import HostTables, RowGradients, TablesSpec
 from app.tables.native import library
-from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema
+from data_prep.prepared.schema import FORMAT_VERSION, CategoricalField, NumericField, Schema, Split
 from tests.app.tables.tables_of_spec import assert_equal_states, native_tables, reference_tables
 
 library.WORTH_THREADS = 0  # small batches are shared among threads too
@@ -35,7 +35,7 @@ def make_schema():
             vocabulary_size=vocabulary_size,
             ids_dtype="int32",
             block_rows=100,
-            splits={},
+            splits={"train": Split(0, 0, ())},
             rejected_rows=0,
             options={},
             source={},

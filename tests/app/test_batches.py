@@ -1,5 +1,7 @@
 """Order, position and completeness of the batches, on a folder with several files a split."""
 
+import itertools
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -143,16 +145,25 @@ def test_a_batch_has_the_schema_s_types(tiny_dataset, tiny_schema):
 
 @pytest.mark.parametrize("name", ["train-00001.mindrecord", "valid-00000.mindrecord.db"])
 def test_a_file_that_is_missing_or_cut_is_named(tiny_dataset, tiny_schema, tmp_path, name):
-    folder = tmp_path / "copy"
+    """Before a training, and whenever a reader of its split is opened, as MindSpore's may end the process."""
+    folder, split = tmp_path / "copy", name.partition("-")[0]
     shutil.copytree(tiny_dataset, folder)
     check_files(folder, tiny_schema)
-    with (folder / name).open("rb+") as file:
-        file.truncate(1000)
-    with pytest.raises(ValueError, match=f"{name} has 1000 bytes, expected [0-9]+ bytes; copy the folder again"):
-        check_files(folder, tiny_schema)
-    (folder / name).unlink()
-    with pytest.raises(ValueError, match=f"{name} is missing, expected"):
-        check_files(folder, tiny_schema)
+    next(read_blocks(folder, tiny_schema, split))
+    advice = f"; copy the folder again or prepare the data again: make preprocess INPUT=LOG OUTPUT={folder}"
+    size = (folder / name).stat().st_size
+    for num_bytes in (size - 1, 1000, 0, None):
+        (folder / name).unlink()
+        if num_bytes is not None:
+            shutil.copy(tiny_dataset / name, folder / name)
+            os.truncate(folder / name, num_bytes)
+        found = "is missing" if num_bytes is None else f"has {num_bytes} bytes"
+        with pytest.raises(ValueError, match=f"{name} {found}, expected {size} bytes{re.escape(advice)}"):
+            check_files(folder, tiny_schema)
+        with pytest.raises(ValueError, match=f"{name} is (missing|damaged).*{re.escape(advice)}"):
+            next(read_blocks(folder, tiny_schema, split))
+        other = "valid" if split == "train" else "train"
+        assert next(read_blocks(folder, tiny_schema, other)).ids.size
 
 
 def damage(folder, name, rng):
@@ -270,15 +281,39 @@ def test_a_folder_that_is_prepared_anew_beside_a_reader_is_not_called_damaged(ti
         epoch_rows(folder, tiny_schema)
 
 
-def test_a_row_s_share_of_the_mean_is_its_weight_over_those_of_the_whole_batch():
-    rows = np.zeros((3, 1), np.int32), np.zeros((3, 0), np.float32), np.zeros(3, np.float32)
-    plain, ones = Batch(*rows), Batch(*rows, np.ones(3, np.float32))
-    np.testing.assert_array_equal(plain.shares(), np.full(3, 1 / 3, np.float32))
-    np.testing.assert_array_equal(ones.shares(), plain.shares())
-    batch = Batch(*rows, np.array([0, 1, 3], np.float32), {"user": np.arange(3)})
-    np.testing.assert_array_equal(batch.shares(), np.array([0, 0.25, 0.75], np.float32))
-    part = slice_of_batch(batch, slice(1, 2))
-    np.testing.assert_array_equal(part.shares(), np.array([0.25], np.float32))
-    assert part.keys["user"].tolist() == [1]
-    np.testing.assert_array_equal(slice_of_batch(plain, slice(1, 3)).shares(), plain.shares()[1:])
-    np.testing.assert_array_equal(Batch(*rows, np.zeros(3, np.float32)).shares(), np.zeros(3, np.float32))
+def batch_of(weights, **of_batch):
+    rows = np.zeros((len(weights), 1), np.int32), np.zeros((len(weights), 0), np.float32)
+    return Batch(*rows, np.zeros(len(weights), np.float32), np.array(weights, np.float32), **of_batch)
+
+
+@given(
+    weights=st.lists(st.one_of(st.just(0.0), st.floats(2**-10, 2**10, width=32)), min_size=1, max_size=60),
+    batch_size=st.integers(1, 20),
+    ranks=st.integers(1, 4),
+)
+def test_shares_add_up_to_the_weighted_mean_however_rows_are_cut(weights, batch_size, ranks):
+    """Over batches and ranks: Σ share · loss, averaged by rows that count, is Σ weight · loss / Σ weight."""
+    counting = np.array([weight for weight in weights if weight], np.float64)
+    mean = counting.mean() if len(counting) else 1.0
+    found = []
+    for start in range(0, len(weights), batch_size):
+        batch = batch_of(weights[start : start + batch_size]).rows_that_count(mean)
+        bounds = np.linspace(0, batch.num_rows, ranks + 1).astype(int)
+        slices = [slice_of_batch(batch, slice(*ends)).shares() for ends in itertools.pairwise(bounds)]
+        np.testing.assert_array_equal(np.concatenate(slices), batch.shares())
+        found += [batch.num_rows * batch.shares()]
+    np.testing.assert_allclose(np.concatenate(found), counting / mean, rtol=1e-6)
+
+
+@given(st.floats(2**-120, 2**120, width=32), st.integers(1, 3_000))
+def test_equal_weights_are_no_weights(weight, num_rows):
+    """To the bit: each share is 1 / rows, whatever the weight is."""
+    batch = batch_of([weight, 0.0] * num_rows)
+    found = batch.rows_that_count(float(batch.weights.sum(dtype=np.float64)) / num_rows).shares()
+    assert found.tolist() == [np.float32(1 / num_rows)] * num_rows
+
+
+def test_a_slice_keeps_what_stands_beside_its_rows():
+    batch = batch_of([0, 1, 3], keys={"user": np.arange(3)})
+    assert slice_of_batch(batch, slice(1, 2)).keys["user"].tolist() == [1]
+    assert batch_of([0, 0]).rows_that_count(1.0).shares().tolist() == []

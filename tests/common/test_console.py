@@ -93,3 +93,9 @@ def test_on_a_terminal_a_message_is_not_glued_to_the_bar(monkeypatch, logger):
 def test_another_pipe_that_breaks_is_an_error():
     assert not console.has_no_reader(BrokenPipeError("of a worker"))
     assert not console.has_no_reader(ValueError())
+
+
+def test_a_message_has_no_escape_sequence(capsys, logger):
+    log = logger()
+    log.warning("warning: column %s", "\x1b[31mred\x1b[0m")
+    assert capsys.readouterr().err == "warning: column \\x1b[31mred\\x1b[0m\n"

@@ -52,6 +52,23 @@ def test_a_signal_to_the_launcher_ends_the_step_on_all_ranks_and_saves(start, tm
     assert all(map(ended, pids))
 
 
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3), (3, 2)])
+def test_a_sigterm_lets_another_number_of_ranks_resume(start, run, one_rank, tmp_path, before, after):
+    """Within an epoch: the rest of its batches is shared anew. Saves make each step long enough to be stopped at."""
+    slow = ("checkpoint.every_steps=1", "checkpoint.background=false", "train.log_every_steps=1")
+    process = start(tmp_path, before, *slow)
+    wait_for_ranks(process, tmp_path, steps=2)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143, errors
+    stopped = whole_checkpoints(tmp_path / "device_0" / "checkpoints")[-1].manifest
+    assert 0 < stopped.step < 10 and stopped.step == len(losses(tmp_path))
+    status, errors = run(tmp_path, after, "train.log_every_steps=1")
+    assert status == 0, errors
+    assert "Resuming " in errors
+    same_numbers(tmp_path, one_rank)
+
+
 def test_servers_resume_a_run_without_mindspore_and_end_with_a_killed_one(start_servers, run, one_rank, tmp_path):
     """Train an epoch of two ranks that own rows, then a second one with a server, which is killed at first."""
     assert run(tmp_path, 2, epochs=1)[0] == 0

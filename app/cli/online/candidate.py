@@ -6,9 +6,12 @@ Of each part some rows are kept in a file, so that a process that was killed dec
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -20,6 +23,8 @@ from common.files import make_folder
 from data_prep.options.log_format import TIME_FEATURES, LogFormat
 from data_prep.prepared.examples import Examples, concatenate
 from data_prep.prepared.schema import Schema
+
+log = logging.getLogger("app")
 
 SAMPLE_ROWS = 4000  # of a part
 LAST_PARTS = 3  # whose rows a candidate is judged by
@@ -36,11 +41,8 @@ class Samples:
 
     def add(self, step: int, rows: Examples, keep: int) -> str:
         """Store rows of the part that ended with a step, and return the file's name. With `keep`, so many stay."""
-        sample = _sampled(rows)
         name = f"{step_name(step)}.npz"
-        weights = np.ones(len(sample), np.float32) if sample.weights is None else sample.weights
-        arrays = {"ids": sample.ids, "numeric": sample.numeric, "labels": sample.labels, "weights": weights}
-        write_arrays(self._folder / name, **arrays)
+        self._write(name, _sampled(rows))
         of_parts = sorted(self._folder.glob("step-????????.npz"))  # others are renumbered ones
         oldest = of_parts[-(keep + LAST_PARTS) :][0].stem if keep else ""
         for path in self._folder.glob("step-*.npz"):
@@ -51,27 +53,38 @@ class Samples:
     def renumber(self, names: Sequence[str], new_ids: np.ndarray, step: int) -> list[str]:
         """Write these files anew with the ids `new_ids[i]` in place of i after a step, and return their names."""
         renumbered = []
-        for path in (self._folder / name for name in names if (self._folder / name).is_file()):
-            arrays = dict(np.load(path))
-            renumbered.append(f"{path.stem[: len(step_name(0))]}-{step:08d}.npz")
-            write_arrays(self._folder / renumbered[-1], **arrays | {"ids": new_ids[arrays["ids"]]})
+        for name, rows in self._load(names):
+            renumbered.append(f"{name[: len(step_name(0))]}-{step:08d}.npz")
+            self._write(renumbered[-1], replace(rows, ids=new_ids[rows.ids]))
         return renumbered
 
     def read(self, names: Sequence[str]) -> Examples:
-        """Return the rows of these files, without those that are gone."""
-        paths = [path for name in names if (path := self._folder / name).is_file()]
-        return concatenate([Examples(**np.load(path)) for path in paths])
+        """Return the rows of these files, one of which at least must be there and whole."""
+        return concatenate([rows for _, rows in self._load(names)])
+
+    def _write(self, name: str, rows: Examples) -> None:
+        weights = np.ones(len(rows), np.float32) if rows.weights is None else rows.weights
+        write_arrays(self._folder / name, ids=rows.ids, numeric=rows.numeric, labels=rows.labels, weights=weights)
+
+    def _load(self, names: Sequence[str]) -> Iterator[tuple[str, Examples]]:
+        """Yield the names and rows of the files. One that is missing or damaged is left out, with a warning."""
+        for name in names:
+            path = self._folder / name
+            try:
+                yield name, Examples(**np.load(path))
+            except (OSError, ValueError, EOFError, BadZipFile, TypeError) as error:
+                log.warning("warning: models are compared without the rows of %s: %s", path, error)
 
     def shift(self, names: Sequence[str], part: Examples, schema: Schema, log_format: LogFormat) -> dict[str, Any]:
         """Return the field whose values in a part are farthest from those in these files, and its PSI.
 
         Fields of the time are left out: a part of one day has one weekday, which says nothing of the log.
         """
-        files = [name for name in names if (self._folder / name).is_file()]
-        if not files:
+        earlier = [rows for _, rows in self._load(names)]
+        if not earlier:
             return {}
         here, before = Distribution(schema), Distribution(schema)
-        for counts, rows in ((here, _sampled(part)), (before, self.read(files))):
+        for counts, rows in ((here, _sampled(part)), (before, concatenate(earlier))):
             counts.add(rows.ids, rows.numeric, np.zeros(len(rows)))
         of_time = {f"{name}{ending}" for name in log_format.time_fields for ending in TIME_FEATURES.values()}
         for field in here.drift_from(before):

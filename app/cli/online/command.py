@@ -11,19 +11,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from app.checkpoint.retention import whole_checkpoints
+from app.checkpoint.retention import best_or_newest
 from app.cli.online.candidate import MOST_WORSE
 from app.cli.online.expiry import IN_ROWS, IN_SECONDS, ExpiryOptions
 from app.cli.online.log_parts import Bounds
-from app.cli.online.online_settings import ADMISSION_MIB, KEPT, is_begun, online_config
-from app.cli.online.state import PREPARED, release, status_of
+from app.cli.online.online_settings import ADMISSION_MIB, CHECKPOINTS, KEPT, is_begun, online_config
+from app.cli.online.state import release, status_of
 from app.config.config import Config
-from app.run.folder import run_checkpoints, run_config
+from app.run.decision import make_plan
+from app.run.older import read_config
 from app.training.start import plan_launch
 from app.training.warm_start.source import find_source
 from common.files import room_for
 from common.packages import require
+from common.text import show
 from common.yaml_settings import override
+from data_prep.prepared.schema import SCHEMA_FILE, read_schema
 
 if TYPE_CHECKING:
     from app.training.context import RunContext
@@ -37,6 +40,9 @@ BOUNDS = {  # of the guard: what beyond X holds a part aside
     "missing": "the share of missing cells of a column is X above the most of the last ones",
     "unknown": "the share of a column's values without ids is X above the most of the last ones",
 }
+
+
+ANOTHER_WORK = "copy its folder again from a backup, or begin another run with another --work"
 
 
 def add_parser(commands: Any) -> None:
@@ -117,11 +123,11 @@ def run(arguments: argparse.Namespace) -> int:
     work = arguments.work.absolute()
     if arguments.source == "status" and not arguments.settings:
         content, exit_status = status_of(work)
-        print(json.dumps(content, indent=1))
+        show(json.dumps(content, indent=1))
         return exit_status
     if arguments.source == "release" and len(arguments.settings) == 1:
         (part,) = arguments.settings
-        print(f"{part} is released; it was held aside because {release(work, part)}")
+        show(f"{part} is released; it was held aside because {release(work, part)}")
         return 0
     if missing := [flag for flag, given in (("--from", arguments.run), ("--serve", arguments.serve)) if given is None]:
         raise ValueError(
@@ -135,12 +141,19 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("keep", "admission_mib", "most_ids"):
         if (found := getattr(arguments, name)) < 0:
             raise ValueError(f"--{name.replace('_', '-')} must be 0 or more, found {found}")
-    config, dataset = _resumed(arguments, work) if is_begun(work) else _new(arguments)
+    resumes = is_begun(work)
+    config, dataset = _resumed(arguments, work) if resumes else _new(arguments)
     if not any(word.startswith("checkpoint.keep_last=") for word in arguments.settings):
         config = replace(config, checkpoint=replace(config.checkpoint, keep_last=arguments.keep))
     launch = plan_launch(config, arguments.dataset or dataset, work)
     if launch.backend == "stock":
         raise ValueError("online needs tables.backend=native or reference; build the native tables: make native")
+    # Every byte is read: a launch that finds no usable checkpoint would begin a new run and rename this one.
+    if resumes and config.train.resume == "auto":
+        plan = make_plan(work, launch.config, launch.schema)
+        if plan.kind == "new":
+            reason = "; ".join([plan.reason, *plan.refused.values()])
+            raise ValueError(f"the online run in {work} cannot be resumed: {reason}; {ANOTHER_WORK}")
     target = launch.select_device()
     with room_for(work):
         return replace(launch, make_trainer=partial(_trainer, arguments)).train(target)
@@ -157,17 +170,28 @@ def _new(arguments: argparse.Namespace) -> tuple[Config, Path]:
 
 
 def _resumed(arguments: argparse.Namespace, work: Path) -> tuple[Config, Path]:
-    """Return the settings of the run that has begun in `work`, which must be resumed: another would train twice."""
-    config = run_config(work)
+    """Return the settings and the prepared folder of the run that has begun in `work` and must be resumed.
+
+    A new run would train again on the same parts. The settings come from the newest checkpoint, whose manifest has a
+    checksum, so neither a missing nor a damaged config.yaml matters: a launch writes it again. Raises ValueError if
+    the run began from another model, and FileNotFoundError if no checkpoint's manifest can be read.
+    """
+    newest = best_or_newest(work / CHECKPOINTS, "auc")  # No checkpoint of an online run has metrics.
+    if not newest.manifest.online:
+        raise ValueError(f"{work} holds the run of a training, not an online run; give another --work")
+    config = read_config(newest.manifest.config, where=str(newest.path))
     began_from = Path(config.train.init_from)
     if not began_from.is_relative_to(arguments.run.resolve()):
         raise ValueError(
             f"the online run in {work} began from {began_from}, not from {arguments.run}; give that, or another --work"
         )
     with_settings = override(config, arguments.settings)
-    whole = whole_checkpoints(run_checkpoints(work))
-    dataset = Path(whole[-1].manifest.dataset) if whole else work / PREPARED
     resume: Literal["auto", "require"] = "auto" if "train.resume=auto" in arguments.settings else "require"
+    dataset = work / Path(newest.manifest.dataset).name  # It lies in the run's folder, which may have been moved.
+    try:
+        read_schema(dataset)
+    except (OSError, ValueError):  # Its text advises to prepare the data again, which would lose the new ids.
+        raise ValueError(f"{dataset / SCHEMA_FILE} is missing or damaged; {ANOTHER_WORK}") from None
     return replace(with_settings, train=replace(with_settings.train, resume=resume)), dataset
 
 

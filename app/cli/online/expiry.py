@@ -50,10 +50,10 @@ class Expiry:
         self._touched = np.concatenate([self._touched, new])
         self._touched[ids[ids >= 0]] = self.moment
 
-    def expire(self, can: np.ndarray, ranks: np.ndarray, options: ExpiryOptions) -> np.ndarray:
+    def expire(self, can: np.ndarray, counts: np.ndarray, options: ExpiryOptions) -> np.ndarray:
         """Return the ids, ascending, of those that `can` [V] whose values lose them now. They are gone then.
 
-        Of rows that were touched at the same moment those of higher `ranks` [V], whose values are rarer, go first.
+        Of rows that were touched at the same moment, those whose values have lower `counts` [V] go first.
         """
         can = can & (self._touched != EXPIRED)
         old = can & (self.moment - self._touched > options.after) if options.after else np.zeros_like(can)
@@ -62,7 +62,7 @@ class Expiry:
             touched = self._touched[remaining]
             last = np.partition(touched, surplus - 1)[surplus - 1]
             older, among = remaining[touched < last], remaining[touched == last]
-            rarest_last = among[np.lexsort((among, ranks[among]))]
+            rarest_last = among[np.lexsort((among, -counts[among]))]
             old[older] = old[rarest_last[len(among) - (surplus - len(older)) :]] = True
         expired = np.flatnonzero(old)
         self._touched[expired] = EXPIRED

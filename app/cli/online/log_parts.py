@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -22,13 +23,14 @@ from data_prep.prepared.examples import Examples, concatenate
 from data_prep.raw_log.chunks import StoredFile
 from data_prep.raw_log.log_files import LogFile, find_log, is_part
 from data_prep.raw_log.reading import file_of_log, open_reader
-from data_prep.raw_log.storage import FileState, file_name, file_state, files_in, open_stream
+from data_prep.raw_log.storage import FileState, file_name, file_state, files_in, is_uri, open_stream
 
 log = logging.getLogger("app")
 
 T = TypeVar("T")
 
 CHUNK_BYTES = 8 << 20
+NO_STATE = FileState(-1, -1)  # of what is no file
 RECENT = 14  # parts by which the guard knows the usual click rate
 # A part is read again so many seconds after each error of a disk or a network, then held aside and tried again now and
 # then: the parts after it must not wait for a bad disk, nor be taken first because a network was away for a moment.
@@ -145,13 +147,17 @@ class Source:
     def is_released(self, name: str, checksum: str) -> bool:
         """Return True if somebody who looked at the part wants it to be trained on."""
         path = self._released / name
-        return path.is_file() and path.read_text().strip() == checksum
+        return path.is_file() and path.read_bytes().strip() == checksum.encode()
 
     def next_part(self, ledger: Ledger) -> tuple[LogFile, str] | None:
         """Return the next part and its checksum, None if none is left. Hold aside what must not be trained on."""
         files, self.waiting = self._files(), ""
-        for name in self._looked_at.keys() - {file.name for file in files}:
+        no_files = self._no_files(files)
+        for name in self._looked_at.keys() - {file.name for file in files} - no_files.keys():
             self._forget(name)
+        for name, kind in no_files.items():
+            what = f"it is {kind}, and a part is a file; move it elsewhere, or put the file in its place"
+            self.hold(LogFile(f"{self.folder}/{name}", name, NO_STATE), what)
         for file in files:
             if ledger.has(file) or (self._is_known(file) and not self._is_wanted(file.name)):
                 continue
@@ -210,6 +216,21 @@ class Source:
 
     def _is_wanted(self, name: str) -> bool:
         return name in self.can_be_released and self.is_released(name, self.can_be_released[name])
+
+    def _no_files(self, files: Sequence[LogFile]) -> dict[str, str]:
+        """Return what lies beside `files`, has the name of a part and is none: what it is, by name.
+
+        A folder without a log's ending is left alone: it may hold old parts.
+        """
+        kinds: dict[str, str] = {}
+        names = set() if is_uri(self.folder) else {path.name for path in Path(self.folder).iterdir()}
+        for name in filter(is_part, sorted(names - {file.name for file in files})):
+            path = Path(self.folder, name)
+            if path.is_dir():
+                kinds |= {name: "a folder"} if path.suffix else {}
+            elif not path.is_file() and os.path.lexists(path):
+                kinds[name] = "a link to nothing" if path.is_symlink() else "a pipe or a device"
+        return kinds
 
     def _files(self) -> list[LogFile]:
         paths = files_in(self.folder)

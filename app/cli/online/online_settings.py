@@ -24,6 +24,7 @@ from common.yaml_settings import override
 RATE_FLOOR = 0.3
 KEPT, FULL_EVERY = 14, 24  # checkpoints
 ADMISSION_MIB = 64
+CHECKPOINTS = "checkpoints"  # folder of the run
 
 
 def online_config(source: Checkpoint, words: Sequence[str] = ()) -> tuple[Config, list[str]]:
@@ -98,4 +99,4 @@ def _constant_optimizers(trained: Config, manifest: Manifest) -> tuple[dict[str,
 
 def is_begun(work: Path) -> bool:
     """Return True if an online run in the folder `work` has a checkpoint, whole or not, but for one never finished."""
-    return any(path.suffix != PARTIAL for path in (work / "checkpoints").glob("step-*"))
+    return any(path.suffix != PARTIAL for path in (work / CHECKPOINTS).glob("step-*"))

@@ -15,6 +15,7 @@ import numpy as np
 
 from app.batches import Batch, Prefetcher, batches_of
 from app.checkpoint.manifest import Position
+from app.checkpoint.read import Checkpoint
 from app.cli.online.candidate import LAST_PARTS, MOST_WORSE, Samples, scores_shift, served_logits, why_worse
 from app.cli.online.expiry import IN_SECONDS, Expiry, ExpiryOptions
 from app.cli.online.log_parts import (
@@ -53,8 +54,10 @@ from app.training.context import RunContext
 from app.training.loop import Trainer
 from app.training.step.step import HostTablesStep
 from app.training.stop_signals import Stopped
+from app.training.warm_start.source import find_source
 from common.files import write_whole
 from common.pages import give_back_freed_memory
+from common.text import natural_order, shortened
 from data_prep.encoding.growing import GrowingVocabulary, open_to_grow
 from data_prep.prepared.examples import Examples
 from data_prep.prepared.expired import out_of_vocabulary
@@ -101,7 +104,7 @@ class OnlineTrainer(Trainer):
         schema = open_to_grow(prepared if is_own else context.dataset, prepared, moment)
         super().__init__(replace(context, dataset=prepared, schema=schema), backend)
         self.options, self.source = options, Source(options.source, self.run.path / RELEASED, options.delay_seconds)
-        self.ledger = Ledger(**saved.manifest.online) if saved is not None else Ledger()
+        self.ledger = Ledger(**saved.manifest.online) if saved is not None else self._ledger_of_source()
         self.expiry = self._open_expiry()
         self.vocabulary = GrowingVocabulary(prepared, options.admission_mib << 20)
         self._counted_at: int | None = None  # the step whose counts of values without ids are in files
@@ -206,6 +209,15 @@ class OnlineTrainer(Trainer):
         self.run.write_metrics(line)
         self.progress.add(line)
 
+    def _ledger_of_source(self) -> Ledger:
+        """Return the ledger of a new run, which passes over the parts that the model it begins from was trained on."""
+        source = find_source(Path(self.config.train.init_from))
+        known = source.manifest.online.get("trained", {}) if isinstance(source, Checkpoint) else {}
+        if there := sorted(self.source.names() & known.keys(), key=natural_order):
+            names = shortened(there, 5)
+            log.info("passed over, as %s was trained on them: %s", self.config.train.init_from, names)
+        return Ledger(trained=dict(known))
+
     def _judge(self, part: Part) -> None:
         """Note in the ledger whether the model is to be published after a part: not if the served one is better."""
         names = [*self.ledger.samples, self.samples.add(self.position.step, part.rows, self.options.keep)][-LAST_PARTS:]
@@ -258,7 +270,7 @@ class OnlineTrainer(Trainer):
                 "next row; give several times as many",
                 *(part.file.name, f"{num_touched:,}", f"{most_ids:,}"),
             )
-        expired = expiry.expire(can, self.vocabulary.ranks(), self.options.expiry)
+        expired = expiry.expire(can, self.vocabulary.counts_of_ids(), self.options.expiry)
         if len(expired):
             self.vocabulary.expire(expired)
             self.schema = self.checkpoints.schema = self.vocabulary.schema
@@ -335,7 +347,7 @@ class OnlineTrainer(Trainer):
 
     def _batches(self, rows: Examples) -> Iterator[tuple[Batch, UniqueIds]]:
         for batch in batches_of(rows, self.config.train.batch_size):
-            counting = batch.rows_that_count()
+            counting = batch.rows_that_count(self.mean_weight)
             if counting.num_rows:
                 yield counting, self.training.step.prepare(counting)
 

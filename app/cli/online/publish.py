@@ -12,7 +12,7 @@ from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import EXPIRED_IDS, ModelState, step_name
 from app.config.config import Config
 from app.evaluation.measure import Scorer
-from app.scoring.bundle_folder import MANIFEST, chains, rank, read_manifests
+from app.scoring.bundle_folder import MANIFEST, chains, rank, read_manifests, short
 from app.scoring.bundle_writer import new_bundle
 from app.scoring.predictor import Predictor
 from app.tables.interface import DEEP, WIDE
@@ -69,7 +69,9 @@ class Publisher:
     def publish(self, checkpoint: Checkpoint) -> Path:
         """Write the bundle of a checkpoint unless it is there. Return its folder.
 
-        It is a delta if the folder's newest bundle is of the checkpoint's parent, else a whole one.
+        It is a delta if the folder's newest bundle is of the checkpoint's parent, else a whole one. Its name is that of
+        its step. If another run's bundle has this name, or a damaged one that may be another run's, the id of the
+        checkpoint is added: nothing that this run has not written is ever replaced.
         """
         manifests = read_manifests(self._folder)
         for path, manifest in manifests.items():
@@ -81,6 +83,11 @@ class Publisher:
         vocabulary = self.vocabulary
         trained = Trained(checkpoint, self._config, vocabulary.folder, vocabulary.schema)
         output = self._folder / step_name(checkpoint.manifest.step)
+        if output.exists() or output.is_symlink():
+            log.warning(
+                "warning: %s is of another run or damaged, and stays; the new bundle gets a longer name", output
+            )
+            output = output.with_name(f"{output.name}-{short(checkpoint.manifest.id)}")
         with new_bundle(output, overwrite=True) as folder:
             model = _changes_of(trained) if parent else exported_model(trained)
             encoder = vocabulary.encoder if parent else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from pathlib import Path
@@ -18,7 +17,7 @@ from app.run.folder import run_checkpoints
 from app.scoring.bundle_folder import bundles_in, chains, rank, read_manifests
 from app.serving.options import ServerOptions
 from app.serving.statement import Statement
-from common.files import is_locked, make_folder, room_for, sync_folder, write_whole
+from common.files import is_locked, make_folder, parse_json, room_for, sync_folder, write_whole
 
 log = logging.getLogger("app")
 
@@ -33,7 +32,7 @@ def read_status(work: Path) -> dict[str, Any]:
     """Return the content of status.json. Raises FileNotFoundError or ValueError if it cannot be read."""
     path = work / STATUS
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FileNotFoundError(
             f"there is no {path}: expected the folder of an online run; name it: --work DIR"

@@ -294,5 +294,7 @@ def _group_table(of_run: str, groups: dict[str, Any]) -> Part:
         f"{of_run}AUC per value of {groups['field']}: mean {mean}, weighted by rows, over {groups['rows_covered']:.1%} "
         f"of the rows; the {len(rows)} most frequent of {groups['num_values']:,} values"
     )
+    if left_out := groups.get("share_left_out"):
+        caption += f"; {left_out:.1%} of the rows, whose value is missing or has no id of its own, are left out"
     columns = [(groups["field"], "text"), ("rows", "number"), ("click rate", "share"), ("AUC", "right")]
     return Part("table", columns, rows, caption)

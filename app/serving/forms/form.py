@@ -19,6 +19,7 @@ from data_prep.options.log_format import LogFormat
 
 RowsToScore = Chunk | RawTable
 NameRow = Callable[[bytes, int], str]  # of a body and a row's number, for errors if that is not the row's name
+_NO_NUMBER = re.compile(rb"[^\w-]?(-?(?:NaN|Infinity))\b")  # as Python's json writes them
 _MOST_SHOWN = 500  # characters of a message: it may quote the request
 
 
@@ -82,4 +83,8 @@ def decode_json(decode: Callable[[bytes], Any], body: bytes) -> Any:
     try:
         return decode(without_mark(body))
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        place = re.search(r"malformed: .*\(byte (\d+)\)", str(error))
+        if place and (word := _NO_NUMBER.match(without_mark(body), max(int(place[1]) - 1, 0))):
+            found = word[1].decode()
+            raise RequestError(400, f"the body has {found}, which is no JSON; write null for a missing cell") from None
         raise RequestError(400, f"the body is not the JSON that is expected: {error}") from None

@@ -15,7 +15,7 @@ from app.config.config import Config
 from app.config.parallel import ParallelOptions
 from app.training.parallel.pipeline.stage_plan import plan_pipeline
 from app.training.parallel.tensor.layout_plan import run_shapes
-from common.files import check_format_version, write_whole
+from common.files import check_format_version, parse_json, write_whole
 from data_prep.prepared.schema import Schema
 
 STRATEGY_FILE = "strategy.json"
@@ -70,13 +70,13 @@ def read_strategy(path: Path) -> StrategyRecord:
             f"no strategy file {path}; a run whose tower is spread over ranks has one, device_0/{STRATEGY_FILE}"
         )
     try:
-        content: dict[str, Any] = json.loads(path.read_text())
+        content: dict[str, Any] = parse_json(path.read_text())
         version = content.pop("format_version")
         check_format_version(path, version, FORMAT_VERSION, "leave parallel.strategy_file out and give the strategies")
         shapes = {name: tuple(shape) for name, shape in content.pop("shapes").items()}
         pipeline = _pipeline(content.pop("pipeline"), shapes)
         return StrategyRecord(**content, shapes=shapes, pipeline=pipeline)
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path} is damaged ({error}); it was written as JSON with a strategy a layer") from error
 
 

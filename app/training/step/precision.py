@@ -32,7 +32,7 @@ from app.distributed.process_group import started_by_mpi
 from app.model.layer_library import LIBRARY, TowerBatch, TowerPointers, TowerShape, check_status
 from app.tables.checks import LARGEST_GRADIENT
 from app.tables.model_fields import fields_of_model, num_deep_inputs
-from common.files import write_whole
+from common.files import parse_json, write_whole
 from common.native_library import output_address
 from common.packages import PROJECT
 from data_prep.prepared.schema import Schema
@@ -77,7 +77,7 @@ def _seconds_of(rows: int, inputs: int, widths: tuple[int, ...], num_threads: in
     file = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wide_deep" / "tower_seconds.json"
     known: dict[str, dict[str, float]] = {}
     with suppress(OSError, ValueError, TypeError):
-        known = dict(json.loads(file.read_text(encoding="utf-8")))
+        known = dict(parse_json(file.read_text(encoding="utf-8")))
     if key not in known:
         # The threads sleep when idle, as those of a training do: to spin would count as work.
         threads = {"OMP_NUM_THREADS": str(num_threads), "OMP_WAIT_POLICY": "passive"}

@@ -1,5 +1,6 @@
 """A trained model exported: its bundle scores the log as training does, or there is no bundle."""
 
+import dataclasses
 import re
 
 import numpy as np
@@ -9,8 +10,11 @@ import pytest
 import yaml
 
 from app.__main__ import main as app
+from app.evaluation.metrics import Metrics
 from app.scoring.bundle_tables import BundleTables
 from app.scoring.predictor import Predictor
+from app.trained.card import Evaluated
+from app.trained.export_bundle import _why_no_probabilities
 from data_prep.options.options_file import read_options
 from data_prep.pipeline.prepare import prepare
 
@@ -59,6 +63,36 @@ def test_a_bundle_scores_as_training_does(run_here, trained, tiny_log, tmp_path,
     monkeypatch.setattr(BundleTables, "rows", lambda self, places: [r + np.float32(1e-4) for r in rows(self, places)])
     assert "the self-test failed" in fails(caplog, "export", "device_0", "wrong")
     assert not (tmp_path / "wrong").exists()
+
+
+@pytest.mark.parametrize(
+    ("calibration", "smoothing", "reason"),
+    [
+        (1.49, 0.3, "the scores of test sum to 1.49 times its clicks, as loss.label_smoothing=0.3 draws scores"),
+        (0.7, 0.0, "the scores of test sum to 0.70 times its clicks"),
+        (1.09, 0.1, ""),
+        (None, 0.1, "loss.label_smoothing=0.1 draws scores toward 0.5"),
+        (None, 0.0, ""),
+    ],
+)
+def test_scores_far_from_click_rates_are_remarked(calibration, smoothing, reason):
+    found = None
+    if calibration is not None:
+        found = Evaluated("test", Metrics(10_000, 0.2, 0.7, 0.5, 0.9, calibration, 0.3), {}, None, 0.0)
+    said = _why_no_probabilities(smoothing, found)
+    assert said.startswith(reason) and bool(said) == bool(reason)
+    if found is not None:  # of 20 clicks no sum says so much
+        few = dataclasses.replace(found, metrics=dataclasses.replace(found.metrics, rows=100, click_rate=0.2))
+        assert _why_no_probabilities(smoothing, few) == ""
+
+
+def test_export_warns_of_label_smoothing(run_here, project, tiny_dataset, caplog):
+    words = ("--config", project / "configs" / "tiny.yaml", "--dataset", tiny_dataset, "loss.label_smoothing=0.6")
+    run_here(app, "train", *words, "train.epochs=12", "train.batch_size=100")
+    for more, is_warned in (((), True), (("--calibrate",), False)):
+        caplog.clear()
+        run_here(app, "export", "device_0", "bundle", "--overwrite", *more)
+        assert ("for probabilities export with --calibrate" in caplog.text) is is_warned
 
 
 def fails(caplog, *words):

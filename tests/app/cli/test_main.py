@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from app.__main__ import _parser, main
+from app.api import load_run
 from app.batches import Batch
 from app.checkpoint.manifest import MANIFEST, read_manifest
 from app.checkpoint.retention import whole_checkpoints
@@ -360,6 +361,18 @@ def test_the_best_of_the_evaluations_is_kept_and_evaluated(command, capsys, tmp_
     assert {path.name for path in (tmp_path / "device_0" / "checkpoints").glob("step-*")} == kept
     assert command("evaluate", "--split", "valid")[0] == 0
     assert f"(step {best})" in capsys.readouterr().out
+    assert load_run("device_0").metrics["step"] == best
+
+
+def test_metrics_are_of_the_checkpoint_that_is_taken(command, capsys, tmp_path):
+    """Without `keep_best` the best evaluation's checkpoint is gone."""
+    words = ("eval.every_steps=2", "checkpoint.keep_best=0", "checkpoint.keep_last=1", "wide_optimizer.learning_rate=3")
+    assert command(*TRAIN, "eval.metric=log_loss", *words)[0] in (0, 4)
+    assert command("evaluate", "--split", "valid")[0] == 0
+    assert "(step 10)" in capsys.readouterr().out
+    losses = {line["step"]: line["log_loss"] for line in metrics_of(tmp_path / "device_0") if "split" in line}
+    assert min(losses, key=losses.get) < 10
+    assert load_run("device_0").metrics["log_loss"] == losses[10]
 
 
 EARLY = (*TRAIN, "eval.every_steps=2", "eval.patience=3", "eval.min_improvement=0.9", "checkpoint.keep_last=0")
@@ -395,6 +408,22 @@ def test_a_run_that_ends_early_is_the_same_after_stops_before_and_within_it(comm
     assert arrays_of(run, 6) == arrays_of(whole, 6)
     for name in ("loss.log", "eval.log"):
         assert (run / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_launches_of_some_steps_end_as_one_launch(command, tmp_path):
+    """Patience and a plateau do not count the evaluations that `train.steps` adds within an epoch."""
+    falling = "schedule={name: plateau, min_improvement: 0.9, patience: 1}"
+    words = (*EARLY, *(f"{group}_optimizer.{falling}" for group in ("wide", "deep", "tower")))
+    run, whole = tmp_path / "device_0", tmp_path / "whole"
+    assert command(*words)[0] == 0
+    run.rename(whole)
+    for steps in (1, 3, 5, 0):
+        assert command(*words, f"train.steps={steps}")[0] == 0
+    evaluated = [[line["step"] for line in metrics_of(each) if "split" in line] for each in (run, whole)]
+    assert evaluated == [[1, 2, 3, 4, 5, 6], [2, 4, 5, 6]]
+    assert (run / "loss.log").read_bytes() == (whole / "loss.log").read_bytes()
+    assert arrays_of(run, 6) == arrays_of(whole, 6)
+    assert metrics_of(run)[-1]["stopped_early"] == metrics_of(whole)[-1]["stopped_early"]
 
 
 TINY_RATES = tuple(f"{group}_optimizer.learning_rate=1.0e-9" for group in ("deep", "tower"))

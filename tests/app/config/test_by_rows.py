@@ -9,6 +9,9 @@ from app.config.by_rows import describe_by_rows, describe_few_steps, resolve_by_
 from app.config.config import Config
 from app.tables.model_fields import fields_of_model
 from common import settings, yaml_settings
+from data_prep.options.log_format import LogFormat
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import CategoricalField, Split
 
 
@@ -40,7 +43,7 @@ def test_any_number_of_rows_gives_valid_settings(resolved, num_rows):
     steps = math.ceil(num_rows / config.train.batch_size) * config.train.epochs
     for optimizer in (config.wide_optimizer, config.deep_optimizer, config.tower_optimizer):
         assert (optimizer.schedule.name, optimizer.schedule.decay_steps) == ("cosine", max(1, steps))
-    assert f"for {num_rows:,} training rows" in describe_by_rows(config, num_rows)
+    assert f"for {num_rows:,} training rows" in describe_by_rows(config, Split(num_rows, 0, ()))
 
 
 def test_l2_falls_with_the_rows_and_the_tower_grows(resolved):
@@ -244,13 +247,46 @@ def test_buckets_are_seen_where_values_or_the_table_have_rows_enough(resolved):
             CategoricalField(name, (0, 1), ((1, 1 + size),), **of)
             for name, size, of in (("C1", num_values, {}), ("I1_bucket", 9, {}), ("x", 10**6, {"cross": ("C1", "I1")}))
         ]
-        schema = dataclasses.replace(resolved.schema(num_rows), categorical=tuple(fields))
+        options = {"integer_buckets": True}
+        schema = dataclasses.replace(resolved.schema(num_rows), categorical=tuple(fields), options=options)
         model = settings_by_rows(schema)["model"]
         return [model.get(part) for part in ("wide_fields", "deep_fields")]
 
     assert seen(90_000, 60_000) == seen(199_999, 100_000) == [["C1", "x"]] * 2
     assert seen(90_000, 30_000) == seen(600, 100) == seen(300_000, 200_000) == [["C1", "I1_bucket", "x"]] * 2
     assert "wide_fields" not in settings_by_rows(resolved.schema(1))["model"]  # it has no buckets
+
+
+@pytest.mark.parametrize("integer_buckets", [False, True])
+def test_columns_of_the_log_are_no_buckets(tmp_path, integer_buckets):
+    """Whatever their names are: only fields that the preparation made of integers are left out."""
+    columns = {"click": "label", "age": "integer", "sum": "float", "sum_bucket": "string", "site_bucket": "string"}
+    columns |= {"site": "string"} if integer_buckets else {"age_bucket": "string"}
+    cells = ["\t".join(["1", "7", "0.5", *"abc"])] * 9 + ["\t".join(["0", "8", "1", *"def"])] * 9
+    (tmp_path / "log.txt").write_text("\n".join(cells) + "\n")
+    options = PrepareOptions(data=LogFormat(columns), min_count=1, workers=1, integer_buckets=integer_buckets)
+    schema = prepare(tmp_path / "log.txt", tmp_path / "prepared", options)
+    seen = settings_by_rows(dataclasses.replace(schema, splits={"train": Split(1, 1, ())}))["model"].get("deep_fields")
+    of_log = [name for name, kind in columns.items() if kind == "string"]
+    names = [field.name for field in schema.categorical]
+    assert names == [*of_log, *(["age_bucket"] if integer_buckets else [])]
+    assert (seen or names) == of_log
+
+
+@pytest.mark.parametrize("of_split", [{"unlabelled": 28_948}, {"weightless": 28_948}])
+@pytest.mark.parametrize("set_values", [{}, {"batch_size": 400, "epochs": 3}])
+def test_only_rows_with_label_and_weight_count(resolved, of_split, set_values):
+    """Batches have more rows by as much as some do not count. All else is as for the rows that count alone."""
+    alone, among = (
+        dataclasses.replace(resolved.schema(0), splits={"train": train})
+        for train in (Split(3_217, 300, ()), Split(32_165, 300, (), **of_split))
+    )
+    expected, found = settings_by_rows(alone, **set_values), settings_by_rows(among)
+    if set_values:
+        found = settings_by_rows(among, **set_values | {"batch_size": 10 * set_values["batch_size"]})
+    assert found["train"].pop("batch_size") == pytest.approx(10 * expected["train"].pop("batch_size"), rel=0.01)
+    assert found["wide_optimizer"].pop("l2") == pytest.approx(expected["wide_optimizer"].pop("l2"), rel=0.01)
+    assert found == expected
 
 
 @pytest.mark.parametrize("num_rows", [1, 7, 500, 3_000, 10**6])

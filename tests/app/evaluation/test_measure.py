@@ -5,8 +5,13 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.metrics import roc_auc_score
 
 from app.evaluation.measure import Scorer, data_frame, measure
+from data_prep.options.log_format import LogFormat
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.pipeline.prepare import prepare
+from tests.prepared_folders import vocabulary_of
 
 
 def test_a_logit_that_is_not_finite_stops_the_measurement(tiny_dataset, tiny_schema):
@@ -15,6 +20,47 @@ def test_a_logit_that_is_not_finite_stops_the_measurement(tiny_dataset, tiny_sch
 
     with pytest.raises(FloatingPointError, match="the logit of row 0 is nan"):
         measure(Scorer(lambda batch: None, score), tiny_dataset, tiny_schema, "valid", 50)
+
+
+@pytest.mark.parametrize("kernels", ["native", "numpy"])
+@pytest.mark.parametrize("has_weights", [False, True])
+def test_groups_are_the_values_that_are_known(tmp_path, kernels, has_weights):
+    """As users' own texts give it: no group of all rare users, and none of all rows without a user."""
+    rng, num_rows = np.random.default_rng(1), 3_000
+    users = np.array(["", "NULL", *(f"u{number}" for number in range(60))])[
+        np.minimum(rng.geometric(0.05, num_rows) - 1, 61)
+    ]
+    labels, logits = rng.integers(0, 2, num_rows), rng.standard_normal(num_rows).astype(np.float32).round(1)
+    weights = rng.integers(0, 3, num_rows) if has_weights else np.ones(num_rows, int)
+    columns = zip(labels, users, users, logits, weights, strict=True)
+    (tmp_path / "log.csv").write_text("".join(",".join(map(str, row)) + "\n" for row in columns))
+    kinds = {"click": "label", "user": "string", "uid": "id", "x": "float", "w": "weight" if has_weights else "ignored"}
+    log_format = LogFormat(kinds, ",", missing=("NULL",))
+    options = PrepareOptions(data=log_format, min_count=15, workers=1, kernels=kernels, train_fraction=0.5,
+                             valid_fraction=0.5, test_fraction=0, numeric_transform="max")  # fmt: skip
+    schema = prepare(tmp_path / "log.csv", tmp_path / "out", options)
+    known = {value for field, value in vocabulary_of(tmp_path / "out") if field == "user" and value}
+    lines = np.load(tmp_path / "out" / "row_numbers-valid.npy")
+    users, labels, logits, weights = (values[lines] for values in (users, labels, logits, weights))
+    assert 20 < len(known) < 50 and {"", "NULL"} < set(users)
+
+    def measured_by(name):
+        scorer = Scorer(lambda batch: None, lambda batch, _: batch.numeric[:, 0])
+        return measure(scorer, tmp_path / "out", schema, "valid", 100, name)
+
+    for name, groups in (("user", known), ("uid", set(users) - {"", "NULL"})):
+        parts = [users == user for user in groups]
+        parts = [part for part in parts if len(set(labels[part & (weights > 0)])) == 2]
+        auc = [roc_auc_score(labels[part], logits[part], sample_weight=weights[part]) for part in parts]
+        found = measured_by(name)
+        expected = np.average(auc, weights=[weights[part].sum() for part in parts])
+        assert found.metrics.grouped_auc == pytest.approx(expected)
+        assert found.groups.auc.share_left_out == pytest.approx(
+            weights[~np.isin(users, [*groups])].sum() / weights.sum()
+        )
+        covered = sum(weights[part].sum() for part in parts) / weights.sum()
+        assert found.groups.auc.rows_covered == pytest.approx(covered)
+        assert ("kind id" in found.groups.remark) is (name == "user")
 
 
 def test_lines_with_other_keys_become_one_table():

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from app.model.batch_norm import EPSILON
+from app.model.wide_deep import hidden_layers
+from data_prep.prepared.schema import Split
 
 SIZES = ("train.batch_size=16", "model.hidden_widths=[6, 5]", "model.batch_norm=true", "model.initial_row_scale=0.5")
 
@@ -42,33 +44,48 @@ def towers_in_numpy(parts, batch, statistics):
     found = []
     for i in range(2):
         sums = hidden @ matrices[i] + p[f"tower.bias_{i}"]
-        found.append((sums.mean(0), sums.var(0)))
-        mean, variance = statistics(p, i, sums)
+        found.append(of_the_batch(p, i, sums, batch.weights))
+        mean, variance = statistics(p, i, sums, batch.weights)
         normal = (sums - mean) / np.sqrt(variance + EPSILON)
         hidden = np.maximum(normal * p[f"tower.norm_scale_{i}"] + p[f"tower.norm_shift_{i}"], 0)
     wide = rows.wide + batch.numeric @ p["wide.numeric_weight"][:, 0] + p["wide.bias"]
     return wide + (hidden @ matrices[2])[:, 0], found
 
 
-def of_the_batch(p, i, sums):
-    return sums.mean(0), sums.var(0)
+def of_the_batch(p, i, sums, weights):
+    mean = np.average(sums, 0, weights)
+    return mean, np.average(np.square(sums - mean), 0, weights)
 
 
-def running(p, i, sums):
+def running(p, i, sums, weights):
     return p[f"tower.running_mean_{i}"], p[f"tower.running_variance_{i}"]
 
 
-def test_training_normalizes_with_the_rows_that_count(ready):
-    parts, batch = ready
+@pytest.mark.parametrize("num_rows", [1, 3, 16])
+@pytest.mark.parametrize("has_weights", [False, True])
+def test_a_batch_normalizes_with_its_rows_and_counts_by_them(ready, make_schema, random_batch, num_rows, has_weights):
+    """The running statistics move by 0.1 · rows / 16, so one row, which has no variance, hardly changes them."""
+    parts, rng = ready[0], np.random.default_rng(num_rows)
+    batch, weights = random_batch(make_schema(), num_rows, rng), np.ones(num_rows)
+    if has_weights:
+        weights = rng.choice(np.float32([0.5, 1, 20]), num_rows)
+        batch = dataclasses.replace(batch, weights=weights, mean_weight=3.0)
     logits, found = towers_in_numpy(parts, batch, of_the_batch)
-    expected = np.mean(np.logaddexp(0, logits) - batch.labels * logits)
+    expected = weights @ (np.logaddexp(0, logits) - batch.labels * logits) / num_rows / batch.mean_weight
     before = parts.state().dense
-    assert take_step(parts, batch).wide_loss == pytest.approx(expected, rel=1e-5)
+    assert take_step(parts, batch).wide_loss == pytest.approx(expected, rel=1e-4)
     after = parts.state().dense
     for i, statistics in enumerate(found):
         for name, value in zip((f"tower.running_mean_{i}", f"tower.running_variance_{i}"), statistics, strict=True):
-            np.testing.assert_allclose(after[name], 0.9 * before[name] + 0.1 * value, rtol=1e-4, atol=1e-6)
-        assert (after[f"tower.norm_scale_{i}"] != before[f"tower.norm_scale_{i}"]).any()
+            moved = before[name] + 0.1 * num_rows / 16 * (value - before[name])
+            np.testing.assert_allclose(after[name], moved, rtol=1e-4, atol=1e-6)
+        assert num_rows == 1 or (after[f"tower.norm_scale_{i}"] != before[f"tower.norm_scale_{i}"]).any()
+
+
+def test_a_full_batch_is_one_of_the_data_s_share(tiny_config, make_schema):
+    """Where half of the rows count, eight of sixteen are a full batch."""
+    schema = dataclasses.replace(make_schema(), splits={"train": Split(100, 9, (), unlabelled=50)})
+    assert [layer.norm.full_rows for layer in hidden_layers(tiny_config(*SIZES), schema)] == [8, 8]
 
 
 def test_a_batch_without_weight_leaves_the_running_statistics(ready, make_schema, random_batch):

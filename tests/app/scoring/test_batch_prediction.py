@@ -4,6 +4,7 @@ import codecs
 import csv
 import gzip
 import io
+import itertools
 import json
 import logging
 import os
@@ -26,6 +27,7 @@ from app.scoring import batch_prediction as module
 from app.scoring.batch_prediction import predict
 from app.scoring.predictor import Predictor
 from common.signals import Stopped
+from tests.kills import in_child
 
 BAD = {3: "not a line", 700: "2\t" + "1\t" * 13 + "\t".join(["0123abcd"] * 26)}
 
@@ -305,6 +307,46 @@ def test_a_stopped_prediction_resumes_to_the_same_bytes(tiny_bundle, log, tmp_pa
     num_chunks = -(-log.stat().st_size // 20_000)
     assert 0 < len(scored) <= num_chunks - 5
     assert not (tmp_path / "scores.csv.partial").exists()
+
+
+MOMENTS = [  # where it is killed: a function, and at which of its calls
+    (module, "lock_folder", 1),
+    (module, "write_whole", 1),
+    (module._Writer, "add", 1),
+    (module._Writer, "add", 3),
+    (module, "sync_folder", 1),  # before the output has its name
+    (module, "sync_folder", 2),
+    (module, "_remove", 1),
+    (module.shutil, "rmtree", 2),  # in the removal of what is left
+    (module.shutil, "rmtree", 3),
+]
+
+
+@pytest.mark.parametrize(("owner", "name", "number"), MOMENTS)
+def test_a_killed_prediction_is_ended_by_the_same_command(tiny_bundle, log, tmp_path, owner, name, number):
+    """Whatever the kill leaves: no half of an output, and nothing beside it after the second run."""
+    words, output, calls = (tiny_bundle, [str(log)]), tmp_path / "scores.csv", itertools.count(1)
+    predict(*words, str(tmp_path / "whole.csv"), chunk_bytes=50_000)
+    whole, function = (tmp_path / "whole.csv").read_bytes(), getattr(owner, name)
+
+    def die(*arguments, **keywords):
+        if next(calls) == number:
+            os._exit(9)
+        return function(*arguments, **keywords)
+
+    def killed():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(owner, name, die)
+            predict(*words, str(output), chunk_bytes=50_000)
+
+    _, status = os.waitpid(in_child(killed), 0)
+    assert os.waitstatus_to_exitcode(status) == 9
+    assert not output.exists() or output.read_bytes() == whole
+    predict(*words, str(output), chunk_bytes=50_000)
+    assert output.read_bytes() == whole
+    assert {path.name for path in tmp_path.iterdir()} == {log.name, "whole.csv", "scores.csv"}
+    with pytest.raises(FileExistsError, match="--overwrite"):
+        predict(*words, str(output), chunk_bytes=50_000)
 
 
 @pytest.mark.parametrize("limit", [300, 4_000])

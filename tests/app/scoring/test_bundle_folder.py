@@ -3,12 +3,15 @@
 import contextlib
 import dataclasses
 import json
+import random
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import xxhash
 
@@ -21,7 +24,7 @@ from app.scoring.predictor import Predictor
 from app.tables.initial import initial_rows
 from app.trained import write_tower
 from app.trained.write_bundle import stored_as
-from common.files import FolderInUse
+from common.files import FolderInUse, checksum
 
 
 def rewrite_manifest(folder, **changes):
@@ -399,3 +402,72 @@ def test_50_gb_open_without_being_read(copied, tiny_log, command_environment):
     resident, mapped = map(float, measured.split())
     assert resident <= 300
     assert mapped > 45_000  # it is the whole file that was opened
+
+
+ODD_VALUES = (None, True, -1, 2**63, 1.5, "x", [], {}, [[]], {"x": 1})
+
+
+def odd_variants(content):
+    """Yield copies of a JSON value in which one key is missing or unknown, or one value is odd, at any depth."""
+
+    def with_value(key, value):
+        return [*content[:key], value, *content[key + 1 :]] if isinstance(content, list) else {**content, key: value}
+
+    items = list(enumerate(content[:1])) if isinstance(content, list) else list(content.items())[:20]
+    if isinstance(content, dict):
+        yield {**content, "unknown": 1}
+        yield from ({key: content[key] for key in content if key != missing} for missing, _ in items)
+    for key, value in items:
+        yield from (with_value(key, odd) for odd in ODD_VALUES)
+        if isinstance(value, dict | list) and len(value) < 20:
+            yield from (with_value(key, inner) for inner in odd_variants(value))
+
+
+@pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.slow)])
+def test_an_odd_manifest_refuses_its_folder_alone(copied, predictor, many_lines, every):
+    """Keys and values that no release writes, with right checksums: a ValueError that names the folder, or no harm."""
+    path, expected = copied / bundle_folder.MANIFEST, predictor.logits(many_lines[:20])
+    content, outcomes = json.loads(path.read_text()), Counter()
+    content.pop("checksum")
+    parts = {"parent": {"id": content["id"], "name": "x"}}, {"files": {TABLES: content["files"][TABLES]}}
+    of_parts = (content | variant for part in parts for variant in odd_variants(part))
+    for variant in [*odd_variants(content), *of_parts][::every]:
+        path.write_text(json.dumps({**variant, "checksum": bundle_folder.checksum_of(variant)}))
+        bundle_folder.chains(bundle_folder.read_manifests(copied.parent))
+        try:
+            opened = Predictor.open(copied)
+            opened.check_golden()
+            logits = opened.logits(many_lines[:20])
+        except ValueError as error:
+            assert str(copied) in str(error)
+            outcomes["refused"] += 1
+        else:
+            assert np.array_equal(logits, expected), variant
+            outcomes["harmless"] += 1
+    assert outcomes["refused"] > outcomes["harmless"] > 0
+    path.write_text("[" * 100_000)
+    with pytest.raises(ValueError, match=r"manifest.json is damaged"):
+        Predictor.open(copied)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_search_tables_that_lead_elsewhere_are_refused_by_name(text_bundle, tmp_path, seed):
+    """Words of lookup.bin changed, with the right checksum of the file: refused, or every id is in the tables."""
+    folder, chance, outcomes = shutil.copytree(text_bundle, tmp_path / "copy"), random.Random(seed), Counter()
+    original, files = (folder / "lookup.bin").read_bytes(), bundle_folder.read_manifest(folder).files
+    rows = pq.read_table(folder / "golden.parquet")
+    for _ in range(40):
+        words = np.frombuffer(original, np.uint64, len(original) // 8).copy()
+        words[chance.randrange(len(words))] = chance.choice([2**62, 2**64 - 1, 2**40, 2**31, 10**5])
+        (folder / "lookup.bin").write_bytes(words.tobytes() + original[len(words) * 8 :])
+        record = {"size_bytes": len(original), "checksum": checksum(folder / "lookup.bin")}
+        rewrite_manifest(folder, files=files | {"lookup.bin": record})
+        try:
+            opened = Predictor.open(folder)
+        except ValueError as error:
+            assert str(folder) in str(error)
+            outcomes["refused"] += 1
+        else:
+            assert np.isfinite(opened.score(rows.drop_columns(["logit", "score", "tolerance"]))).all()
+            outcomes["harmless"] += 1
+    assert outcomes["refused"] > 5

@@ -791,3 +791,30 @@ def test_binary_requests_without_rows_are_refused(client, golden):
     body, length = binary_of(golden.slice(0, 0))
     answer = client.post("/v2/models/clicks/infer", content=body, headers={HEADER_LENGTH: str(length)})
     assert (answer.status_code, "no rows" in error_of(answer)) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "status"),
+    [
+        ("content-encoding", ("identity", "gzip"), 415),
+        ("content-encoding", ("gzip", "zstd"), 415),
+        ("content-type", ("application/json", "text/csv"), 415),
+        ("x-timeout-ms", ("1000", "2000"), 400),
+        ("transfer-encoding", ("chunked", "gzip"), 501),
+    ],
+)
+def test_no_header_that_is_there_twice_counts_alone(client, golden, name, values, status):
+    body = json.dumps({"rows": golden.to_pylist()}).encode()
+    headers = [*((name, value) for value in values)]
+    assert client.post("/v1/score", content=body, headers=headers).status_code == status
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
+def test_a_number_that_json_lacks_is_null(client, golden, mark, word):
+    rows = golden.to_pylist()[:2]
+    rows[1] |= {"I1": float(word)}
+    for address, rest in (("/v1/score", {"rows": rows}), ("/v1/explain", {"rows": rows[1:]})):
+        answer = client.post(address, content=mark + json.dumps(rest).encode())
+        assert answer.status_code == 400
+        assert f"the body has {word}, which is no JSON; write null" in answer.json()["error"]

@@ -12,7 +12,6 @@ from app.batches import read_batches, written_order
 from app.checkpoint.manifest import Manifest
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import write_checkpoint
-from app.evaluation.results import MISSING, OUT_OF_VOCABULARY
 from app.run.identity import data_identity
 from app.trained.evaluate_split import evaluate
 from app.trained.trained_model import open_trained
@@ -80,18 +79,18 @@ def test_the_confidence_interval_is_around_the_value(one_saved):
 
 
 def test_auc_per_value_of_a_field(one_saved, tiny_dataset, tiny_schema):
-    """The values of C1 have their names in the vocabulary, and the metrics of their own rows."""
+    """The known values of C1 have their names in the vocabulary, and the metrics of their own rows."""
     measured = evaluate_on(one_saved, "valid", "eval.group_field=C1").measured
     batches = list(read_batches(tiny_dataset, tiny_schema, "valid", written_order(tiny_schema, "valid"), 500))
     ids = np.concatenate([batch.ids[:, 0] for batch in batches])
-    found, counts = np.unique(ids, return_counts=True)
+    vocabulary = {row["id"]: row["value"] for row in pq.read_table(tiny_dataset / "vocabulary.parquet").to_pylist()}
+    found, counts = np.unique([i for i in ids.tolist() if vocabulary.get(i)], return_counts=True)
+    assert measured.groups.auc.left_out == len(ids) - counts.sum() > 0
     assert dict(zip(measured.groups.auc.ids.tolist(), measured.groups.auc.rows.tolist(), strict=True)) == dict(
         zip(found.tolist(), counts.tolist(), strict=True)
     )
     assert measured.metrics.grouped_auc == measured.groups.auc.weighted_mean
-    vocabulary = {row["id"]: row["value"] for row in pq.read_table(tiny_dataset / "vocabulary.parquet").to_pylist()}
-    names = [vocabulary.get(i, OUT_OF_VOCABULARY) or MISSING for i in measured.groups.auc.ids.tolist()]
-    assert measured.groups.names == names[:20]
+    assert measured.groups.names == [vocabulary[i] for i in measured.groups.auc.ids.tolist()][:20]
 
 
 def test_a_field_that_is_not_there_is_refused(one_saved):

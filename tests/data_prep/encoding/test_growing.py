@@ -187,12 +187,16 @@ def test_against_a_count_by_hand(tmp_path):
     open_to_grow(tmp_path / "day-0", tmp_path / "grown", None)
     growing = GrowingVocabulary(tmp_path / "grown")
     size = growing.schema.vocabulary_size
+    prepared = dict(ids_of(growing.folder, growing.schema.vocabulary_files).values())
+    assert {id_: growing.counts_of_ids()[id_] for id_ in prepared} == prepared
     new = b"1,0000000c,b,c,x|y,\n0,0000000c,,b,y|z,\n0,0000000b,c,c,y|z,\n0,0000000b,c,a,z,\n1,0000000b,once,,z,\n"
     add_values(growing, new)
     ids = ids_of(growing.folder, growing.schema.vocabulary_files[1:])
     expected = [("hex", "0000000b", 3), ("hex", "0000000c", 2), ("site", "c", 4), ("site", "b", 2)]
     expected += [("tags", "z", 4), ("tags", "y", 3), ("hex*site", "0000000b*c", 2)]
     assert ids == {(field, value): (size + place, count) for place, (field, value, count) in enumerate(expected)}
+    assert growing.counts_of_ids()[size:].tolist() == [count for _, _, count in expected]
+    assert {id_: growing.counts_of_ids()[id_] for id_ in prepared} == prepared
 
 
 def grown_twice(tmp_path):

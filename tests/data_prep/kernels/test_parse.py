@@ -2,6 +2,7 @@
 
 import pickle
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -178,3 +179,25 @@ def test_rows_are_taken_and_pickled_whole(make_log, kernels):
     alone = parse_chunk(Chunk(0, 17, b"".join(lines[::3])), LogFormat()).rows
     assert cells_of(pickle.loads(pickle.dumps(taken)), LogFormat()) == cells_of(alone, LogFormat())
     assert (taken.row_numbers.tolist(), taken.labels.tolist()) == ([*range(0, 50, 3)], alone.labels.tolist())
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize(
+    ("log_format", "good", "bad"),
+    [
+        *((SMALL, b"1\t\t", bad) for bad in (b"", b"1\t", b"x\t\t", b"1\tx\t", b"1\t\tx")),
+        *((QUOTED, b',"",0,,', bad) for bad in (b'"', b'"x",,0,,', b'"",",,0,,', b",\x1f,0,,")),
+    ],
+)
+def test_rejected_lines_take_the_memory_of_good_ones(kernels, log_format, good, bad):
+    parse, num_lines = choose_kernels(kernels).parse_chunk, 100_000
+    parse(Chunk(0, 1, good + b"\n"), log_format)  # what is made once
+    peaks = []
+    for line in (good, bad):
+        chunk = Chunk(0, num_lines, num_lines * (line + b"\n"))
+        tracemalloc.start()
+        parsed = parse(chunk, log_format)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert parsed.rejects_by_reason.total() == num_lines * (line == bad)
+    assert peaks[1] < peaks[0] + 2 * len(parsed.rejects_tsv)

@@ -1,6 +1,7 @@
 """Columns that stand beside a row and are no field: weights, and keys of ids."""
 
 import dataclasses
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -84,6 +85,21 @@ def test_a_label_by_rule_and_rows_without_one(tmp_path, caplog):
     assert (profile.rows, profile.labelled, profile.clicks) == ((5,), (4,), (3,))
     (rate, *_) = _over_time(read_schema(tmp_path / "out"), profile)
     assert 0.75 in rate.drawing["lines"][0]["y"]
+
+
+@pytest.mark.parametrize("chunk_bytes", [64, 1 << 20])
+def test_schema_names_the_mean_weight_of_rows_that_count(tmp_path, chunk_bytes):
+    """Exactly, so that it does not depend on the chunks. Rows of weight 0 and without a label do not count."""
+    rng = np.random.default_rng(1)
+    weights, labelled = rng.choice(np.float32([0, 1e-12, 0.1, 3e9]), 300), rng.random(300) < 0.9
+    lines = [f"{'01'[i % 2] if labelled[i] else ''},u,{weight!r},s" for i, weight in enumerate(weights.tolist())]
+    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    log_format = dataclasses.replace(OPTIONS.data, label="optional")
+    options = dataclasses.replace(OPTIONS, data=log_format, train_fraction=1, valid_fraction=0, test_fraction=0)
+    train = prepare(tmp_path / "log.csv", tmp_path / "out", options, chunk_bytes=chunk_bytes).splits["train"]
+    counting = weights[labelled & (weights > 0)].tolist()
+    assert (train.rows, train.num_counting) == (300, len(counting))
+    assert train.mean_weight == float(sum(map(Fraction, counting)) / len(counting))
 
 
 def test_rows_of_weight_0_have_a_label(tmp_path):

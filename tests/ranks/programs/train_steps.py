@@ -67,7 +67,8 @@ def batches(num_steps):
         rows = {9: 37, 15: 2, 17: 0}.get(step, BATCH)
         ids = (3 + rng.random((rows, 4)) ** 3 * 297).astype(np.int32)
         numeric = rng.standard_normal((rows, 3)).astype(np.float32)
-        yield Batch(ids, numeric, (rng.random(rows) < 0.4).astype(np.float32))
+        labels, weights = (rng.random(rows) < 0.4).astype(np.float32), rng.choice(np.float32([0.5, 1, 4]), rows)
+        yield Batch(ids, numeric, labels, weights, mean_weight=1.7)
 
 
 def take_steps(parts, num_steps):

@@ -58,6 +58,16 @@ def checkpoints_of(folder):
     return [Checkpoint.open(path) for path in step_folders(folder.path / "online/checkpoints")]
 
 
+def counts_of(folder, schema):
+    """How often each (field, value) of a prepared folder had come when it got its id."""
+    tables = [pq.read_table(folder / name).to_pydict() for name in schema.vocabulary_files]
+    return {
+        (field, value): count
+        for of in tables
+        for field, value, count in zip(of["field"], of["value"], of["count"], strict=True)
+    }
+
+
 def values_of(folder, schema):
     """The id of each (field, value) of a prepared folder that has one."""
     _, _, vocabulary = open_vocabulary(folder, schema)
@@ -85,19 +95,13 @@ class Model:
     A value "" is the missing one of its field, which keeps its id.
     """
 
-    def __init__(self, ids, small_field=SMALL_FIELD, min_count=MIN_COUNT):
-        """Begin with these ids, of all fields in their order, and all that `prepare` gave."""
+    def __init__(self, ids, counts, small_field=SMALL_FIELD, min_count=MIN_COUNT):
+        """Begin with these ids and counts, of all fields in their order, and all that `prepare` gave."""
+        self.count = dict(counts)  # when it got its id
         self.ids, self.small_field, self.min_count = dict(ids), small_field, min_count
         self.fields = list(dict.fromkeys(field for field, _ in ids))
         self.first, self.size = min(ids.values()), max(ids.values()) + 1
-        self.place = {}  # among the values of its field that got ids with it
-        self._note_places(self.ids)
         self.seen, self.waiting, self.moment = dict.fromkeys(ids, 0), Counter(), 0
-
-    def _note_places(self, ids):
-        for field in self.fields:
-            of_field = sorted((cell for cell in ids if cell[0] == field), key=ids.get)
-            self.place |= {cell: place for place, cell in enumerate(of_field)}
 
     def take(self, cells, moment, after, most_ids=0):
         """Take a part with these occurrences of values, and return which values lose their ids after it."""
@@ -109,12 +113,13 @@ class Model:
         new = [cell for cell, count in pending.items() if count >= self.min_count]
         new.sort(key=lambda cell: (self.fields.index(cell[0]), -pending[cell], _order(cell)))
         self.waiting |= {cell: count for cell, count in pending.items() if count < self.min_count}
-        self._note_places(given := {cell: self.size + place for place, cell in enumerate(new)})
+        given = {cell: self.size + place for place, cell in enumerate(new)}
+        self.count |= {cell: pending[cell] for cell in new}
         self.ids, self.size = self.ids | given, self.size + len(new)
         self.seen |= dict.fromkeys(counts.keys() & self.ids.keys(), self.moment)
         sizes = Counter(field for field, value in self.ids if value)
         can = [cell for cell in self.ids if cell[1] and sizes[cell[0]] > self.small_field]
-        can.sort(key=lambda cell: (self.seen[cell], -self.place[cell], -self.ids[cell]))
+        can.sort(key=lambda cell: (self.seen[cell], self.count[cell], -self.ids[cell]))
         old = {cell for cell in can if after and self.moment - self.seen[cell] > after}
         left = [cell for cell in can if cell not in old]
         gone = old | set(left[: max(len(left) - most_ids, 0)] if most_ids else ())
@@ -127,7 +132,6 @@ class Model:
         kept = sorted(self.ids, key=lambda cell: (self.fields.index(cell[0]), self.ids[cell]))
         self.ids = {cell: self.first + place for place, cell in enumerate(kept)}
         self.size = self.first + len(kept)
-        self._note_places(self.ids)
 
 
 def _order(cell):
@@ -136,7 +140,7 @@ def _order(cell):
 
 
 def test_ids_are_those_of_values_that_came_often_and_lately(never_killed, parts, tiny_dataset, tiny_schema):
-    model = Model(values_of(tiny_dataset, tiny_schema))
+    model = Model(values_of(tiny_dataset, tiny_schema), counts_of(tiny_dataset, tiny_schema))
     numbers, kept_for_long, num_rows = [len(model.ids)], set(), 0
     for number, (part, checkpoint) in enumerate(zip(parts, checkpoints_of(never_killed)[1:], strict=True), 1):
         rows = list(cells_of(part, tiny_schema))
@@ -355,12 +359,12 @@ def test_which_ids_go_is_what_a_plain_list_says(seed):
         touched |= dict.fromkeys([*range(known, num_ids), *(id_ for id_ in ids if id_ >= 0)], moment)
         expiry.touch(np.array(ids, int), num_ids, moment)
         can = np.array([chance.random() < 0.8 for _ in range(num_ids)])
-        ranks = np.array([chance.randrange(4) for _ in range(num_ids)])
-        order = sorted((id_ for id_ in touched if can[id_]), key=lambda id_: (touched[id_], -ranks[id_], -id_))
+        counts = np.array([chance.randrange(4) for _ in range(num_ids)])
+        order = sorted((id_ for id_ in touched if can[id_]), key=lambda id_: (touched[id_], counts[id_], -id_))
         expected = {id_ for id_ in order if options.after and moment - touched[id_] > options.after}
         left = [id_ for id_ in order if id_ not in expected]
         if options.most_ids:
             expected |= set(left[: max(len(left) - options.most_ids, 0)])
-        assert expiry.expire(can, ranks, options).tolist() == sorted(expected)
+        assert expiry.expire(can, counts, options).tolist() == sorted(expected)
         for id_ in expected:
             del touched[id_]

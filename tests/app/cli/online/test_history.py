@@ -38,7 +38,7 @@ from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
 from tests.app.cli.online.conftest import Online
-from tests.app.cli.online.test_expiry import Model, assert_copies_have_what_is_left, values_of
+from tests.app.cli.online.test_expiry import Model, assert_copies_have_what_is_left, counts_of, values_of
 from tests.app.cli.online.test_online_trainer import Killed, assert_same_end, metrics_of
 from tests.checkpoints import load
 
@@ -228,9 +228,9 @@ class Run:
             other.start(replace(launch, fault_at=0))
         return other
 
-    def expected(self, ids):
+    def expected(self, ids, counts):
         """The ids of values, and the parts whose model is withheld, by the step of each checkpoint."""
-        model, step, chain, num_gone, num_rows = Model(ids, SMALL_FIELD, MIN_COUNT), 0, 1, 0, 0
+        model, step, chain, num_gone, num_rows = Model(ids, counts, SMALL_FIELD, MIN_COUNT), 0, 1, 0, 0
         has_ages = self.began.has_ages
         found = {0: (dict(model.ids), False)}
         for name, launch in self.launch_of.items():
@@ -319,7 +319,7 @@ def assert_history(history, warm, path):
     assert "useless" not in {part.kind for part in of_trained}
     assert {"\n".join(part.lines()) for part in run.parts.values() if part.kind == "good"} <= set(contents)
     prepared = warm.parent / "prepared"
-    expected = run.expected(values_of(prepared, read_schema(prepared)))
+    expected = run.expected(values_of(prepared, schema := read_schema(prepared)), counts_of(prepared, schema))
     checkpoints = {each.manifest.step: each for each in run.checkpoints()}
     assert max(checkpoints) == max(expected)
     assert checkpoints.keys() <= expected.keys() and (history.keep or checkpoints.keys() == expected.keys())

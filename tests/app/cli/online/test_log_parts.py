@@ -58,6 +58,28 @@ def move_in(folder, name, text):
     (folder / ".coming").rename(folder / name)
 
 
+def test_what_has_a_part_s_name_and_is_no_file_is_held(tmp_path, caplog):
+    source, ledger = Source(str(tmp_path), tmp_path / "released"), Ledger()
+    (tmp_path / "old").mkdir()
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / "part-1.parquet").mkdir()
+    os.mkfifo(tmp_path / "part-2.csv")
+    (tmp_path / "part-3").symlink_to(tmp_path / "gone")
+    (tmp_path / "part-4.txt").symlink_to("part-4.txt")
+    kinds = {"part-1.parquet": "a folder", "part-2.csv": "a pipe", "part-3": "a link", "part-4.txt": "a link"}
+    for _ in range(2):
+        assert source.next_part(ledger) is None
+        assert source.held.keys() == kinds.keys()
+        assert all(f"it is {kind}" in source.held[name] for name, kind in kinds.items())
+    assert caplog.text.count("is held aside") == len(kinds)
+    assert not source.can_be_released
+    for name in kinds:
+        (tmp_path / name).rmdir() if name.endswith("parquet") else (tmp_path / name).unlink()
+        move_in(tmp_path, name, f"rows of {name}")
+    assert len(take_all(source, ledger)[1]) == len(kinds)
+    assert source.held == {}
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_no_content_is_trained_on_twice_and_none_is_lost_in_silence(tmp_path, seed):
     """Deliveries, repeats, changes, removals and restarts in a random order."""

@@ -86,7 +86,7 @@ def main(folder):
         tables.grow(size)
         tables.touch(np.unique(rows.ids).astype(np.int64))
         expiry.touch(rows.ids, size, part * ROWS)
-        gone = expiry.expire(vocabulary.can_expire(), vocabulary.ranks(), options)
+        gone = expiry.expire(vocabulary.can_expire(), vocabulary.counts_of_ids(), options)
         if len(gone):
             vocabulary.expire(gone)
             tables.remove(gone)

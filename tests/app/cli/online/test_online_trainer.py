@@ -29,10 +29,12 @@ from app.scoring.bundle_writer import fold
 from app.scoring.predictor import Predictor
 from app.scoring.trained_parts import read_trained_parts
 from app.trained import export_bundle
+from app.training.start import plan_launch
 from common.files import checksum, lock_folder
 from data_prep.encoding import growing
 from data_prep.encoding.growing import GrowingVocabulary, open_to_grow
 from data_prep.kernels.parsed import Chunk
+from tests.app.cli.online.conftest import SETTINGS, Online
 from tests.checkpoints import load
 from tests.damage import flip_bit
 from tests.kills import num_kills
@@ -84,30 +86,34 @@ def assert_same_end(folder, expected):
     assert vocabularies[0] == vocabularies[1]
 
 
-def test_each_row_is_trained_on_once_in_the_log_s_order(
-    never_killed, parts, cpu, tiny_dataset, tiny_schema, assert_same_bits, tmp_path
-):
-    """The same by hand: the run's model with its optimizers' state, and one plain step after the other.
-
-    The vocabulary is one that grows by the parts, for which `test_growing` has what it must be.
+def trained_by_hand(folder, parts, dataset, schema, work):
+    """Train a run's model, with its optimizers' state, by one plain step after the other. Return its parts and the
+    sizes of the vocabulary after each part, for which `test_growing` has what they must be.
     """
     from app.training.assemble import assemble
     from app.training.warm_start.dense import warm_start
 
-    config = run_config(never_killed.path / "online")
-    assert config.deep_optimizer.name == "lazy_adam"
-    by_hand = assemble(config, tiny_schema, "native")
-    warm_start(by_hand, config, tiny_schema, tiny_dataset, ONE_PROCESS)
-    open_to_grow(tiny_dataset, tmp_path, None)
-    vocabulary, sizes = GrowingVocabulary(tmp_path, ADMISSION_MIB << 20), [tiny_schema.vocabulary_size]
-    for part in parts[:3]:
+    config = run_config(folder.path / "online")
+    by_hand = assemble(config, schema, "native")
+    warm_start(by_hand, config, schema, dataset, ONE_PROCESS)
+    open_to_grow(dataset, work, None)
+    vocabulary, sizes = GrowingVocabulary(work, ADMISSION_MIB << 20), [schema.vocabulary_size]
+    for part in parts:
         lines = part.read_bytes()
         parsed, encoded = vocabulary.encoder.encode(Chunk(0, lines.count(b"\n"), lines))
         vocabulary.add_values_of([parsed.rows], encoded)
         sizes.append(vocabulary.schema.vocabulary_size)
         by_hand.step.grow(sizes[-1])
-        for batch in batches_of(vocabulary.encoder.encode_rows(parsed.rows), 100):
+        for batch in batches_of(vocabulary.encoder.encode_rows(parsed.rows), config.train.batch_size):
             by_hand.step(batch, by_hand.step.prepare(batch))
+    return by_hand, sizes
+
+
+def test_each_row_is_trained_on_once_in_the_log_s_order(
+    never_killed, parts, cpu, tiny_dataset, tiny_schema, assert_same_bits, tmp_path
+):
+    assert run_config(never_killed.path / "online").deep_optimizer.name == "lazy_adam"
+    by_hand, sizes = trained_by_hand(never_killed, parts[:3], tiny_dataset, tiny_schema, tmp_path)
     manifest, state = load(never_killed.path / "online/checkpoints/step-00000009")
     assert_same_bits(state, by_hand.state())
     assert manifest.data["vocabulary_size"] == sizes[-1]
@@ -117,6 +123,29 @@ def test_each_row_is_trained_on_once_in_the_log_s_order(
     assert np.diff([line["ids_in_use"] for line in metrics_of(never_killed)]).tolist() == new_values[1:]
     assert min(line["pending_values"] for line in metrics_of(never_killed)) > 0
     assert list(manifest.online["trained"]) == [part.name for part in parts[:3]]
+
+
+def test_running_statistics_go_on_and_are_published(
+    cpu, parts, tiny_config, tiny_dataset, tiny_schema, tmp_path, assert_same_bits
+):
+    """Batch normalization online, in one launch or in several: it goes on from the statistics of the run."""
+    trained = tmp_path / "device_0"
+    words = (*SETTINGS, "model.batch_norm=true", "train.batch_size=130")
+    assert plan_launch(tiny_config(*words), tiny_dataset, trained).train(cpu) == 0
+    one, two = Online(tmp_path / "one", trained), Online(tmp_path / "two", trained)
+    for part in parts[:2]:
+        one.deliver(part)
+        two.deliver(part)
+        assert two.run() == 0
+    assert one.run() == 0
+    assert_same_end(two, one)
+    before = load(whole_checkpoints(trained / "checkpoints")[-1].path)[1]
+    start = load(step_folders(one.path / "online/checkpoints")[0])[1]
+    state = load(step_folders(one.path / "online/checkpoints")[-1])[1]
+    assert_same_bits(state, trained_by_hand(one, parts[:2], tiny_dataset, tiny_schema, tmp_path / "by hand")[0].state())
+    for name in (f"tower.running_{of}_{layer}" for of in ("mean", "variance") for layer in (0, 1)):
+        np.testing.assert_array_equal(start.dense[name], before.dense[name])
+        assert (state.dense[name] != start.dense[name]).any()
 
 
 def test_moments_of_adam_and_the_floor_of_rates_come_along(never_killed, trained_run):

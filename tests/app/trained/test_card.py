@@ -1,0 +1,29 @@
+"""The README of a bundle shows users' names as they are, and lets none of them be markup."""
+
+from dataclasses import replace
+
+from markdown_it import MarkdownIt
+
+from app.scoring.bundle_folder import read_manifest
+from app.trained.card import texts
+from tests.app.scoring.conftest import (  # noqa: F401 (fixtures)
+    make_bundle,
+    tiny_bundle,
+    tiny_state,
+)
+
+MARKUP = "<img src=x onerror=alert(1)>[a](javascript:b) *c* `d`\x1b[2J\n# e"
+
+
+def test_names_are_no_markup(tiny_bundle, tiny_schema, tiny_config):  # noqa: F811
+    columns = {"click": "label", MARKUP: "string", "\n````\n<script>": "string"}
+    options = {**tiny_schema.options, "data": {**tiny_schema.options["data"], "columns": columns}}
+    schema = replace(tiny_schema, source={**tiny_schema.source, "name": MARKUP}, options=options)
+    sizes = {"tables": 1, "float32": 1}
+    card = texts(read_manifest(tiny_bundle), tiny_config(), schema, None, sizes)["README.md"]
+    plain = texts(read_manifest(tiny_bundle), tiny_config(), tiny_schema, None, sizes)["README.md"]
+    found, expected = (MarkdownIt("commonmark").parse(text) for text in (card, plain))
+    kinds = [[(token.type, [each.type for each in token.children or ()]) for token in of] for of in (found, expected)]
+    assert kinds[0] == kinds[1]
+    shown = "".join(each.content for token in found for each in token.children or ())
+    assert f"Scores raw rows of {MARKUP}".replace("\x1b", "\\x1b").replace("\n", "\\n")[:60] in shown
