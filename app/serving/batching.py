@@ -54,7 +54,7 @@ Result = np.ndarray | Exception
 
 @dataclass
 class Work:
-    """A request that waits. `predictor` scores its rows, even if another model serves meanwhile."""
+    """A waiting request. `predictor` scores its rows, even if another model begins to serve meanwhile."""
 
     predictor: Predictor
     decode: Decode

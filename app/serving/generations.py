@@ -63,7 +63,7 @@ def _kind(chunk: RowsToScore) -> str:
 
 @dataclass
 class _BundleState:
-    """A bundle of the folder, for as long as the file of its manifest stays as it is."""
+    """State of a bundle in the folder. It is made anew when the manifest file changes."""
 
     stamp: tuple[int, ...]  # Identifies the version of the manifest file.
     since: float  # Time when the bundle was first seen or refused.

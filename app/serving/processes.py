@@ -120,7 +120,7 @@ def _listen(kind: str, host: str, port: int) -> socket.socket:
 
 @dataclass
 class _Seat:
-    """A worker's number, by which its metrics go on when it is started again."""
+    """The place of a worker. A worker that is restarted has the same number, so its metrics continue."""
 
     number: int
     recent: mmap.mmap  # Memory that all workers share.

@@ -67,7 +67,10 @@ _NO_ADDRESS, _NO_METHOD = "there is no such address; /docs lists all", "the addr
 
 
 class ServiceRequest:
-    """A request, and what its answer needs to know of it. Starlette's searches and decodes headers for each look."""
+    """A request with the values that its answer needs.
+
+    Starlette's class would search and decode the headers at each access.
+    """
 
     held_bytes = 0  # Size of its body in memory, including the decompressed one.
     num_rows: int | None = None  # Number of scored rows.
@@ -186,7 +189,8 @@ class Service:
             response = JSONResponse({"error": str(error)}, error.status, headers)
         except ClientDisconnect:
             response = Response(status_code=400)
-        except Exception as error:  # a damaged block of the bundle, memory: the client may try another server
+        # For example a damaged block of the bundle, or a lack of memory. The client may try another server.
+        except Exception as error:
             log.exception("%s, request %s: %s", path, number, type(error).__name__)
             message = "the model cannot score this now; see the server's log"
             response = JSONResponse({"error": message}, 503, _HEADERS_OF[503])
@@ -529,7 +533,7 @@ def _version_in(body: bytes) -> str:
 
 @lru_cache(maxsize=256)
 def _rest_of_refusal(message: str, version: str, generation: int) -> bytes:
-    """Return an answer REFUSED from behind its request's id on."""
+    """Return the part of a refusal that follows the request id."""
     response = JSONResponse({"error": message}, REFUSED, _HEADERS_OF[REFUSED])
     headers = [*response.raw_headers, *_model_headers(version, generation)]
     return b"".join([b"\r\n", *(b"%s: %s\r\n" % header for header in headers), b"\r\n", response.body])
