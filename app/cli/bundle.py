@@ -1,10 +1,11 @@
-"""`python -m app bundle`, and `python -m app.cli.bundle` without MindSpore: check a bundle, or explain its scores."""
+"""`python -m app bundle`: check a bundle, or explain its scores. Without MindSpore: `python -m app.cli.bundle`."""
 
 from __future__ import annotations
 
 from common.signals import die_quietly
 
-if __name__ == "__main__":  # the imports take a moment
+# Call this before the imports, which take a moment.
+if __name__ == "__main__":
     die_quietly()
 
 import argparse
@@ -21,7 +22,7 @@ from common.text import show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> Any:
-    """Add the subcommands, and return them."""
+    """Add the subcommands, and return the object to which more can be added."""
     subcommands = parser.add_subparsers(required=True, metavar="COMMAND")
     verify = subcommands.add_parser("verify", help="read and check every byte, score the golden rows")
     verify.add_argument("bundle", type=Path, metavar="BUNDLE")

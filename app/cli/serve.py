@@ -1,10 +1,11 @@
-"""`python -m app serve`, and `python -m app.cli.serve` without MindSpore: score over HTTP by a bundle."""
+"""`python -m app serve`: score over HTTP with a bundle. Without MindSpore: `python -m app.cli.serve`."""
 
 from __future__ import annotations
 
 from common.signals import die_quietly
 
-if __name__ == "__main__":  # the imports take a moment
+# Call this before the imports, which take a moment.
+if __name__ == "__main__":
     die_quietly()
 
 import argparse
@@ -22,7 +23,7 @@ from app.serving.statement import Statement
 from common.packages import require
 
 Options = TypeVar("Options", Limits, ServerOptions)
-NEWEST = "newest"  # in place of a version
+NEWEST = "newest"  # Value of --version that removes the pin.
 _LIMITS = {
     "max_batch": "rows that are scored together",
     "max_delay_ms": "time that a request waits for others to be scored with it",
@@ -82,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until SIGTERM or Ctrl-C, and return the exit status."""
+    """Run the command: serve until SIGTERM or Ctrl-C, and return the exit status."""
     require("httptools", "msgspec", "onnxruntime", "prometheus_client", "starlette", "uvicorn", "uvloop")
     for name in ("workers", "threads", "max_batch", "max_queue", "max_rows", "max_body_mib", "watch_seconds"):
         if getattr(arguments, name) <= 0:
@@ -106,13 +107,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _options(kind: type[Options], arguments: argparse.Namespace, **named: Any) -> Options:
-    """Return options of which the arguments have those by their names that are not `named`."""
+    """Make options of the class `kind`. Fields that are not in `named` come from the arguments of the same name."""
     names = [field.name for field in fields(kind) if field.name not in named]
     return kind(**{name: getattr(arguments, name) for name in names}, **named)
 
 
 def _pin(options: ServerOptions, version: str) -> None:
-    """Pin a version of the folder, or none, before the service starts. Raises ValueError if it is not there."""
+    """Pin a version of the folder, or remove the pin, before the service starts. Raise ValueError if there is no such
+    version.
+    """
     if (options.path / MANIFEST).is_file():
         raise ValueError(f"--version is for a folder of bundles; {options.path} is one bundle")
     versions = {short(manifest.version): folder.name for folder, manifest in read_manifests(options.path).items()}

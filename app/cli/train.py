@@ -1,4 +1,4 @@
-"""`python -m app train`: in this process, or in several that it starts. Each way to end has its exit status."""
+"""`python -m app train`: train in this process, or in several that it starts. Each kind of end has its exit status."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONFIG = Path("configs/auto.yaml")
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to those of `python -m app`."""
+    """Add the command to `python -m app`."""
     parser = commands.add_parser("train", help="train a new run, or resume the one in ./device_0 or ./NAME")
     parser.add_argument(
         "--config", type=Path, default=CONFIG, metavar="FILE", help="YAML file with settings (%(default)s)"
@@ -53,7 +53,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train, and return the exit status."""
+    """Run the command: train, and return the exit status."""
     check_name(arguments.name)
     path = Path.cwd() / arguments.name
     config, lines = settle(
@@ -63,12 +63,13 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.dry_run,
     )
     num_processes = arguments.ranks + arguments.servers
-    # Everything that can fail for a wrong setting comes before the run folder is opened, which may rename an older run.
+    # Opening the run folder may rename an older run, so check everything that may be wrong with the settings first.
     plan = plan_launch(config, arguments.dataset, path, arguments.ranks, arguments.servers, lines)
     if arguments.rank_table != "-":
         check_rank_table(Path(arguments.rank_table), arguments.ranks)
     if not started_by_mpi() and not arguments.dry_run:
-        try:  # before the slow import of MindSpore; `open_run` checks it again
+        # Checked before the slow import of MindSpore. `open_run` checks it again.
+        try:
             plan.check_folder()
         except RunIsFinishedError as finished:
             return report_finished(finished)
@@ -80,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         what, folder = {"tables": plan.backend}, Path.cwd() / plan.config.checkpoint.dir
         group = rank.join(plan.config, plan.schema, arguments.ranks, arguments.servers, what, folder)
         if group.world.rank < arguments.servers:
-            from app.training.parallel.server import serve  # loads MPI, which one process does not need
+            from app.training.parallel.server import serve  # This loads MPI, which a single process does not need.
 
             return serve(plan.config, plan.schema, plan.backend, group, plan.path)
     if arguments.dry_run:
@@ -98,9 +99,10 @@ def run(arguments: argparse.Namespace) -> int:
 def settle(
     resolve: Callable[[Config], Config], dataset: Path, path: Path, dry: bool = False
 ) -> tuple[Config, list[str]]:
-    """Return `resolve_by_rows` for a prepared folder and the run's folder `path`, and lines for the log.
+    """Choose the settings for a prepared folder and the run folder `path`. Return them with lines for the log.
 
-    With `dry` nothing is fitted that settings depend on, and a line says so.
+    `resolve` returns the settings over given base settings. With `dry`, no regression is fitted to choose settings, and
+    a line says so.
     """
     lines: list[str] = []
     config = resolve_by_rows(

@@ -30,11 +30,11 @@ from data_prep.prepared.schema import SCHEMA_FILE, read_schema
 
 if TYPE_CHECKING:
     from app.training.context import RunContext
-    from app.training.loop import Trainer  # imports MindSpore
+    from app.training.loop import Trainer  # Imported for its type only, because it imports MindSpore.
 
 log = logging.getLogger("app")
 
-BOUNDS = {  # of the guard: what beyond X holds a part aside
+BOUNDS = {  # Options of the guard: a part is set aside if a statement is true, where X is the value of the option.
     "change": "its click rate is X times that of the last ones, or an Xth",
     "miscalibration": "the model expects X times as many clicks, for each that came, as in the last ones, or an Xth",
     "missing": "the share of missing cells of a column is X above the most of the last ones",
@@ -46,7 +46,7 @@ ANOTHER_WORK = "copy its folder again from a backup, or begin another run with a
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to those of `python -m app`."""
+    """Add the command to `python -m app`."""
     parser = commands.add_parser("online", help="train on the parts of a log as they come, and publish bundles")
     parser.add_argument(
         "source",
@@ -119,7 +119,10 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train until no part is left or a signal comes, or print or change the run's state. Return the exit status."""
+    """Run the command: train until no part is left or a signal arrives, or print or change the state of the run.
+
+    Return the exit status.
+    """
     work = arguments.work.absolute()
     if arguments.source == "status" and not arguments.settings:
         content, exit_status = status_of(work)
@@ -148,7 +151,7 @@ def run(arguments: argparse.Namespace) -> int:
     launch = plan_launch(config, arguments.dataset or dataset, work)
     if launch.backend == "stock":
         raise ValueError("online needs tables.backend=native or reference; build the native tables: make native")
-    # Every byte is read: a launch that finds no usable checkpoint would begin a new run and rename this one.
+    # Check every byte of the checkpoints. Without a usable one, the launch would rename this run and begin a new one.
     if resumes and config.train.resume == "auto":
         plan = make_plan(work, launch.config, launch.schema)
         if plan.kind == "new":
@@ -170,13 +173,14 @@ def _new(arguments: argparse.Namespace) -> tuple[Config, Path]:
 
 
 def _resumed(arguments: argparse.Namespace, work: Path) -> tuple[Config, Path]:
-    """Return the settings and the prepared folder of the run that has begun in `work` and must be resumed.
+    """Return the settings and the prepared folder of the online run in `work`, which must be resumed.
 
-    A new run would train again on the same parts. The settings come from the newest checkpoint, whose manifest has a
-    checksum, so neither a missing nor a damaged config.yaml matters: a launch writes it again. Raises ValueError if
-    the run began from another model, and FileNotFoundError if no checkpoint's manifest can be read.
+    A new run would train on the same parts again. The settings come from the newest checkpoint, whose manifest has a
+    checksum, so a missing or damaged config.yaml does not matter: a launch writes it again. Raise ValueError if the run
+    started from another model, and FileNotFoundError if no checkpoint's manifest can be read.
     """
-    newest = best_or_newest(work / CHECKPOINTS, "auc")  # No checkpoint of an online run has metrics.
+    # Checkpoints of an online run have no metrics.
+    newest = best_or_newest(work / CHECKPOINTS, "auc")
     if not newest.manifest.online:
         raise ValueError(f"{work} holds the run of a training, not an online run; give another --work")
     config = read_config(newest.manifest.config, where=str(newest.path))
@@ -187,10 +191,12 @@ def _resumed(arguments: argparse.Namespace, work: Path) -> tuple[Config, Path]:
         )
     with_settings = override(config, arguments.settings)
     resume: Literal["auto", "require"] = "auto" if "train.resume=auto" in arguments.settings else "require"
-    dataset = work / Path(newest.manifest.dataset).name  # It lies in the run's folder, which may have been moved.
+    # The prepared folder lies in the run's folder, which may have been moved.
+    dataset = work / Path(newest.manifest.dataset).name
     try:
         read_schema(dataset)
-    except (OSError, ValueError):  # Its text advises to prepare the data again, which would lose the new ids.
+    # The original error advises to prepare the data again, but the new ids would then be lost.
+    except (OSError, ValueError):
         raise ValueError(f"{dataset / SCHEMA_FILE} is missing or damaged; {ANOTHER_WORK}") from None
     return replace(with_settings, train=replace(with_settings.train, resume=resume)), dataset
 
