@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from data_prep.checks.first_rows import DECIMAL, INTEGER, TYPE_IN_NAME, Column
 from data_prep.checks.held_out import category_losses, deviations, entropy, number_losses, some_rows
+from data_prep.kernels.lists import spans_in_brackets, split_lists
+from data_prep.kernels.strings import Strings
 from data_prep.kernels.times import parse_times
 from data_prep.options.kinds import Kind
 from data_prep.options.log_format import BOOLEANS, MAX_LIST_LENGTH, ListForm
@@ -366,17 +368,28 @@ def _order_of_date(form: str) -> str:
 
 def _list_form(column: Column, separator: str) -> ListForm | None:
     """Return the form of a column of lists: cells of several values that come again in other cells."""
-    for between in _LIST_SEPARATORS.replace(separator, ""):
+    cells = [value.encode() for value in column.values]
+    is_bracketed = all(spans_in_brackets(cell, ",") is not None for cell in cells)
+    for between in ",|;^ " if is_bracketed else _LIST_SEPARATORS.replace(separator, ""):
         has_several = np.array([between in value for value in column.values])
-        if column.counts[has_several].sum() < _LIST_SHARE * column.num_present:
+        num_several = column.counts[has_several].sum()
+        if num_several < (1 if is_bracketed else _LIST_SHARE * column.num_present):
             continue
-        lists = [[part.strip(" ") for part in value.split(between)] for value in column.values]
-        parts = [part for each in lists for part in each if part]
-        values = set(parts)
-        if between in "|^;":
+        found = split_lists(Strings.of(cells), between, MAX_LIST_LENGTH, trim=True)
+        parts = [part.decode() for part in found.values.tolist()]
+        values, longest = set(parts), int(found.lengths.max())
+        if is_bracketed and all(DECIMAL.fullmatch(part) for part in values) and any(float(part) % 1 for part in values):
+            return None  # a vector, or a place
+        if cells[0].startswith(b"{") and all(":" in part for part in values):
+            return None  # a mapping
+        if is_bracketed:
+            is_list = 2 * len(values) <= column.num_present
+        elif between in "|^;":
             is_list = 2 * len(values) <= len(parts) and len(values) < len(column.values) + 1
-        else:
-            is_list = 2 * len(values) <= len(column.values)
-        if is_list and (between != " " or all(re.fullmatch(r"[\w-]+", part) for part in values)):
-            return ListForm(between, min(max(map(len, lists)), MAX_LIST_LENGTH))
-    return None
+        else:  # two halves of different values, such as a city and its country, are one text
+            are_halves = (found.lengths == 2).all() and {*parts[::2]}.isdisjoint(parts[1::2])
+            is_list = 2 * len(values) <= len(column.values) and not are_halves
+        if is_list and (between != " " or is_bracketed or all(re.fullmatch(r"[\w-]+", part) for part in values)):
+            return ListForm(between, longest)
+    has_one_each = is_bracketed and cells[0].startswith(b"[") and not _is_unique(column)
+    return ListForm(" " if separator == "," else ",") if has_one_each else None

@@ -40,6 +40,7 @@ _NO_OBJECTS = (  # after a line of JSON that json_lines gives too many columns
     "\nThe first one is no JSON object: a log of JSON has one a line, and no blank lines. jq -c . OLD > NEW makes such "
     "a log of objects of several lines, or with blank lines; remove a line that was cut off"
 )
+_HOW_TO_DESCRIBE = "python -m data_prep describe LOG > my.yaml, then --data my.yaml"
 _NUL_BYTES = f"there are NUL bytes: it is no text, or it is UTF-16; {TO_UTF8}"
 _NOT_UTF8 = f"is not UTF-8, as a text has to be; {OTHER_TO_UTF8}"
 
@@ -69,7 +70,7 @@ def check_rejects(
     more = f"; prepare stops above prepare.max_reject_fraction={limit:g}" if fraction > limit else ""
     (findings.wrong if fraction > limit else findings.odd).append(summary + more)
     if _are_parts_of_rows(rejects):
-        findings.odd.append(_divided_rows(log_format))
+        findings.odd.append(divided_rows(log_format))
     for chunk in chunks:
         hint = _explain(chunk, log_format)
         if hint:
@@ -112,7 +113,7 @@ def _explain_columns(lines: Sequence[bytes], usual: int, expected: int, log_form
             f"lines have {usual} columns, one less than expected: it seems to be Criteo's test.txt, which has no "
             "labels; prepare train.txt"
         )
-    return f"lines have {usual} columns, expected {log_format.description}; describe another format with --data FILE"
+    return f"lines have {usual} columns, expected {log_format.description}; {_HOW_TO_DESCRIBE}"
 
 
 def _explain_cells(rows: Sequence[Sequence[bytes]], names: Sequence[str], log_format: LogFormat) -> str | None:
@@ -180,7 +181,7 @@ def _other_form(statistics: LogStatistics, log_name: str, folder: Path) -> str:
     if (is_json(log_name) or first.startswith(b"{")) and first.endswith(added):
         return _NO_OBJECTS
     if _are_parts_of_rows(rejects) or (not is_other and 2 * rejects["columns"] >= rejects.total()):
-        return f"\n{_divided_rows(log_format)}"
+        return f"\n{divided_rows(log_format)}"
     if not is_other:
         return ""
     line = first.decode(errors="replace")
@@ -191,7 +192,7 @@ def _other_form(statistics: LogStatistics, log_name: str, folder: Path) -> str:
     separator = max(_TEXT_SEPARATORS, key=line.count)
     return (
         f"\nThe first one has {line.count(separator) + 1} columns between {separator!r}; the preparation expects "
-        f"{statistics.log_format.description}. Another log is described by a file as in configs/data/: --data FILE"
+        f"{statistics.log_format.description}. To describe another log: {_HOW_TO_DESCRIBE}"
     )
 
 
@@ -200,7 +201,8 @@ def _are_parts_of_rows(rejects: Counter[str]) -> bool:
     return 3 * rejects["quotes"] >= rejects.total()
 
 
-def _divided_rows(log_format: LogFormat) -> str:
+def divided_rows(log_format: LogFormat) -> str:
+    """Return the sentence on lines that are parts of a row, because a cell of it has a line end."""
     or_separator = "" if log_format.quotes else f" or {log_format.separator!r}"
     return (
         f"They seem to have cells with a line end{or_separator} inside, which no cell may have: replace these by "

@@ -96,7 +96,7 @@ class LogFormat:
     point_zero: tuple[str, ...] = ()
     archive_member: str = "train.txt"  # The name of the log in a .tar.gz file.
 
-    origin = "prepare.data.columns (--data FILE)"  # of the columns, in errors
+    origin = "prepare.data.columns (--data FILE, which describe proposes)"  # of the columns, in errors
     key_fields = _of_kind("id")
     numeric_fields = _of_kind(*NUMERIC_KINDS)
     sized_fields = _of_kind("integer", "float")  # whose numbers are counted by size: all but times
@@ -127,7 +127,7 @@ class LogFormat:
 
     def _labels_of_booleans(self) -> tuple[str, ...]:
         clicked, not_clicked, rest = self.label_cells
-        pairs, num_known = (*BOOLEANS, ("1", "-1")), 1 if rest else 2  # of a pair's texts
+        pairs, num_known = (*BOOLEANS, ("1", "-1")), 1 if rest or "" in not_clicked else 2  # of a pair's texts
         return next((pair for pair in pairs if len({*pair} & {*clicked, *not_clicked}) >= num_known), ())
 
     def parts_of_time(self, name: str) -> list[Literal["hour", "weekday"]]:

@@ -24,6 +24,7 @@ from data_prep.raw_log.log_files import LogFile
 
 _READ_BYTES = 1 << 20
 _SHORT_LINE_BYTES = 16  # of a log of few columns
+MOST_LINES_BEFORE = 10  # The line of names is looked for after so many other lines.
 _UTF16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE  # how its files begin
 TO_UTF8 = "convert it to UTF-8: iconv -f UTF-16 -t UTF-8 OLD > NEW"
 OTHER_TO_UTF8 = "convert the log: iconv -f CP1252 -t UTF-8 OLD > NEW, or from another encoding that it has"
@@ -202,6 +203,9 @@ def _skip_header(location: str, stream: Any, log_format: LogFormat) -> int:
         unknown = [name for name in names if name not in expected and log_format.others == "refused"]
         advice = "; with others: ignored in that file columns are taken by name, in any order" * (not missing)
         advice += "; each file of the log needs the line of names" * (len(missing) == len(expected))
+        later = (_names_in(stream.readline(MAX_LINE_BYTES), log_format) for _ in range(MOST_LINES_BEFORE))
+        if found := [number for number, names_there in enumerate(later, 2) if {*expected} <= {*names_there}]:
+            advice += f"; they stand in line {found[0]}: remove the lines before it: tail -n +{found[0]} OLD > NEW"
         raise ValueError(
             f"{location}: its first line names other columns than {log_format.origin}: "
             f"{_listed('not found', missing)}{_listed('not expected', unknown)}found {', '.join(names)[:500]}; "
@@ -227,7 +231,16 @@ def header_columns(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
     with _stored(file) as (_, buffered), unpacked(file.location, buffered, log_format.archive_member) as stream:
         line = stream.readline(MAX_LINE_BYTES)
         _check_encoding(file.location, line)
-        return tuple(_names_in(line, log_format))
+        first_row = stream.readline(MAX_LINE_BYTES)
+        return tuple(columns_of_header(_names_in(line, log_format), _names_in(first_row, log_format)))
+
+
+def columns_of_header(names: list[str], first_row: list[str]) -> list[str]:
+    """Return a file's columns by its line of names and its first row, of which one alone may end in separators."""
+    more = len(first_row) - len(names)
+    if more > 0 and not any(cell.strip(" ") for cell in first_row[-more:]):
+        return [*names, *[""] * more]
+    return names[:more] if more < 0 and not any(names[more:]) else names
 
 
 def _listed(what: str, names: list[str]) -> str:

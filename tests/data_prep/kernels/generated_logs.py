@@ -160,6 +160,11 @@ def _draw_format(random_: random.Random) -> LogFormat:
     )
 
 
+def _in_quotes(text: str) -> str:
+    """The text in quotes, as a list of Python or NumPy has it."""
+    return f"'{text}'"
+
+
 class _Cells:
     """Cells and lines of a format: few values that come often, many that come seldom."""
 
@@ -239,7 +244,10 @@ class _Cells:
         random_ = self._random
         if kind == "list":
             values = [self._cell(name, "string") for _ in range(random_.randint(0, 7))]
-            return self._format.list_form(name).separator.join(values)
+            separator = self._format.list_form(name).separator
+            if any(values) and random_.random() < 0.3 and (self._format.quotes or separator != self._format.separator):
+                return f"[{separator.join(map(_in_quotes, values))}]"
+            return separator.join(values)
         if kind == "label" and self._format.label == "optional" and random_.random() < 0.1:
             return random_.choice(["", *self._format.missing])
         if kind == "label" and self._format.click_rule:

@@ -413,6 +413,8 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
             return [value]
         form = options.data.list_form(name)
         parts = [part.strip(" ") if options.data.trim else part for part in value.split(form.separator)]
+        if value[:2] == "['" and value[-2:] == "']":  # as Python writes a list
+            parts = re.findall("'([^']*)'", value)
         return [part for part in parts if part][: form.max_length] or [None]
 
     shares = options.data.shares
