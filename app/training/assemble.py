@@ -38,7 +38,7 @@ from data_prep.prepared.schema import Schema
 
 @dataclass(frozen=True)
 class TrainingState:
-    """The step of a run and all state that it changes."""
+    """The training step of a run, and all state that the step changes."""
 
     step: TrainStep
     model: WideDeep

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# Returns the arrays of a checkpoint's file EXPIRY. The argument says if the checkpoint is a delta.
 ExpiryArrays = Callable[[bool], Mapping[str, np.ndarray]]
 
 # Share of one core's time that a background save may use. docs/results.md has measurements on two training cores.
