@@ -82,7 +82,7 @@ def add_parser(commands: Any) -> None:
         description="Fit an L2-penalized logistic regression (scikit-learn) to train rows, choose the penalty "
         "by log loss on valid rows, and evaluate it. Takes about 20 bytes per training row and column (0.8 GB for a "
         "million rows of Criteo's 39), up to 100 bytes per id, and minutes per million rows. If the log has more than "
-        "--max-rows training rows, a fit to all of them would score better: the floor is then too low.",
+        "--max-rows training rows, a fit to all of them would have better metrics, so the printed floor is too low.",
     )
     parser.add_argument("dataset", type=Path, metavar="DATASET", help="the prepared folder")
     parser.add_argument("--split", default="test", help="rows to evaluate on: train, valid or test (test)")
@@ -99,7 +99,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--crosses",
         action="store_true",
-        help="fit with and without the folder's crosses, and show what they are worth on valid rows",
+        help="fit with and without the folder's crosses, and show their effect on the metrics of valid rows",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object in place of the table")
     parser.set_defaults(command=run)

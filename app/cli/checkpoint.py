@@ -34,10 +34,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser("checkpoint", help="list, check and convert checkpoints")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
 
-    action = actions.add_parser("list", help="print a line for each checkpoint, and mark the one that make eval takes")
-    action.add_argument("place", type=Path, nargs="?", metavar="RUN", help="a run's folder (that of --run)")
+    action = actions.add_parser("list", help="print a line for each checkpoint, and mark the one that `make eval` uses")
+    action.add_argument("place", type=Path, nargs="?", metavar="RUN", help="run folder (the one of --run)")
     _add_run(action)
-    action.add_argument("--folder", type=Path, metavar="DIR", help="folder of checkpoints (the run's)")
+    action.add_argument("--folder", type=Path, metavar="DIR", help="folder of checkpoints (the one of the run)")
     action.set_defaults(command=_list)
 
     action = _with_checkpoint(actions, "show", "describe a checkpoint", "?")
@@ -46,7 +46,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     action.set_defaults(command=_verify)
 
     action = _with_checkpoint(actions, "reshard", "write a checkpoint with another number of files per table")
-    action.add_argument("folder", type=Path, metavar="FOLDER", help="folder to make step-<number>/ in")
+    action.add_argument("folder", type=Path, metavar="FOLDER", help="folder in which step-<number>/ is created")
     action.add_argument("--shards", type=int, required=True, metavar="N", help="files per table")
     action.set_defaults(command=_reshard)
 
@@ -55,7 +55,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
     action = _with_checkpoint(actions, "export-rows", "write (field, value, row, vector) to Parquet")
     action.add_argument("output", type=Path, metavar="FILE", help="the Parquet file")
-    action.add_argument("--table", choices=tuple(STATE_ARRAYS), default=DEEP, help="which table (deep)")
+    action.add_argument("--table", choices=tuple(STATE_ARRAYS), default=DEEP, help="table to export (deep)")
     action.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one it was trained on)")
     action.set_defaults(command=_export_rows)
 
@@ -70,7 +70,9 @@ def _with_checkpoint(
     default.
     """
     action = actions.add_parser(name, help=summary)
-    which = "folder step-<number>, or a run's for its best (that of --run)" if number else "folder step-<number>"
+    which = (
+        "folder step-<number>, or a run folder for its best (the one of --run)" if number else "folder step-<number>"
+    )
     action.add_argument("checkpoint", type=Path, nargs=number, metavar="CHECKPOINT", help=which)
     if number:
         _add_run(action)

@@ -32,7 +32,7 @@ def add_parser(commands: Any) -> None:
         "--checkpoint",
         type=Path,
         metavar="DIR",
-        help="checkpoint to evaluate, or its name in the run (the run's best, else newest)",
+        help="checkpoint to evaluate, or its name in the run (the best of the run, else the newest)",
     )
     parser.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one it was trained on)")
     parser.add_argument("--split", default="test", help="train, valid or test (test)")
@@ -52,8 +52,8 @@ def add_parser(commands: Any) -> None:
         nargs="+",
         default=[],
         metavar="FIELD",
-        help="print metrics for the most frequent values of fields; time and unseen count as fields. Comes after the "
-        "settings",
+        help="also print metrics for the most frequent values of these fields; time and unseen count as fields. Put "
+        "this option after the settings",
     )
     parser.add_argument("settings", nargs="*", default=(), metavar="eval.key=value", help="such as eval.group_field=C3")
     parser.set_defaults(command=run)

@@ -25,7 +25,7 @@ def add_parser(commands: Any) -> None:
     """Add the command to `python -m app`."""
     parser = commands.add_parser("export", help="write a bundle that scores raw rows without MindSpore")
     parser.add_argument(
-        "source", type=Path, metavar="RUN|CHECKPOINT", help="a run's folder (its best is taken) or a checkpoint"
+        "source", type=Path, metavar="RUN|CHECKPOINT", help="run folder (its best checkpoint is exported) or checkpoint"
     )
     parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="the new folder")
     parser.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one it was trained on)")

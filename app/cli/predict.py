@@ -33,13 +33,13 @@ log = logging.getLogger("app")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="a bundle that `export` wrote")
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="bundle written by `export`")
     parser.add_argument(
         "inputs", nargs="+", metavar="INPUT", help="log, with or without labels: files, folders, globs, URIs; or -"
     )
     parser.add_argument("output", metavar="OUTPUT", help="a new .csv or .parquet file, or - for CSV on standard output")
     parser.add_argument(
-        "--keep", action="extend", nargs="+", default=[], metavar="COLUMN", help="columns of the log to write as well"
+        "--keep", action="extend", nargs="+", default=[], metavar="COLUMN", help="columns to copy into the output"
     )
     parser.add_argument("--workers", type=int, metavar="N", help="processes (one per core)")
     parser.add_argument(
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-reject-fraction",
         type=float,
         metavar="SHARE",
-        help="share of bad lines above which the exit status is 2 (the bundle's prepare.max_reject_fraction)",
+        help="share of bad lines above which the exit status is 2 (prepare.max_reject_fraction of the bundle)",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing output")
     parser.add_argument("--restart", action="store_true", help="start over instead of resuming a stopped prediction")

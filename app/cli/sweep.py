@@ -119,7 +119,7 @@ def add_parser(commands: Any) -> None:
     """Add the command to `python -m app`."""
     parser = commands.add_parser("sweep", help="train one run for each of many settings, and compare them")
     parser.add_argument("sweep", type=Path, metavar="SWEEP.yaml", help="the values to try (docs/recipes.md)")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="folder of the runs (the file's name without .yaml)")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="folder for the runs (name of SWEEP without .yaml)")
     parser.set_defaults(command=run)
 
 

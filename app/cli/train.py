@@ -34,7 +34,7 @@ def add_parser(commands: Any) -> None:
         "--config", type=Path, default=CONFIG, metavar="FILE", help="YAML file with settings (%(default)s)"
     )
     parser.add_argument("--dataset", type=Path, required=True, metavar="DIR", help="the prepared folder")
-    parser.add_argument("--name", default=FIRST_RANK, help=f"name of the run's folder, made here ({FIRST_RANK})")
+    parser.add_argument("--name", default=FIRST_RANK, help=f"name of the run folder to create here ({FIRST_RANK})")
     parser.add_argument("--ranks", type=int, default=1, metavar="N", help="number of processes that train (1)")
     parser.add_argument(
         "--servers", type=int, default=0, metavar="N", help="further processes that hold all table rows (0)"
@@ -44,7 +44,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="check everything, also each byte of the data, print where the parts run, and stop",
+        help="check everything, including each byte of the data, print where the parts of the model run, and exit",
     )
     parser.add_argument(
         "settings", nargs="*", default=(), metavar="section.key=value", help="settings (docs/configuration.md)"
