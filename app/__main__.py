@@ -7,7 +7,7 @@ Exit status:
 - 2: wrong input or settings.
 - 3: something could not be written.
 - 4: training ended with a loss above that of predicting the click rate.
-- 5: online has set parts aside.
+- 5: online holds parts aside.
 - 6: an online run whose status was asked for ended with an error.
 - 130 after Ctrl-C, 143 after SIGTERM.
 """

@@ -1,5 +1,5 @@
-# Build rules of the native parts. Before a Makefile includes this file, it sets LIBRARY (for lib$(LIBRARY).so), OBJECTS,
-# FLAGS (which contain $(BASE_FLAGS)) and TESTS (the arguments of pytest in `make sanitize`), and if necessary LIBRARIES
+# Build rules of the native parts. Before a Makefile includes this file, it sets LIBRARY (for lib$(LIBRARY).so),
+# OBJECTS, FLAGS (which contain $(BASE_FLAGS)) and TESTS (the arguments of pytest in `make sanitize`), and if necessary LIBRARIES
 # and TEST_ENVIRONMENT.
 #
 #   make            build for this machine

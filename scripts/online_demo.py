@@ -81,7 +81,7 @@ def served(port: int) -> str:
 
 
 def held(part: str) -> str:
-    """Return why the trainer has set a part aside, or "" if it has not."""
+    """Return why the trainer holds a part aside, or "" if it does not."""
     path = FOLDER / "online/status.json"
     return str(json.loads(path.read_text(encoding="utf-8"))["held"].get(part, "")) if path.exists() else ""
 

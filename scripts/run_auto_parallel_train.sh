@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Train on RANK_SIZE ranks. The run folders device_<rank>/ (or NAME/ and NAME.rank<rank>/) are made in the current folder.
+# Train on RANK_SIZE ranks. The run folders device_<rank>/ (or NAME/ and NAME.rank<rank>/) are made in the current
+# folder.
 #   bash run_auto_parallel_train.sh RANK_SIZE EPOCHS DATASET RANK_TABLE_FILE [--name NAME] [section.key=value ...]
 # EPOCHS may be '-', which leaves the number of epochs to CONFIG. RANK_TABLE_FILE may be '-' for none.
 # train.batch_size is the number of rows of all ranks together. Environment variables:

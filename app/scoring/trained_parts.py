@@ -13,13 +13,13 @@ from common.files import parse_json, write_whole
 
 TRAINED_PARTS = "parts.json"
 MOST_BYTES = 1 << 20
-ROW = "; the first: "  # Precedes a quoted log line in the reason why a part is set aside.
+ROW = "; the first: "  # Precedes a quoted log line in the reason why a part is held aside.
 
 
 def write_trained_parts(folder: Path, content: dict[str, Any]) -> None:
     """Write the file atomically.
 
-    `content` has `parts` in their order, `held` with a reason for each part that was set aside, and the time. Reasons
+    `content` has `parts` in their order, `held` with a reason for each part that was held aside, and the time. Reasons
     are cut before a quoted log line, because anybody who reaches the service may read them. Raise OSError.
     """
     reasons = {name: reason.partition(ROW)[0] for name, reason in content["held"].items()}

@@ -5,7 +5,7 @@
 - `online_trainer`: scores each part, trains on it, and saves a checkpoint.
 - `candidate`: decides if the new model is good enough to publish. `publish` writes its bundle for the service.
 - `expiry`: chooses the values that lose their ids.
-- `state`: the status for monitoring, and the release of parts that were set aside.
+- `state`: the status for monitoring, and the release of parts that were held aside.
 - `progress`, `online_page`: the page about the last parts.
 
     part -> score -> train on each row once -> checkpoint, with the list of parts -> bundle

@@ -1,4 +1,4 @@
-"""Find and check the parts of a growing log: which one is next, which were trained on, and which are set aside and why.
+"""Find and check the parts of a growing log: which one is next, which were trained on, and which are held aside.
 
 A part is a file that is complete when it gets its name. Parts are taken in the natural order of their names.
 """
@@ -33,7 +33,7 @@ CHUNK_BYTES = 8 << 20
 NO_STATE = FileState(-1, -1)  # State of something that is not a file.
 # Number of last parts from which the guard knows the usual click rate.
 RECENT = 14
-# Retry pauses in seconds after an error of a disk or network. Afterwards the part is set aside and retried every
+# Retry pauses in seconds after an error of a disk or network. Afterwards the part is held aside and retried every
 # READ_AGAIN_SECONDS. So later parts need not wait for a bad disk, and are not taken first after a short interruption.
 READ_PAUSES, READ_AGAIN_SECONDS = (0.5, 1.0, 2.0, 4.0), 60.0
 # Deviations below this number of standard deviations of the counts are attributed to chance, whatever the bounds say.
@@ -75,7 +75,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds of the guard. A part beyond one of them is set aside."""
+    """Bounds of the guard. A part beyond one of them is held aside."""
 
     rejected: float  # Share of bad lines in a part.
     change: float = 3.0  # Factor, in both directions, between the part's click rate and that of the last parts.
@@ -137,7 +137,7 @@ class Ledger:
 class Source:
     """The parts in a folder.
 
-    `held` maps the name of each part that was set aside to the reason. A part stays there until its file changes. The
+    `held` maps the name of each part that was held aside to the reason. A part stays there until its file changes. The
     parts in `can_be_released`, which maps their names to checksums, are also taken when a user releases them. To
     release a part, a file with its name, containing its checksum, is written into the folder `released`.
     """
@@ -168,7 +168,7 @@ class Source:
         return path.is_file() and path.read_bytes().strip() == checksum.encode()
 
     def next_part(self, ledger: Ledger) -> tuple[LogFile, str] | None:
-        """Return the next part and its checksum, or None if none is left. Set aside the parts that must not be trained
+        """Return the next part and its checksum, or None if none is left. Hold aside the parts that must not be trained
         on.
         """
         files, self.waiting = self._files(), ""
@@ -197,7 +197,7 @@ class Source:
         return None
 
     def read(self, file: LogFile, reading: Callable[[], T]) -> T | None:
-        """Call `reading` and return its result. Return None if the part was removed, or set it aside if it cannot be
+        """Call `reading` and return its result. Return None if the part was removed, or hold it aside if it cannot be
         read.
         """
         pauses = () if file.name in self._read_again else READ_PAUSES
@@ -218,7 +218,7 @@ class Source:
         return None
 
     def hold(self, file: LogFile, reason: str, checksum: str = "") -> None:
-        """Set a part aside until its file changes or, with a `checksum`, until it is released. Record and log the
+        """Hold a part aside until its file changes or, with a `checksum`, until it is released. Record and log the
         reason.
 
         Without a reason, the part is passed over silently.

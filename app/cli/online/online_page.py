@@ -1,4 +1,4 @@
-"""Draw the page of an online run: metrics of its last parts, vocabulary, lag, drift, and parts that were set aside."""
+"""Draw the page of an online run: metrics of its last parts, vocabulary, lag, drift, and parts that were held aside."""
 
 from __future__ import annotations
 

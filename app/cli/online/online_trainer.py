@@ -151,7 +151,7 @@ class OnlineTrainer(Trainer):
             self.publisher.close()
 
     def _take_part(self, file: LogFile, checksum: str) -> None:
-        """Score a part, train on it, save and publish. If the guard finds a fault, set the part aside instead."""
+        """Score a part, train on it, save and publish. If the guard finds a fault, hold the part aside instead."""
         start = time.perf_counter()
         try:
             part = self.source.read(file, lambda: read_part(file, checksum, self.vocabulary.encoder))

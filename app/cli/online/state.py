@@ -58,9 +58,9 @@ def status_of(work: Path) -> tuple[dict[str, Any], int]:
 
 
 def release(work: Path, name: str) -> str:
-    """Release a part that was set aside, so that it will be trained on. Return the reason why it was set aside.
+    """Release a part that was held aside, so that it will be trained on. Return the reason why it was held aside.
 
-    Raise the errors of `read_status`, and ValueError if the part is not set aside or must never be trained on.
+    Raise the errors of `read_status`, and ValueError if the part is not held aside or must never be trained on.
     """
     status = read_status(work)
     if name not in status["held"]:
