@@ -41,7 +41,7 @@ FindSource = Callable[[], Path | None]
 
 
 class RunIsFinishedError(Exception):
-    """The requested run exists and is finished. `reason` says why it ended."""
+    """Raised if the requested run exists and is finished. `reason` says why it ended."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(

@@ -142,7 +142,7 @@ class Service:
         self._routes[EXPLAIN]["GET"] = self._explain_example
 
     def refresh(self) -> None:
-        """Serve the model that must serve, and update its metrics. The watching thread calls this."""
+        """Switch to the model that must be served, and update the metrics about it. The watching thread calls this."""
         self.generations.refresh_safely()
         self.observed.model(self.generations, not self.is_draining, self.batcher.num_waiting)
 

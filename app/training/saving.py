@@ -43,7 +43,7 @@ SAMPLED_VALUES = 2**22
 
 
 class NotSavedError(Exception):
-    """Error: the training ended and its last state could not be written."""
+    """Raised when a training has ended and its last state could not be written."""
 
 
 class Throttle:

@@ -36,7 +36,7 @@ UNTIMED_SAVE_SECONDS = 300.0
 
 
 class Stopped(Exception):
-    """The run stopped early and can be resumed. `exit_status` is the exit status of the process."""
+    """Raised to stop a run early, so that it can be resumed. `exit_status` is the exit status of the process."""
 
     def __init__(self, reason: str, exit_status: int) -> None:
         super().__init__(reason)

@@ -27,7 +27,7 @@ _MOST_SHOWN = 500
 
 
 class RequestError(Exception):
-    """A request that is answered with an error. `status` is the HTTP status."""
+    """Raised to answer a request with an error. `status` is the HTTP status."""
 
     def __init__(self, status: int, message: object, headers: dict[str, str] | None = None) -> None:
         super().__init__(str(message)[:_MOST_SHOWN])

@@ -91,7 +91,7 @@ def obstacle(config: Config, schema: Schema, backend: str, num_processes: int) -
 
 
 def expected_saving(config: Config, schema: Schema, dataset: Path) -> tuple[str, list[str]]:
-    """Return how much distinct rows should save, "" if it is too little, and the fields that gain nothing.
+    """Return a text on the work that distinct rows should save, "" if it is too little, and the fields without a gain.
 
     The estimate uses the counts of values in the data.
     """
