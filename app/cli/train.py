@@ -13,16 +13,14 @@ from app.cli.baseline import find_cross_effects
 from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
 from app.distributed.mpirun import CHOSEN_PRECISION, check_rank_table, launch
-from app.distributed.process_group import ONE_PROCESS, ProcessGroup, max_rank_rows, started_by_mpi
+from app.distributed.process_group import ONE_PROCESS, ProcessGroup, started_by_mpi
 from app.run import rank
 from app.run.claim import FIRST_RANK, RunIsFinishedError, check_name
-from app.training.parallel.pipeline.stage_plan import describe_pipeline, plan_pipeline
-from app.training.parallel.tensor.layout_plan import describe_plan, plan_run, run_shapes
 from app.training.start import plan_launch, report_finished
 from app.training.warm_start.source import source_settings
 from common import yaml_settings
 from common.text import show
-from data_prep.prepared.schema import Schema, read_schema
+from data_prep.prepared.schema import read_schema
 
 CONFIG = Path("configs/auto.yaml")
 
@@ -91,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         plan.describe_steps(plan.config)
         for line in filter(None, lines):
             show(line)
-        _print_placement(plan.config, plan.schema, target, plan.backend, arguments.ranks)
+        _print_placement(plan.config, target, plan.backend)
         return 0
     return plan.train(target, group)
 
@@ -114,7 +112,7 @@ def settle(
     return config, lines
 
 
-def _print_placement(config: Config, schema: Schema, target: str, backend: str, num_ranks: int) -> None:
+def _print_placement(config: Config, target: str, backend: str) -> None:
     from app.config.optimizer_settings import FtrlOptions
     from app.training.step.stock_tables import describe_placement, placed_ops
 
@@ -125,12 +123,3 @@ def _print_placement(config: Config, schema: Schema, target: str, backend: str, 
             show(line)
     else:
         show(f"tables: {backend}, on the host, outside the graph")
-    shapes = run_shapes(config, schema)
-    lines = []
-    if config.parallel.pipeline_stages > 1:
-        lines = describe_pipeline(plan_pipeline(config.parallel, shapes, num_ranks), shapes)
-    elif config.parallel.is_sharded:
-        rows = max_rank_rows(config.train.batch_size, num_ranks) * num_ranks
-        lines = describe_plan(plan_run(shapes, config.parallel, rows, num_ranks))
-    for line in lines:
-        show(line)

@@ -15,6 +15,7 @@ from typing import Any
 
 from app.config.config import Config
 from common import settings
+from data_prep.options.prepare_options import RECORDED, fields_as_set
 
 # Format version of run.json, incremented by each release that adds or removes a setting, and the oldest readable one.
 FORMAT_VERSION, OLDEST_VERSION = 4, 3
@@ -26,6 +27,21 @@ ADDED: dict[int, dict[str, Any]] = {4: {"tables.dtype": "float32"}}
 
 # Settings by the format version that removed them, with the only value that a run can be continued with.
 REMOVED: dict[int, dict[str, Any]] = {}
+
+# Removed settings that only chose where a run computes, with their defaults. A run continues without them.
+WITHOUT_EFFECT: dict[str, Any] = {
+    "checkpoint.tower_slices": False,
+    "parallel.tensor_parallel": 1,
+    "parallel.strategies": {},
+    "parallel.strategy_file": "",
+    "parallel.optimizer_shards": False,
+    "parallel.recompute": [],
+    "parallel.pipeline_stages": 1,
+    "parallel.second_stage": "",
+    "parallel.micro_batches": 4,
+    "parallel.search_mode": "none",
+    "parallel.optimizer_level": "level1",
+}
 
 
 def upgraded(sections: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,7 +55,23 @@ def upgraded(sections: Mapping[str, Any]) -> dict[str, Any]:
             section, key = section_of(result, setting)
             if key in section and section[key] == value:
                 del section[key]
+    prepare = result.get("prepare", {})
+    if of_fields := fields_as_set(prepare):
+        prepare["fields"] = of_fields
+    for name in RECORDED:  # These settings are now part of prepare.fields.
+        prepare.pop(name, None)
+    for setting in WITHOUT_EFFECT:
+        name, _, key = setting.partition(".")
+        result.get(name, {}).pop(key, None)
+    if result.get("parallel") == {}:  # The section has no setting left.
+        del result["parallel"]
     return result
+
+
+def ignored(sections: Mapping[str, Any]) -> list[str]:
+    """Return the settings in a run of any release that are now ignored, as `section.key=value`."""
+    values = WITHOUT_EFFECT | settings.flatten(dict(sections))
+    return [f"{name}={values[name]}" for name, default in WITHOUT_EFFECT.items() if values[name] != default]
 
 
 def added() -> Iterator[tuple[str, Any]]:

@@ -100,7 +100,8 @@ class RunRecord:
             if line["seconds"] < before:
                 lines_by_launch.append([])
             before = line["seconds"]
-            if line.get("samples_per_second"):  # 0 in earlier releases, if all rows of an interval had weight 0
+            # Earlier releases logged 0 if all rows of an interval had weight 0.
+            if line.get("samples_per_second"):
                 lines_by_launch[-1].append(line)
         return lines_by_launch
 

@@ -204,15 +204,16 @@ def check_files(folder: Path, manifest: Manifest, every_byte: bool) -> None:
 
 @contextmanager
 def opening(folder: Path) -> Iterator[None]:
-    """Let whatever goes wrong with the content of a bundle's files be a ValueError that names the bundle.
+    """Convert errors about the content of a bundle's files to a ValueError that names the bundle.
 
-    Files with the right checksums may still hold what no release of this program writes.
+    Files with the right checksums may still contain something that no release of this program writes.
     """
     try:
         yield
     except (OSError, MemoryError, ImportError):
         raise
-    except Exception as error:  # Numpy, pyarrow and onnxruntime have many kinds.
+    # NumPy, pyarrow and onnxruntime raise many kinds of errors.
+    except Exception as error:
         if isinstance(error, ValueError) and str(folder.parent) in str(error):
             raise
         advice = reexport_advice(folder)

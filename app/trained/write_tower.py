@@ -135,25 +135,31 @@ def rounding_bound(
 ) -> np.ndarray:
     """Return a bound on the difference between two correct float32 evaluations of each logit, [n].
 
-    `wide_rows` [n, C] are not summed over fields.
+    `wide_rows` [n, C] must not be summed over fields.
 
     A float32 sum of n terms has an error of about √n · 2⁻²⁴ relative to the root of its terms' sum of squares, because
     rounding errors behave like random steps (Higham & Mary, "A New Approach to Probabilistic Rounding Error Analysis",
     2019). `ROUNDING` corresponds to n = 256, because longer sums are computed in blocks. Terms and errors are
     propagated through the layers as sums of squares, as if their signs were random. No activation is much steeper than
-    1.
+    1. If the terms have the same sign, as after a ReLU, their sum exceeds the root of their squares. The error is then
+    relative to the sum itself, which is computed as if each activation were ReLU.
     """
     layers, last = folded_layers(dense)
-    squares = np.square(np.concatenate([deep_rows, numeric], axis=1), dtype=np.float64)
-    errors = np.zeros_like(squares)
+    values = np.concatenate([deep_rows, numeric], axis=1).astype(np.float64)
+    squares, errors = np.square(values), np.zeros_like(values)
     for matrix, bias in (*layers, (last, dense["wide.bias"])):
         weights = np.square(matrix, dtype=np.float64)
+        sums = values @ matrix + bias
         squares = squares @ weights + np.square(bias, dtype=np.float64)
-        errors = errors @ weights + ROUNDING**2 * squares
-    of_wide = np.square(wide_rows, dtype=np.float64).sum(axis=1)
+        errors = errors @ weights + ROUNDING**2 * np.maximum(squares, np.square(sums))
+        values = np.maximum(sums, 0)
+    terms = wide_rows.astype(np.float64)
     if "wide.numeric_weight" in dense:
-        of_wide += np.square(numeric * dense["wide.numeric_weight"][:, 0], dtype=np.float64).sum(axis=1)
-    bound: np.ndarray = np.sqrt(errors[:, 0] + ROUNDING**2 * of_wide)
+        terms = np.concatenate([terms, numeric * dense["wide.numeric_weight"][:, 0]], axis=1)
+    logits = sums[:, 0] + terms.sum(axis=1)
+    bound: np.ndarray = np.sqrt(
+        errors[:, 0] + ROUNDING**2 * np.maximum(np.square(terms).sum(axis=1), np.square(logits))
+    )
     return bound
 
 

@@ -227,7 +227,7 @@ class CheckpointManager:
             if not changed_only:
                 sizes = merged_statistics([*self._group.gather(statistics), *self._group.rpc("statistics")])
                 self._run.append_metrics(step=position.step, epoch=position.last_epoch, **sizes)
-            return self._training.dense_to_save(), snapshot
+            return self._training.dense_values(), snapshot
         except BaseException:
             if snapshot is not None:
                 snapshot.release(saved=False)
@@ -252,9 +252,8 @@ class CheckpointManager:
         """Write a checkpoint in the thread, and tidy up older ones. The snapshot is released in any case."""
         start, saved = time.perf_counter(), False
         folder = self._run.checkpoints
-        sliced = self._group.sharded and self._options.tower_slices
         try:
-            path = write_checkpoint(folder, state, manifest, self._options.shards, progress, self._group, sliced)
+            path = write_checkpoint(folder, state, manifest, self._options.shards, progress, self._group)
             # If reopening fails, the next checkpoint must be full, because servers already marked these rows as saved.
             self._newest = None
             self._newest = written = self._group.on_rank0(lambda: Checkpoint.open(path, self._read_manifest))

@@ -21,16 +21,16 @@ from app.distributed.mpirun import DID_NOT_LEARN
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup
 from app.run.claim import RunIsFinishedError, check_launch, evaluation_of, open_run
 from app.run.decision import describe_kept, read_state, settings_of_run
+from app.run.older import ignored
 from app.run.report import NOT_WRITTEN, leave_report
 from app.run.training_loss import trained_click_rate, why_useless
 from app.tables.backends import pick_backend
 from app.tables.model_fields import fields_of_model, is_plain
 from app.training.context import LOGS, Callback, RunContext
 from app.training.learning_rates import table_spec
-from app.training.parallel.strategy_file import STRATEGY_FILE, read_strategies, strategy_record, write_strategy
 from app.training.step import first_layer, precision
 from app.training.stop_signals import Stopped, StopRequest
-from app.training.validate import fits_stock, validate, validate_target
+from app.training.validate import fits_stock, validate
 from app.training.warm_start.source import check_source
 from common.console import PrintableFormatter
 from common.files import message_of
@@ -72,14 +72,10 @@ class Launch:
         check_launch(self.path, self.config, self.schema, self._find_source)
 
     def select_device(self) -> str:
-        """Import MindSpore and return its device target. Raise ValueError for settings that the target does not
-        support.
+        """Import MindSpore and return its device target. Raise ValueError if the target cannot be used on this
+        machine.
         """
-        target = device.select_device(self.config.device)
-        validate_target(self.config, target)
-        if target == "CPU" and (unused := self.config.parallel.unused_on_cpu()):
-            log.warning("warning: %s: for Ascend and GPU only; ignored on a CPU", ", ".join(unused))
-        return target
+        return device.select_device(self.config.device)
 
     def train(self, target: str, group: ProcessGroup = ONE_PROCESS) -> int:
         """Train on the device `target` as one rank of `group`, and return the exit status.
@@ -118,6 +114,11 @@ class Launch:
                 log.warning("warning: a newer checkpoint is not used, %s: %s", checkpoint.name, reason)
             for line in describe_kept(self.asked, config):
                 log.info("%s", line)
+            saved = folder.plan.checkpoint.manifest.config if folder.plan.checkpoint else {}
+            if settings_before := ignored(saved):
+                log.warning(
+                    "warning: this run had %s; every rank now holds the whole tower", ", ".join(settings_before)
+                )
             self.describe_steps(config)
             for line in filter(None, self.choices):
                 log.info("%s", line)
@@ -129,10 +130,6 @@ class Launch:
             if group.size > 1:
                 rows = config.train.batch_size
                 log.info("rank %d of %d, which share batches of %d rows", group.rank, group.size, rows)
-            if config.parallel.is_spread:
-                write_strategy(folder.path / STRATEGY_FILE, strategy_record(config, self.schema, group.size))
-            else:
-                (folder.path / STRATEGY_FILE).unlink(missing_ok=True)  # An earlier launch may have written it.
             on_step, on_evaluation = (*LOGS, *self.on_step), (*LOGS, *self.on_evaluation)
             try:
                 with group:
@@ -167,8 +164,7 @@ def plan_launch(
     check_files(dataset, schema)
     # A run records the settings that its data were prepared with, whatever a configuration file says about `prepare`.
     config = replace(config, prepare=read_recorded(schema.options, str(dataset / SCHEMA_FILE)))
-    asked = read_strategies(config, schema)
-    config = settings_of_run(path, asked, schema)
+    asked, config = config, settings_of_run(path, config, schema)
     tower_precision, precision_line = precision.choose(config, schema, num_ranks)
     config = replace(config, device=replace(config.device, precision=tower_precision))
     device.prepare_environment(config.device)

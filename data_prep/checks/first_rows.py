@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import itertools
 import re
@@ -16,21 +17,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.checks.reject_causes import divided_rows
-from data_prep.kernels.parse import quoted_cells
+from data_prep.kernels.parse import is_utf8, quoted_cells
 from data_prep.kernels.parsed import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.raw_log.chunks import MOST_LINES_BEFORE, TO_UTF8, columns_of_header
 from data_prep.raw_log.log_files import LogFile, find_log, is_json, is_table
-from data_prep.raw_log.sample import sample_log
+from data_prep.raw_log.sample import sample_log, spread
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 INTEGER = re.compile(r"-?[0-9]{1,18}")
 DECIMAL = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?inf")
+_LARGE_FLOAT = re.compile(r"-?[0-9]{16,}\.0+|-?[0-9](\.[0-9]+)?e\+[0-9]{2,3}")  # as programs write whole floats
 TYPE_IN_NAME = re.compile(r":(token|float|token_seq|float_seq)$")
 _SEPARATORS, _RARE_SEPARATORS = "\t,;|\x01 ", "^~\x02"
+_MOST_FILES = 20  # whose first rows are looked at
 _LAYOUT_ROWS = 1_000  # rows from which separator, header and quotes are seen
 _MOST = 0.9  # of the lines, at least, have a form for it to be theirs
 _MOST_BROKEN = 0.5  # of the lines, above which they have no columns
@@ -82,6 +85,15 @@ class Column:
         """The values [V] as numbers. None if one of them is no number."""
         return np.array(self.values, np.float64) if self.all_match(DECIMAL) else None
 
+    @property
+    def are_inexact(self) -> bool:
+        """True if floats stand for whole numbers that are too large for them, as for ids beside a missing cell."""
+        import pyarrow as pa
+
+        is_float = self.of_type is not None and pa.types.is_floating(self.of_type)
+        large = filter((INTEGER if is_float else _LARGE_FLOAT).fullmatch, self.values)
+        return any(abs(float(value)) >= 2.0**53 for value in large)
+
     @cached_property
     def are_integers(self) -> bool:
         return self.all_match(INTEGER)
@@ -125,6 +137,7 @@ class FirstRows:
     table: pa.Table | None = None
     file: FileOfLog = field(default=ONLY_FILE)
     remarks: tuple[str, ...] = ()  # sentences on what is odd about the lines
+    sampled: str = ""  # which rows of which files these are, if not the first ones of a single file
 
     @property
     def num_rows(self) -> int:
@@ -134,6 +147,11 @@ class FirstRows:
     def num_lines(self) -> int:
         """Rows, and lines that have another number of columns."""
         return self.lines.count(b"\n") or self.num_rows
+
+    @property
+    def bad_lines(self) -> bytes:
+        """The lines that are not UTF-8, of which a table has none."""
+        return b"\n".join(line for line in self.lines.split(b"\n") if not is_utf8(line))
 
     def chunk(self, log_format: LogFormat) -> Chunk:
         """Return the rows as the preparation would read them."""
@@ -156,15 +174,23 @@ def read_first_rows(log: Any, num_rows: int) -> FirstRows:
 
         table = log if isinstance(log, pa.Table) else pa.Table.from_pandas(log.iloc[:num_rows], preserve_index=False)
         return _of_table("the table", table.slice(0, num_rows))
-    file, *others = find_log(log)
-    names = [each.name for each in (file, *others)]
+    all_files = find_log(log)
+    names = [each.name for each in all_files]
     if any(map(_SUBMISSION.search, names)) or all(any(map(kind.match, names)) for kind in _TRAIN_AND_TEST):
         raise ValueError(f"by their names, {', '.join(names)[:500]} are no parts of one log; name the one to describe")
-    return _read_table(file, num_rows) if is_table(file.location) else _read_lines(file, num_rows)
+    kinds = [(is_table(file.location), is_json(file.location)) for file in all_files]
+    files = spread([file for file, kind in zip(all_files, kinds, strict=True) if kind == kinds[0]], _MOST_FILES)
+    rows = _read_tables(files, num_rows) if kinds[0][0] else _read_lines(files, num_rows)
+    if len(all_files) == 1:
+        is_parquet = kinds[0] == (True, False)
+        return replace(rows, sampled=f"{rows.num_rows:,} rows from all over {rows.location}") if is_parquet else rows
+    of_all = f" of {len(all_files):,}" * (len(files) < len(all_files))
+    parts = f"the first rows of {len(files):,}{of_all} files, {files[0].name} to {files[-1].name}"
+    return replace(rows, sampled=f"{rows.num_rows:,} rows, {parts} (the others were not looked at)")
 
 
-def _read_lines(file: LogFile, num_rows: int) -> FirstRows:
-    lines = _first_lines(file, num_rows + 1)
+def _read_lines(files: Sequence[LogFile], num_rows: int) -> FirstRows:
+    file, lines = files[0], _first_lines(files, num_rows + 1)
     text = [line.decode("utf-8", errors="replace").replace("\r", " ") for line in lines]
     _check_form(text[:_LAYOUT_ROWS], file.location)
     separator, skip_blanks = _divide(text[:_LAYOUT_ROWS], file.location)
@@ -218,10 +244,12 @@ def _numbered(width: int) -> list[str]:
     return criteo if len(criteo) == width else [f"column_{number}" for number in range(1, width + 1)]
 
 
-def _first_lines(file: LogFile, num_lines: int) -> list[bytes]:
-    """Return the first lines that are not too long."""
-    chunks = [sample.chunk for sample in sample_log([file], LogFormat(), num_lines) if sample.chunk is not None]
-    all_lines = b"".join(chunk.lines for chunk in chunks).split(b"\n")[:-1]
+def _first_lines(files: Sequence[LogFile], num_lines: int) -> list[bytes]:
+    """Return the first lines of files that are not too long. A header that all of them have is there once."""
+    samples = sample_log(files, LogFormat(), num_lines + len(files) - 1, estimate_bytes=0)
+    parts = [sample.chunk.lines.split(b"\n")[:-1] for sample in samples if sample.chunk is not None]
+    all_lines = [line for part in parts for line in part[part is not parts[0] and part[0] == parts[0][0] :]]
+    file = files[0]
     if len(all_lines) == 1 and b"\r" in all_lines[0].removesuffix(b"\r"):
         raise ValueError(
             f"{file.location}: its lines end in \\r alone, as on an old Mac; lines end in \\n or \\r\\n here. Change "
@@ -383,21 +411,34 @@ def _has_blanks(column: Column) -> bool:
     return any(value and not value.strip(" ") for value in spaced) or column.count_of(spaced) > slips
 
 
-def _read_table(file: LogFile, num_rows: int) -> FirstRows:
+def _read_tables(files: Sequence[LogFile], num_rows: int) -> FirstRows:
+    """Read rows of tables. Those of a table are left out whose columns have other types, such as text for numbers."""
+    import pyarrow as pa
+
+    each, location = -(-num_rows // len(files)), files[0].location
+    whole, *others = (_read_table(file, each, _MOST_FILES // len(files)) for file in files)
+    for table in others:
+        with contextlib.suppress(pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+            whole = pa.concat_tables([whole, table], promote_options="permissive")
+    return _of_table(location, whole.slice(0, num_rows))
+
+
+def _read_table(file: LogFile, num_rows: int, num_groups: int) -> pa.Table:
+    """Read rows of a table, of Parquet the first ones of at least `num_groups` row groups spread over the file."""
     import pyarrow as pa
 
     from data_prep.raw_log.json_lines import columns_of, first_objects
     from data_prep.raw_log.parquet import parquet_file
 
     if is_json(file.location):
-        return _of_table(file.location, pa.table(columns_of(first_objects(file, num_rows)[:num_rows])))
+        return pa.table(columns_of(first_objects(file, num_rows)[:num_rows]))
     with parquet_file(file.location) as table:
-        batches: list[pa.RecordBatch] = []
-        for batch in table.iter_batches(num_rows):  # none is of several row groups
-            batches.append(batch)
-            if sum(map(len, batches)) >= num_rows:
-                break
-        return _of_table(file.location, pa.Table.from_batches(batches, table.schema_arrow).slice(0, num_rows))
+        in_all = table.metadata
+        of_group = max(in_all.num_rows // max(in_all.num_row_groups, 1), 1)
+        groups = spread(range(in_all.num_row_groups), max(num_groups, -(-num_rows // of_group)))
+        size = -(-num_rows // max(len(groups), 1))
+        batches = [next(table.iter_batches(size, row_groups=[group]), None) for group in groups]
+        return pa.Table.from_batches([batch for batch in batches if batch is not None], table.schema_arrow)
 
 
 def _of_table(location: str, table: pa.Table) -> FirstRows:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from data_prep.checks.encodings import to_utf8
 from data_prep.checks.first_rows import Column, FirstRows, read_first_rows
 from data_prep.checks.guess_kind import Guess, Labels, guess, missing_words
 from data_prep.checks.label import NO_LABEL, Label, chosen_label, find_label, is_another_label
@@ -24,8 +25,7 @@ from data_prep.checks.pre_check import leaking_columns
 from data_prep.kernels.native import choose_kernels
 from data_prep.options.format_checks import checked_format
 from data_prep.options.kinds import KINDS
-from data_prep.options.log_format import TIME_FEATURES, ListForm, LogFormat
-from data_prep.raw_log.chunks import OTHER_TO_UTF8
+from data_prep.options.log_format import INEXACT, TIME_FEATURES, ListForm, LogFormat
 
 DEFAULT_ROWS = 100_000
 _MOST_BY_CHANCE = 50  # rows with a value, of which none lacks a click, that say nothing
@@ -67,9 +67,9 @@ class Proposal:
     def encoding_line(self) -> str:
         """The sentence on what of the log is not UTF-8 and what to do, or "" if all is."""
         if broken := _rows_with_bad_bytes(self.rows):
-            return f"{broken:,} of these rows are not valid UTF-8 and will be rejected: {OTHER_TO_UTF8}."
+            return f"{broken:,} of these rows are not valid UTF-8 and will be rejected: {to_utf8(self.rows.bad_lines)}."
         if any(_NO_TEXT in each.name for each in self.guesses):
-            return f"The names of the columns are not valid UTF-8: {OTHER_TO_UTF8}."
+            return f"The names of the columns are not valid UTF-8: {to_utf8(b'')}."
         return ""
 
     @property
@@ -96,8 +96,9 @@ class Proposal:
     def _comments(self) -> list[str]:
         chunk, log_format = self.rows.chunk(self.as_format()), self.as_format()
         good = len(choose_kernels("auto").parse_chunk(chunk, log_format).rows.labels)
+        first = f"the first {self.rows.num_lines:,} rows of {self.rows.location}"
         comments = [
-            f"Proposed from the first {self.rows.num_lines:,} rows of {self.rows.location}; please check it.",
+            f"Proposed from {self.rows.sampled or first}; please check it.",
             f"{good:,} of these rows are good by this description.",
             f"The {self.label_line}. For another one: --label NAME, or NAME=VALUE of a click.",
         ]
@@ -106,6 +107,9 @@ class Proposal:
                 f"prepare.integer_buckets=true gives {', '.join(bucketed)} a category of their size as well: the order "
                 "of their numbers tells more of the label than single values."
             )
+        exact = {each.name for each in self.guesses if KINDS[each.kind].is_exact}
+        if names := [column.name for column in self.rows.columns if column.name in exact and column.are_inexact]:
+            comments.append(f"In {', '.join(names)} {INEXACT}.")
         return [*comments, *self.remarks]
 
 
@@ -140,7 +144,8 @@ def describe(log: Any, num_rows: int = DEFAULT_ROWS, label: str | None = None) -
     cleaned = [column if column is target else column.cleaned(trim, missing) for column in columns]
     sure_labels = labels if labels.are_enough else None
     guesses = [_of_label(target) if column is target else guess(column, separator, sure_labels) for column in cleaned]
-    guesses = _with_a_category(_without_leaks(guesses, cleaned, clicks, good, of_log.name), cleaned)
+    guesses = _without_leaks(guesses, cleaned, clicks, good, of_log.name)
+    _check_fields(guesses)
     rate = float(clicks[good].mean()) if good.any() else 0.0
     return Proposal(rows, of_log, rate, tuple(guesses), _settings(rows.layout, missing, target, of_log, guesses))
 
@@ -218,17 +223,10 @@ def _as_leak_column(column: Column, good: np.ndarray) -> LeakColumn:
     return LeakColumn(column.name, codes, column.numbers)
 
 
-def _with_a_category(guesses: list[Guess], columns: Sequence[Column]) -> list[Guess]:
-    """Make a category of the number with the fewest values if no column is one, as a model needs at least one."""
-    if any(KINDS[each.kind].role == "categorical" or each.kind == "timestamp" for each in guesses):
-        return guesses
-    sizes = {each.name: len(column.values) for each, column in zip(guesses, columns, strict=True)}
-    numeric = [each for each in guesses if each.kind in ("integer", "float")]
-    if not numeric:
+def _check_fields(guesses: Sequence[Guess]) -> None:
+    """Raise ValueError if no column is a field."""
+    if not any(KINDS[each.kind].role for each in guesses):
         raise ValueError("besides the label no column tells rows apart, or tells anything: there is nothing to learn")
-    fewest = min(numeric, key=lambda each: sizes[each.name])
-    reason = f"{fewest.reason}; a model needs one categorical field, and this column has the fewest values"
-    return [replace(each, kind="string", reason=reason) if each is fewest else each for each in guesses]
 
 
 def _rows_with_bad_bytes(rows: FirstRows) -> int:

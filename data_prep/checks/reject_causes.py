@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from data_prep.checks.encodings import to_utf8
 from data_prep.execution.prepared_folder import REJECTS_FILE
 from data_prep.kernels.parse import is_utf8, parse_labels, take_quotes_off
 from data_prep.kernels.parsed import BARE_SEPARATOR, Chunk
 from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.raw_log.chunks import OTHER_TO_UTF8, TO_UTF8
+from data_prep.raw_log.chunks import TO_UTF8
 from data_prep.raw_log.log_files import is_json
 from data_prep.statistics.statistics import LogStatistics
 
@@ -41,8 +42,8 @@ _NO_OBJECTS = (  # after a line of JSON that json_lines gives too many columns
     "a log of objects of several lines, or with blank lines; remove a line that was cut off"
 )
 _HOW_TO_DESCRIBE = "python -m data_prep describe LOG > my.yaml, then --data my.yaml"
+_NOT_UTF8 = "is not UTF-8, as a text has to be"
 _NUL_BYTES = f"there are NUL bytes: it is no text, or it is UTF-16; {TO_UTF8}"
-_NOT_UTF8 = f"is not UTF-8, as a text has to be; {OTHER_TO_UTF8}"
 
 
 @dataclass
@@ -86,7 +87,8 @@ def _explain(chunk: Chunk, log_format: LogFormat) -> str | None:
     if _are_of_nul(lines):
         return _NUL_BYTES
     if sum(not is_utf8(line) for line in lines) > _FEW * len(lines):
-        return f"the text {_NOT_UTF8}"
+        bad = b"\n".join(line for line in lines if not is_utf8(line))
+        return f"the text {_NOT_UTF8}; {to_utf8(bad)}"
     separator = bytes([BARE_SEPARATOR]) if chunk.is_bare else log_format.separator.encode()
     usual = _most_common(line.count(separator) for line in lines) + 1
     names = chunk.file.columns or tuple(log_format.columns)
@@ -140,7 +142,7 @@ def check_statistics(
     max_reject_fraction: float,
     log_name: str,
     folder: Path,
-    name_cell: Callable[[Chunk, int, LogFormat], str],
+    name_cell: Callable[[Chunk, int, LogFormat, str], str],
     is_fitted: bool,
 ) -> None:
     """Raise ValueError if the log is empty, has too many bad lines, or no training row to fit anything to.
@@ -230,16 +232,18 @@ def _other_labels(statistics: LogStatistics, folder: Path) -> str:
     )
 
 
-def _first_bad_cell(statistics: LogStatistics, folder: Path, name_cell: Callable[[Chunk, int, LogFormat], str]) -> str:
+def _first_bad_cell(
+    statistics: LogStatistics, folder: Path, name_cell: Callable[[Chunk, int, LogFormat, str], str]
+) -> str:
     """Return the cell for which the first line is rejected, else ""."""
     _, reason, line = _first_rejects(folder, 1)[0].split(b"\t", 2)
     if reason == b"categorical" and not is_utf8(line):
-        return f"\nThe first one {_NOT_UTF8}"
+        return f"\nThe first one {_NOT_UTF8}; {to_utf8(line)}"
     # The file's own order of columns is not known here if it may have others.
     if reason not in _REASONS_OF_CELLS or statistics.log_format.others == "ignored":
         return ""
     chunk = Chunk(0, 1, line + b"\n", is_bare=_BARE in line)
-    return f"\nIn the first one it is {name_cell(chunk, 0, statistics.log_format)}"
+    return f"\nIn the first one it is {name_cell(chunk, 0, statistics.log_format, reason.decode())}"
 
 
 def _first_rejects(folder: Path, count: int) -> list[bytes]:

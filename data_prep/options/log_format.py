@@ -30,6 +30,10 @@ BOOLEANS: tuple[tuple[str, str], ...] = (
 BOOLEANS += (("on", "off"), ("On", "Off"), ("ON", "OFF"), ("t", "f"), ("T", "F"), ("y", "n"), ("Y", "N"))
 BOOLEANS += (("1", "0"), ("1.0", "0.0"))
 NO_BOOLEANS = "nothing says which texts of the log stand for true and false, so give the texts"
+INEXACT = (
+    "whole numbers so large are not exact as floats, so that several ids become one (a missing cell makes floats of "
+    "integers): give integers, of pandas type Int64, or texts"
+)
 REST = "rest"  # of the label's cells: all that are not the other ones
 MAX_LIST_LENGTH = 1_000  # each row has room for as many ids
 

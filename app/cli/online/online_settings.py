@@ -12,7 +12,6 @@ from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import PARTIAL
 from app.config.config import Config
 from app.config.optimizer_settings import AdamOptions, LazyAdamOptions
-from app.config.parallel import ParallelOptions
 from app.config.run_settings import CheckpointOptions
 from app.config.schedules import ConstantSchedule
 from app.run.older import read_config
@@ -65,7 +64,6 @@ def online_config(source: Checkpoint, words: Sequence[str] = ()) -> tuple[Config
         train=train,
         eval=replace(trained.eval, batch_size=0, every_steps=0, patience=0),
         checkpoint=CheckpointOptions(keep_last=KEPT, keep_best=0, background=False, delta=True, full_every=FULL_EVERY),
-        parallel=ParallelOptions(),
     )
     return override(config, words), lines
 

@@ -14,13 +14,18 @@ from app.serving.forms.form import Form, RequestError, RowsToScore, check_rows, 
 from app.serving.options import Limits
 from data_prep.options.log_format import LogFormat
 
+_FILE = b"ARROW1\0\0"
 _SHORT_VIEW = 12  # Texts of at most this many bytes are stored in the view itself.
 # Metadata key of compression in Arrow 0.17. Streams with it do not state their decompressed sizes.
 _OLD_COMPRESSION = b"ARROW:experimental_compression"
 
 
 def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
-    """Return the rows of a stream. Raise RequestError if it is wrong or too large."""
+    """Return the rows of a stream or of a Feather file. Raise RequestError if they are wrong or too many.
+
+    A Feather file consists of eight bytes, a stream and a footer.
+    """
+    body = body[len(_FILE) :] if body.startswith(_FILE) else body
     try:
         _check_claims(body, limits)
         table = pa.ipc.open_stream(body).read_all()

@@ -1,3 +1,1 @@
-"""The tower over ranks: strategy_file, placement, data_parallel, accelerator (Ascend, GPU), tensor/, pipeline/, and
-server (a rank that owns rows alone).
-"""
+"""Train on several ranks: `data_parallel` (each rank computes a slice of the batch) and `server` (owns rows only)."""

@@ -1,13 +1,11 @@
-"""Data parallelism: each rank computes its slice of the batch. Gradients are summed over the ranks.
+"""Train data-parallel: each rank computes its slice of the batch, and gradients are summed over the ranks.
 
-On a CPU the step's graph is cut in two, forward and backward before, the dense optimizers after the sum
-(`app/distributed/gradient_sum.py`), which stays outside. On Ascend and GPU the sum is MindSpore's AllReduce (HCCL,
-NCCL) inside the one graph. No such device was at hand, so that part was never run.
+On a CPU, the step's graph is cut in two: forward and backward pass before the sum, and the dense optimizers after it.
+The sum itself is computed outside the graph (`app/distributed/gradient_sum.py`). On Ascend and GPU, the sum is
+MindSpore's AllReduce (HCCL, NCCL) within a single graph. This part was never run, because no such device was available.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import mindspore as ms
 import numpy as np
@@ -16,43 +14,45 @@ from mindspore import Tensor, nn, ops
 from app.batches import Batch, slice_of_batch
 from app.config.device import init_communication
 from app.distributed.gradient_sum import GradientSum
-from app.distributed.process_group import ProcessGroup, mark_collective, rank_slice
-from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, AllFinite, Gradients, HostGraph, Optimizers, scalars
+from app.distributed.process_group import ProcessGroup, mark_collective
+from app.model.graph import (
+    DEEP_LOSS,
+    NUM_BAD,
+    WIDE_LOSS,
+    AllFinite,
+    DeviceGraph,
+    Gradients,
+    HostGraph,
+    OnDevice,
+    Optimizers,
+    scalars,
+)
 from app.model.native_tower import NativeStep
-from app.model.wide_deep import WideDeep
 from app.tables.interface import UniqueIds
-from app.training.parallel.placement import TowerPlacement
-from app.training.step.step import OVERFLOWED, Graph, HostTablesScorer, HostTablesStep, Losses, StepSettings, TrainStep
-
-RowsOf = Callable[[int, int, int], slice]
+from app.training.step.step import OVERFLOWED, HostTablesScorer, HostTablesStep, Losses, StepSettings, TrainStep
 
 
-class DataParallelPlacement(TowerPlacement):
-    """The whole tower on every rank, each of which computes its slice of the batch."""
+def step_graph(settings: StepSettings, group: ProcessGroup) -> HostGraph:
+    """Return the graph of a step as a function of host arrays. With several ranks in `group`, it sums over them.
 
-    def __init__(self, model: WideDeep, batch_rows: int, group: ProcessGroup) -> None:
-        super().__init__(model, batch_rows)
-        self._group = group
-
-    def graph(self, settings: StepSettings) -> Graph:
-        if self._group.size == 1:
-            return super().graph(settings)
-        if ms.get_current_device().device_target == "CPU":
-            return SummedGraph(settings, self._group)
-        init_communication()
-        return AllReducedGraph(settings, self._group)
-
-    def host_graph(self, settings: StepSettings) -> HostGraph:
-        if self._group.size == 1 or not NativeStep.takes(settings.model, settings.optimizers):
-            return super().host_graph(settings)
-        loss, drops = settings.shared_by(self._group.size).loss, settings.noise.rate > 0
-        return NativeStep(settings.model, settings.optimizers, loss, drops, GradientSum(self._group.communicator))
+    It consists of native kernels if these support the whole model, and otherwise is MindSpore's graph.
+    """
+    if NativeStep.takes(settings.model, settings.optimizers):
+        loss, drops = settings.shared_by(group.size).loss, settings.noise.rate > 0
+        sum_over_ranks = GradientSum(group.communicator) if group.size > 1 else None
+        return NativeStep(settings.model, settings.optimizers, loss, drops, sum_over_ranks)
+    if group.size == 1:
+        return OnDevice(DeviceGraph(settings.forward_backward(), settings.optimizers))
+    if ms.get_current_device().device_target == "CPU":
+        return OnDevice(SummedGraph(settings, group))
+    init_communication()
+    return OnDevice(AllReducedGraph(settings, group))
 
 
 class SummedGraph:
-    """`DeviceGraph` on a CPU, with losses, flag and dense gradients summed over the ranks.
+    """`DeviceGraph` on a CPU, with losses, finite flag and dense gradients summed over the ranks.
 
-    The numeric fields' rows are rows of every rank's batch, so each rank adds its share of their L2 term.
+    Every rank's batch contains the numeric fields' rows, so each rank adds its share of their L2 term.
     """
 
     def __init__(self, settings: StepSettings, group: ProcessGroup) -> None:
@@ -63,7 +63,7 @@ class SummedGraph:
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         deep_gradients, wide_gradients, *rank_values = self._gradients(*inputs)
-        # Each rank's values may be finite and their sum not.
+        # The sum may overflow even if the values of each rank are finite.
         (sums, *gradients), finite = self.sum([values.asnumpy() for values in rank_values])
         finite = finite and sums[NUM_BAD] == 0
         if finite:
@@ -73,11 +73,9 @@ class SummedGraph:
 
 
 class DataParallelStep(TrainStep):
-    """Step on whole batches, of which each rank takes its slice."""
+    """A step on whole batches. Each rank computes its slice."""
 
-    def __init__(self, step: HostTablesStep, group: ProcessGroup, rows_of: RowsOf = rank_slice) -> None:
-        """`rows_of(batch rows, rank, number of ranks)` returns the rows that the rank looks up."""
-        self._rows_of = rows_of
+    def __init__(self, step: HostTablesStep, group: ProcessGroup) -> None:
         self.tables, self.seconds = step.tables, step.seconds
         self._step = step
         self._group = group
@@ -94,26 +92,27 @@ class DataParallelStep(TrainStep):
         rank_batch = self._slice(batch)
         try:
             return self._step(rank_batch, unique)
-        except FloatingPointError as error:  # all ranks have one here, the reason is known to some
+        # All ranks raise this error, but only some know the reason.
+        except FloatingPointError as error:
             where = f"rank {self._group.rank}, whose rows begin at the batch's row {rank_batch.first_row}"
             reasons = self._group.gather(f"{where}: {error}")
             reason = next((reason for reason in reasons if OVERFLOWED not in reason), str(error))
             raise mark_collective(FloatingPointError(reason)) from error
 
     def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
-        """Return the logits of the whole batch, on every rank."""
+        """Return the logits of the whole batch on every rank."""
         logits = self._step.score(self._slice(batch), unique)
-        return gather_logits(logits, batch, self._group, self._rows_of)
+        return gather_logits(logits, batch, self._group)
 
     def kernel_seconds(self) -> dict[str, float]:
         return self._step.kernel_seconds()
 
     def _slice(self, batch: Batch) -> Batch:
-        return slice_of_batch(batch, self._rows_of(batch.num_rows, self._group.rank, self._group.size))
+        return slice_of_batch(batch, self._group.rows_of(batch.num_rows))
 
 
 class DataParallelScorer:
-    """`HostTablesScorer` on whole batches, of which each rank scores its slice. Every rank gets all logits."""
+    """`HostTablesScorer` for whole batches. Each rank scores its slice, and every rank gets all logits."""
 
     def __init__(self, scorer: HostTablesScorer, group: ProcessGroup) -> None:
         self._scorer = scorer
@@ -127,14 +126,14 @@ class DataParallelScorer:
         return gather_logits(logits, batch, self._group)
 
 
-def gather_logits(logits: np.ndarray, batch: Batch, group: ProcessGroup, rows_of: RowsOf = rank_slice) -> np.ndarray:
-    """Join the ranks' logits to those of the whole batch, on every rank."""
-    slices = [rows_of(batch.num_rows, rank, group.size) for rank in range(group.size)]
+def gather_logits(logits: np.ndarray, batch: Batch, group: ProcessGroup) -> np.ndarray:
+    """Concatenate the logits of all ranks' slices. Every rank gets the result."""
+    slices = [group.rows_of(batch.num_rows, rank) for rank in range(group.size)]
     return group.gather_rows(logits, [part.stop - part.start for part in slices])
 
 
 class AllReducedGraph(nn.Cell):
-    """`DeviceGraph` on Ascend or GPU, with MindSpore's AllReduce inside the graph. Never run."""
+    """`DeviceGraph` on Ascend or GPU, with MindSpore's AllReduce within the graph. It was never run."""
 
     def __init__(self, settings: StepSettings, group: ProcessGroup) -> None:
         super().__init__()

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from app.config.config import Config, FirstLayer
-from app.config.parallel import recomputed_runs
 from app.config.run_settings import Precision
 from app.model.layer_library import LIBRARY
 from app.tables.model_fields import fields_of_model, is_plain
@@ -83,8 +82,6 @@ def obstacle(config: Config, schema: Schema, backend: str, num_processes: int) -
         return "tables.backend=stock looks its rows up inside the graph"
     if num_processes > 1:
         return "several ranks exchange the rows of their positions"
-    if any(first == 0 for first, _ in recomputed_runs(config.parallel.recompute, len(config.model.hidden_widths))):
-        return f"parallel.recompute={config.parallel.recompute} recomputes the first layer"
     if not is_plain(fields_of_model(schema, config.model)):
         return "the parts of the model see different fields, or a list"
     return None

@@ -54,7 +54,7 @@ def choose(config: Config, schema: Schema, num_ranks: int) -> tuple[Precision, s
     """
     if config.device.precision != "auto":
         return config.device.precision, ""
-    if config.device.target not in ("auto", "CPU") or config.parallel.is_sharded:
+    if config.device.target not in ("auto", "CPU"):
         return "float32", ""
     # Only look for the file. Loading the library would load OpenMP, which then reads variables that depend on the
     # precision.
