@@ -43,8 +43,8 @@ MAX_ROWS = 1_000_000
 # Inverse penalty C: first value, factor between values, and the limits of the search.
 FIRST_C, STEP_OF_C, SMALLEST_C, LARGEST_C = 10**-1.5, 10**0.5, 1e-4, 1e2
 MAX_NEWTON_STEPS = 100
-# Crosses count for `train.auto` if they raise the AUC on valid rows by the first number, and lower the log loss by
-# CERTAIN of its standard errors. From a gain of the second number on, their effects are more than slight. If clicks
+# Crosses count for `train.auto` if they raise the AUC on valid rows by LEAST_AUC_OF_CROSSES, and lower the log loss by
+# CERTAIN of its standard errors. From LARGE_AUC_OF_CROSSES on, their effects are more than slight. If clicks
 # hardly depend on a cross, a limit of 0.005 would be better. But the crosses suggested for real tables, which cost up
 # to 0.014 AUC at that limit, raise the AUC by up to 0.0066. For larger tables the gain is not measured.
 LEAST_AUC_OF_CROSSES, LARGE_AUC_OF_CROSSES, CERTAIN = 0.0075, 0.015, 2.0
@@ -120,7 +120,7 @@ def run(arguments: argparse.Namespace) -> None:
         show(json.dumps(gain and asdict(gain)) if arguments.json else text)
         return
     rows: dict[str, dict[str, Any]] = {"logistic regression": {}}
-    # Read before the fit, so that a wrong folder fails early.
+    # Read the run before the fit, so that a wrong folder fails early.
     if arguments.run:
         (record,) = read_runs([arguments.run])
         of_split = [content for content in record.evaluations if content["split"] == split]

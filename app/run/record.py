@@ -33,7 +33,7 @@ Points = tuple[list[float], list[float]]  # x and y values.
 class RunRecord:
     """The content of one run's files."""
 
-    name: str  # Unique within the report.
+    name: str  # The name is unique within the report.
     state: dict[str, Any]
     config: dict[str, Any]
     wide_losses: np.ndarray  # wide_loss of each step, from the first.

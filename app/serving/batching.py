@@ -43,7 +43,7 @@ REFUSALS_A_SECOND = 250
 FREE_REFUSALS = 25  # Number of refusals that may be given at once without delay.
 # Longest delay of a refusal in seconds. Clients often give up after two seconds. With 1.6 some did, on a busy machine.
 MOST_DELAY = 1.5
-# Minimum delay in seconds of a refusal that exceeds the maximum rate by too much.
+# A refusal that would be due after MOST_DELAY gets a random delay between this one and MOST_DELAY.
 LEAST_LATE = 1.1
 
 Decode = Callable[[], RowsToScore]
@@ -139,7 +139,7 @@ class _Queue:
         self.limits, self._observe, self._loop_bytes = limits, observe, loop_bytes
         self._thread = ThreadPoolExecutor(1, "scoring")
         self._waiting: deque[Work] = deque()
-        self.num_waiting = 0  # Includes the requests that are being scored.
+        self.num_waiting = 0  # Requests that are being scored count, too.
         self._num_coming = 0
         self._next: asyncio.Handle | None = None  # Handle of the scheduled start of the next batch.
         self._is_scoring = False  # True while the thread scores a batch.

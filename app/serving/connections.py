@@ -350,7 +350,7 @@ class BoundedRequests(HttpToolsProtocol):
         self._idle_until = math.inf
         self._body_left = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
         refusal = self._refusal()
-        # The list now collects trailers, which are not used.
+        # From now on the parser adds trailers to `headers`, and trailers are not used.
         self.headers = []
         if refusal is None:
             self._headers_until = math.inf

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 OPSET, IR_VERSION = 20, 9
 # Size of a model above which its weights go to a second file, because protobuf cannot read more than 2 GiB.
 MOST_BYTES = 2_000_000_000
-NORM_EPSILON = 1e-5  # Equal to the constant in app/model/batch_norm.py.
+NORM_EPSILON = 1e-5  # The same constant is in app/model/batch_norm.py.
 # Error of a float32 sum, relative to the root of its terms' sum of squares. See `rounding_bound`.
 ROUNDING = 2.0**-20
 

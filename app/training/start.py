@@ -89,7 +89,7 @@ class Launch:
             try:
                 return self._train_in_folder(target, group, damaged)
             except RunIsFinishedError as finished:
-                with group:  # Entering the group makes the servers end.
+                with group:  # Leaving the group ends the servers.
                     return report_finished(finished)
             except DamagedCheckpointError as error:
                 if damaged is None or error.checkpoint is None or error.checkpoint in damaged:

@@ -81,9 +81,9 @@ class Bounds:
     change: float = 3.0  # Factor, in both directions, between the part's click rate and that of the last parts.
     # Factor, in both directions, between the part's calibration and that of the last parts.
     miscalibration: float = 2.0
-    # Rise of the share of a column's missing cells above the maximum of the last parts.
+    # Maximum rise of the share of a column's missing cells above the highest share in the last parts.
     missing: float = 0.2
-    # Rise of the share of a column's values without ids above the maximum of the last parts.
+    # Maximum rise of the share of a column's values without ids above the highest share in the last parts.
     unknown: float = 0.3
 
 
@@ -153,7 +153,7 @@ class Source:
         self.held: dict[str, str] = {}
         self.can_be_released: dict[str, str] = {}
         self._looked_at: dict[str, FileState] = {}
-        # Time at which a part that could not be read is tried again.
+        # For each part that could not be read: the time at which it is tried again.
         self._read_again: dict[str, float] = {}
         self._no_parts: set[str] = set()  # Names of files that were already logged as not being parts.
         self._files()
@@ -294,7 +294,7 @@ def read_part(file: LogFile, checksum: str, encoder: RowEncoder) -> Part:
 
     Raise ValueError if the part is damaged, has other columns or changes meanwhile. Data that is appended is not read.
     """
-    find_log(file.location)  # Raises an error for a wrong name.
+    find_log(file.location)  # This raises an error for a wrong name.
     pieces, examples, num_lines, first_reject = [], [], 0, ""
     log_format = encoder.log_format
     with open_reader(file, log_format) as reader:

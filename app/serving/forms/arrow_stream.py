@@ -30,7 +30,7 @@ def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
         _check_claims(body, limits)
         table = pa.ipc.open_stream(body).read_all()
         table.validate()
-        # Checked first, because full validation reads all these bytes.
+        # Check the total size first, because full validation reads all these bytes.
         _check_bytes(sum(map(_view_bytes, table.columns)), limits)
         table.validate(full=True)
     except (pa.ArrowException, OSError, UnicodeError, struct.error) as error:
