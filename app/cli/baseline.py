@@ -270,7 +270,7 @@ def _choice_of_crosses() -> ChoiceOfCrosses:
 
 
 def _gain_in_a_process(folder: Path) -> str:
-    """Return what the option --crosses prints, computed in a separate process.
+    """Return the output of the option --crosses, computed in a separate process.
 
     Reading rows imports MindSpore, whose environment may not be prepared yet in this process.
     """

@@ -219,9 +219,7 @@ def _own(folder: Path, advice: str) -> Iterator[None]:
 
 @contextmanager
 def _kept(checkpoint: Checkpoint) -> Iterator[None]:
-    """Raise ValueError with advice in place of an error that occurred because a training removed or compacted the
-    checkpoint.
-    """
+    """Convert an error to a ValueError with advice, if a training has removed or compacted the checkpoint."""
     try:
         yield
     except (OSError, ValueError) as error:

@@ -6,7 +6,7 @@
     tables.safetensors, checksums.safetensors   see bundle_tables.py. A delta holds only the changed rows
     lookup.bin         the vocabulary in a form that can be searched. A delta holds only the added values
     expired.npy        deltas only: [g] int64, ascending ids whose values are out of vocabulary now
-    golden.parquet     made-up rows with logits, scores and tolerances, so that a user can check his installation
+    golden.parquet     made-up rows with logits, scores and tolerances, so that users can check their installation
     code/, MLmodel, python_env.yaml, requirements.txt, README.md
 
 Opening a bundle checks every file completely except the tables, of which it checks the headers and sizes. `verify`

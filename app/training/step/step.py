@@ -52,7 +52,9 @@ class TrainStep(ABC):
 
     @abstractmethod
     def prepare(self, batch: Batch) -> UniqueIds:
-        """Return what can be computed from a batch in advance. The prefetch thread calls this."""
+        """Return the distinct ids of a batch, and whatever else can be computed before its step. The prefetch
+        thread calls this.
+        """
 
     @abstractmethod
     def __call__(self, batch: Batch, unique: UniqueIds) -> Losses:
