@@ -181,7 +181,7 @@ class _Supervisor:
         return status
 
     def _kill_hung(self) -> None:
-        """Kill workers whose event loop hangs. They are restarted like all that end."""
+        """Kill workers whose event loop hangs. They are restarted like all workers that end."""
         before, self._looked = self._looked, time.monotonic()
         for seat in self._seats:
             if self._looked - before > PAUSED_SECONDS:

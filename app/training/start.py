@@ -80,7 +80,7 @@ class Launch:
     def train(self, target: str, group: ProcessGroup = ONE_PROCESS) -> int:
         """Train on the device `target` as one rank of `group`, and return the exit status.
 
-        Raise the errors of `Trainer.train`, except those after which the state was saved.
+        Raise the errors of `Trainer.train` except Stopped and NotSavedError, which become exit statuses.
         """
         # A single process detects a damaged checkpoint while loading it, so each byte is read once. Several ranks
         # verify it before they load it.
