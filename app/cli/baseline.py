@@ -200,6 +200,7 @@ class CrossesGain:
 
     @property
     def effects(self) -> CrossEffects:
+        """Strength of the crosses' effects: none, slight, weak or strong."""
         if self.auc < LEAST_AUC_OF_CROSSES or self.log_loss <= CERTAIN * self.error:
             return "none"
         if self.auc < LARGE_AUC_OF_CROSSES:

@@ -84,6 +84,7 @@ class RunRecord:
         return [*source, *map(_evaluation_line, self.evaluations)]
 
     def test_evaluation(self) -> dict[str, Any] | None:
+        """Return the newest evaluation on the test rows, or None if there is none."""
         return next((content for content in reversed(self.evaluations) if content["split"] == "test"), None)
 
     def shown_evaluation(self) -> dict[str, Any] | None:
@@ -123,6 +124,7 @@ class RunRecord:
 
     @property
     def steps(self) -> int:
+        """Number of steps that the run has taken."""
         return len(self.wide_losses)
 
 

@@ -82,6 +82,7 @@ class Batcher:
 
     @property
     def num_waiting(self) -> int:
+        """Number of requests that wait in all queues or are being scored."""
         return self.small.num_waiting + self.large.num_waiting + self.huge.num_waiting
 
     def admit(self, num_bytes: int) -> None:
@@ -288,6 +289,7 @@ class _Stopwatch:
         self._began, self._had_ms, self._num_read = time.monotonic(), processor_ms(), _num_read()
 
     def milliseconds(self) -> float:
+        """Return the milliseconds since the construction."""
         if _num_read() > self._num_read:
             return 1000 * (time.monotonic() - self._began)
         return processor_ms() - self._had_ms

@@ -309,6 +309,7 @@ class _Watch(threading.Thread):
         self.status = 0
 
     def run(self) -> None:
+        """Open the model, then check for newer models until the worker stops."""
         try:
             service = self._open()
         except Exception as error:

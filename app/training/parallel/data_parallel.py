@@ -119,6 +119,7 @@ class DataParallelScorer:
         self._group = group
 
     def prepare(self, batch: Batch) -> UniqueIds:
+        """Return the distinct ids of this rank's slice of a batch."""
         return self._scorer.prepare(slice_of_batch(batch, self._group.rows_of(batch.num_rows)))
 
     def __call__(self, batch: Batch, unique: UniqueIds) -> np.ndarray:

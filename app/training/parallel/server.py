@@ -77,6 +77,7 @@ class ParameterServer:
         }
 
     def run(self) -> None:
+        """Answer requests of the training ranks until they end."""
         while True:
             header = self._shards[0].exchange.start(Operation.NONE)
             if header.operation != Operation.RPC:
