@@ -48,7 +48,7 @@ MAX_NEWTON_STEPS = 100
 # hardly depend on a cross, a limit of 0.005 would be better. But the crosses suggested for real tables, which cost up
 # to 0.014 AUC at that limit, raise the AUC by up to 0.0066. For larger tables the gain is not measured.
 LEAST_AUC_OF_CROSSES, LARGE_AUC_OF_CROSSES, CERTAIN = 0.0075, 0.015, 2.0
-STRONG_C = 0.5  # From this inverse penalty on, the effects of crosses are strong.
+STRONG_C = 0.5  # The effects of crosses are strong if the best inverse penalty is at least this large.
 MAX_CROSSED_ROWS, MAX_CROSSED_IDS = 400_000, 2_000_000
 # Checksum of the schema that a choice is valid for ("" for the choice of an existing run), the effects, and a line for
 # the log.

@@ -50,7 +50,7 @@ class Manifest:
     # Deltas only: id and folder name of the parent bundle.
     parent: dict[str, str] | None = None
     generation: int = 0  # A delta's generation is its parent's plus one.
-    # If deltas were folded into this whole bundle: the id of the newest of them.
+    # Id of the newest delta that was folded into this whole bundle, if any.
     folded: str = ""
     whole_serial: int = 0  # Serial number of the whole bundle at the beginning of this bundle's chain.
     serial: int = 0  # Serial number of the export, above those of all bundles in the same folder.

@@ -59,7 +59,7 @@ class Work:
     predictor: Predictor
     decode: Decode
     num_bytes: int
-    deadline: float  # In seconds of time.monotonic.
+    deadline: float  # Deadline in seconds of time.monotonic.
     future: asyncio.Future[np.ndarray]
 
 
@@ -144,7 +144,7 @@ class _Queue:
         self._num_coming = 0
         self._next: asyncio.Handle | None = None  # Handle of the scheduled start of the next batch.
         self._is_scoring = False  # True while the thread scores a batch.
-        # For each recent batch: the mean milliseconds per request, and the number of requests.
+        # Mean milliseconds per request and number of requests of each recent batch.
         self._last: deque[tuple[float, int]] = deque(maxlen=TIMED_BATCHES)
         # Mean milliseconds per request, computed from `_last` on demand. None if it must be computed again.
         self._request_ms: float | None = 0.0

@@ -189,7 +189,7 @@ class Service:
             response = JSONResponse({"error": str(error)}, error.status, headers)
         except ClientDisconnect:
             response = Response(status_code=400)
-        # For example a damaged block of the bundle, or a lack of memory. The client may try another server.
+        # A block of the bundle may be damaged, or memory may be short. The client may try another server.
         except Exception as error:
             log.exception("%s, request %s: %s", path, number, type(error).__name__)
             message = "the model cannot score this now; see the server's log"

@@ -91,8 +91,8 @@ class Bounds:
 class Ledger:
     """The record of the parts that a model was trained on. A checkpoint's manifest stores it as JSON."""
 
-    # For each part by name, in order: the checksum of the file, and its `state`, which shows an unchanged file without
-    # reading it.
+    # Parts by name, in order, each with the checksum of its file and the file's `state`, which shows
+    # without reading the file that it is unchanged.
     trained: dict[str, dict[str, Any]] = field(default_factory=dict)
     recent: list[dict[str, Any]] = field(default_factory=list)  # `Part.counts` of the last parts.
     samples: list[str] = field(default_factory=list)  # Files with rows of the last parts, see `candidate`.
@@ -153,7 +153,7 @@ class Source:
         self.held: dict[str, str] = {}
         self.can_be_released: dict[str, str] = {}
         self._looked_at: dict[str, FileState] = {}
-        # For each part that could not be read: the time at which it is tried again.
+        # Times at which parts that could not be read are tried again, by name.
         self._read_again: dict[str, float] = {}
         self._no_parts: set[str] = set()  # Names of files that were already logged as not being parts.
         self._files()
