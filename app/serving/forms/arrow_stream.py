@@ -1,4 +1,4 @@
-"""Rows as an Arrow IPC stream."""
+"""Read rows from an Arrow IPC stream."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from app.serving.forms.form import Form, RequestError, RowsToScore, check_rows, 
 from app.serving.options import Limits
 from data_prep.options.log_format import LogFormat
 
+_FILE = b"ARROW1\0\0"
 _SHORT_VIEW = 12  # bytes of a text that its view holds itself
 _OLD_COMPRESSION = b"ARROW:experimental_compression"  # of one release, beside the format: nothing else names the sizes
 
 
 def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
-    """Return the rows of a stream as a chunk."""
+    """Return the rows of a stream as a chunk. A file (Feather) is a stream after eight bytes, with a footer."""
+    body = body[len(_FILE) :] if body.startswith(_FILE) else body
     try:
         _check_claims(body, limits)
         table = pa.ipc.open_stream(body).read_all()
         table.validate()
         columns = [pa.chunked_array(map(_guarded, column.chunks), column.type) for column in table.columns]
         table = pa.Table.from_arrays(columns, schema=table.schema)
-        _check_bytes(sum(map(_view_bytes, table.columns)), limits)  # all of which are looked at next
+        # Checked first, because full validation reads all these bytes.
+        _check_bytes(sum(map(_view_bytes, table.columns)), limits)
         table.validate(full=True)
     except (pa.ArrowException, OSError, UnicodeError, struct.error) as error:
         raise RequestError(400, f"the body is no Arrow IPC stream: {error}") from None
@@ -35,10 +38,12 @@ def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
 
 
 def _check_claims(body: bytes, limits: Limits) -> None:
-    """Check what an Arrow IPC stream claims to hold, before it is read: null or compressed columns may claim anything.
+    """Raise RequestError if a stream claims to hold too many rows or bytes, before it is read.
 
-    Counts 8 bytes a value, nested ones too, for its text, and buffers as they are without compression. pyarrow gives
-    no access to these numbers: https://github.com/apache/arrow/blob/main/format/Message.fbs, which it has verified.
+    Null and compressed columns can claim any size with few bytes. A value counts 8 bytes, including nested values and
+    texts, and a buffer counts its size without compression. pyarrow does not offer these numbers, so they are read from
+    the flatbuffers of the messages, which pyarrow has verified
+    (https://github.com/apache/arrow/blob/main/format/Message.fbs).
     """
     num_rows = num_bytes = 0
     for message in pa.ipc.MessageReader.open_stream(body):
@@ -65,12 +70,12 @@ def _check_claims(body: bytes, limits: Limits) -> None:
 
 
 def _leads_to(data: bytes, place: int) -> int:
-    """Return the place to which an offset of a flatbuffer leads."""
+    """Return the position that the offset at `place` of a flatbuffer points to."""
     return place + int(struct.unpack_from("<I", data, place)[0])
 
 
 def _field(data: bytes, table: int, number: int) -> int:
-    """Return the place of a field of a flatbuffer's table, or 0 if it has the default."""
+    """Return the position of a field of a flatbuffer's table, or 0 if the field has its default value."""
     first = table - struct.unpack_from("<i", data, table)[0]
     place, (size,) = first + 4 + 2 * number, struct.unpack_from("<H", data, first)
     offset = struct.unpack_from("<H", data, place)[0] if place < first + size else 0
@@ -78,7 +83,7 @@ def _field(data: bytes, table: int, number: int) -> int:
 
 
 def _pairs(data: bytes, table: int, number: int) -> Iterator[tuple[int, int]]:
-    """Yield the structures of a flatbuffer's vector, of two numbers each."""
+    """Yield the structures in a flatbuffer's vector, each a pair of int64 values."""
     if place := _field(data, table, number):
         start = _leads_to(data, place)
         yield from struct.iter_unpack(
@@ -87,7 +92,7 @@ def _pairs(data: bytes, table: int, number: int) -> Iterator[tuple[int, int]]:
 
 
 def _dictionary_bytes(column: pa.ChunkedArray) -> int:
-    """Return the bytes that a dictionary's texts, which may be long, take in the cells that name them."""
+    """Return the bytes that a dictionary column takes with each cell's text written out."""
     if _is_list(column.type):
         column = pc.list_flatten(column)
     if not pa.types.is_dictionary(column.type):
@@ -103,7 +108,7 @@ def _dictionary_bytes(column: pa.ChunkedArray) -> int:
 
 
 def _view_bytes(column: pa.ChunkedArray) -> int:
-    """Return the bytes that views, many of which may share a text, take together."""
+    """Return the bytes that a column of views takes with each text written out. Many views may share a text."""
     return sum(int(_view_lengths(_innermost(chunk)).sum()) for chunk in column.chunks)
 
 
@@ -176,7 +181,7 @@ def _check_bytes(num_bytes: int, limits: Limits) -> None:
 
 
 def describe(log_format: LogFormat, row: dict[str, Any]) -> dict[str, Any]:
-    """Return an example. OpenAPI has no schema for bytes."""
+    """Return an example for the OpenAPI document, which has no schema for bytes."""
     table = pa.table({name: pa.array([row.get(name)]) for name, _ in log_format.fields})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
