@@ -4,7 +4,6 @@ The model knows what was done, and neither manifests nor serial numbers. `test_s
 one process, `test_life` a service of several processes.
 """
 
-import json
 import random
 import shutil
 from dataclasses import dataclass, field
@@ -179,29 +178,19 @@ class Life:
             del self.model.copies[name]
 
     def damage(self, draw, how=None):
-        """Cut, change or remove a file, or write a manifest that no release writes, with a right checksum.
-
-        The file is replaced, because what serves has mapped the old one.
-        """
+        """A file is cut, changed or gone. It is replaced, as what serves has mapped the old one."""
         if self.whole():
             name = draw.choice(self.whole())
             files = sorted(path for path in (self.folder / name).iterdir() if path.is_file())
             path = draw.choice(files)
-            how = how or draw.choice(["cut", "changed", "gone", "odd"])
-            if how == "odd":
-                path = self.folder / name / bundle_folder.MANIFEST
             content = path.read_bytes()
+            how = how or draw.choice(["cut", "changed", "gone"])
             if how == "changed" and path.name == bundle_folder.TABLES:  # of which only blocks that are touched are read
                 how = "cut"
             self.model.copies[name].bad[path.name] = content
             path.unlink()
             if how == "unreadable":
                 path.symlink_to(path.name)  # to itself: as root, any other file can be read
-            elif how == "odd":
-                manifest = json.loads(content)
-                del manifest["checksum"]
-                manifest[draw.choice(["id", "files", "model", "rows"])] = draw.choice([None, -1, "x", [[]]])
-                path.write_text(json.dumps({**manifest, "checksum": bundle_folder.checksum_of(manifest)}))
             elif how != "gone":
                 place = len(content) // 2
                 changed = (
