@@ -136,7 +136,7 @@ def test_other_columns_are_an_error(tmp_path):
     with pytest.raises(ValueError, match=r"lacks columns .*not found, or not once: site; found Site, count"):
         open_it(path)
     pq.write_table(table_of(site=[["a"]]), path)
-    with pytest.raises(ValueError, match=r"'site' is of type list<.*>; expected for kind string: strings, whole"):
+    with pytest.raises(ValueError, match=r"'site' is of type list<.*>; expected for kind string: times .*, strings"):
         open_it(path)
 
 
