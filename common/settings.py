@@ -8,6 +8,7 @@ An unknown key or a value of the wrong type is an error that names the place and
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import json
@@ -53,6 +54,21 @@ class Bounds:
         if isinstance(value, tuple):
             return bool(value) and all(map(self.admit, value))
         return value is None or bool(self.least <= value <= self.most and self.above < value < self.below)
+
+
+ANY_VALUE = object()  # The value of a removed setting that changed no result.
+
+
+@dataclass(frozen=True)
+class Removed:
+    """A setting that an earlier release had.
+
+    The class of all settings of a program has the class attribute `removed`, a mapping of such settings by their full
+    names. `merge` refuses them, and `without_removed` drops them from the settings that an earlier release recorded.
+    """
+
+    value: Any  # The program now does what the setting did with this value, or ANY_VALUE.
+    now: str  # The behaviour of the program now, and what to use in place of the setting, in words.
 
 
 class OutOfBoundsError(ValueError):
@@ -103,6 +119,20 @@ def flatten(sections: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return flat
 
 
+def without_removed(recorded: Mapping[str, Any], removed: Mapping[str, Removed]) -> dict[str, Any]:
+    """Return a copy of recorded settings, by section, without removed ones that asked for what the program now does.
+
+    A removed setting with another value stays, so that `merge` refuses it and comparisons see the difference.
+    """
+    result: dict[str, Any] = copy.deepcopy(dict(recorded))
+    for setting, gone in removed.items():
+        *names, key = setting.split(".")
+        section = functools.reduce(lambda inner, name: inner.get(name) or {}, names, result)
+        if key in section and (gone.value is ANY_VALUE or section[key] == gone.value):
+            del section[key]
+    return result
+
+
 def merge(
     settings: Settings, changes: Mapping[str, Any], where: str, prefix: str = "", whole: Settings | None = None
 ) -> Settings:
@@ -110,13 +140,18 @@ def merge(
 
     `where` and `prefix` say in errors where the changes come from. If `settings` are one section, `whole` are all
     settings: the error about an unknown key then looks for the key in other sections. Raise ValueError for an
-    unknown key or a wrong value.
+    unknown key, a removed one (see `Removed`) or a wrong value.
     """
     whole = settings if whole is None else whole
     hints = _type_hints(type(settings))  # type: ignore[arg-type]
     names = [field.name for field in dataclasses.fields(settings)]  # type: ignore[arg-type]
     changed: dict[str, Any] = {}
     for name, value in changes.items():
+        if gone := getattr(whole, "removed", {}).get(f"{prefix}{name}"):
+            raise ValueError(
+                f"{where}: the setting '{prefix}{name}' was removed: {gone.now}. Leave it out of settings. Release "
+                "1.0.0 continues what was made with another value"
+            )
         if name not in names:
             raise ValueError(
                 f"{where}: unknown key '{prefix}{name}'; {_advice(str(name), value, names, prefix, whole)}"

@@ -6,8 +6,9 @@ The comment at a field, or the comment lines above it, is printed in docs/config
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from app.config.optimizer_settings import (
     AdamOptions,
@@ -18,8 +19,9 @@ from app.config.optimizer_settings import (
     WideOptimizer,
 )
 from app.config.parallel import ParallelOptions
+from app.config.removed import REMOVED
 from app.config.run_settings import CheckpointOptions, ClusterOptions, DeviceOptions, EvalOptions, TablesOptions
-from common.settings import Bounds, Checked, Count, CountOrZero, Fraction, NotNegative, Seed
+from common.settings import Bounds, Checked, Count, CountOrZero, Fraction, NotNegative, Removed, Seed
 from data_prep.options.prepare_options import PrepareOptions
 
 FirstLayer = Literal["auto", "direct", "distinct"]
@@ -119,6 +121,8 @@ class Config:
     checkpoint: CheckpointOptions = field(default_factory=CheckpointOptions)
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     parallel: ParallelOptions = field(default_factory=ParallelOptions)
+
+    removed: ClassVar[Mapping[str, Removed]] = REMOVED
 
     @property
     def optimizers(self) -> dict[str, WideOptimizer | DeepOptimizer | TowerOptimizer]:

@@ -24,18 +24,10 @@ class CheckpointOptions(Checked):
     shards: Count = 1  # The number of files of each table.
     # Write checkpoints while the next steps run. This takes memory for the rows that these steps update.
     background: bool = True
-    delta: bool = False  # Write only the rows that changed since the checkpoint before.
-    full_every: Count = 10  # With delta, every full_every-th checkpoint is written in full.
-    # With delta, only the first checkpoint is written in full. When a kept delta depends on full_every others, it is
-    # turned into a full checkpoint from the files on disk.
-    compact: bool = False
+    # Write only the rows that changed since the checkpoint before. Every tenth checkpoint is written in full.
+    delta: bool = False
     # Each rank writes its part of a tower that is spread over ranks (section parallel).
     tower_slices: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.compact and not self.delta:
-            raise ValueError("checkpoint.compact=true needs checkpoint.delta=true, which is false")
 
 
 Target = Literal["auto", "CPU", "GPU", "Ascend"]

@@ -2,8 +2,9 @@
 
 Add a new setting that changes a run's result (see `app.run.identity`) to `ADDED`, with the value that corresponds to
 the program before it, which need not be today's default. A resumed run keeps that value, so its arithmetic never
-changes halfway. If you remove a setting, add it to `REMOVED`, with the value that the program now behaves as if it had.
-Keep the config.yaml of a run of each release in tests/app/run, and compare its settings with both tables there.
+changes halfway. If you remove a setting, add it to `app.config.removed.REMOVED`, with the value that the program now
+behaves as if it had. Keep the config.yaml of a run of each release in tests/app/run, and compare its settings with both
+tables there.
 """
 
 from __future__ import annotations
@@ -22,21 +23,13 @@ FORMAT_VERSION, OLDEST_VERSION = 4, 3
 # `name` stands in brackets: "wide_optimizer[ftrl].power", "deep_optimizer.schedule[cosine].floor".
 ADDED: dict[int, dict[str, Any]] = {4: {"tables.dtype": "float32"}}
 
-# By the format that removed it: setting -> the value with which a run continues as before. With another one it cannot.
-REMOVED: dict[int, dict[str, Any]] = {}
-
 
 def upgraded(sections: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that a run of any release wrote, by section, with today's keys."""
-    result = copy.deepcopy(dict(sections))
+    result = settings.without_removed(sections, Config.removed)
     for setting, value in added():
         section, key = section_of(result, setting)
         section.setdefault(key, copy.deepcopy(value))
-    for of_form in REMOVED.values():
-        for setting, value in of_form.items():
-            section, key = section_of(result, setting)
-            if key in section and section[key] == value:
-                del section[key]
     return result
 
 

@@ -269,12 +269,6 @@ def fields_as_set(recorded: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     return of_fields
 
 
-def read_recorded(recorded: Mapping[str, Any], where: str) -> PrepareOptions:
-    """Return the options that a prepared folder records. `where` names their file in errors (ValueError)."""
-    plain = {name: value for name, value in recorded.items() if name not in RECORDED}
-    return settings.merge(PrepareOptions(), plain | {"fields": fields_as_set(recorded)}, where=where)
-
-
 def parse_bytes(text: str) -> int:
     """Return the bytes of "4 GiB", "512MiB" or plain "1000000". Raises ValueError."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB|TiB)?\s*", text)

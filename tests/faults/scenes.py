@@ -255,7 +255,7 @@ class PrepareAgain(Prepare):
 # A training
 
 SETTINGS = ("train.epochs=2", "train.log_every_steps=1", "train.batch_size=500", "checkpoint.every_steps=3")
-SETTINGS += ("checkpoint.keep_last=2", "checkpoint.delta=true", "checkpoint.full_every=3", "eval.metric=auc")
+SETTINGS += ("checkpoint.keep_last=2", "checkpoint.delta=true", "eval.metric=auc")
 SETTINGS += ("model.first_layer=direct",)  # what auto chooses, as the plan looks for it
 OLDER = ("train.seed=2", "model.first_layer=direct")
 
@@ -279,7 +279,8 @@ class Train(Scene):
     def act(self, root: Path) -> None:
         from app.__main__ import main  # MindSpore, after the environment is set
 
-        assert main(["train", "--config", str(TINY_CONFIG), "--dataset", str(self.dataset), *SETTINGS]) == 0
+        with mock.patch("app.training.saving.FULL_EVERY", 3):
+            assert main(["train", "--config", str(TINY_CONFIG), "--dataset", str(self.dataset), *SETTINGS]) == 0
 
     def begin(self, recording: Recording) -> None:
         self.safe = [(end, int(name[-8:])) for end, name in synced_renames(recording.operations, r"step-\d+")]

@@ -64,7 +64,7 @@ def online_config(source: Checkpoint, words: Sequence[str] = ()) -> tuple[Config
         **optimizers,
         train=train,
         eval=replace(trained.eval, batch_size=0, every_steps=0, patience=0),
-        checkpoint=CheckpointOptions(keep_last=KEPT, keep_best=0, background=False, delta=True, full_every=FULL_EVERY),
+        checkpoint=CheckpointOptions(keep_last=KEPT, keep_best=0, background=False, delta=True),
         parallel=ParallelOptions(),
     )
     return override(config, words), lines

@@ -472,7 +472,7 @@ def test_a_warm_start_is_evaluated_before_its_first_step(command, trained, tmp_p
 
 
 def test_a_resume_reads_each_manifest_once_and_so_does_retention(command, monkeypatch):
-    words = ("checkpoint.delta=true", "checkpoint.full_every=9", "checkpoint.every_steps=2", "checkpoint.keep_last=0")
+    words = ("checkpoint.delta=true", "checkpoint.every_steps=2", "checkpoint.keep_last=0")
     assert command("train", "train.epochs=1", *words)[0] == 0
     reads, read_text = Counter(), Path.read_text
     at_first_step, take_step = [], Trainer._take_step

@@ -11,6 +11,7 @@ from app.run import older as older_runs
 from app.run.decision import describe_kept
 from app.run.folder import best_of_run, run_config
 from app.run.older import read_config, upgraded
+from common.settings import Removed
 
 
 def forget(run, section, key):
@@ -94,7 +95,7 @@ def with_removed_setting(run, value):
 
 
 def test_a_run_with_a_removed_setting_resumes_if_that_changed_nothing(start, monkeypatch):
-    monkeypatch.setitem(older_runs.REMOVED, 3, {"loss.halve": 1})
+    monkeypatch.setattr(Config, "removed", {"loss.halve": Removed(1, "a loss is halved once")})
     run = start(steps=(7,), status="stopped").path
     with_removed_setting(run, 1)
     saved = read_config(best_of_run(run).manifest.config, where="manifest.json")
@@ -103,8 +104,12 @@ def test_a_run_with_a_removed_setting_resumes_if_that_changed_nothing(start, mon
 
 
 def test_a_run_that_used_a_removed_setting_cannot_resume(start, monkeypatch):
-    monkeypatch.setitem(older_runs.REMOVED, 3, {"loss.halve": 1})
+    monkeypatch.setattr(Config, "removed", {"loss.halve": Removed(1, "a loss is halved once")})
     run = start(steps=(7,), status="stopped").path
     with_removed_setting(run, 2)
+    with pytest.raises(
+        ValueError, match=r"config.yaml: the setting 'loss.halve' was removed: a loss is halved once\. "
+    ):
+        run_config(run)
     plan = start().plan
     assert (plan.kind, plan.reason) == ("new", "the run there differs: loss.halve was 2, is None")
