@@ -14,4 +14,13 @@ REMOVED = {
     "checkpoint.full_every": Removed(
         ANY_VALUE, "with checkpoint.delta, every tenth checkpoint is a full one, and every 24th of an online run"
     ),
+    "eval.min_improvement": Removed(ANY_VALUE, "eval.patience counts every gain of the metric as an improvement"),
+    **{
+        f"{group}_optimizer.schedule.{name}": Removed(1e-6, f"a plateau {does}")
+        for group in ("wide", "deep", "tower")
+        for name, does in (
+            ("min_improvement", "counts a gain of more than 1e-6 as an improvement"),
+            ("min_learning_rate", "lowers the rate to 1e-6 at least"),
+        )
+    },
 }

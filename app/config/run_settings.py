@@ -69,7 +69,6 @@ class EvalOptions(Checked):
     every_steps: CountOrZero = 0  # Steps between additional evaluations within an epoch. 0 makes none.
     metric: str = "auc"  # The metric that decides which checkpoints are the best.
     patience: CountOrZero = 0  # Stop after so many evaluations in a row without improvement. 0 never stops.
-    min_improvement: NotNegative = 0.0  # Only a larger change of the metric is an improvement.
     # The field (or column of kind id) whose values are the groups of grouped_auc, the mean AUC within groups. Rows
     # whose value is missing or has no id of its own are left out. With kind id every value counts.
     group_field: str = ""

@@ -29,7 +29,7 @@ def rate_of(options, step, drops=()):
     elif schedule.name == "step":
         rate = base * schedule.drop_factor ** ((after - 1) // schedule.every_steps)
     fallen = sum(drop < step for drop in drops)
-    return max(rate * schedule.drop_factor**fallen, min(schedule.min_learning_rate, base)) if fallen else rate
+    return max(rate * schedule.drop_factor**fallen, min(1e-6, base)) if fallen else rate
 
 
 class PlainTable:

@@ -47,7 +47,7 @@ SCHEDULES = {  # each goes far enough down to be no rate at all, where its optim
         warmup_steps=warmup, decay_steps=8, final_factor=0.01 if name == "ftrl" else 0.0
     ),
     "step": lambda name, warmup: StepSchedule(warmup_steps=warmup, every_steps=4, drop_factor=1e-3),
-    "plateau": lambda name, warmup: PlateauSchedule(warmup_steps=warmup, drop_factor=0.1, min_learning_rate=0.0),
+    "plateau": lambda name, warmup: PlateauSchedule(warmup_steps=warmup, drop_factor=0.1),
 }
 DEEP_OPTIMIZERS, WIDE_OPTIMIZERS = get_args(DeepOptimizer), get_args(WideOptimizer)
 OF_EVERY_DAY = "cosine", "plateau"  # the other schedules are left to make test-long
