@@ -62,9 +62,6 @@ class LossOptions(Checked):
     # Coefficient of the deep table's L2 term, l2_coef · ½ Σ‖row‖². The sum is over the batch's unique rows. With
     # deep_optimizer.name=adam it is over the whole table.
     l2_coef: NotNegative = 8e-5
-    wide_l2_coef: NotNegative = 0.0  # Coefficient of the L2 term of the wide table.
-    # Each value of a unique row's gradient is clipped to ± this bound, before the L2 term is added. 0 clips nothing.
-    row_clip_value: NotNegative = 0.0
     # The norm of all the tower's gradients together is clipped to this bound. 0 clips nothing.
     tower_clip_norm: NotNegative = 0.0
     label_smoothing: Fraction = 0.0  # For the value s, training labels become (1 - s) · label + s / 2.

@@ -14,6 +14,10 @@ REMOVED = {
     "checkpoint.full_every": Removed(
         ANY_VALUE, "with checkpoint.delta, every tenth checkpoint is a full one, and every 24th of an online run"
     ),
+    "loss.row_clip_value": Removed(
+        0.0, "gradients of embedding rows are not clipped; loss.tower_clip_norm clips those of the tower"
+    ),
+    "loss.wide_l2_coef": Removed(0.0, "the wide table has no L2 term in the loss; FTRL has wide_optimizer.l2"),
     "eval.min_improvement": Removed(ANY_VALUE, "eval.patience counts every gain of the metric as an improvement"),
     **{
         f"{group}_optimizer.schedule.{name}": Removed(1e-6, f"a plateau {does}")

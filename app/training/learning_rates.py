@@ -118,8 +118,6 @@ def table_spec(config: Config, schema: Schema, numeric: tuple[str, ...] = ()) ->
         l2_coef=config.loss.l2_coef,
         wide_optimizer=config.wide_optimizer,
         deep_optimizer=config.deep_optimizer,
-        wide_l2_coef=config.loss.wide_l2_coef,
-        row_clip_value=config.loss.row_clip_value,
         ema_decay=config.train.ema_decay,
         dtype=config.tables.dtype,
     )

@@ -79,7 +79,7 @@ def test_a_folder_that_another_process_uses(command, tmp_path, folder, message):
         (("--ranks", "2", "train.init_from=nowhere"), "train.init_from=nowhere: expected a checkpoint"),
         (("train.resume=require",), "train.resume=require, but"),
         (("tables.backend=stock", "deep_optimizer.name=sgd"), "stock has lazy_adam only"),
-        (("tables.backend=stock", "loss.row_clip_value=1"), "stock has none"),
+        (("tables.backend=stock", "train.ema_decay=0.5"), "stock has none"),
         (("tables.backend=stock", "tower_optimizer.name=sgd"), "stock has adam and adamw only"),
     ],
 )

@@ -133,13 +133,7 @@ class TablesMachine(RuleBasedStateMachine):
                 found["initial_accumulator"] = data.draw(st.sampled_from([0.0, 0.1]))
             return cls(**found)
 
-        coefficient = st.sampled_from([0.0, 1e-2])
-        loss = dataclasses.replace(
-            config.loss,
-            l2_coef=data.draw(coefficient),
-            wide_l2_coef=data.draw(coefficient),
-            row_clip_value=data.draw(st.sampled_from([0.0, 0.5])),
-        )
+        loss = dataclasses.replace(config.loss, l2_coef=data.draw(st.sampled_from([0.0, 1e-2])))
         wide, deep = options(WIDE), options(DEEP)
         dtypes = ["float32"] if deep.name == "ftrl" else ["float32", "bfloat16"]
         return dataclasses.replace(
@@ -169,10 +163,9 @@ class TablesMachine(RuleBasedStateMachine):
         self.saved, self.parent, self.changed = {}, None, np.zeros(self.vocabulary_size, bool)
         self.gone = np.zeros(self.vocabulary_size, bool)  # removed since the last snapshot that was saved
         self.initial = initial = self.lookup_all("reference")
-        clip = self.spec.row_clip_value
         self.plain = {
-            WIDE: PlainTable(spec.wide_optimizer, initial[WIDE], spec.wide_l2_coef, clip, MOST_EXACT),
-            DEEP: PlainTable(spec.deep_optimizer, initial[DEEP], spec.l2_coef, clip, MOST_EXACT),
+            WIDE: PlainTable(spec.wide_optimizer, initial[WIDE], 0.0, MOST_EXACT),
+            DEEP: PlainTable(spec.deep_optimizer, initial[DEEP], spec.l2_coef, MOST_EXACT),
         }
         self.plain[DEEP].is_exact = spec.dtype == "float32"
         self.check()
@@ -433,7 +426,7 @@ class TablesMachine(RuleBasedStateMachine):
         )
         stays = ~source[DEEP].touched[origins] & (origins == np.arange(self.vocabulary_size)) & (not initial_differs)
         to = np.flatnonzero((origins >= 0) & ~stays)
-        without_l2 = dataclasses.replace(config.loss, l2_coef=0.0, wide_l2_coef=0.0)
+        without_l2 = dataclasses.replace(config.loss, l2_coef=0.0)
         probes = {False, with_optimizer}
         for memory, loss in (*((probe, without_l2) for probe in sorted(probes)), (with_optimizer, config.loss)):
             train = dataclasses.replace(config.train, init_from=str(path), init_optimizer=memory)
