@@ -84,7 +84,6 @@ class TrainOptions(Checked):
     # Decay of a running mean of all weights. Evaluation, export and scoring then use the mean. 0.999 averages about the
     # last 1,000 steps. 0 switches it off. The mean doubles the memory of the weights.
     ema_decay: Annotated[float, Bounds(least=0, below=1, expected="0 (no running mean) or more and below 1")] = 0.0
-    pool_blocks: Count = 256  # The number of blocks whose rows are mixed at a time.
     # Steps between lines of metrics.jsonl and updates of the progress bar. loss.log has every step.
     log_every_steps: Count = 10
     # auto: an unfinished run with the same settings and data is resumed, or else a new one starts. never: a new run
@@ -97,8 +96,6 @@ class TrainOptions(Checked):
     init_from: str = ""
     init_take: Literal["all", "tables", "tower"] = "all"  # The parts of the model in init_from to take over.
     init_optimizer: bool = False  # Also take over the optimizer states of the model in init_from.
-    # The prepared folder on which the model in init_from was trained, if that has moved since.
-    init_dataset: str = ""
 
 
 @dataclass(frozen=True)

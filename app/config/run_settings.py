@@ -45,9 +45,6 @@ class DeviceOptions(Checked):
     # bfloat16: the inputs of the tower's products are rounded to it. All else stays float32. auto: both are timed on
     # the CPU before the first training of a tower of this size, and the faster is taken. A run keeps its choice.
     precision: Precision = "float32"
-    # true: the tower runs as MindSpore's graph on a CPU too. false: native kernels take the whole step there if they
-    # cover the model (ReLU, no batch normalization, no distinct first layer) and its optimizers (FTRL, Adam).
-    graph: bool = False
 
     @property
     def num_threads(self) -> int:

@@ -16,7 +16,7 @@ from data_prep.prepared.schema import FIRST_VOCABULARY, CategoricalField, Schema
 # May differ between a run and its continuation, as none of it changes a step that was taken.
 FREE_SECTIONS = ("prepare", "eval", "checkpoint", "cluster", "parallel")
 FREE_DEVICE_KEYS = ("target", "threads")
-FREE_TRAIN_KEYS = ("auto", "epochs", "steps", "log_every_steps", "resume", "profile", "time_limit", "init_dataset")
+FREE_TRAIN_KEYS = ("auto", "epochs", "steps", "log_every_steps", "resume", "profile", "time_limit")
 # A learning rate that waits for evaluations depends on when and by what they are made.
 PLATEAU_EVAL_KEYS = ("every_steps", "metric", "group_field")
 

@@ -108,7 +108,7 @@ class Trainer:
     def _prepared_batches(self) -> Iterator[tuple[int, Batch, UniqueIds]]:
         """Yield the rest of the epoch's batches: how many rows were read, those that count, and their ids."""
         options, position = self.config.train, self.position
-        order = training_order(self.schema, options.seed, position.epoch, options.pool_blocks)
+        order = training_order(self.schema, options.seed, position.epoch)
         dataset, size = self.context.dataset, options.batch_size
         for batch in read_batches(dataset, self.schema, "train", order, size, first_batch=position.epoch_step):
             counting = batch.rows_that_count(self.mean_weight)

@@ -57,7 +57,6 @@ def online_config(source: Checkpoint, words: Sequence[str] = ()) -> tuple[Config
         init_from=str(source.path.resolve()),
         init_take="all",
         init_optimizer=not has_means,
-        init_dataset="",
     )
     config = replace(
         trained,

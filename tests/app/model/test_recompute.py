@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from app.config.device import GRAPH
 from app.config.parallel import recomputed_runs
 
 pytestmark = pytest.mark.slow
@@ -23,8 +24,9 @@ def train(make_parts, make_schema, random_batch, *settings):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_the_same_bits(make_parts, make_schema, random_batch, model):
-    expected = train(make_parts, make_schema, random_batch, *MODELS[model], "device.graph=true")
+def test_the_same_bits(make_parts, make_schema, random_batch, model, monkeypatch):
+    monkeypatch.setenv(GRAPH, "1")
+    expected = train(make_parts, make_schema, random_batch, *MODELS[model])
     recompute = "parallel.recompute=[matrix_3, 'matrix_0:matrix_1']"
     found = train(make_parts, make_schema, random_batch, *MODELS[model], recompute)
     assert found[0] == expected[0]
