@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common import settings
 from data_prep.encoding.vocabulary import FieldVocabulary, without
 from data_prep.encoding.vocabulary_file import VocabularyReader
 from data_prep.kernels.strings import Strings
 from data_prep.options.columns import CategoricalColumn, EncodingOptions
 from data_prep.options.kinds import Kind
 from data_prep.options.log_format import LogFormat
+from data_prep.options.options_file import read_recorded
 from data_prep.options.prepare_options import RECORDED, PrepareOptions, fields_as_set
 from data_prep.prepared.expired import read_expired
 from data_prep.prepared.schema import SCHEMA_FILE, Schema, first_added_id, read_schema
@@ -61,7 +61,7 @@ class BaseVocabulary:
     @functools.cached_property
     def log_format(self) -> LogFormat:
         """The format of the log that the folder was prepared from."""
-        return settings.merge(LogFormat(), self.schema.options["data"], where=str(self.folder / SCHEMA_FILE))
+        return read_recorded(self.schema.options, str(self.folder / SCHEMA_FILE)).data
 
     def texts_of(self, name: str) -> Strings:
         """Return the values of a field of text that have ids, "" for the missing one."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
-from common.settings import Removed
+from common.settings import ANY_VALUE, Removed
 
-REMOVED: dict[str, Removed] = {}
+REMOVED = {
+    "prepare.data.archive_member": Removed(
+        ANY_VALUE, "the log in a .tar.gz is its file named train, with any ending; unpack it if it has another name"
+    ),
+}

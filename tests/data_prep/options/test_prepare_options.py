@@ -1,6 +1,6 @@
 import pytest
 
-from data_prep.options.options_file import read_options
+from data_prep.options.options_file import read_options, read_recorded
 from data_prep.options.prepare_options import PrepareOptions
 
 
@@ -95,3 +95,10 @@ def test_a_data_file_that_says_nothing_is_not_criteos(tmp_path, text):
     (tmp_path / "mine.yaml").write_text(text)
     with pytest.raises(ValueError, match=r"mine.yaml does not describe a log.s format; expected columns:"):
         read_options(data_path=tmp_path / "mine.yaml")
+
+
+def test_recorded_options_that_were_removed_are_read():
+    options = PrepareOptions(min_count=3)
+    recorded = options.decisive()
+    recorded["data"]["archive_member"] = "log.txt"
+    assert read_recorded(recorded, "schema.json") == options
