@@ -34,7 +34,7 @@ _DECISIVE = (
     "crosses",
     "field_max_length",
     "numeric_transform",
-    "missing_indicator",
+    "layout",
 )
 _LIMITS = ("min_count", "field_min_count", "field_max_size")  # options that decide which values have ids
 

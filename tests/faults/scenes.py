@@ -190,7 +190,7 @@ class Merge(Scene):
 
 # Preparations
 
-OPTIONS = PrepareOptions(min_count=3, block_rows=64, shuffle_window_rows=200, workers=1)
+OPTIONS = PrepareOptions(min_count=3, shuffle_window_rows=200, workers=1)
 
 
 class Prepare(Scene):
@@ -206,7 +206,8 @@ class Prepare(Scene):
 
     def _prepare(self, output: Path, min_count: int, **named: bool) -> None:
         options = dataclasses.replace(OPTIONS, min_count=min_count)
-        prepare(self.inputs / "log.txt", output, options, chunk_bytes=200_000, file_rows=320, **named)
+        with mock.patch("data_prep.options.prepare_options.BLOCK_ROWS", 64):  # this may be a process of its own
+            prepare(self.inputs / "log.txt", output, options, chunk_bytes=200_000, file_rows=320, **named)
 
     def act(self, root: Path) -> None:
         self._prepare(root / "out", min_count=3, overwrite=self.overwrite)
