@@ -61,14 +61,14 @@ ANY_VALUE = object()  # The value of a removed setting that changed no result.
 
 @dataclass(frozen=True)
 class Removed:
-    """A setting that an earlier release had.
+    """A setting, or a section of them, that an earlier release had.
 
-    The class of all settings of a program has the class attribute `removed`, a mapping of such settings by their full
+    The class of all settings of a program has the class attribute `REMOVED`, a mapping of such settings by their full
     names. `merge` refuses them, and `without_removed` drops them from the settings that an earlier release recorded.
     """
 
-    value: Any  # The program now does what the setting did with this value, or ANY_VALUE.
     now: str  # The behaviour of the program now, and what to use in place of the setting, in words.
+    value: Any = ANY_VALUE  # The program now does what the setting did with this value.
 
 
 class OutOfBoundsError(ValueError):
@@ -147,11 +147,6 @@ def merge(
     names = [field.name for field in dataclasses.fields(settings)]  # type: ignore[arg-type]
     changed: dict[str, Any] = {}
     for name, value in changes.items():
-        if gone := getattr(whole, "removed", {}).get(f"{prefix}{name}"):
-            raise ValueError(
-                f"{where}: the setting '{prefix}{name}' was removed: {gone.now}. Leave it out of settings. Release "
-                "1.0.0 continues what was made with another value"
-            )
         if name not in names:
             raise ValueError(
                 f"{where}: unknown key '{prefix}{name}'; {_advice(str(name), value, names, prefix, whole)}"
@@ -177,7 +172,11 @@ def merge(
 def _advice(name: str, value: object, names: Sequence[str], prefix: str, whole: object) -> str:
     """Return advice on an unknown key: keys of other sections with the same last word, or a similar key of this
     section.
+
+    If the class of `whole` lists the key in `REMOVED`, the advice is what that says.
     """
+    if gone := getattr(whole, "REMOVED", {}).get(f"{prefix}{name}"):
+        return f"it was removed, so leave it out: {gone.now}"
     last_words = {key.rpartition(".")[2] for key in flatten({name: value})}
     all_keys = flatten(dataclasses.asdict(whole))  # type: ignore[call-overload]
     elsewhere = [key for key in all_keys if not (prefix and key.startswith(prefix))]

@@ -18,7 +18,6 @@ from app.config.optimizer_settings import (
     TowerOptimizer,
     WideOptimizer,
 )
-from app.config.parallel import ParallelOptions
 from app.config.removed import REMOVED
 from app.config.run_settings import CheckpointOptions, ClusterOptions, DeviceOptions, EvalOptions, TablesOptions
 from common.settings import Bounds, Checked, Count, CountOrZero, Fraction, NotNegative, Removed, Seed
@@ -102,6 +101,8 @@ class TrainOptions(Checked):
 class Config:
     """All settings of a run."""
 
+    REMOVED: ClassVar[Mapping[str, Removed]] = REMOVED
+
     prepare: PrepareOptions = field(default_factory=PrepareOptions)
     device: DeviceOptions = field(default_factory=DeviceOptions)
     model: ModelOptions = field(default_factory=ModelOptions)
@@ -114,9 +115,6 @@ class Config:
     eval: EvalOptions = field(default_factory=EvalOptions)
     checkpoint: CheckpointOptions = field(default_factory=CheckpointOptions)
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
-    parallel: ParallelOptions = field(default_factory=ParallelOptions)
-
-    removed: ClassVar[Mapping[str, Removed]] = REMOVED
 
     @property
     def optimizers(self) -> dict[str, WideOptimizer | DeepOptimizer | TowerOptimizer]:

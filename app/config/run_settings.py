@@ -26,8 +26,6 @@ class CheckpointOptions(Checked):
     background: bool = True
     # Write only the rows that changed since the checkpoint before. Every tenth checkpoint is written in full.
     delta: bool = False
-    # Each rank writes its part of a tower that is spread over ranks (section parallel).
-    tower_slices: bool = False
 
 
 Target = Literal["auto", "CPU", "GPU", "Ascend"]

@@ -58,10 +58,10 @@ class NativeTower:
         """Return True if the model can run without a graph.
 
         The tower must not be wanted as a graph (`app.config.device.GRAPH`). All hidden layers must be native, and none
-        may use distinct rows, batch normalization or recomputation.
+        may use distinct rows or batch normalization.
         """
         tower = model.tower
-        if tower.as_graph or tower.distinct_layer is not None or len(tower.recomputed):
+        if tower.as_graph or tower.distinct_layer is not None:
             return False
         return all(isinstance(layer, NativeLayer) for layer in tower.layers)
 

@@ -35,7 +35,7 @@ def read_data(path: Path) -> dict[str, Any]:
 class _Run:
     prepare: PrepareOptions = field(default_factory=PrepareOptions)
 
-    removed: ClassVar[Mapping[str, Removed]] = REMOVED
+    REMOVED: ClassVar[Mapping[str, Removed]] = REMOVED
 
 
 def read_options(

@@ -45,7 +45,7 @@ def test_a_config_without_the_section_changes_nothing(tmp_path):
         ("prepare.train_fraction=0.9", r"must be >= 0 and sum to 1"),
         ("prepare.train_fraction=.nan", r"must be >= 0 and sum to 1"),
         ("prepare.max_reject_fraction=2", r"max_reject_fraction must be between 0 and 1; found 2"),
-        ("prepare.block_rows=64", r"the setting 'prepare.block_rows' was removed: a MindRecord sample has 1,000 rows"),
+        ("prepare.block_rows=64", r"it was removed, so leave it out: a MindRecord sample has 1,000 rows"),
         ("prepare.memory_limit=much", r"memory_limit must be a size such as '4 GiB' or '512 MiB'; found 'much'"),
         ("prepare.split=files", r"split: files and valid_files or test_files belong together"),
         ("prepare.test_files=[a]", r"belong together; found split 'hash'"),
