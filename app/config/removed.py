@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from common.settings import Removed
-from data_prep.options.removed import REMOVED as REMOVED_OF_PREPARE
+from data_prep.options.options_file import REMOVED as REMOVED_OF_PREPARE
 
 _TOWER = Removed("ranks no longer split the tower; examples/tower_over_ranks has a program for each parallel mode")
 _GAIN = Removed("the schedule plateau counts a gain of more than 1e-6 as an improvement", 1e-6)

@@ -10,11 +10,15 @@ from typing import Any, ClassVar
 from common import settings, yaml_settings
 from common.settings import Removed
 from data_prep.options.prepare_options import RECORDED, PrepareOptions, fields_as_set
-from data_prep.options.removed import REMOVED
 
 # `app` checks the other sections of the file.
 PREPARE_SECTION = "prepare"
 DOWNLOAD_SECTION = "download"
+REMOVED = {  # The settings of the section `prepare` that earlier releases had.
+    "prepare.block_rows": Removed("a MindRecord sample has 1,000 rows"),
+    "prepare.missing_indicator": Removed("numeric fields have indicators, but not in prepare.layout=zoo"),
+    "prepare.data.archive_member": Removed("the log in a .tar.gz is its file named train; else unpack it"),
+}
 
 
 def read_data(path: Path) -> dict[str, Any]:
