@@ -56,14 +56,13 @@ def online_config(source: Checkpoint, words: Sequence[str] = ()) -> tuple[Config
         init_from=str(source.path.resolve()),
         init_take="all",
         init_optimizer=not has_means,
-        init_dataset="",
     )
     config = replace(
         trained,
         **optimizers,
         train=train,
         eval=replace(trained.eval, batch_size=0, every_steps=0, patience=0),
-        checkpoint=CheckpointOptions(keep_last=KEPT, keep_best=0, background=False, delta=True, full_every=FULL_EVERY),
+        checkpoint=CheckpointOptions(keep_last=KEPT, keep_best=0, background=False, delta=True),
     )
     return override(config, words), lines
 
