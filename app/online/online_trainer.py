@@ -16,9 +16,12 @@ import numpy as np
 from app.batches import Batch, Prefetcher, batches_of
 from app.checkpoint.manifest import Position
 from app.checkpoint.read import Checkpoint
-from app.cli.online.candidate import LAST_PARTS, MOST_WORSE, Samples, scores_shift, served_logits, why_worse
-from app.cli.online.expiry import IN_SECONDS, Expiry, ExpiryOptions
-from app.cli.online.log_parts import (
+from app.evaluation.measure import Scorer, intervals_of
+from app.evaluation.metrics import MetricStream, defined
+from app.evaluation.results import Measurement, interval_ends
+from app.online.candidate import LAST_PARTS, MOST_WORSE, Samples, scores_shift, served_logits, why_worse
+from app.online.expiry import IN_SECONDS, Expiry, ExpiryOptions
+from app.online.log_parts import (
     Bounds,
     Ledger,
     Part,
@@ -28,10 +31,10 @@ from app.cli.online.log_parts import (
     why_suspicious,
     why_useless,
 )
-from app.cli.online.online_settings import ADMISSION_MIB, KEPT
-from app.cli.online.progress import Progress
-from app.cli.online.publish import Publisher
-from app.cli.online.state import (
+from app.online.online_settings import ADMISSION_MIB, KEPT
+from app.online.progress import Progress
+from app.online.publish import Publisher
+from app.online.state import (
     HELD_ASIDE,
     PREPARED,
     RELEASED,
@@ -42,9 +45,6 @@ from app.cli.online.state import (
     remove_old_folders,
     save_counts,
 )
-from app.evaluation.measure import Scorer, intervals_of
-from app.evaluation.metrics import MetricStream, defined
-from app.evaluation.results import Measurement, interval_ends
 from app.scoring.distribution import SCORE_BINS, count_scores
 from app.scoring.predictor import Predictor
 from app.tables.fields import columns_of

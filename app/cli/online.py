@@ -4,45 +4,33 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from app.checkpoint.retention import best_or_newest
-from app.cli.online.candidate import MOST_WORSE
-from app.cli.online.expiry import IN_ROWS, IN_SECONDS, ExpiryOptions
-from app.cli.online.log_parts import Bounds
-from app.cli.online.online_settings import ADMISSION_MIB, CHECKPOINTS, KEPT, is_begun, online_config
-from app.cli.online.state import release, status_of
-from app.config.config import Config
-from app.run.decision import make_plan
-from app.run.older import read_config
-from app.training.start import plan_launch
-from app.training.warm_start.source import find_source
+from app.online.candidate import MOST_WORSE
+from app.online.expiry import IN_ROWS, IN_SECONDS, ExpiryOptions
+from app.online.log_parts import Bounds
+from app.online.online_launch import plan_online
+from app.online.online_settings import ADMISSION_MIB, KEPT
+from app.online.state import release, status_of
 from common.files import room_for
 from common.packages import require
 from common.text import show
-from common.yaml_settings import override
-from data_prep.prepared.schema import SCHEMA_FILE, read_schema
 
 if TYPE_CHECKING:
     from app.training.context import RunContext
     from app.training.loop import Trainer  # imports MindSpore
 
-log = logging.getLogger("app")
-
-BOUNDS = {  # of the guard: what beyond X holds a part aside
+# Options of the guard, and the comparisons with the last parts by which it holds a part aside.
+BOUNDS = {
     "change": "its click rate is X times that of the last ones, or an Xth",
     "miscalibration": "the model expects X times as many clicks, for each that came, as in the last ones, or an Xth",
     "missing": "the share of missing cells of a column is X above the most of the last ones",
     "unknown": "the share of a column's values without ids is X above the most of the last ones",
 }
-
-
-ANOTHER_WORK = "copy its folder again from a backup, or begin another run with another --work"
 
 
 def add_parser(commands: Any) -> None:
@@ -141,62 +129,14 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("keep", "admission_mib", "most_ids"):
         if (found := getattr(arguments, name)) < 0:
             raise ValueError(f"--{name.replace('_', '-')} must be 0 or more, found {found}")
-    resumes = is_begun(work)
-    config, dataset = _resumed(arguments, work) if resumes else _new(arguments)
-    if not any(word.startswith("checkpoint.keep_last=") for word in arguments.settings):
-        config = replace(config, checkpoint=replace(config.checkpoint, keep_last=arguments.keep))
-    launch = plan_launch(config, arguments.dataset or dataset, work)
-    if launch.backend == "stock":
-        raise ValueError("online needs tables.backend=native or reference; build the native tables: make native")
-    # Every byte is read: a launch that finds no usable checkpoint would begin a new run and rename this one.
-    if resumes and config.train.resume == "auto":
-        plan = make_plan(work, launch.config, launch.schema)
-        if plan.kind == "new":
-            reason = "; ".join([plan.reason, *plan.refused.values()])
-            raise ValueError(f"the online run in {work} cannot be resumed: {reason}; {ANOTHER_WORK}")
+    launch = plan_online(work, arguments.run, arguments.dataset, arguments.keep, arguments.settings)
     target = launch.select_device()
     with room_for(work):
         return replace(launch, make_trainer=partial(_trainer, arguments)).train(target)
 
 
-def _new(arguments: argparse.Namespace) -> tuple[Config, Path]:
-    source = find_source(arguments.run)
-    if isinstance(source, Path):
-        raise ValueError(f"--from {source}: expected a run or a checkpoint of this program")
-    config, lines = online_config(source, arguments.settings)
-    for line in lines:
-        log.info("%s", line)
-    return config, Path(source.manifest.dataset)
-
-
-def _resumed(arguments: argparse.Namespace, work: Path) -> tuple[Config, Path]:
-    """Return the settings and the prepared folder of the run that has begun in `work` and must be resumed.
-
-    A new run would train again on the same parts. The settings come from the newest checkpoint, whose manifest has a
-    checksum, so neither a missing nor a damaged config.yaml matters: a launch writes it again. Raises ValueError if
-    the run began from another model, and FileNotFoundError if no checkpoint's manifest can be read.
-    """
-    newest = best_or_newest(work / CHECKPOINTS, "auc")  # No checkpoint of an online run has metrics.
-    if not newest.manifest.online:
-        raise ValueError(f"{work} holds the run of a training, not an online run; give another --work")
-    config = read_config(newest.manifest.config, where=str(newest.path))
-    began_from = Path(config.train.init_from)
-    if not began_from.is_relative_to(arguments.run.resolve()):
-        raise ValueError(
-            f"the online run in {work} began from {began_from}, not from {arguments.run}; give that, or another --work"
-        )
-    with_settings = override(config, arguments.settings)
-    resume: Literal["auto", "require"] = "auto" if "train.resume=auto" in arguments.settings else "require"
-    dataset = work / Path(newest.manifest.dataset).name  # It lies in the run's folder, which may have been moved.
-    try:
-        read_schema(dataset)
-    except (OSError, ValueError):  # Its text advises to prepare the data again, which would lose the new ids.
-        raise ValueError(f"{dataset / SCHEMA_FILE} is missing or damaged; {ANOTHER_WORK}") from None
-    return replace(with_settings, train=replace(with_settings.train, resume=resume)), dataset
-
-
 def _trainer(arguments: argparse.Namespace, context: RunContext, backend: str) -> Trainer:
-    from app.cli.online.online_trainer import OnlineOptions, OnlineTrainer
+    from app.online.online_trainer import OnlineOptions, OnlineTrainer
 
     words = arguments
     most = {bound: getattr(words, f"most_{bound}") for bound in BOUNDS}
