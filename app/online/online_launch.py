@@ -28,7 +28,7 @@ def plan_online(work: Path, source: Path, dataset: Path | None, keep: int, words
 
     `source` is the run or checkpoint from which the online run begins, `dataset` a prepared folder in place of the one
     that it was trained on. `keep` checkpoints stay unless the settings `words` (`section.key=value`) say otherwise.
-    Raises ValueError or FileNotFoundError, also if the online run has begun and cannot be resumed.
+    Raise ValueError or FileNotFoundError, also if the online run has begun and cannot be resumed.
     """
     resumes = is_begun(work)
     config, own_dataset = _resumed(work, source, words) if resumes else _new(source, words)
@@ -37,7 +37,7 @@ def plan_online(work: Path, source: Path, dataset: Path | None, keep: int, words
     launch = plan_launch(config, dataset or own_dataset, work)
     if launch.backend == "stock":
         raise ValueError("online needs tables.backend=native or reference; build the native tables: make native")
-    # Every byte is read: a launch that finds no usable checkpoint would begin a new run and rename this one.
+    # Check every byte of the checkpoints. Without a usable one, the launch would rename this run and begin a new one.
     if resumes and config.train.resume == "auto":
         plan = make_plan(work, launch.config, launch.schema)
         if plan.kind == "new":
@@ -58,13 +58,14 @@ def _new(run: Path, words: Sequence[str]) -> tuple[Config, Path]:
 
 
 def _resumed(work: Path, run: Path, words: Sequence[str]) -> tuple[Config, Path]:
-    """Return the settings and the prepared folder of the run that has begun in `work` and must be resumed.
+    """Return the settings and the prepared folder of the online run in `work`, which must be resumed.
 
-    A new run would train again on the same parts. The settings come from the newest checkpoint, whose manifest has a
-    checksum, so neither a missing nor a damaged config.yaml matters: a launch writes it again. Raises ValueError if
-    the run began from another model, and FileNotFoundError if no checkpoint's manifest can be read.
+    A new run would train on the same parts again. The settings come from the newest checkpoint, whose manifest has a
+    checksum, so a missing or damaged config.yaml does not matter: a launch writes it again. Raise ValueError if the run
+    started from another model, and FileNotFoundError if no checkpoint's manifest can be read.
     """
-    newest = best_or_newest(work / CHECKPOINTS, "auc")  # No checkpoint of an online run has metrics.
+    # Checkpoints of an online run have no metrics.
+    newest = best_or_newest(work / CHECKPOINTS, "auc")
     if not newest.manifest.online:
         raise ValueError(f"{work} holds the run of a training, not an online run; give another --work")
     config = read_config(newest.manifest.config, where=str(newest.path))
@@ -75,9 +76,11 @@ def _resumed(work: Path, run: Path, words: Sequence[str]) -> tuple[Config, Path]
         )
     with_settings = override(config, words)
     resume: Literal["auto", "require"] = "auto" if "train.resume=auto" in words else "require"
-    dataset = work / Path(newest.manifest.dataset).name  # It lies in the run's folder, which may have been moved.
+    # The prepared folder lies in the run's folder, which may have been moved.
+    dataset = work / Path(newest.manifest.dataset).name
     try:
         read_schema(dataset)
-    except (OSError, ValueError):  # Its text advises to prepare the data again, which would lose the new ids.
+    # The original error advises to prepare the data again, but the new ids would then be lost.
+    except (OSError, ValueError):
         raise ValueError(f"{dataset / SCHEMA_FILE} is missing or damaged; {ANOTHER_WORK}") from None
     return replace(with_settings, train=replace(with_settings.train, resume=resume)), dataset

@@ -1,4 +1,4 @@
-"""Assembles the parts of a training from settings and schema: tables, model, optimizers, step."""
+"""Build the parts of a training from settings and schema: tables, model, optimizers and step."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from data_prep.prepared.schema import Schema
 
 @dataclass(frozen=True)
 class TrainingState:
-    """The step of a run and all state that it changes."""
+    """The training step of a run, and all state that the step changes."""
 
     step: TrainStep
     model: WideDeep
@@ -41,17 +41,17 @@ class TrainingState:
     learning_rates: LearningRates
 
     def state(self) -> ModelState:
-        """Return copies of everything in a checkpoint."""
+        """Return copies of all arrays of a checkpoint."""
         return ModelState(self.dense_values(), self.step.tables.state())
 
     def snapshot_rows(self, changed_only: bool) -> Snapshot:
-        """Return this rank's rows (or only the changed ones) as they are now."""
+        """Return a snapshot of this rank's rows, or only of the rows that changed since the last save."""
         return self.step.tables.snapshot(changed_only)
 
     def load_state(self, state: ModelState, step: int) -> None:
-        """Load a state from memory. Load that of the learning rates before, as tables ask for past ones.
+        """Load a state from memory. Load the state of the learning rates first, because tables may ask for past rates.
 
-        Raises ValueError, naming the array, if it does not fit.
+        Raise ValueError, naming the array, if the state does not fit.
         """
         self.check_dense(state.dense, self._dense())
         load_state(self.step.tables, state.tables, step)
@@ -60,8 +60,8 @@ class TrainingState:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Load a checkpoint, reading each of its bytes once.
 
-        Raises as `Checkpoint.read_once`, and ValueError for what does not fit: then the tables are empty, and all
-        else is as before.
+        Raise the errors of `Checkpoint.read_once`, and ValueError if the checkpoint does not fit. After an error the
+        tables are empty, and everything else is unchanged.
         """
         tables, saved = self.step.tables, checkpoint.manifest
         self.learning_rates.load_state(saved.schedules)
@@ -96,9 +96,10 @@ class TrainingState:
 
 
 def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup = ONE_PROCESS) -> TrainingState:
-    """Make all parts of a training, at their initial values. `backend` as `pick_backend` chose it.
+    """Build all parts of a training with their initial values.
 
-    `group` are the ranks that train together. Servers may own the rows.
+    `backend` is the result of `pick_backend`. `group` are the ranks that train together. Server processes may own the
+    rows.
     """
     numeric = tuple(field.name for field in schema.numeric)
     looked_up = () if config.model.fold_numeric else numeric
@@ -136,7 +137,7 @@ def rows_for_device(
     group: ProcessGroup,
     batch_rows: int,
 ) -> ByPosition:
-    """Make the tables outside the graph, and the form in which their rows cross to the device."""
+    """Make the tables outside the graph, and the object that passes their rows to the device."""
     threads = config.device.num_threads
     if config.model.first_layer != "distinct" or group.sharded:
         return ByPosition(group.make_tables(backend, spec, learning_rates, threads), batch_rows)
@@ -145,7 +146,7 @@ def rows_for_device(
 
 
 def fold_numeric(state: ModelState, spec: TablesSpec, num_numeric: int) -> dict[str, np.ndarray]:
-    """Return the dense arrays of the same function with the N looked-up numeric fields folded into the tower."""
+    """Return the dense arrays of an equivalent model whose N looked-up numeric fields are folded into the tower."""
     rows = initial_rows(spec.seed, np.arange(num_numeric), spec.embedding_dim, spec.initial_scale)
     weights = np.zeros((num_numeric, 1), np.float32)
     for saved, values in ((state.tables[DEEP], rows), (state.tables[WIDE], weights)):
@@ -163,7 +164,7 @@ def fold_numeric(state: ModelState, spec: TablesSpec, num_numeric: int) -> dict[
 
 
 def check_dense(arrays: dict[str, np.ndarray], expected: dict[str, tuple[int, ...]]) -> None:
-    """Raise ValueError unless the arrays have the names and shapes `expected`."""
+    """Raise ValueError unless the arrays have the names and shapes in `expected`."""
     missing, foreign = sorted(expected.keys() - arrays.keys()), sorted(arrays.keys() - expected.keys())
     if missing or foreign:
         raise ValueError(

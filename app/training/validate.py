@@ -1,6 +1,7 @@
-"""The rules between the sections of a run's settings, its data and its ranks. A rule within one section stands there.
+"""Check the rules between the sections of a run's settings, its data and its ranks.
 
-Left out is what only a file can answer: `warm_start.source.check_source` opens the model that a new run starts from.
+Rules within a section are checked in its class. `warm_start.source.check_source` checks the model that a new run starts
+from, because that requires opening files.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from data_prep.prepared.schema import Schema
 
 
 def validate(config: Config, schema: Schema, num_ranks: int, num_servers: int, backend: str) -> None:
-    """Raise ValueError for the first rule that is broken, in one line that names the settings.
+    """Raise ValueError for the first broken rule, with one line that names the settings.
 
-    `num_ranks` train, `num_servers` more own all rows. `backend` as `pick_backend` chose it. Imports no MindSpore.
+    `num_ranks` processes train, and `num_servers` more own all rows. `backend` is the result of `pick_backend`. No
+    import of MindSpore is needed.
     """
     if num_ranks < 1:
         raise ValueError(f"RANK_SIZE must be 1 or more, found {num_ranks}")
@@ -71,7 +73,7 @@ def _validate_data(config: Config, schema: Schema) -> None:
 
 
 def check_group_field(options: EvalOptions, schema: Schema) -> None:
-    """Raise ValueError unless `group_field` is a categorical field of the data, no list, or a column of kind id."""
+    """Raise ValueError unless `group_field` is a categorical field of the data (not a list) or a column of kind id."""
     lists = [field.name for field in schema.categorical if field.max_length > 1]
     names = [*(field.name for field in schema.categorical if field.name not in lists), *schema.keys]
     if options.group_field in lists:
@@ -88,7 +90,7 @@ def _check_both_classes(schema: Schema, name: str, consequence: str) -> None:
     if has_one_class(split):
         which = "none of them is a click" if split.clicks == 0 else "all of them are clicks"
         way = f"{consequence}prepare the data with both classes in every split (prepare.split=stratified)"
-        if has_one_class(whole_log(schema)):  # which no split mends
+        if has_one_class(whole_log(schema)):  # No choice of splits can change this.
             way = (
                 "the whole log has one class, so there is nothing to learn: python -m data_prep describe LOG names its "
                 "column and its values, and --label NAME=VALUE says which value is a click"
@@ -114,7 +116,9 @@ def _validate_backend(config: Config, num_processes: int, backend: str, plain: b
 
 
 def fits_stock(config: Config, plain: bool) -> bool:
-    """Return whether the backend stock has all that the settings ask for, of `plain` fields or others."""
+    """Return True if the backend stock supports the settings. `plain` says if both parts of the model see plain
+    fields.
+    """
     try:
         _check_stock(config, plain)
     except ValueError:
@@ -147,7 +151,8 @@ def _check_stock(config: Config, plain: bool) -> None:
     for setting, value in settings.items():
         if value:
             raise ValueError(f"{setting}={value} is for tables.backend=native or reference; stock has none")
-    # Their step assigns to parameters, which crashes MindSpore 2.10's compiler in one graph with EmbeddingLookup.
+    # The steps of these optimizers assign to parameters. In a graph with EmbeddingLookup this crashes MindSpore 2.10's
+    # compiler.
     if config.tower_optimizer.name in ("adagrad", "sgd"):
         raise ValueError(
             f"tower_optimizer.name={config.tower_optimizer.name} is for tables.backend=native or reference; stock "
