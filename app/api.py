@@ -17,9 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
+from app.auto import sweep_runs
+from app.auto.settle import settle
 from app.checkpoint.read import Checkpoint
-from app.cli import sweep as sweep_command
-from app.cli.train import settle
 from app.config import device
 from app.config.config import Config
 from app.config.run_settings import DeviceOptions
@@ -166,10 +166,10 @@ def train(
     'finished'
     """
     path = Path(run).absolute()
-    settled, lines = settle(lambda base: _config(config, sections, base), Path(dataset), path)
+    settled, crosses = settle(lambda base: _config(config, sections, base), Path(dataset), path)
     with log_shown(*LOGGERS):
         device.check_environment(settled.device)
-        launch = plan_launch(settled, Path(dataset), path, choices=lines)
+        launch = plan_launch(settled, Path(dataset), path, choices=[crosses.line])
         launch = replace(launch, on_step=_for_run(on_step), on_evaluation=_for_run(on_evaluation))
         try:
             launch.check_folder()
@@ -211,8 +211,8 @@ def sweep(
     set_values = {"config": str(config or ""), "dataset": str(dataset), **options}
     with log_shown(*LOGGERS):
         try:
-            sweep_options = settings.merge(sweep_command.SweepOptions(), set_values, where="arguments")
-            _, results = sweep_command.sweep(lists, sweep_options, Path(output), "arguments")
+            sweep_options = settings.merge(sweep_runs.SweepOptions(), set_values, where="arguments")
+            _, results = sweep_runs.sweep(lists, sweep_options, Path(output), "arguments")
         except Stopped as stopped:
             raise KeyboardInterrupt(f"{stopped}; the same call resumes") from None
     return data_frame(results)

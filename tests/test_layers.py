@@ -15,7 +15,7 @@ PROJECT = Path(__file__).parents[1]
 LAYERS = [
     "app.__main__ | app.api",
     "app.cli",
-    "app.online",
+    "app.online | app.auto",
     "app.trained",
     "app.training | app.serving",
     "app.run | app.scoring",
@@ -42,7 +42,7 @@ BEYOND = {
     ("app.online.log_parts", "data_prep.raw_log"),
     ("app.online.online_trainer", "data_prep.raw_log"),
 }
-MOST_ENTRIES = {"app": 16}  # of a folder; 12 elsewhere
+MOST_ENTRIES = {"app": 17}  # of a folder; 12 elsewhere
 
 
 FOLDERS = sorted({path.parent for top in TOPS for path in (PROJECT / top).rglob("*.py")})
