@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
@@ -22,7 +20,7 @@ from app.distributed.mpirun import CHOICE_OF_CROSSES
 from app.distributed.process_group import started_by_mpi
 from app.evaluation.metrics import MetricStream
 from app.run.decision import is_run_of
-from common.packages import project_environment
+from common.process import run_module
 from data_prep.prepared.schema import Schema, checksum_of
 
 # Crosses count for `train.auto` if they raise the AUC on valid rows by the first number, and lower the log loss by
@@ -122,28 +120,12 @@ def _received() -> CrossesChoice:
 @functools.cache
 def _measured_gain(folder: Path, data: str) -> CrossesGain | None:
     """Return the gain from crosses in a prepared folder whose schema has the checksum `data`."""
-    values = json.loads(_gain_in_a_process(folder))
+    try:
+        # Reading rows imports MindSpore, whose environment may not be prepared yet in this process.
+        values = json.loads(run_module("app", "baseline", str(folder), "--crosses", "--json"))
+    except ValueError as error:
+        raise ValueError(f"the crosses of {folder} could not be tried (train.auto): {error}") from None
     return CrossesGain(**values) if values else None
-
-
-def _gain_in_a_process(folder: Path) -> str:
-    """Return what the option --crosses prints, computed in a separate process.
-
-    Reading rows imports MindSpore, whose environment may not be prepared yet in this process.
-    """
-    command = [sys.executable, "-P", "-m", "app", "baseline", str(folder), "--crosses", "--json"]
-    process = subprocess.run(  # noqa: S603 (this program)
-        command,
-        env=project_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        # Ctrl-C must not reach the process directly.
-        start_new_session=True,
-    )
-    if process.returncode:
-        raise ValueError(f"the crosses of {folder} could not be tried (train.auto): {process.stderr[-1000:].strip()}")
-    return process.stdout.strip()
 
 
 def _is_measured(schema: Schema) -> bool:

@@ -5,24 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.online.candidate import MOST_WORSE
 from app.online.expiry import IN_ROWS, IN_SECONDS, ExpiryOptions
 from app.online.log_parts import Bounds
-from app.online.online_launch import plan_online
-from app.online.online_settings import ADMISSION_MIB, KEPT
+from app.online.online_options import ADMISSION_MIB, KEPT, OnlineOptions
+from app.online.online_start import plan_online
 from app.online.state import release, status_of
 from common.files import room_for
 from common.packages import require
 from common.text import show
-
-if TYPE_CHECKING:
-    from app.training.context import RunContext
-    from app.training.loop import Trainer  # Imported for its type only, because it imports MindSpore.
 
 BOUNDS = {  # Options of the guard: a part is held aside if a statement is true, where X is the value of the option.
     "change": "its click rate differs from that of the last parts by more than factor X",
@@ -54,6 +48,7 @@ def add_parser(commands: Any) -> None:
         parser.add_argument(f"--most-{bound}", type=float, default=getattr(Bounds, bound), metavar="X", help=text)
     parser.add_argument(
         "--label-delay",
+        dest="delay_seconds",
         type=_seconds,
         default=0.0,
         metavar="TIME",
@@ -133,32 +128,16 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("keep", "admission_mib", "most_ids"):
         if (found := getattr(arguments, name)) < 0:
             raise ValueError(f"--{name.replace('_', '-')} must be 0 or more, found {found}")
-    launch = plan_online(work, arguments.run, arguments.dataset, arguments.keep, arguments.settings)
+    same = ("source", "serve", "once", "frozen", "delay_seconds", "most_worse", "keep", "admission_mib")
+    options = OnlineOptions(
+        **{name: getattr(arguments, name) for name in same},
+        bounds=Bounds(**{bound: getattr(arguments, f"most_{bound}") for bound in BOUNDS}),
+        expiry=ExpiryOptions(*arguments.expire_after, arguments.most_ids),
+    )
+    launch = plan_online(work, arguments.run, arguments.dataset, options, arguments.settings)
     target = launch.select_device()
     with room_for(work):
-        return replace(launch, make_trainer=partial(_trainer, arguments)).train(target)
-
-
-def _trainer(arguments: argparse.Namespace, context: RunContext, backend: str) -> Trainer:
-    from app.online.online_trainer import OnlineOptions, OnlineTrainer
-
-    words = arguments
-    most = {bound: getattr(words, f"most_{bound}") for bound in BOUNDS}
-    after, ages_in = words.expire_after
-    bounds = Bounds(context.config.prepare.max_reject_fraction, **most)
-    options = OnlineOptions(
-        words.source,
-        words.serve,
-        bounds,
-        words.once,
-        words.frozen,
-        words.label_delay,
-        words.most_worse,
-        words.keep,
-        words.admission_mib,
-        ExpiryOptions(after, ages_in, words.most_ids),
-    )
-    return OnlineTrainer(context, backend, options)
+        return launch.train(target)
 
 
 def _age(text: str) -> tuple[float, str]:

@@ -7,7 +7,7 @@ import logging
 import shlex
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +19,10 @@ from app.checkpoint.read import Checkpoint
 from app.evaluation.measure import Scorer, intervals_of
 from app.evaluation.metrics import MetricStream, defined
 from app.evaluation.results import Measurement, interval_ends
-from app.online.candidate import LAST_PARTS, MOST_WORSE, Samples, scores_shift, served_logits, why_worse
-from app.online.expiry import IN_SECONDS, Expiry, ExpiryOptions
-from app.online.log_parts import (
-    Bounds,
-    Ledger,
-    Part,
-    Source,
-    read_part,
-    why_miscalibrated,
-    why_suspicious,
-    why_useless,
-)
-from app.online.online_settings import ADMISSION_MIB, KEPT
+from app.online.candidate import LAST_PARTS, Samples, scores_shift, served_logits, why_worse
+from app.online.expiry import IN_SECONDS, Expiry
+from app.online.log_parts import Ledger, Part, Source, read_part, why_miscalibrated, why_suspicious, why_useless
+from app.online.online_options import OnlineOptions
 from app.online.progress import Progress
 from app.online.publish import Publisher
 from app.online.state import (
@@ -76,26 +67,6 @@ REST = 20
 INTERVAL_BINS = 2000
 # Share of --expire-after by which a file's time may be ahead of the clock.
 MOST_AHEAD = 0.1
-
-
-@dataclass(frozen=True)
-class OnlineOptions:
-    """Folders and bounds of an online run, and when it ends."""
-
-    source: str
-    serve: Path
-    bounds: Bounds
-    once: bool = False
-    # Bundle whose scores are measured for comparison.
-    frozen: Path | None = None
-    delay_seconds: float = 0.0  # Time that a part waits for its labels.
-    # Share by which the log loss of a published model may exceed that of the served one.
-    most_worse: float = MOST_WORSE
-    # Number of kept bundles, and of records of parts whose files are gone. 0 keeps all.
-    keep: int = KEPT
-    # Memory for counts over all parts of values without ids. 0 counts within each part only.
-    admission_mib: int = ADMISSION_MIB
-    expiry: ExpiryOptions = field(default_factory=ExpiryOptions)
 
 
 class OnlineTrainer(Trainer):

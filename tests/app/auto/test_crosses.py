@@ -147,7 +147,7 @@ def send(monkeypatch):
 def fits(send, monkeypatch):
     """Imitate the process that fits regressions. Return the list of its calls."""
     calls = []
-    monkeypatch.setattr(crosses, "_gain_in_a_process", lambda folder: calls.append(folder) or LARGE)
+    monkeypatch.setattr(crosses, "run_module", lambda *words: calls.append(words) or LARGE)
     return calls
 
 
@@ -181,11 +181,11 @@ def test_a_run_that_is_resumed_keeps_its_answer_and_a_dry_run_fits_nothing(
 ):
     schema, fits = crossed(1.0), []
 
-    def fit(folder):
-        fits.append(folder)
+    def fit(*words):
+        fits.append(words)
         return json.dumps(json.loads(LARGE) | json.loads(f"{{{found}}}"))
 
-    monkeypatch.setattr(crosses, "_gain_in_a_process", fit)
+    monkeypatch.setattr(crosses, "run_module", fit)
 
     def answer(dry=False, by_effects=settings_for):
         return crosses.find_cross_effects(tmp_path, tmp_path / "device_0", schema, by_effects, dry)

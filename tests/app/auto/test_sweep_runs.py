@@ -210,7 +210,7 @@ def test_runs_with_train_auto_share_what_one_fit_found_of_crosses(tmp_path, monk
     frame = frame.assign(A="a" + frame["A"].astype(str), B="b" + frame["B"].astype(str))
     app.prepare(frame, tmp_path / "crossed", None, app.describe(frame), crosses=[["A", "B"]], workers=1)
     gain, fits = {"auc": 0.0525, "log_loss": 0.02, "error": 0.003, "inverse_penalty": 1.0}, []
-    monkeypatch.setattr(crosses, "_gain_in_a_process", lambda folder: fits.append(folder) or json.dumps(gain))
+    monkeypatch.setattr(crosses, "run_module", lambda *words: fits.append(words) or json.dumps(gain))
     monkeypatch.delenv(crosses.CHOICE_OF_CROSSES, raising=False)
     values = {"train.seed": [1, 2], "train.auto": [True]}
     app.sweep(values, tmp_path / "crossed", tmp_path / "sweep", rungs=[1, 2], parallel=2)

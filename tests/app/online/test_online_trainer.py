@@ -19,7 +19,7 @@ from app.checkpoint.manifest import read_manifest
 from app.checkpoint.retention import step_folders, whole_checkpoints
 from app.distributed.process_group import ONE_PROCESS
 from app.online import online_trainer
-from app.online.online_settings import ADMISSION_MIB
+from app.online.online_options import ADMISSION_MIB
 from app.online.online_trainer import OnlineTrainer
 from app.online.publish import Publisher
 from app.run.folder import run_config

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from app.config.schedules import ConstantSchedule
-from app.online.online_settings import RATE_FLOOR, is_begun, online_config
+from app.online.online_start import RATE_FLOOR, is_begun, online_config
 from common import settings
 
 
