@@ -23,12 +23,12 @@ from app.run.decision import is_run_of
 from common.process import run_module
 from data_prep.prepared.schema import Schema, checksum_of
 
-# Crosses count for `train.auto` if they raise the AUC on valid rows by the first number, and lower the log loss by
-# CERTAIN of its standard errors. From a gain of the second number on, their effects are more than slight. If clicks
+# Crosses count for `train.auto` if they raise the AUC on valid rows by LEAST_AUC_OF_CROSSES, and lower the log loss by
+# CERTAIN of its standard errors. From LARGE_AUC_OF_CROSSES on, their effects are more than slight. If clicks
 # hardly depend on a cross, a limit of 0.005 would be better. But the crosses suggested for real tables, which cost up
 # to 0.014 AUC at that limit, raise the AUC by up to 0.0066. For larger tables the gain is not measured.
 LEAST_AUC_OF_CROSSES, LARGE_AUC_OF_CROSSES, CERTAIN = 0.0075, 0.015, 2.0
-STRONG_C = 0.5  # From this inverse penalty on, the effects of crosses are strong.
+STRONG_C = 0.5  # The effects of crosses are strong if the best inverse penalty is at least this large.
 MAX_CROSSED_ROWS, MAX_CROSSED_IDS = 400_000, 2_000_000
 
 
@@ -63,6 +63,7 @@ class CrossesGain:
 
     @property
     def effects(self) -> CrossEffects:
+        """Strength of the crosses' effects: none, slight, weak or strong."""
         if self.auc < LEAST_AUC_OF_CROSSES or self.log_loss <= CERTAIN * self.error:
             return "none"
         if self.auc < LARGE_AUC_OF_CROSSES:

@@ -139,7 +139,7 @@ def sweep(values: Any, options: SweepOptions, output: Path, where: str) -> tuple
             unfinished = [trial for trial in remaining if not trial.has_trained(epochs)]
             if unfinished and any(config.train.auto and not config.train.init_from for config in configs):
                 # Measured once, and reused by all runs.
-                # One fit is enough for all runs, which take over its result.
+                # Measure the effects once. All runs reuse the result.
                 messages = measure_cross_effects(dataset, read_schema(dataset)).as_message()
             _train_all(unfinished, epochs, options, stop, messages)
             remaining = ranked(remaining, epochs)

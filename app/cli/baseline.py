@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> None:
         show(json.dumps(gain and asdict(gain)) if arguments.json else text)
         return
     rows: dict[str, dict[str, Any]] = {"logistic regression": {}}
-    # Read before the fit, so that a wrong folder fails early.
+    # Read the run before the fit, so that a wrong folder fails early.
     if arguments.run:
         (record,) = read_runs([arguments.run])
         of_split = [content for content in record.evaluations if content["split"] == split]

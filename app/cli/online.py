@@ -18,7 +18,8 @@ from common.files import room_for
 from common.packages import require
 from common.text import show
 
-BOUNDS = {  # Options of the guard: a part is held aside if a statement is true, where X is the value of the option.
+# Options of the guard, each with the condition for holding a part aside. X stands for the option's value.
+BOUNDS = {
     "change": "its click rate differs from that of the last parts by more than factor X",
     "miscalibration": "its calibration (expected clicks per click) differs from the last parts' by more than factor X",
     "missing": "the share of missing cells in a column exceeds the maximum of the last parts by more than X",
@@ -128,11 +129,12 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("keep", "admission_mib", "most_ids"):
         if (found := getattr(arguments, name)) < 0:
             raise ValueError(f"--{name.replace('_', '-')} must be 0 or more, found {found}")
+    after, ages_in = arguments.expire_after
     same = ("source", "serve", "once", "frozen", "delay_seconds", "most_worse", "keep", "admission_mib")
     options = OnlineOptions(
         **{name: getattr(arguments, name) for name in same},
         bounds=Bounds(**{bound: getattr(arguments, f"most_{bound}") for bound in BOUNDS}),
-        expiry=ExpiryOptions(*arguments.expire_after, arguments.most_ids),
+        expiry=ExpiryOptions(after, ages_in, arguments.most_ids),
     )
     launch = plan_online(work, arguments.run, arguments.dataset, options, arguments.settings)
     target = launch.select_device()
