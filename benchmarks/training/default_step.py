@@ -30,9 +30,9 @@ from typing import Any
 
 import numpy as np
 
+from app.auto.by_rows import resolve_by_rows
 from app.batches import Batch, read_batches, training_order
 from app.config import device
-from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
 from app.config.run_settings import Precision
 from app.training.step import precision
@@ -67,7 +67,7 @@ def recipe(schema: Schema, batch_size: int) -> Config:
     """Return the default settings for these rows. They choose the batch size too if it is 0."""
     train = {"auto": True} | ({"batch_size": batch_size} if batch_size else {})
     changes = {"device": {"target": "CPU"}, "train": train}
-    return resolve_by_rows(lambda base: settings.merge(base, changes, where="--batch"), lambda: schema)
+    return resolve_by_rows(lambda base: settings.merge(base, changes, where="--batch"), schema)
 
 
 def batches(folder: Path, schema: Schema, config: Config) -> Iterator[Batch]:

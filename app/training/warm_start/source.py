@@ -12,7 +12,6 @@ import numpy as np
 from app.checkpoint.manifest import MANIFEST, Manifest
 from app.checkpoint.read import Checkpoint, scoring_arrays
 from app.checkpoint.write import ModelState
-from app.config.by_rows import OF_TOWER
 from app.config.config import Config
 from app.config.run_settings import TableDtype
 from app.run.decision import ASKED, read_state
@@ -29,6 +28,8 @@ from app.training.warm_start.origins import row_origins
 from common import settings
 from data_prep.prepared.expired import schema_at
 from data_prep.prepared.schema import CategoricalField, NumericField, Schema, read_schema
+
+OF_TOWER = ("hidden_widths", "activation", "batch_norm")  # Settings of the model that describe its tower.
 
 
 @dataclass(frozen=True)

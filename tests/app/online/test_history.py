@@ -21,9 +21,9 @@ from hypothesis import Phase, example, given, settings
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import whole_checkpoints
 from app.checkpoint.write import step_name
-from app.cli.online import online_trainer
-from app.cli.online.online_trainer import OnlineTrainer
 from app.distributed.process_group import ONE_PROCESS
+from app.online import online_trainer
+from app.online.online_trainer import OnlineTrainer
 from app.run.folder import run_config
 from app.scoring.bundle_folder import chains, read_chain, read_manifests
 from app.scoring.bundle_writer import fold
@@ -38,9 +38,9 @@ from data_prep.options.log_format import ListForm, LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
-from tests.app.cli.online.conftest import Online
-from tests.app.cli.online.test_expiry import Model, assert_copies_have_what_is_left, counts_of, values_of
-from tests.app.cli.online.test_online_trainer import Killed, assert_same_end, metrics_of
+from tests.app.online.conftest import Online
+from tests.app.online.test_expiry import Model, assert_copies_have_what_is_left, counts_of, values_of
+from tests.app.online.test_online_trainer import Killed, assert_same_end, metrics_of
 from tests.checkpoints import load
 
 # The few histories that are drawn where examples are fixed see no more than test_expiry.py and test_online_trainer.py;

@@ -15,10 +15,10 @@ from app.checkpoint import write
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import compact, step_folders
 from app.cli.checkpoint import reshard
-from app.cli.online import online_trainer
-from app.cli.online.expiry import IN_ROWS, Expiry, ExpiryOptions
-from app.cli.online.online_trainer import OnlineTrainer
-from app.cli.online.publish import Publisher
+from app.online import online_trainer
+from app.online.expiry import IN_ROWS, Expiry, ExpiryOptions
+from app.online.online_trainer import OnlineTrainer
+from app.online.publish import Publisher
 from app.scoring.bundle_folder import read_chain
 from app.scoring.bundle_writer import fold
 from app.scoring.predictor import Predictor
@@ -30,7 +30,7 @@ from data_prep.encoding.base import read_base_vocabulary
 from data_prep.encoding.growing import GrowingVocabulary
 from data_prep.encoding.prepared_vocabulary import open_vocabulary
 from data_prep.prepared.schema import read_schema
-from tests.app.cli.online.test_online_trainer import Killed, assert_same_end, fails_at, metrics_of
+from tests.app.online.test_online_trainer import Killed, assert_same_end, fails_at, metrics_of
 from tests.checkpoints import load
 
 AFTER, FULL_EVERY, MIN_COUNT = 450, 3, 2
