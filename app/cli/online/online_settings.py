@@ -19,7 +19,7 @@ from app.training.learning_rates import learning_rates
 from common.yaml_settings import override
 
 # Minimum learning rate as a share of the rate that the run began with. A schedule that ends near 0 suits the end of a
-# training, but an online run has no end. On a drifting log, this gained twice as much AUC as a tenth (docs/online.md).
+# training, but an online run has no end. On a drifting log, 0.3 gained twice as much AUC as 0.1 (docs/online.md).
 RATE_FLOOR = 0.3
 KEPT, FULL_EVERY = 14, 24  # Number of kept checkpoints, and number of checkpoints between full ones.
 ADMISSION_MIB = 64
@@ -56,14 +56,13 @@ def online_config(source: Checkpoint, words: Sequence[str] = ()) -> tuple[Config
         init_from=str(source.path.resolve()),
         init_take="all",
         init_optimizer=not has_means,
-        init_dataset="",
     )
     config = replace(
         trained,
         **optimizers,
         train=train,
         eval=replace(trained.eval, batch_size=0, every_steps=0, patience=0),
-        checkpoint=CheckpointOptions(keep_last=KEPT, keep_best=0, background=False, delta=True, full_every=FULL_EVERY),
+        checkpoint=CheckpointOptions(keep_last=KEPT, keep_best=0, background=False, delta=True),
     )
     return override(config, words), lines
 

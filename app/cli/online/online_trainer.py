@@ -28,7 +28,7 @@ from app.cli.online.log_parts import (
     why_suspicious,
     why_useless,
 )
-from app.cli.online.online_settings import ADMISSION_MIB, KEPT
+from app.cli.online.online_settings import ADMISSION_MIB, FULL_EVERY, KEPT
 from app.cli.online.progress import Progress
 from app.cli.online.publish import Publisher
 from app.cli.online.state import (
@@ -99,7 +99,7 @@ class OnlineOptions:
 
 
 class OnlineTrainer(Trainer):
-    """The training of an online run. Its epochs are the parts."""
+    """Trains on the parts of a log as they come. Each part is an epoch."""
 
     def __init__(self, context: RunContext, backend: str, options: OnlineOptions) -> None:
         saved, prepared = context.run.plan.checkpoint, context.run.path / PREPARED
@@ -109,6 +109,7 @@ class OnlineTrainer(Trainer):
         is_own = context.dataset.resolve().parent == context.run.path.resolve()
         schema = open_to_grow(prepared if is_own else context.dataset, prepared, moment)
         super().__init__(replace(context, dataset=prepared, schema=schema), backend)
+        self.checkpoints.full_every = FULL_EVERY
         self.options, self.source = options, Source(options.source, self.run.path / RELEASED, options.delay_seconds)
         self.ledger = Ledger(**saved.manifest.online) if saved is not None else self._ledger_of_source()
         self.expiry = self._open_expiry()
