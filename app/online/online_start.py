@@ -39,7 +39,6 @@ ANOTHER_WORK = "copy its folder again from a backup, or begin another run with a
 # Minimum learning rate as a share of the rate that the run began with. A schedule that ends near 0 suits the end of a
 # training, but an online run has no end. On a drifting log, 0.3 gained twice as much AUC as 0.1 (docs/online.md).
 RATE_FLOOR = 0.3
-FULL_EVERY = 24  # Number of checkpoints between full ones.
 CHECKPOINTS = "checkpoints"  # Folder of the checkpoints within the run's folder.
 
 
@@ -145,14 +144,13 @@ def online_config(source: Checkpoint, words: Sequence[str] = ()) -> tuple[Config
         init_from=str(source.path.resolve()),
         init_take="all",
         init_optimizer=not has_means,
-        init_dataset="",
     )
     config = replace(
         trained,
         **optimizers,
         train=train,
         eval=replace(trained.eval, batch_size=0, every_steps=0, patience=0),
-        checkpoint=CheckpointOptions(keep_last=KEPT, keep_best=0, background=False, delta=True, full_every=FULL_EVERY),
+        checkpoint=CheckpointOptions(keep_last=KEPT, keep_best=0, background=False, delta=True),
     )
     return override(config, words), lines
 

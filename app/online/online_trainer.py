@@ -22,7 +22,7 @@ from app.evaluation.results import Measurement, interval_ends
 from app.online.candidate import LAST_PARTS, Samples, scores_shift, served_logits, why_worse
 from app.online.expiry import IN_SECONDS, Expiry
 from app.online.log_parts import Ledger, Part, Source, read_part, why_miscalibrated, why_suspicious, why_useless
-from app.online.online_options import OnlineOptions
+from app.online.online_options import FULL_EVERY, OnlineOptions
 from app.online.progress import Progress
 from app.online.publish import Publisher
 from app.online.state import (
@@ -80,6 +80,7 @@ class OnlineTrainer(Trainer):
         is_own = context.dataset.resolve().parent == context.run.path.resolve()
         schema = open_to_grow(prepared if is_own else context.dataset, prepared, moment)
         super().__init__(replace(context, dataset=prepared, schema=schema), backend)
+        self.checkpoints.full_every = FULL_EVERY
         self.options, self.source = options, Source(options.source, self.run.path / RELEASED, options.delay_seconds)
         self.ledger = Ledger(**saved.manifest.online) if saved is not None else self._ledger_of_source()
         self.expiry = self._open_expiry()

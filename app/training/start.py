@@ -34,7 +34,7 @@ from app.training.validate import fits_stock, validate
 from app.training.warm_start.source import check_source
 from common.console import PrintableFormatter
 from common.files import message_of
-from data_prep.options.prepare_options import read_recorded
+from data_prep.options.options_file import read_recorded
 from data_prep.prepared.schema import SCHEMA_FILE, Schema, Split, read_schema
 
 if TYPE_CHECKING:

@@ -73,7 +73,7 @@ def recipe(schema: Schema, batch_size: int) -> Config:
 def batches(folder: Path, schema: Schema, config: Config) -> Iterator[Batch]:
     """Yield the batches of a run, epoch after epoch, without the last one of each, which is smaller."""
     for epoch in itertools.count(1):
-        order = training_order(schema, config.train.seed, epoch, config.train.pool_blocks)
+        order = training_order(schema, config.train.seed, epoch)
         for batch in read_batches(folder, schema, "train", order, config.train.batch_size):
             if batch.num_rows == config.train.batch_size:
                 yield batch

@@ -15,6 +15,7 @@ from app.checkpoint import write
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import compact, step_folders
 from app.cli.checkpoint import reshard
+from app.online import online_trainer
 from app.online.expiry import IN_ROWS, Expiry, ExpiryOptions
 from app.online.online_trainer import OnlineTrainer
 from app.online.publish import Publisher
@@ -34,7 +35,7 @@ from tests.checkpoints import load
 
 AFTER, FULL_EVERY, MIN_COUNT = 450, 3, 2
 SMALL_FIELD = 20  # in place of 256
-SETTINGS = (f"checkpoint.full_every={FULL_EVERY}", "--expire-after", AFTER)
+SETTINGS = ("--expire-after", AFTER)
 GIVEN_ANEW = "step-00000009"  # the checkpoint whose ids are
 
 
@@ -42,6 +43,7 @@ GIVEN_ANEW = "step-00000009"  # the checkpoint whose ids are
 def _small_fields():
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(growing, "SMALL_FIELD", SMALL_FIELD)
+        monkeypatch.setattr(online_trainer, "FULL_EVERY", FULL_EVERY)
         yield
 
 

@@ -22,6 +22,7 @@ from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import whole_checkpoints
 from app.checkpoint.write import step_name
 from app.distributed.process_group import ONE_PROCESS
+from app.online import online_trainer
 from app.online.online_trainer import OnlineTrainer
 from app.run.folder import run_config
 from app.scoring.bundle_folder import chains, read_chain, read_manifests
@@ -128,7 +129,7 @@ class History:
     keep: int = 0
 
     def words(self, launch):
-        words = [f"checkpoint.full_every={self.full_every}", "--keep", self.keep, "--admission-mib", 1]
+        words = ["--keep", self.keep, "--admission-mib", 1]
         words += [f"--most-{bound}=99" for bound in ("missing", "unknown", "miscalibration", "change")]
         after = launch.expire_after or LONG * (launch.most_ids > 0)  # which gives the unit of ages
         return [*words, f"--expire-after={after}{'s' * self.in_seconds}", "--most-ids", launch.most_ids]
@@ -387,4 +388,5 @@ def warm(tmp_path_factory, cpu, tiny_config):
 def test_whatever_happens_it_leaves_what_the_model_says(history, warm, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(growing, "SMALL_FIELD", SMALL_FIELD)
+        patch.setattr(online_trainer, "FULL_EVERY", history.full_every)
         assert_history(history, warm, tmp_path_factory.mktemp("told"))

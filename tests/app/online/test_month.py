@@ -10,6 +10,7 @@ import pytest
 
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import step_folders
+from app.online import online_trainer
 from app.online.online_trainer import OnlineTrainer
 from app.scoring.bundle_folder import chains, read_manifests
 from app.training.start import plan_launch
@@ -82,9 +83,10 @@ class Month:
                 self.deliver()
 
         self.deliver()
-        words = (f"checkpoint.full_every={FULL_EVERY}", "--keep", KEEP, "--admission-mib", 4, *self.words)
+        words = ("--keep", KEEP, "--admission-mib", 4, *self.words)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(OnlineTrainer, "_take_part", take)
+            patch.setattr(online_trainer, "FULL_EVERY", FULL_EVERY)
             assert self.folder.run(*words) == 0
         return self
 
