@@ -10,7 +10,6 @@ from app.online.expiry import ExpiryOptions
 from app.online.log_parts import Bounds
 
 KEPT, ADMISSION_MIB = 14, 64  # Defaults of the options `keep` and `admission_mib`.
-FULL_EVERY = 24  # Every so many checkpoints, one is full. The others are deltas.
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from app.evaluation.results import Measurement, interval_ends
 from app.online.candidate import LAST_PARTS, Samples, scores_shift, served_logits, why_worse
 from app.online.expiry import IN_SECONDS, Expiry
 from app.online.log_parts import Ledger, Part, Source, read_part, why_miscalibrated, why_suspicious, why_useless
-from app.online.online_options import FULL_EVERY, OnlineOptions
+from app.online.online_options import OnlineOptions
 from app.online.progress import Progress
 from app.online.publish import Publisher
 from app.online.state import (
@@ -60,6 +60,7 @@ log = logging.getLogger("app")
 
 SAMPLES = "samples"  # Folder within the run's folder that holds rows of the last parts.
 POLL_SECONDS = 0.5
+FULL_EVERY = 24  # Number of checkpoints between full ones.
 # Pause between two looks into the folder, as a multiple of the last look's time. A folder with many parts is slow.
 REST = 20
 # Bins of a part's logits for confidence intervals. With 8 times as many, the intervals change no more than with another
