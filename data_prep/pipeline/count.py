@@ -1,6 +1,6 @@
-"""Statistics of the training rows: workers count a chunk each, `count_log` adds the counts up.
+"""Count the training rows of a log. Each worker counts one chunk at a time, and `count_log` adds up the results.
 
-Workers import this file, so it imports neither pyarrow nor tqdm: they cost each worker memory and start-up time.
+Workers import this file. It imports neither pyarrow nor tqdm, because they cost each worker memory and start-up time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def new_statistics(options: PrepareOptions, work_dir: WorkDir, num_workers: int) -> LogStatistics:
-    """Return empty statistics. Their counts may take the memory that `memory_limit` leaves them."""
+    """Return empty statistics whose counts stay within their share of the memory limit."""
     return LogStatistics(
         options, work_dir.work_folder, memory_limit.counts_bytes(options, num_workers, work_dir.chunk_bytes)
     )
@@ -43,7 +43,7 @@ def new_statistics(options: PrepareOptions, work_dir: WorkDir, num_workers: int)
 def count_log(
     reading: LogReading, split: SplitRule, options: PrepareOptions, statistics: LogStatistics, folder: Path
 ) -> None:
-    """First pass over the log: fill `statistics` and write rejects.tsv."""
+    """Run the first pass over the log: add its counts to `statistics` and write `folder`/rejects.tsv."""
     with (folder / REJECTS_FILE).open("wb") as rejects:
 
         def consume(counts: ChunkCounts) -> None:
@@ -55,12 +55,13 @@ def count_log(
 
 @dataclass(frozen=True)
 class ChunkCounter:
-    """The workers' task of the first pass."""
+    """The first pass's task for workers: parse a chunk and count its training rows."""
 
     split: SplitRule
     options: PrepareOptions
 
     def count(self, chunk: Chunk) -> ChunkCounts:
+        """Return all counts of a chunk, including its numeric statistics and the frequency of each value."""
         kernels = choose_kernels(self.options.kernels)
         parsed: ParsedChunk = kernels.parse_chunk(chunk, self.options.data)
         parsed = dataclasses.replace(parsed, rows=parsed.rows.with_lists(self.options.data, kernels))
@@ -75,7 +76,10 @@ class ChunkCounter:
         )
 
     def count_lines(self, chunk: Chunk, parsed: ParsedChunk, training: NDArray[np.bool_]) -> ChunkCounts:
-        """Return the counts that need no pass of their own: lines, rejects, training rows, cells missing and cut."""
+        """Return the counts of a chunk that do not decide the vocabulary: lines, rejects, and missing and cut cells.
+
+        `training` [n] marks the training rows of `parsed`. The fields `numeric`, `values` and `texts` stay empty.
+        """
         rows, log_format, columns = parsed.rows, self.options.data, self.options.categorical_columns
         count_bins = choose_counting(self.options.kernels).count_bins
         present = presence(rows, columns)
@@ -99,7 +103,10 @@ class ChunkCounter:
         )
 
     def labelled(self, rows: ParsedRows | Examples) -> NDArray[np.bool_]:
-        """Return which rows [n] have a label. One that lacks it is no click and has weight 0."""
+        """Return a mask [n] of the rows that have a label.
+
+        The parser gives a row without a label the label 0 and weight 0, so this mask is derived from those two.
+        """
         if self.options.data.label != "optional" or rows.weights is None:
             return np.ones(len(rows.labels), np.bool_)
         return (rows.weights != 0) | (rows.labels != 0)
@@ -121,7 +128,11 @@ class ChunkCounter:
 def _cut_rows(
     rows: ParsedRows, columns: Sequence[CategoricalColumn], presence: Sequence[NDArray[np.bool_]]
 ) -> dict[str, NDArray[np.bool_]]:
-    """Return by name which rows [n] have more values than are kept. `presence` is that of the columns [C, n]."""
+    """Return for each list column a mask [n] of the rows whose list was cut to `max_length`.
+
+    `presence` [C, n] tells which cells of the categorical columns are present. A cross of lists is cut if the product
+    of its lists' lengths exceeds its `max_length`.
+    """
     cut = {name: lists.cut for name, lists in rows.lists.items()}
     for column, present in zip(columns, presence, strict=True):
         if column.cross and column.is_list:
