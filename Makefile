@@ -10,6 +10,7 @@ RUN_SCRIPT := PYTHON=$(RUN_PYTHON) bash
 CONFIG ?= configs/auto.yaml
 INPUT ?= data/dac.tar.gz
 OUTPUT ?= prepared
+DATA ?= my.yaml
 DATASET ?= $(OUTPUT)
 EPOCHS ?= -
 RANK_TABLE_FILE ?= -
@@ -77,6 +78,11 @@ synthesize: setup  ## make a synthetic log: ROWS=1000000 SEED=1 -> data/syntheti
 download: setup  ## get Criteo's dac.tar.gz into data/, under Criteo's terms, or resume: ARGS=--accept-terms
 	mkdir -p data
 	$(RUN_PYTHON) -m data_prep download data $(ARGS)
+
+.PHONY: describe
+describe: setup  ## propose the description of a log with other columns, for --data: INPUT=log.csv DATA=my.yaml ARGS='--label NAME'
+	$(RUN_PYTHON) -m data_prep describe "$(INPUT)" $(ARGS) > "$(DATA).new"
+	mv "$(DATA).new" "$(DATA)"
 
 .PHONY: pre-check
 pre-check: setup  ## check a log's first rows in seconds: INPUT=data/dac.tar.gz ARGS='--rows 1000000'

@@ -219,7 +219,7 @@ def _describe(command: argparse.Namespace, _: list[str]) -> None:
 
     proposal = describe(command.input, command.rows, command.label)
     show(proposal.as_yaml(), end="")
-    show("\n".join(filter(None, [proposal.label_line, proposal.encoding_line])), file=sys.stderr)
+    show("\n".join([proposal.label_line, *proposal.remarks]), file=sys.stderr)
 
 
 def _pre_check(command: argparse.Namespace, settings: list[str]) -> None:

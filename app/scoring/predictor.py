@@ -122,7 +122,7 @@ class Predictor(BundleModel):
     def _check_all_good(self, chunk: Chunk | RawTable, rejected: Mapping[int, str]) -> None:
         if rejected and isinstance(chunk, Chunk):
             place, reason = min(rejected.items())
-            what = bad_cell(chunk, place, self.log_format)
+            what = bad_cell(chunk, place, self.log_format, reason)
             raise ValueError(f"row {place} cannot be scored: {reason}: {what} ({len(rejected):,} such rows)")
 
     def chunk_of(self, rows: Any) -> Chunk | RawTable:

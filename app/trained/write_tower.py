@@ -128,19 +128,25 @@ def rounding_bound(
     A sum of n terms in float32 is off by some √n · 2⁻²⁴ of its terms, as roundings are like random steps (Higham &
     Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019). `ROUNDING` has n = 256: longer sums are
     added up in blocks. Terms and errors pass the layers as sums of squares, as of random signs. No activation is much
-    steeper than 1.
+    steeper than 1. Terms that share a sign, as those behind a ReLU may, add up to more than the root of their squares:
+    a sum is then as large as its value, which is computed as if each activation were ReLU.
     """
     layers, last = folded_layers(dense)
-    squares = np.square(np.concatenate([deep_rows, numeric], axis=1), dtype=np.float64)
-    errors = np.zeros_like(squares)
+    values = np.concatenate([deep_rows, numeric], axis=1).astype(np.float64)
+    squares, errors = np.square(values), np.zeros_like(values)
     for matrix, bias in (*layers, (last, dense["wide.bias"])):
         weights = np.square(matrix, dtype=np.float64)
+        sums = values @ matrix + bias
         squares = squares @ weights + np.square(bias, dtype=np.float64)
-        errors = errors @ weights + ROUNDING**2 * squares
-    of_wide = np.square(wide_rows, dtype=np.float64).sum(axis=1)
+        errors = errors @ weights + ROUNDING**2 * np.maximum(squares, np.square(sums))
+        values = np.maximum(sums, 0)
+    terms = wide_rows.astype(np.float64)
     if "wide.numeric_weight" in dense:
-        of_wide += np.square(numeric * dense["wide.numeric_weight"][:, 0], dtype=np.float64).sum(axis=1)
-    bound: np.ndarray = np.sqrt(errors[:, 0] + ROUNDING**2 * of_wide)
+        terms = np.concatenate([terms, numeric * dense["wide.numeric_weight"][:, 0]], axis=1)
+    logits = sums[:, 0] + terms.sum(axis=1)
+    bound: np.ndarray = np.sqrt(
+        errors[:, 0] + ROUNDING**2 * np.maximum(np.square(terms).sum(axis=1), np.square(logits))
+    )
     return bound
 
 

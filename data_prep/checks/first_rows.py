@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import itertools
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property
@@ -15,21 +16,50 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data_prep.checks.reject_causes import divided_rows
+from data_prep.kernels.parse import is_utf8, quoted_cells
 from data_prep.kernels.parsed import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
 from data_prep.options.log_format import LogFormat
-from data_prep.raw_log.chunks import TO_UTF8
+from data_prep.options.prepare_options import PrepareOptions
+from data_prep.raw_log.chunks import MOST_LINES_BEFORE, TO_UTF8, columns_of_header
 from data_prep.raw_log.log_files import LogFile, find_log, is_json, is_table
-from data_prep.raw_log.sample import sample_log
+from data_prep.raw_log.sample import sample_log, spread
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 INTEGER = re.compile(r"-?[0-9]{1,18}")
 DECIMAL = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?inf")
+_LARGE_FLOAT = re.compile(r"-?[0-9]{16,}\.0+|-?[0-9](\.[0-9]+)?e\+[0-9]{2,3}")  # as programs write whole floats
 TYPE_IN_NAME = re.compile(r":(token|float|token_seq|float_seq)$")
-_SEPARATORS = "\t,;|\x01 "
+_SEPARATORS, _RARE_SEPARATORS = "\t,;|\x01 ", "^~\x02"
+_MOST_FILES = 20  # whose first rows are looked at
 _LAYOUT_ROWS = 1_000  # rows from which separator, header and quotes are seen
+_MOST = 0.9  # of the lines, at least, have a form for it to be theirs
+_MOST_BROKEN = 0.5  # of the lines, above which they have no columns
 _BROKEN = 0.02  # of the lines, at most, have another number of columns
+_SLIPS = 0.002  # of the cells, at most, have another form than all others
+_LEAST_PLACES = 4  # names 0, 1, 2 … from which on they are no row
+_SHOWN = 60  # characters of a line in a message
+# Files of a contest, which lie in one folder. Parts of a log may be named train and test too.
+_SUBMISSION, _TRAIN_AND_TEST = re.compile("submission", re.IGNORECASE), (re.compile("train"), re.compile("test"))
+_DIGIT = re.compile(".*[0-9].*")
+# A cell that says nothing of its column's form, such as a word for a missing one.
+_NOTHING = re.compile(r"(?i)\W*|\\N|[(<#]?(na|n/a|nan|nat|null|none|nil|unk|unknown|missing|undefined)[)>]?")
+# Lines without columns between single characters: their form, and the expression of sed that makes columns of them.
+_OTHER_FORMS = {
+    r"[-+.0-9eE]+([ \t]+(qid|[0-9]+)(:[0-9]+)?:[-+.0-9eE]+)+\s*(#.*)?": (
+        "of libsvm's or libffm's form; to have a label and a list of features, without their values",
+        r"s/ *#.*//; s/ qid:[^ ]+//; s/[ \t]+/ /g; s/ /\t/; s/([0-9]+:)?([0-9]+):[^ ]+/\2/g",
+    ),
+    r"[-+]?[0-9.]+( [0-9.]+)* *('[^ |]*)? *\|(\w+(:[0-9.]+)? +[^ |]| *[^ |]+[:=]).*": (
+        "of Vowpal Wabbit's form; to have a column for each namespace, if all lines have the same ones",
+        r"s/ *[|][^ ]* */\t/g",
+    ),
+    r"[^:|]*((::|\|\|)[^:|]*)+": ("separated by two characters; to have tabs in their place", r"s/::|[|][|]/\t/g"),
+    r"[^,;|\t]*\S {2,}\S[^,;|\t]*": ("aligned by blanks; to have tabs in their place", r"s/^ +//; s/ +/\t/g"),
+}
+_CLOCK = re.compile(r"[^:]*([ \t]+[0-2]?[0-9]:[0-5][0-9](:[0-5][0-9]([.,][0-9]+)?)?)+\s*")
 
 
 @dataclass(frozen=True)
@@ -54,6 +84,15 @@ class Column:
     def numbers(self) -> NDArray[np.float64] | None:
         """The values [V] as numbers. None if one of them is no number."""
         return np.array(self.values, np.float64) if self.all_match(DECIMAL) else None
+
+    @property
+    def are_inexact(self) -> bool:
+        """True if floats stand for whole numbers that are too large for them, as for ids beside a missing cell."""
+        import pyarrow as pa
+
+        is_float = self.of_type is not None and pa.types.is_floating(self.of_type)
+        large = filter((INTEGER if is_float else _LARGE_FLOAT).fullmatch, self.values)
+        return any(abs(float(value)) >= 2.0**53 for value in large)
 
     @cached_property
     def are_integers(self) -> bool:
@@ -97,10 +136,22 @@ class FirstRows:
     lines: bytes = b""  # the same rows as a chunk's lines; empty for a table
     table: pa.Table | None = None
     file: FileOfLog = field(default=ONLY_FILE)
+    remarks: tuple[str, ...] = ()  # sentences on what is odd about the lines
+    sampled: str = ""  # which rows of which files these are, if not the first ones of a single file
 
     @property
     def num_rows(self) -> int:
         return len(self.columns[0].codes)
+
+    @property
+    def num_lines(self) -> int:
+        """Rows, and lines that have another number of columns."""
+        return self.lines.count(b"\n") or self.num_rows
+
+    @property
+    def bad_lines(self) -> bytes:
+        """The lines that are not UTF-8, of which a table has none."""
+        return b"\n".join(line for line in self.lines.split(b"\n") if not is_utf8(line))
 
     def chunk(self, log_format: LogFormat) -> Chunk:
         """Return the rows as the preparation would read them."""
@@ -123,34 +174,69 @@ def read_first_rows(log: Any, num_rows: int) -> FirstRows:
 
         table = log if isinstance(log, pa.Table) else pa.Table.from_pandas(log.iloc[:num_rows], preserve_index=False)
         return _of_table("the table", table.slice(0, num_rows))
-    file = find_log(log)[0]
-    return _read_table(file, num_rows) if is_table(file.location) else _read_lines(file, num_rows)
+    all_files = find_log(log)
+    names = [each.name for each in all_files]
+    if any(map(_SUBMISSION.search, names)) or all(any(map(kind.match, names)) for kind in _TRAIN_AND_TEST):
+        raise ValueError(f"by their names, {', '.join(names)[:500]} are no parts of one log; name the one to describe")
+    kinds = [(is_table(file.location), is_json(file.location)) for file in all_files]
+    files = spread([file for file, kind in zip(all_files, kinds, strict=True) if kind == kinds[0]], _MOST_FILES)
+    rows = _read_tables(files, num_rows) if kinds[0][0] else _read_lines(files, num_rows)
+    if len(all_files) == 1:
+        is_parquet = kinds[0] == (True, False)
+        return replace(rows, sampled=f"{rows.num_rows:,} rows from all over {rows.location}") if is_parquet else rows
+    of_all = f" of {len(all_files):,}" * (len(files) < len(all_files))
+    parts = f"the first rows of {len(files):,}{of_all} files, {files[0].name} to {files[-1].name}"
+    return replace(rows, sampled=f"{rows.num_rows:,} rows, {parts} (the others were not looked at)")
 
 
-def _read_lines(file: LogFile, num_rows: int) -> FirstRows:
-    lines = _first_lines(file, num_rows + 1)
+def _read_lines(files: Sequence[LogFile], num_rows: int) -> FirstRows:
+    file, lines = files[0], _first_lines(files, num_rows + 1)
     text = [line.decode("utf-8", errors="replace").replace("\r", " ") for line in lines]
+    _check_form(text[:_LAYOUT_ROWS], file.location)
     separator, skip_blanks = _divide(text[:_LAYOUT_ROWS], file.location)
     first_cells = (cell for line in text[:_LAYOUT_ROWS] for cell in line.split(separator))
     quotes = any(cell.lstrip(" " * skip_blanks).startswith('"') for cell in first_cells)
+    if quotes:
+        _check_quotes(lines[:_LAYOUT_ROWS], LogFormat(separator=separator, quotes=True, trim=skip_blanks), file)
     rows = list(_cells(text, separator, quotes, skip_blanks))
     width = _usual(map(len, rows[:_LAYOUT_ROWS]))[0]
-    rows = [row for row in rows if len(row) == width]
-    header = _is_header(rows)
-    names = [name.strip(" ") for name in rows[0]] if header else _numbered(width)
-    if twice := [name for name, times in Counter(names).items() if times > 1]:
-        raise ValueError(f"{file.location}: its header names {twice[0]!r} twice; give each column a name of its own")
-    body = rows[header:][:num_rows]
+    found, first = _header(rows, width, file.location), rows[0]
+    header, names = found is not None, found or _numbered(width)
+    lines, rows = lines[header:][:num_rows], rows[header:][:num_rows]
+    body = [row for row in rows if len(row) == width and row != found]
     if not body:
         raise ValueError(f"{file.location} has a header and no rows to describe")
-    first = int(not names[0])  # the numbers of the rows, as pandas writes them, have no name
-    form = {"separator": separator, "header": header, "others": "ignored" if first else "refused", "quotes": quotes}
+    has_others = "" in names or (header and len(first) != width)  # a column without a name
+    others = "ignored" if has_others else "refused"
+    form = {"separator": separator, "header": header, "others": others, "quotes": quotes}
     layout = {key: value for key, value in form.items() if value != getattr(LogFormat(), key)}
-    columns = [_column(name, cells) for name, cells in zip(names, zip(*body, strict=True), strict=True)][first:]
-    trim = separator != " " and (skip_blanks or (header and names != rows[0]) or any(map(_has_blanks, columns)))
+    columns = [_column(name, cells) for name, cells in zip(names, zip(*body, strict=True), strict=True)]
+    remarks = tuple(_remarks(columns, rows, found, lines))
+    columns = [column for column in columns if column.name]
+    is_spaced = header and any(name != name.strip(" ") for name in first)
+    trim = separator != " " and (skip_blanks or is_spaced or any(map(_has_blanks, columns)))
     layout |= {"trim": True} if trim else {}
-    of_file = replace(ONLY_FILE, columns=tuple(names)) if first else ONLY_FILE
-    return FirstRows(file.location, columns, layout, b"\n".join(lines[header:][:num_rows]) + b"\n", file=of_file)
+    of_file = replace(ONLY_FILE, columns=tuple(names)) if has_others else ONLY_FILE
+    return FirstRows(file.location, columns, layout, b"\n".join(lines) + b"\n", file=of_file, remarks=remarks)
+
+
+def _remarks(
+    columns: list[Column], rows: list[list[str]], header: list[str] | None, lines: list[bytes]
+) -> Iterator[str]:
+    """Yield what is odd about the lines after the header: cells and lines that the columns leave out."""
+    first, width = 1 + (header is not None), len(columns)  # the first line's number
+    for place, column in enumerate(columns):
+        if not column.name and any(map(str.strip, column.values)) and not (place == 0 and column.are_integers):
+            yield f"Column {place + 1} has no name and is left out; to have it, give it one in the first line."
+    if header in rows:
+        yield f"Line {rows.index(header) + first:,} has the names again; remove it there, or it may be read as a row."
+    if broken := [number for number, row in enumerate(rows) if len(row) != width]:
+        shown = lines[broken[0]][:_SHOWN].decode(errors="backslashreplace")
+        yield (
+            f"{len(broken):,} of these {len(rows):,} lines have not {width} columns and will be rejected, such as line "
+            f"{broken[0] + first:,}, {shown!r}. prepare stops above prepare.max_reject_fraction, "
+            f"{PrepareOptions().max_reject_fraction:.0%} of all lines."
+        )
 
 
 def _numbered(width: int) -> list[str]:
@@ -158,18 +244,26 @@ def _numbered(width: int) -> list[str]:
     return criteo if len(criteo) == width else [f"column_{number}" for number in range(1, width + 1)]
 
 
-def _first_lines(file: LogFile, num_lines: int) -> list[bytes]:
-    """Return the first lines that are not too long."""
-    chunks = [sample.chunk for sample in sample_log([file], LogFormat(), num_lines) if sample.chunk is not None]
-    all_lines = b"".join(chunk.lines for chunk in chunks).split(b"\n")[:-1]
+def _first_lines(files: Sequence[LogFile], num_lines: int) -> list[bytes]:
+    """Return the first lines of files that are not too long. A header that all of them have is there once."""
+    samples = sample_log(files, LogFormat(), num_lines + len(files) - 1, estimate_bytes=0)
+    parts = [sample.chunk.lines.split(b"\n")[:-1] for sample in samples if sample.chunk is not None]
+    all_lines = [line for part in parts for line in part[part is not parts[0] and part[0] == parts[0][0] :]]
+    file = files[0]
     if len(all_lines) == 1 and b"\r" in all_lines[0].removesuffix(b"\r"):
         raise ValueError(
             f"{file.location}: its lines end in \\r alone, as on an old Mac; lines end in \\n or \\r\\n here. Change "
             "the line ends and describe the new file: tr '\\r' '\\n' < OLD > NEW"
         )
-    lines = [line.removesuffix(b"\r") for line in all_lines if len(line) <= MAX_LINE_BYTES]  # others are rejected
+    # A longer line is rejected. It stays as a line without cells, so that it is counted.
+    lines = [line.removesuffix(b"\r") if len(line) <= MAX_LINE_BYTES else b"" for line in all_lines]
     if not lines:
         raise ValueError(f"{file.location} has no lines to describe")
+    if not any(lines):
+        raise ValueError(
+            f"{file.location}: its first lines are longer than {MAX_LINE_BYTES:,} bytes, the most that a line may "
+            "have (or they are empty); keep fewer columns, for example the first 1,000: cut -d, -f1-1000 OLD > NEW"
+        )
     if any(b"\0" in line for line in lines[:100]):
         raise ValueError(f"{file.location} holds NUL bytes: it is no text, or it is UTF-16; {TO_UTF8}")
     if all(line.startswith(b"{") and line.endswith(b"}") for line in lines[:100]):
@@ -179,6 +273,24 @@ def _first_lines(file: LogFile, num_lines: int) -> list[bytes]:
     return lines
 
 
+def _check_form(lines: list[str], location: str) -> None:
+    """Raise ValueError, with a command that converts them, for lines of a known form that has no columns."""
+    for pattern, (form, expression) in _OTHER_FORMS.items():
+        num_alike = sum(bool(re.fullmatch(pattern, line)) for line in lines)
+        if num_alike >= _MOST * len(lines) and not all(map(_CLOCK.fullmatch, lines)):
+            raise ValueError(
+                f"{location}: its lines, such as {lines[-1][:_SHOWN]!r}, are {form}: sed -E '{expression}' OLD > NEW"
+            )
+
+
+def _check_quotes(lines: list[bytes], log_format: LogFormat, file: LogFile) -> None:
+    """Raise ValueError if many cells in quotes do not end in their line."""
+    num_bad = sum(b'"' in line and quoted_cells(line, log_format) is None for line in lines)
+    if num_bad > _BROKEN * len(lines):
+        found = f"{num_bad:,} of its first {len(lines):,} lines have quotes that do not match"
+        raise ValueError(f"{file.location}: {found}. {divided_rows(log_format)}")
+
+
 def _divide(lines: list[str], location: str) -> tuple[str, bool]:
     """Return the separator by which most lines have the same number of columns, and if blanks stand before quotes.
 
@@ -186,16 +298,18 @@ def _divide(lines: list[str], location: str) -> tuple[str, bool]:
     in each row may have a space more often than a row is whole.
     """
     trials: list[tuple[float, bool, int, str, bool]] = []
-    for separator in _SEPARATORS:
+    for separator in _SEPARATORS + _RARE_SEPARATORS:
+        if separator in _RARE_SEPARATORS and any(share >= _MOST_BROKEN for share, *_ in trials):
+            break
         skip_blanks = separator != " " and any(f'{separator} "' in line for line in lines)
         widths = [len(row) for row in _cells(lines, separator, True, skip_blanks)]
         width, count = _usual(widths)
         if width > 1:
             trials.append((count / len(widths), widths[0] == width, width, separator, skip_blanks))
-    if not trials:
+    if not trials or max(share for share, *_ in trials) < _MOST_BROKEN:
         raise ValueError(
-            f"{location}: no separator divides its lines into columns; tried {', '.join(map(repr, _SEPARATORS))}. The "
-            f"first line is {lines[0][:120]!r}"
+            f"{location}: no separator divides its lines into columns; tried "
+            f"{', '.join(map(repr, _SEPARATORS + _RARE_SEPARATORS))}. The first line is {lines[0][:120]!r}"
         )
     most = max(share for share, *_ in trials)
     *_, separator, skip_blanks = max((each for each in trials if each[0] >= most - _BROKEN), key=lambda each: each[1:3])
@@ -215,25 +329,72 @@ def _cells(lines: Iterable[str], separator: str, quotes: bool, skip_blanks: bool
             yield line.split(separator)
 
 
-def _is_header(rows: list[list[str]]) -> bool:
-    """Return True if the first row holds names: none is a number, and fewer columns have theirs as a value than are of
-    numbers alone.
+def _header(rows: list[list[str]], width: int, location: str) -> list[str] | None:
+    """Return the names of the columns in the first line, "" where there is none, or None if that is a row.
 
-    The first may be empty, above the numbers of the rows, which a sorted table has in any order.
+    Raises ValueError if names come after other lines, are there twice, or are fewer than the cells of a row.
     """
-    names = rows[0]
-    has_numbers = len(rows) > 1 and all(INTEGER.fullmatch(row[0]) for row in rows[1:_LAYOUT_ROWS])
-    if not all(map(str.strip, names[has_numbers:])) or any(DECIMAL.fullmatch(name.strip(" ")) for name in names):
+    names: list[str] = []
+    for place, first in enumerate(rows[:MOST_LINES_BEFORE]):
+        body = [row for row in rows[place + 1 : place + 1 + _LAYOUT_ROWS] if len(row) == width]
+        names = columns_of_header([name.strip(" ") for name in first], body[0] if body else first)
+        is_title = len(names) > 2 * sum(map(bool, names)) and body and _is_header(body[0], body[1:])
+        if len(names) == width and not is_title:
+            break
+    if not _is_header(names, body):
+        if _is_header(["", *(first := rows[0])], [row for row in rows[1:_LAYOUT_ROWS] if len(row) == width]):
+            raise ValueError(
+                f"{location}: its rows have {width} cells and its line of names {len(first)}, as R writes it; name "
+                "the first column too, as by sed '1s/^/row,/' OLD > NEW if commas separate"
+            )
+        return None
+    if place:
+        raise ValueError(
+            f"{location}: the names of its columns ({', '.join(names)[:_SHOWN]}) stand in line {place + 1}; remove the "
+            f"lines before them, such as {'…'.join(rows[0])[:_SHOWN]!r}: tail -n +{place + 1} OLD > NEW"
+        )
+    if twice := [name for name, times in Counter(names).items() if name and times > 1]:
+        raise ValueError(f"{location}: its header names {twice[0]!r} twice; give each column a name of its own")
+    return names
+
+
+def _is_header(names: list[str], rows: list[list[str]]) -> bool:
+    """Return True if these cells name the columns of the rows below them, and are no row like those.
+
+    A name may be a number or empty. It is one if it has not the form of the cells below, such as a word above numbers.
+    Against it speaks that a cell is among those below it.
+    """
+    rows = [row for row in rows if row != names]  # it may be there again
+    given = [name for name in names if name.strip()]
+    if not rows or len(names) != len(rows[0]):
+        return not rows and not any(map(DECIMAL.fullmatch, given))
+    words, others, repeated = 0, 0, []
+    for name, cells in zip(map(str.strip, names), zip(*rows, strict=True), strict=True):
+        filled = {cell.strip(" ") for cell in cells if not _NOTHING.fullmatch(cell)}
+        if name in filled:
+            repeated.append(name)
+        elif filled and not _NOTHING.fullmatch(name):
+            is_number = bool(DECIMAL.fullmatch(name))
+            words += not is_number and _are_nearly_all(DECIMAL, cells)
+            others += not _DIGIT.fullmatch(name) and _are_nearly_all(_DIGIT, cells)
+            others += is_number and not any(map(_DIGIT.fullmatch, filled))
+    if len(given) >= _LEAST_PLACES and given[:-1] == [str(place) for place in range(len(given) - 1)]:
+        return 2 * len(repeated) <= len(given)  # pandas numbers the columns of an array from 0
+    if len({*given}) < len(given) and repeated:
         return False
-    columns = list(zip(*rows[: _LAYOUT_ROWS + 1], strict=True))
-    num_found = sum(name in column for name, *column in columns)
-    return not num_found or num_found < sum(_has_only_numbers(column) for _, *column in columns)
+    if words or others:
+        numbers = [float(name) for name in repeated if DECIMAL.fullmatch(name)]
+        are_places = len(numbers) > 2 and numbers == list(np.arange(len(numbers)) + numbers[0])
+        num_repeated = len(repeated) - len(numbers) * are_places
+        return words + others > num_repeated or 0 < words == num_repeated
+    is_numbered = all(INTEGER.fullmatch(row[0]) for row in rows)
+    return not (repeated or any(map(DECIMAL.fullmatch, given)) or not all(map(str.strip, names[is_numbered:])))
 
 
-def _has_only_numbers(cells: Sequence[str]) -> bool:
-    """Return True if all cells but empty ones are numbers."""
-    filled = [cell for cell in cells if cell.strip(" ")]
-    return bool(filled) and all(DECIMAL.fullmatch(cell.strip(" ")) for cell in filled)
+def _are_nearly_all(form: re.Pattern[str], cells: Iterable[str]) -> bool:
+    """Return True if the cells that are not missing have the form, but for a few slips."""
+    filled = [cell.strip(" ") for cell in cells if not _NOTHING.fullmatch(cell)]
+    return sum(not form.fullmatch(cell) for cell in filled) <= _SLIPS * len(filled)
 
 
 def _column(name: str, cells: Sequence[str]) -> Column:
@@ -250,21 +411,34 @@ def _has_blanks(column: Column) -> bool:
     return any(value and not value.strip(" ") for value in spaced) or column.count_of(spaced) > slips
 
 
-def _read_table(file: LogFile, num_rows: int) -> FirstRows:
+def _read_tables(files: Sequence[LogFile], num_rows: int) -> FirstRows:
+    """Read rows of tables. Those of a table are left out whose columns have other types, such as text for numbers."""
+    import pyarrow as pa
+
+    each, location = -(-num_rows // len(files)), files[0].location
+    whole, *others = (_read_table(file, each, _MOST_FILES // len(files)) for file in files)
+    for table in others:
+        with contextlib.suppress(pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+            whole = pa.concat_tables([whole, table], promote_options="permissive")
+    return _of_table(location, whole.slice(0, num_rows))
+
+
+def _read_table(file: LogFile, num_rows: int, num_groups: int) -> pa.Table:
+    """Read rows of a table, of Parquet the first ones of at least `num_groups` row groups spread over the file."""
     import pyarrow as pa
 
     from data_prep.raw_log.json_lines import columns_of, first_objects
     from data_prep.raw_log.parquet import parquet_file
 
     if is_json(file.location):
-        return _of_table(file.location, pa.table(columns_of(first_objects(file, num_rows)[:num_rows])))
+        return pa.table(columns_of(first_objects(file, num_rows)[:num_rows]))
     with parquet_file(file.location) as table:
-        batches: list[pa.RecordBatch] = []
-        for batch in table.iter_batches(num_rows):  # none is of several row groups
-            batches.append(batch)
-            if sum(map(len, batches)) >= num_rows:
-                break
-        return _of_table(file.location, pa.Table.from_batches(batches, table.schema_arrow).slice(0, num_rows))
+        in_all = table.metadata
+        of_group = max(in_all.num_rows // max(in_all.num_row_groups, 1), 1)
+        groups = spread(range(in_all.num_row_groups), max(num_groups, -(-num_rows // of_group)))
+        size = -(-num_rows // max(len(groups), 1))
+        batches = [next(table.iter_batches(size, row_groups=[group]), None) for group in groups]
+        return pa.Table.from_batches([batch for batch in batches if batch is not None], table.schema_arrow)
 
 
 def _of_table(location: str, table: pa.Table) -> FirstRows:

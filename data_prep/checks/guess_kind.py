@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.checks.first_rows import DECIMAL, INTEGER, TYPE_IN_NAME, Column
+from data_prep.checks.guess_time import time_form
 from data_prep.checks.held_out import category_losses, deviations, entropy, number_losses, some_rows
-from data_prep.kernels.times import parse_times
+from data_prep.kernels.lists import spans_in_brackets, split_lists
+from data_prep.kernels.strings import Strings
 from data_prep.options.kinds import Kind
 from data_prep.options.log_format import BOOLEANS, MAX_LIST_LENGTH, ListForm
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.options.time_forms import ISO, LIKELY_SECONDS, SECONDS, UNITS
+from data_prep.options.time_forms import ISO
 
 _HARD_WORDS = (
     *("NULL", "null", "(null)", r"\N", "NA", "<NA>", "N/A", "n/a", "#N/A", "NaN", "nan", "NaT", "nil"),
-    *("?", "??", "-", "--", "---", ".", "None"),
+    *("?", "??", "-", "--", "---", ".", "None", "0000-00-00", "0000-00-00 00:00:00"),
+    *("9999-12-31", "9999-12-31 00:00:00", "9999-12-31 23:59:59", "9999-12-31T00:00:00", "9999-12-31T23:59:59"),
 )
 _SOFT_WORDS = ("unknown", "unk", "missing", "undefined", "unspecified", "not available", "not set", "(not set)", "none")
 _MISSING_WORDS = {*_HARD_WORDS, *(way(word) for word in _SOFT_WORDS for way in (str, str.capitalize, str.upper))}
@@ -30,10 +33,8 @@ _CODE_NAMES = re.compile(
     re.IGNORECASE,
 )
 _ID_NAMES = re.compile(
-    r"(^|[_ .-])(id|uid|guid|uuid|key|idx|index|no|nr)$|^id(?=[_ .-]|$)|(?-i:[a-z]I[dD])$", re.IGNORECASE
-)
-_TIME_NAMES = re.compile(
-    r"(^|[_ .-])(time|timestamp|ts|date|datetime|at|when|seen|day|time_?stamp)$|(?-i:[a-z](Time|Date|Day))$",
+    r"(^|[_ .-])(id|uid|guid|uuid|key|idx|index|no|nr|upc|ean|gtin|isbn|sku|barcode|phone|msisdn|imei)$"
+    r"|^id(?=[_ .-]|$)|(?-i:[a-z]I[dD])$",
     re.IGNORECASE,
 )
 _GROUP_NAMES = re.compile(r"(^|[_ .-])(user|session|query|request|visit|visitor)([_ .-]?id)?$", re.IGNORECASE)
@@ -49,6 +50,7 @@ _MANY_ROWS = 1_000  # rows from which a share of distinct values means something
 _FEW_ROWS = 20  # from which a new value in every row means something
 _UNIQUE_SHARE = 0.99  # of the rows: a new value in nearly every one
 _FEW_CODES = 50  # whole numbers with so few values, some of them large, are codes
+_LONG_CODE = 12  # digits of numbers of the same length that hardly are amounts, such as those of products
 _SAME_LENGTH = 0.8  # of the distinct numbers of codes: they have as many digits
 _SLIP_SHARE = 0.001  # of the cells, at most, are not of the kind of all others
 _FEW_WORDS, _MANY_NUMBERS = 3, 20  # words among numbers that stand for a missing one
@@ -60,15 +62,19 @@ _MOST_SPREAD = 1.2  # times the number of rows: at most so far are the numbers o
 _EXAMPLES = 3
 _ONE_VALUE_SHARE = 0.99  # of the rows with the only value of a column, from which on it is of no use
 _LEAST_LABELS = 50  # clicks, and other rows
-_LIST_SEPARATORS = "|;^, "
-_LIST_SHARE = 0.2  # of the cells, at least, have several values; if a list is declared, any
-_MOST_TIMES = 5_000  # distinct times that are looked at
-_DATES_OF_DIGITS = {8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}  # by their length
-_MOMENT = re.compile(
-    r"(?P<first>[0-9]{1,4})(?P<mark>[-/.])(?P<second>[0-9]{1,2})(?P=mark)(?P<third>[0-9]{1,4})"
-    r"(?P<between>[T ])?(?P<clock>[0-9]{1,2}(:[0-9]{1,2}){0,2})?(?P<fraction>[.,][0-9]{1,9})?(?P<half> ?[AaPp][Mm])?"
-    r"(?P<zone>Z| ?UTC| ?[+-][0-9]{2}:?[0-9]{2})?"
+_SURE_SEPARATORS = "|;^#\x02"  # which few texts have inside
+_LIST_SEPARATORS = _SURE_SEPARATORS + ", /"
+_LARGEST_FLOAT32 = 3.4028235e38
+_COUNTRY = re.compile("[A-Z]{2}")
+_WITH_ZONE = re.compile(r".*:[0-9.]+ ?(Z|UTC|GMT|[+-][0-9:]{2,5})")
+_FRACTION = re.compile(r" *-?[0-9]+\.[0-9]*([eE]-?[0-9]+)? *")
+_WEIGHTED = re.compile(r".+[:=]-?[0-9]+\.?[0-9]*")
+_VECTOR = "a vector: no kind has several numbers in a cell, so give each a column of its own"
+_VERSION = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}|[0-9]{1,3}")
+_VERSION_NAMES = re.compile(
+    r"(^|[_ .-])(v|ver|version|release|os|sdk|build|firmware)$|(?-i:[a-z](Version|Ver))$", re.IGNORECASE
 )
+_LIST_SHARE = 0.2  # of the cells, at least, have several values; if a list is declared, any
 
 
 @dataclass(frozen=True)
@@ -113,8 +119,16 @@ def missing_words(columns: Iterable[Column], known_words: Iterable[str]) -> tupl
         is_numeric = len(texts) <= _FEW_WORDS and len(column.values) - len(known) - len(texts) >= _MANY_NUMBERS
         if is_numeric and 2 * column.count_of(texts) < column.num_present:
             known |= {value for value in texts if _WORD.fullmatch(value) and column.count_of([value]) > 1}
+        if column.num_present and all(map(_COUNTRY.fullmatch, {*column.values} - known)):
+            known.discard("NA")  # Namibia, or North America
+        beyond = [value for value in column.values if _is_beyond_float32(value)] if is_numeric else []
+        known |= {*beyond} if len(beyond) <= _FEW_WORDS else set()
         words |= dict.fromkeys(value for value in column.values if value in known) if known else {}
     return tuple(word for word in words if word not in set(known_words))
+
+
+def _is_beyond_float32(value: str) -> bool:
+    return bool(DECIMAL.fullmatch(value)) and abs(float(value)) > _LARGEST_FLOAT32
 
 
 def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
@@ -136,11 +150,15 @@ def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
         return Guess(column.name, "boolean", of)
     if column.all_match(_HEX) and not column.are_integers:
         return Guess(column.name, "hex32", of)
-    if form := _time_form(column):
-        return Guess(column.name, "timestamp", f"times, as they are written: {shown}, …{_order_of_date(form)}", form)
+    is_code = bool(_ID_NAMES.search(column.name) or _CODE_NAMES.search(column.name))
+    form, of_time = time_form(column, is_code)
+    if form:
+        has_zones = "%z" in form or (form == ISO and column.all_match(_WITH_ZONE))
+        of_zone = "" if has_zones else f"; hours are those of UTC, or of timezone: {{{column.name}: Europe/Berlin}}"
+        return Guess(column.name, "timestamp", f"times, as they are written: {shown}, …{of_time}{of_zone}", form)
     numbers, slips = _numbers(column)
     if numbers is not None:
-        return _guess_number(column, numbers, of, slips, labels)
+        return _guess_number(column, numbers, of + of_time, slips, labels)
     has_commas = any("," in value for value in column.values)
     if has_commas and column.all_match(_THOUSANDS):
         return Guess(column.name, "string", f"{of}; to have numbers, take the commas between thousands out")
@@ -151,10 +169,32 @@ def guess(column: Column, separator: str, labels: Labels | None) -> Guess:
     if re.search("[%$€£]", column.values[0]) and column.all_match(_MARKED):
         return Guess(column.name, "string", f"{of}; to have numbers, leave only digits and points in its cells")
     if list_form := _list_form(column, separator):
-        return Guess(column.name, "list", of, list_form=list_form)
+        values = [part for value in column.values for part in value.strip("[]()").split(list_form.separator) if part]
+        if values and all(map(_FRACTION.fullmatch, values)):
+            return Guess(column.name, "ignored", f"{of}; {_VECTOR}")
+        return Guess(column.name, "list", of + _of_list(values), list_form=list_form)
     if _is_unique(column):
-        return Guess(column.name, "ignored", f"a new value in nearly every row: {shown}, …{_mixed_times(column)}")
-    return Guess(column.name, "string", _with_group(column.name, of) + _nearly(column) + _mixed_times(column))
+        return Guess(column.name, "ignored", f"a new value in nearly every row: {shown}, …{of_time}")
+    return _as_string(column, of + _nearly(column) + of_time)
+
+
+def _as_string(column: Column, of: str) -> Guess:
+    """Return a guess of kind string with remarks on what its values may be."""
+    values = set(column.values)
+    twice = next((value for value in column.values if f"{value}.0" in values and INTEGER.fullmatch(value)), None)
+    if twice is not None:
+        of += f"; {twice} and {twice}.0 are two values: write whole numbers alike"
+    if "NA" in values and all(map(_COUNTRY.fullmatch, values)):
+        of += '; NA is a value: missing: ["NA"] if it stands for none'
+    return Guess(column.name, "string", _with_group(column.name, of))
+
+
+def _of_list(values: Sequence[str]) -> str:
+    """Return a remark on what the values of lists hold besides themselves: weights, or zeros that fill lists up."""
+    if all(map(_WEIGHTED.fullmatch, values)):
+        return "; the weights are part of the values: take them out of the cells to have the values alone"
+    is_padded = values.count("0") > 1 and all(map(INTEGER.fullmatch, values))
+    return "; 0 is a value: take it out of the cells if it only fills lists up" if is_padded else ""
 
 
 def _of_type(column: Column, of: str) -> Guess | None:
@@ -173,6 +213,8 @@ def _of_type(column: Column, of: str) -> Guess | None:
         return Guess(column.name, "timestamp", f"times: {', '.join(column.frequent(_EXAMPLES))}, …", ISO)
     if not is_list(column.of_type):
         return None
+    if pa.types.is_floating(column.of_type.value_type) and any("." in value for value in column.values):
+        return Guess(column.name, "ignored", f"{of}; {_VECTOR}")
     lists = [value.split("\t") for value in column.values]
     texts = dict.fromkeys(text for each in lists for text in each if text)
     between = next((mark for mark in _LIST_SEPARATORS if not any(mark in text for text in texts)), "|")
@@ -190,7 +232,7 @@ def _declared(column: Column, declared: str, of: str, separator: str) -> Guess:
         return Guess(column.name, "list", of, list_form=ListForm(between, min(longest, MAX_LIST_LENGTH)))
     if declared == "float_seq":
         return Guess(column.name, "ignored", f"{of}; no kind has several numbers in a cell")
-    if declared == "float" and (form := _time_form(column)):
+    if declared == "float" and (form := time_form(column, is_code=False)[0]):
         return Guess(column.name, "timestamp", of, form)
     if declared == "float" and column.numbers is not None:
         return Guess(column.name, "integer" if column.are_integers else "float", of)
@@ -232,22 +274,37 @@ def _guess_number(column: Column, numbers: NDArray[np.float64], of: str, slips: 
     is_integer = column.are_integers or (bool(good) and all(map(INTEGER.fullmatch, good)))
     kind: Kind = "integer" if is_integer else "float"
     is_whole = bool(np.all(np.mod(numbers[np.isfinite(numbers)], 1) == 0))
-    is_id = bool(_ID_NAMES.search(column.name))
+    if any(map(_is_beyond_float32, good or column.values)):
+        return Guess(column.name, "ignored", f"{of}; some numbers are beyond float32: divide them")
+    is_id, is_version = bool(_ID_NAMES.search(column.name)), _are_versions(column, numbers)
     gain, category_gain, ahead = _compare(column, numbers, labels)
     figures = f"log loss {gain:+.2%} as a number, {category_gain:+.2%} as a category" if labels else ""
     if is_whole and _is_unique(column) and (is_id or (is_integer and _is_identifier(column, numbers, gain))):
-        return Guess(column.name, "ignored", "a new number in nearly every row: an identifier, or a time")
-    if not is_whole and not is_id:
-        return Guess(column.name, kind, of + slips)
+        named = of[of.index("; ") :] if "; " in of else ""
+        return Guess(column.name, "ignored", f"a new number in nearly every row: an identifier, or a time{named}")
+    is_better = abs(ahead) > _SURE_ERRORS and min(gain, category_gain) < -_LEAST_GAIN
+    if is_version and not (is_better and ahead < 0):
+        return _as_string(column, f"{of}; {figures if is_better else 'versions'}; {kind} if it is an amount")
+    if not is_whole and not is_id and not (is_better and ahead > _SURE_ERRORS_OF_ORDER):
+        close = f"; {figures}: string if these are codes" if is_better and ahead > 0 else ""
+        return Guess(column.name, kind, of + close + slips)
     if is_id and ahead > -_SURE_ERRORS_OF_ORDER:
-        return Guess(column.name, "string", _with_group(column.name, f"{of}; named like an id"))
-    if abs(ahead) > _SURE_ERRORS and min(gain, category_gain) < -_LEAST_GAIN:
+        return _as_string(column, f"{of}; named like an id")
+    if is_better:
         if ahead > 0:
-            return Guess(column.name, "string", _with_group(column.name, f"{of}; {figures}"))
+            return _as_string(column, f"{of}; {figures}; {kind} if it is an amount")
         return Guess(column.name, kind, f"{of}; {figures}{slips}", is_bucketed=is_integer)
     if _CODE_NAMES.search(column.name) or _are_like_codes(column, numbers):
-        return Guess(column.name, "string", _with_group(column.name, f"{of}; integer if it is an amount"))
+        return _as_string(column, f"{of}; {kind} if it is an amount")
     return Guess(column.name, kind, f"{of}; string if these are codes{slips}")
+
+
+def _are_versions(column: Column, numbers: NDArray[np.float64]) -> bool:
+    """Return True for numbers with a point that seem to be versions: by their name, or as 10.1 stands beside 10.10."""
+    if column.are_integers or not all(map(_VERSION.fullmatch, column.values)):
+        return False
+    has_twins = len(np.unique(numbers)) < len(numbers) and not any(value.endswith(".0") for value in column.values)
+    return bool(_VERSION_NAMES.search(column.name)) or has_twins
 
 
 def _compare(column: Column, numbers: NDArray[np.float64], labels: Labels | None) -> tuple[float, float, float]:
@@ -257,8 +314,10 @@ def _compare(column: Column, numbers: NDArray[np.float64], labels: Labels | None
     """
     if labels is None or not labels.are_enough or len(column.values) < 3:
         return 0.0, 0.0, 0.0
-    codes = column.codes[labels.rows]
-    as_number = number_losses(np.array([*numbers, np.nan])[codes], labels.clicks)
+    as_number = number_losses(np.array([*numbers, np.nan])[column.codes[labels.rows]], labels.clicks)
+    # 7 and 7.0 are one value to a reader, and 10.1 and 10.10 two versions.
+    alike = np.unique([value.removesuffix(".0") for value in column.values], return_inverse=True)[1]
+    codes = np.array([*alike, -1])[column.codes[labels.rows]]
     # A value that the preparation will not give an id is one of all such values.
     rare = np.bincount(codes + 1) < _MIN_COUNT * len(codes) / len(column.codes)
     as_category = category_losses(np.where(rare[codes + 1], len(column.values), codes), labels.clicks)
@@ -286,7 +345,8 @@ def _are_like_codes(column: Column, numbers: NDArray[np.float64]) -> bool:
     lengths = np.floor(np.log10(np.maximum(finite, 1)))
     of_length = np.bincount(lengths.astype(int))
     is_even = of_length.max() >= _SAME_LENGTH * len(finite)
-    return bool(is_even and of_length.argmax() >= 3 and column.num_present >= 2 * len(finite))
+    come_again = column.num_present >= 2 * len(finite) or of_length.argmax() >= _LONG_CODE - 1
+    return bool(is_even and of_length.argmax() >= 3 and come_again)
 
 
 def _with_group(name: str, of: str) -> str:
@@ -304,79 +364,30 @@ def _nearly(column: Column) -> str:
     return ""
 
 
-def _time_form(column: Column) -> str:
-    """Return how the times of a column are written, or "" if they are no times or may be other numbers."""
-    name = TYPE_IN_NAME.sub("", column.name)
-    is_named = bool(_TIME_NAMES.search(name))
-    few = column.values[:: -(-len(column.values) // _MOST_TIMES) or 1]
-    if column.are_integers:
-        form = _DATES_OF_DIGITS.get(len(few[0]))
-        # Before seconds: as such 2026112714 would be of 2034, and hardly one of them would be a day.
-        if form and all("1950" <= value[:4] <= "2100" for value in few) and _are_times(few, form):
-            return form
-        for form, power in UNITS.items():
-            unit = 10 ** (3 - power)
-            if all(int(value) // unit in LIKELY_SECONDS for value in column.values) and (form != SECONDS or is_named):
-                return form
-        return ""
-    return next((form for form in _forms_like(few, is_named) if _are_times(few, form)), "")
-
-
-def _mixed_times(column: Column) -> str:
-    """Return a remark on a column of times that no form has alike, as those with summer time, else ""."""
-    if len(column.values) < _FEW_ROWS or not column.all_match(_MOMENT):
-        return ""
-    return "; times of several forms or zones: write all alike, as in UTC, to have a timestamp"
-
-
-def _are_times(values: list[str], form: str) -> bool:
-    """Return True if all values but a few slips are times of a form."""
-    _, present, good = parse_times([value.encode() for value in values], form, "")
-    return bool(present.any()) and np.count_nonzero(~good) <= _SLIP_SHARE * len(values)
-
-
-def _forms_like(values: list[str], is_named: bool) -> Iterable[str]:
-    """Yield the forms that times like the first of these may have, the likelier ones first."""
-    match = _MOMENT.fullmatch(values[0])
-    if not match or bool(match["between"]) != bool(match["clock"]):
-        return
-    mark, clock, half = match["mark"], match["clock"] or "", match["half"] or ""
-    hours = "%I" if half else "%H"
-    of_clock = ":".join((hours, "%M", "%S")[: clock.count(":") + 1]) if clock else ""
-    of_clock += match["fraction"][0] + "%f" if match["fraction"] else ""
-    rest = f"{match['between'] or ''}{of_clock}{' ' * half.startswith(' ')}{'%p' * bool(half)}{match['zone'] or ''}"
-    year = "%Y" if len(match["third"]) == 4 else "%y"
-    if len(match["first"]) == 4:
-        dates = [("%Y", "%m", "%d")]
-    elif year == "%Y" or is_named or clock:
-        # If no day above 12 tells them apart: Americans write half days and slashes, others points.
-        dates = [("%m", "%d", year), ("%d", "%m", year)]
-        dates = dates if half or mark == "/" else dates[::-1]
-    else:
-        return
-    yield from (mark.join(parts) + rest for parts in dates)
-
-
-def _order_of_date(form: str) -> str:
-    places = (form.find("%d"), form.find("%m"))
-    if form[:2] in ("%Y", "se", "mi"):
-        return ""
-    return "; the month is first" if places[0] > places[1] else "; the day is first"
-
-
 def _list_form(column: Column, separator: str) -> ListForm | None:
     """Return the form of a column of lists: cells of several values that come again in other cells."""
-    for between in _LIST_SEPARATORS.replace(separator, ""):
+    cells = [value.encode() for value in column.values]
+    is_bracketed = all(spans_in_brackets(cell, ",") is not None for cell in cells)
+    for between in ",|;^ " if is_bracketed else _LIST_SEPARATORS.replace(separator, ""):
         has_several = np.array([between in value for value in column.values])
-        if column.counts[has_several].sum() < _LIST_SHARE * column.num_present:
+        num_several = column.counts[has_several].sum()
+        if num_several < (1 if is_bracketed else _LIST_SHARE * column.num_present):
             continue
-        lists = [[part.strip(" ") for part in value.split(between)] for value in column.values]
-        parts = [part for each in lists for part in each if part]
-        values = set(parts)
-        if between in "|^;":
+        found = split_lists(Strings.of(cells), between, MAX_LIST_LENGTH, trim=True)
+        parts = [part.decode() for part in found.values.tolist()]
+        values, longest = set(parts), int(found.lengths.max())
+        if is_bracketed and all(DECIMAL.fullmatch(part) for part in values) and any(float(part) % 1 for part in values):
+            return None  # a vector, or a place
+        if cells[0].startswith(b"{") and all(":" in part for part in values):
+            return None  # a mapping
+        if is_bracketed:
+            is_list = 2 * len(values) <= column.num_present
+        elif between in _SURE_SEPARATORS:
             is_list = 2 * len(values) <= len(parts) and len(values) < len(column.values) + 1
-        else:
-            is_list = 2 * len(values) <= len(column.values)
-        if is_list and (between != " " or all(re.fullmatch(r"[\w-]+", part) for part in values)):
-            return ListForm(between, min(max(map(len, lists)), MAX_LIST_LENGTH))
-    return None
+        else:  # two halves of different values, such as a city and its country, are one text
+            are_halves = (found.lengths == 2).all() and {*parts[::2]}.isdisjoint(parts[1::2])
+            is_list = 2 * len(values) <= len(column.values) and not are_halves
+        if is_list and (between not in " /" or is_bracketed or all(re.fullmatch(r"[\w-]+", part) for part in values)):
+            return ListForm(between, longest)
+    has_one_each = is_bracketed and cells[0].startswith(b"[") and not _is_unique(column)
+    return ListForm(" " if separator == "," else ",") if has_one_each else None

@@ -17,7 +17,7 @@ from data_prep.kernels.parse import parse_labels
 from data_prep.kernels.strings import Strings
 from data_prep.options.format_checks import checked_format
 from data_prep.options.kinds import Kind
-from data_prep.options.log_format import RELATIONS, REST, LogFormat
+from data_prep.options.log_format import BOOLEANS, RELATIONS, REST, LogFormat
 
 NO_LABEL = ("", "NULL", "null", r"\N", "NA", "N/A", "NaN", "nan", "?")  # cells that are no label, in any column
 _MOST_VALUES = 50  # of a label that is no number
@@ -29,6 +29,7 @@ _SURE_WITH_NAMES, _SURE_WITHOUT_NAMES, _LEAD = 2.5, 2.0, 1.0
 _NO_GAIN = 0.002  # of the log loss: nothing predicts it
 _MOST_CANDIDATES = 5  # candidates
 
+_NAMED = "named like a label"
 _FIRST, _LAST = "in the first column that has values of several rows", "in the last column"
 _YES_AND_NO, _MORE_THAN_TWO = "two values, of yes and no", "more than two values"
 
@@ -95,9 +96,9 @@ _NO = _words(
     """
 )
 _CLEAR_NO = _NO - {"no", "n", "false", "f", "0", "-1", "off", "none", "ok"}  # of a label with more values
+_WORD_VALUES = {word.lower(): word is yes for yes, no in BOOLEANS for word in (yes, no)}
 _PEOPLE = ({"male", "female"}, {"m", "f"}, {"man", "woman"}, {"h", "m"})
 _NEGATION = re.compile(r"^(not|no|non|un|dis|in|im|il)[\s_-]*|[\s_-](not|no|dis|un|non)[\s_-]*", re.IGNORECASE)
-_NONE_OF_TWO = "none has two values, or one value in most rows and a name such as click"
 _CHOICE = re.compile(rf"(?P<name>.+?)\s*(?P<relation>{'|'.join(RELATIONS)}|=)\s*(?P<value>.*)", re.DOTALL)
 
 
@@ -116,6 +117,7 @@ class Label:
     clicked: tuple[str, ...] | str
     not_clicked: tuple[str, ...] | str = ("0",)
     evidence: tuple[Evidence, ...] = ()
+    close: tuple[str, ...] = ()  # the columns that are nearly as likely
 
     @property
     def weight(self) -> float:
@@ -148,10 +150,16 @@ class Label:
         """True if one value is named, and all others mean the opposite."""
         return REST in (self.clicked, self.not_clicked)
 
+    @property
+    def has_gaps(self) -> bool:
+        """True if a row without a click has no label, as where clicks are joined to impressions."""
+        return not {*NO_LABEL}.isdisjoint(self.not_clicked)
+
     def of(self, column: Column) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Return which rows of the label's column are clicks, and which have a good label, both [n]."""
-        clicks, _, good = parse_labels(Strings.of([value.encode() for value in column.values]), self.format)
-        return np.append(clicks, False)[column.codes], np.append(good, False)[column.codes]  # -1: the cell is missing
+        cells = Strings.of([*(value.encode() for value in column.values), b""])  # the last one, -1, is a missing cell
+        clicks, _, good = parse_labels(cells, self.format)
+        return clicks[column.codes], good[column.codes]
 
 
 def words_of(name: str) -> list[str]:
@@ -165,16 +173,19 @@ def find_label(columns: Sequence[Column], has_names: bool) -> Label:
     near = [each for each in candidates if candidates[0].weight - each.weight < _LEAD + 1]
     weighed = sorted((_with_predictor(each, columns) for each in near), key=_by_weight)
     if not weighed or weighed[0].weight <= 0:
-        alone = (each for each in columns if has_names and len(each.values) == 1)
-        found = "; ".join(_of_one_value(each) for each in alone if _evidence_of_name(each.name).weight > 0)
+        filled = [each for each in columns[::-1] if each.values]
+        named = [each for each in filled if has_names and _evidence_of_name(each.name).weight > 0]
+        named = named or [each for each in filled if len(each.values) <= _MOST_VALUES or each.numbers is not None]
+        shown = "\n".join(f"  {_how_to_choose(each)}" for each in named[:_MOST_CANDIDATES])
         raise ValueError(
-            f"no column looks like a label: {found or _NONE_OF_TWO}. "
-            "Name it: --label NAME=VALUE (VALUE counts as a click, all others do not), or --label 'NAME>=4' for numbers"
+            "no column looks like a label: none has two values, or one in most rows and a name such as click. Name it: "
+            f"--label NAME=VALUE (all others are no click), or --label 'NAME>=4' for numbers. The likeliest:\n{shown}"
         )
     best, *runners_up = [*weighed, *candidates[len(near) :]]
     is_sure = best.weight >= (_SURE_WITH_NAMES if has_names and runners_up else _SURE_WITHOUT_NAMES)
     if is_sure and not any(best.weight - other.weight < _LEAD or _casts_doubt(other, best) for other in runners_up):
-        return best
+        close = tuple(each.name for each in runners_up if best.weight - each.weight < _LEAD + 1)
+        return replace(best, close=close)
     listed = "\n".join(
         f"  {each.name}: {each.format.label_in_words.partition(', ')[2]}; {each.why}"
         for each in [best, *runners_up][:_MOST_CANDIDATES]
@@ -191,11 +202,40 @@ def _by_weight(label: Label) -> float:
 
 
 def _casts_doubt(other: Label, best: Label) -> bool:
-    """Return True if the last column has the form of a label, and the best one is in the middle, named as `default`."""
-    is_in_the_middle = not {_FIRST, _LAST} & {each.text for each in best.evidence}
-    has_a_feature_s_name = bool(_LABEL_WORDS_OF_FEATURES.intersection(words_of(best.name)))
-    has_the_form = {_LAST, _YES_AND_NO} <= {each.text for each in other.evidence} and other.weight >= 2
-    return is_in_the_middle and has_a_feature_s_name and has_the_form
+    """Return True if both are named as a label is, such as click and buy, or if the last column has the form of a
+    label, and the best one is in the middle, named as `default`.
+    """
+    of_best, of_other = ({each.text for each in label.evidence} for label in (best, other))
+    if _NAMED in of_best & of_other and not any(map(_has_a_feature_s_name, (best.name, other.name))):
+        return True
+    has_the_form = {_LAST, _YES_AND_NO} <= of_other and other.weight >= 2
+    return not {_FIRST, _LAST} & of_best and _has_a_feature_s_name(best.name) and has_the_form
+
+
+def _has_a_feature_s_name(name: str) -> bool:
+    return bool(_LABEL_WORDS_OF_FEATURES.intersection(words_of(name)))
+
+
+def is_another_label(column: Column) -> bool:
+    """Return True for a column that would be a label by its name and values: it knows, or follows, the one that is."""
+    label = _meaning(column)
+    is_named = _evidence_of_name(column.name).text == _NAMED and not _has_a_feature_s_name(column.name)
+    return is_named and label is not None and not label.has_rest
+
+
+def _how_to_choose(column: Column) -> str:
+    """Return what a column holds, and the --label that makes a label of it."""
+    if len(column.values) == 1:
+        return (
+            f"{column.name} has one value, {column.values[0]!r}, in these rows, and a label two; look at more (--rows)"
+        )
+    if column.numbers is None:
+        return f"{column.name}: {_values_of(column)}; --label {column.name}={column.frequent(2)[-1]}"
+    numbers = column.numbers[column.codes[column.codes >= 0]]
+    low, high, middle = numbers.min(), numbers.max(), np.median(numbers)
+    middle = middle if middle > low else numbers[numbers > low].min()
+    rates = " (no kind has labels between them)" if (low, high) == (0, 1) or 0 < high - low < 1 else ""
+    return f"{column.name} has numbers from {low:g} to {high:g}{rates}; --label '{column.name}>={middle:g}'"
 
 
 def chosen_label(columns: Sequence[Column], choice: str) -> Label:
@@ -205,7 +245,7 @@ def chosen_label(columns: Sequence[Column], choice: str) -> Label:
     if (column := by_name.get(choice)) is not None:
         proposed = _meaning(column)
         if proposed is None and len(column.values) == 1:
-            raise ValueError(f"--label {choice}: {_of_one_value(column)}")
+            raise ValueError(f"--label {choice}: {_how_to_choose(column)}")
         if proposed is None:
             raise ValueError(
                 f"--label {choice}: {_values_of(column)}; which of them is a click? Give --label {choice}=VALUE, or "
@@ -221,12 +261,8 @@ def chosen_label(columns: Sequence[Column], choice: str) -> Label:
     if match["value"] not in column.values:
         raise ValueError(f"--label {choice}: {column.name} has no such value; {_values_of(column)}")
     other_values = [value for value in column.values if value != match["value"] and value not in NO_LABEL]
-    rest = tuple(other_values) if len(other_values) == 1 else REST
+    rest = tuple(other_values) if len(other_values) == 1 else REST if other_values else _gaps(column)
     return Label(column.name, (match["value"],), rest, evidence=evidence)
-
-
-def _of_one_value(column: Column) -> str:
-    return f"{column.name} has one value, {column.values[0]!r}, in these rows, and a label two; look at more (--rows)"
 
 
 def _values_of(column: Column) -> str:
@@ -237,7 +273,7 @@ def _values_of(column: Column) -> str:
 def _candidates(columns: Sequence[Column], has_names: bool) -> Iterator[Label]:
     labels = [(column, label) for column in columns if (label := _meaning(column)) is not None]
     repeated = [column.name for column in columns if len(column.values) < 0.9 * max(column.num_present, 1)]
-    two_valued = [column for column, label in labels if not label.has_rest and not _are_people(column)]
+    two_valued = [column for column, label in labels if not (label.has_rest or label.has_gaps or _are_people(column))]
     of_yes_and_no = [column.name for column in two_valued if _are_yes_and_no(column)]
     for column, label in labels:
         is_last = column.name == columns[-1].name
@@ -253,7 +289,7 @@ def _candidates(columns: Sequence[Column], has_names: bool) -> Iterator[Label]:
         elif of_yes_and_no == [column.name] and is_last:
             evidence.append(Evidence(1.0, "no other column has values of yes and no"))
         # Of a column that is no plain label only a name, or its place if there are none, says that it is one.
-        is_plain = not label.has_rest and not isinstance(label.clicked, str)
+        is_plain = not label.has_rest and not label.has_gaps and not isinstance(label.clicked, str)
         if is_plain or (name.weight >= 1 if has_names else is_last):
             yield replace(label, evidence=tuple(evidence))
 
@@ -267,7 +303,7 @@ def _evidence_of_name(name: str) -> Evidence:
     if labels == {"y"} and len(words) > 1:
         labels = set()
     if labels and not other_words and all(word in labels or word in _NEUTRAL_WORDS for word in words):
-        return Evidence(4.0, "named like a label")
+        return Evidence(4.0, _NAMED)
     if any(word.startswith("non") and word[3:] in _LABEL_WORDS for word in words):
         return Evidence(-2.0, "named like the opposite of a label")
     hints = _HINT_WORDS.intersection(words)
@@ -341,6 +377,12 @@ def _meaning(column: Column) -> Label | None:
     counts = {value: count for value, count in zip(column.values, column.counts, strict=True) if value not in NO_LABEL}
     present = list(counts)
     words = words_of(column.name)
+    ways = _ways_of_writing(sorted(counts, key=lambda value: -counts[value]))
+    if len(ways) == 1 and _is_yes(ways[0][0]) and (gaps := _gaps(column)):
+        return Label(column.name, ways[0], gaps)
+    if len(ways) == 2:
+        clicked, not_clicked = ways if _positive(ways[0][0], ways[1][0]) == ways[0][0] else ways[::-1]
+        return Label(column.name, clicked, not_clicked)
     if len(present) > 2 and all(map(DECIMAL.fullmatch, present)) and len(present) <= max(_MOST_VALUES, 2):
         if _RATING_WORDS.intersection(words):
             ordered = sorted(Counter(counts).elements(), key=float)
@@ -348,10 +390,10 @@ def _meaning(column: Column) -> Label | None:
         if "0" in present and all(map(INTEGER.fullmatch, present)) and not _is_nearly_two(counts):
             is_named = bool({*_LABEL_WORDS, "num"}.intersection(words))
             return Label(column.name, ">= 1") if is_named else None
-    if len(present) < 2:
+    if len(ways) < 2:
         return None
     first, second = sorted(counts, key=lambda value: -counts[value])[:2]
-    if len(present) == 2 or _is_nearly_two(counts):
+    if _is_nearly_two(counts):
         positive = _positive(first, second)
         return Label(column.name, (positive,), (second if positive == first else first,))
     if len(present) > _MOST_VALUES or all(map(DECIMAL.fullmatch, present)):
@@ -363,6 +405,25 @@ def _meaning(column: Column) -> Label | None:
         is_yes = first.lower() in _YES
         return Label(column.name, (first,), REST) if is_yes else Label(column.name, REST, (first,))
     return None
+
+
+def _gaps(column: Column) -> tuple[str, ...]:
+    """Return the cells of a column that say nothing: the empty one, and words such as NULL."""
+    return ("",) * bool((column.codes < 0).any()) + tuple(value for value in column.values if value in NO_LABEL)
+
+
+def _is_yes(value: str) -> bool:
+    return value.lower() in _YES or (DECIMAL.fullmatch(value) is not None and float(value) > 0)
+
+
+def _ways_of_writing(values: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the values, those together that are one number, one word in another case, or words for the same truth."""
+    are_booleans = all(value.lower() in _WORD_VALUES for value in values)
+    groups: dict[object, list[str]] = {}
+    for value in values:
+        word = _WORD_VALUES[value.lower()] if are_booleans else value.lower()
+        groups.setdefault(float(value) if DECIMAL.fullmatch(value) and not are_booleans else word, []).append(value)
+    return [tuple(group) for group in groups.values()]
 
 
 def _is_nearly_two(counts: dict[str, int]) -> bool:

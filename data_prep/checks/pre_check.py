@@ -6,11 +6,12 @@ preparation would fail, or a model learn nothing) and what is odd. MindSpore is 
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,8 @@ DEFAULT_ROWS = 100_000
 _FEW_ROWS = 1_000  # fewer are too uncertain to compare fractions
 _NAMES = 5  # columns with the same finding that are named
 _LEAK_AUC = 0.95  # the best models of public click logs, with all columns, reach 0.8
+_COPIED = 0.01  # of the lines, at most, are copies that are no finding
+_LONGEST_COPY = 50  # lines that are compared with others in their order
 _MIN_TEST_ROWS = 50  # with so many clicks, and other rows, the AUC of chance is within 0.5 ± 0.2
 
 
@@ -109,9 +112,11 @@ def pre_check(
         columns = list(_columns(rows, log_format, facts))
         _print_columns([*columns, *cross_columns(rows, log_format, categorical)], facts is not None)
         show(log_format.label_in_words)
-        _check_labels(labels, facts, findings)
+        is_labelled = np.concatenate([part.labels if part.weights is None else part.weights > 0 for part in rows])
+        is_labelled |= labels | (log_format.label != "optional")
+        _check_labels(labels[is_labelled], facts, findings)
         _check_columns(columns, len(labels), findings)
-        _check_leaks(columns, labels, findings)
+        _check_leaks([replace(each, codes=each.codes[is_labelled]) for each in columns], labels[is_labelled], findings)
         _check_order(rows[0], log_format, findings)
     _check_duplicates(chunks, findings)
     return findings
@@ -196,7 +201,7 @@ def _print_columns(columns: Sequence[Column], is_criteo: bool) -> None:
 
 
 def _check_labels(labels: NDArray[np.bool_], facts: dict[str, Any] | None, findings: Findings) -> None:
-    rate = float(labels.mean())
+    rate = float(labels.mean()) if len(labels) else 0.0
     expected = facts["clicks"] / facts["rows"] if facts else rate
     show(f"click rate {rate:.2%}" + (f" (Criteo: {expected:.2%})" if facts else ""))
     if rate in (0.0, 1.0) and len(labels) >= _FEW_ROWS:
@@ -311,5 +316,22 @@ def _check_order(rows: ParsedRows, log_format: LogFormat, findings: Findings) ->
 def _check_duplicates(chunks: Sequence[Chunk], findings: Findings) -> None:
     lines = [line for chunk in chunks for line in chunk.lines.split(b"\n")[:-1] if line]
     copies = len(lines) - len(set(lines))
-    if copies > 0.01 * len(lines):
+    if copies > _COPIED * len(lines) and _are_copied(lines):
         findings.odd.append(f"{copies:,} of {len(lines):,} lines are copies of another one: was a part written twice?")
+
+
+def _are_copied(lines: Sequence[bytes]) -> bool:
+    """Return True if lines are there again more often than by chance, as in tables of few distinct rows.
+
+    Of a part that is there twice, the lines come again in their order. Lines that are there by chance follow Poisson's
+    law, with any rates: if f of them come once, twice and three times, f₂² is at most 1.5 · f₁ · f₃.
+    """
+    counts = Counter(lines)
+    once, twice, thrice = (Counter(counts.values())[times] for times in (1, 2, 3))
+    if twice > 4 and (twice - 2 * math.sqrt(twice)) ** 2 > 1.5 * once * (thrice + 4 * math.sqrt(thrice) + 5):
+        return True
+    alike = sum(count * (count - 1) for count in counts.values()) / len(lines) ** 2  # of two lines, by chance
+    length = math.ceil(math.log(0.01 / len(lines) ** 2) / math.log(alike))  # of what does not come again by chance
+    others = [line for line, _ in itertools.groupby(lines)]  # a sorted log has equal ones side by side
+    places = range(len(others) - length + 1) if length <= _LONGEST_COPY else range(0)
+    return len(places) - len({tuple(others[place : place + length]) for place in places}) > _COPIED * len(lines)

@@ -7,6 +7,7 @@ and guesses each column's kind. A guess is written with its reason, so that it c
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -15,20 +16,29 @@ from typing import Any
 import numpy as np
 import yaml
 
+from data_prep.checks.encodings import to_utf8
 from data_prep.checks.first_rows import Column, FirstRows, read_first_rows
 from data_prep.checks.guess_kind import Guess, Labels, guess, missing_words
-from data_prep.checks.label import NO_LABEL, Label, chosen_label, find_label
+from data_prep.checks.label import NO_LABEL, Label, chosen_label, find_label, is_another_label
 from data_prep.checks.pre_check import Column as LeakColumn
 from data_prep.checks.pre_check import leaking_columns
 from data_prep.kernels.native import choose_kernels
 from data_prep.options.format_checks import checked_format
 from data_prep.options.kinds import KINDS
-from data_prep.options.log_format import TIME_FEATURES, ListForm, LogFormat
-from data_prep.raw_log.chunks import OTHER_TO_UTF8
+from data_prep.options.log_format import INEXACT, TIME_FEATURES, ListForm, LogFormat
 
 DEFAULT_ROWS = 100_000
+_MOST_BY_CHANCE = 50  # rows with a value, of which none lacks a click, that say nothing
 _NO_TEXT = "\N{REPLACEMENT CHARACTER}"  # stands for bytes that are not UTF-8
 _LEAK_AUC = 0.99  # from which a column is left out; one that seems a leak for pre-check alone is kept, with a remark
+_ANOTHER_LABEL = "named like a label too: it may be known only when {} is; give it a kind if it is known before"
+_WEIGHT = "; weight if it is the row's weight in the loss"
+_WEIGHT_NAME = re.compile(r"(^|[_ .-])(weights?|wgt)$", re.IGNORECASE)
+_IMPRESSIONS = re.compile(r"(^|[_ .-])(impressions?|imps?|impr|exposures?|shows|views)$", re.IGNORECASE)
+_COUNTS = (
+    "A row with clicks of several impressions ({}) is one click here: write a row for each click and each other one."
+)
+_IN_CLICKS_ALONE = "{}; {!r} is in clicks alone: ignored if it is known only after the click"
 _LEAK_REASON = "predicts the label by itself (AUC {:.3f}): made from it, or known only after the click"
 _REMARK = "{}; alone it predicts the label with AUC {:.3f}: ignored if it is known only after the click"
 
@@ -49,17 +59,24 @@ class Proposal:
 
     @property
     def label_line(self) -> str:
-        """The label, what counts as a click, the click rate, and why."""
-        return f"{self.as_format().label_in_words}; click rate {self.click_rate:.2%} ({self.label.why})"
+        """The label, what counts as a click, the click rate, why, and which columns are nearly as likely."""
+        close = "".join(f"; nearly as likely: --label {name}" for name in self.label.close)
+        return f"{self.as_format().label_in_words}; click rate {self.click_rate:.2%} ({self.label.why}{close})"
 
     @cached_property
     def encoding_line(self) -> str:
         """The sentence on what of the log is not UTF-8 and what to do, or "" if all is."""
         if broken := _rows_with_bad_bytes(self.rows):
-            return f"{broken:,} of these rows are not valid UTF-8 and will be rejected: {OTHER_TO_UTF8}."
+            return f"{broken:,} of these rows are not valid UTF-8 and will be rejected: {to_utf8(self.rows.bad_lines)}."
         if any(_NO_TEXT in each.name for each in self.guesses):
-            return f"The names of the columns are not valid UTF-8: {OTHER_TO_UTF8}."
+            return f"The names of the columns are not valid UTF-8: {to_utf8(b'')}."
         return ""
+
+    @property
+    def remarks(self) -> list[str]:
+        """What may be wrong with the log, and what to do about it."""
+        counts = [each.name for each in self.guesses if _IMPRESSIONS.search(each.name) and self.label.clicked == ">= 1"]
+        return [*filter(None, [self.encoding_line]), *map(_COUNTS.format, counts[:1]), *self.rows.remarks]
 
     def __repr__(self) -> str:
         """Return what a notebook shows: the file, not the rows."""
@@ -79,8 +96,9 @@ class Proposal:
     def _comments(self) -> list[str]:
         chunk, log_format = self.rows.chunk(self.as_format()), self.as_format()
         good = len(choose_kernels("auto").parse_chunk(chunk, log_format).rows.labels)
+        first = f"the first {self.rows.num_lines:,} rows of {self.rows.location}"
         comments = [
-            f"Proposed from the first {self.rows.num_rows:,} rows of {self.rows.location}; please check it.",
+            f"Proposed from {self.rows.sampled or first}; please check it.",
             f"{good:,} of these rows are good by this description.",
             f"The {self.label_line}. For another one: --label NAME, or NAME=VALUE of a click.",
         ]
@@ -89,7 +107,10 @@ class Proposal:
                 f"prepare.integer_buckets=true gives {', '.join(bucketed)} a category of their size as well: the order "
                 "of their numbers tells more of the label than single values."
             )
-        return [*comments, self.encoding_line] if self.encoding_line else comments
+        exact = {each.name for each in self.guesses if KINDS[each.kind].is_exact}
+        if names := [column.name for column in self.rows.columns if column.name in exact and column.are_inexact]:
+            comments.append(f"In {', '.join(names)} {INEXACT}.")
+        return [*comments, *self.remarks]
 
 
 def _plain(value: Any) -> Any:
@@ -109,17 +130,22 @@ def describe(log: Any, num_rows: int = DEFAULT_ROWS, label: str | None = None) -
         raise ValueError(f"describe needs at least 1 row to look at; found --rows {num_rows}")
     rows = read_first_rows(log, num_rows)
     trim, separator = rows.layout.get("trim", False), rows.layout.get("separator", LogFormat().separator)
+    separator *= not rows.layout.get("quotes", False)  # cells in quotes may have it
     columns = [column.cleaned(trim, ()) for column in rows.columns]
     has_names = rows.table is not None or rows.layout.get("header", False)
     of_log = chosen_label(columns, label) if label else find_label(columns, has_names)
     target = next(column for column in columns if column.name == of_log.name)
     clicks, good = of_log.of(target)
     labels = Labels.of(clicks, good)
-    missing = missing_words([column for column in columns if column is not target], of_log.cells)
+    others = [column for column in columns if column is not target]
+    missing = missing_words(others, {*of_log.cells}.difference(NO_LABEL))
+    if {*missing}.intersection(of_log.not_clicked):  # the preparation empties those cells before it reads the label
+        of_log = replace(of_log, not_clicked=tuple(dict.fromkeys(["", *of_log.not_clicked])))
     cleaned = [column if column is target else column.cleaned(trim, missing) for column in columns]
     sure_labels = labels if labels.are_enough else None
     guesses = [_of_label(target) if column is target else guess(column, separator, sure_labels) for column in cleaned]
-    guesses = _with_a_category(_without_leaks(guesses, cleaned, clicks, good), cleaned)
+    guesses = _without_leaks(guesses, cleaned, clicks, good, of_log.name)
+    _check_fields(guesses)
     rate = float(clicks[good].mean()) if good.any() else 0.0
     return Proposal(rows, of_log, rate, tuple(guesses), _settings(rows.layout, missing, target, of_log, guesses))
 
@@ -133,7 +159,8 @@ def _settings(
         settings["decimal"] = ","
     if missing:
         settings["missing"] = missing
-    if label_column.count_of(NO_LABEL) or label_column.num_present < len(label_column.codes):
+    is_partly_missing = label_column.count_of(NO_LABEL) or label_column.num_present < len(label_column.codes)
+    if is_partly_missing and not label.has_gaps:
         settings["label"] = "optional"
         settings["missing"] = tuple(
             dict.fromkeys([*missing, *(value for value in label_column.values if value in NO_LABEL)])
@@ -154,21 +181,37 @@ def _of_label(column: Column) -> Guess:
 
 
 def _without_leaks(
-    guesses: list[Guess], columns: Sequence[Column], clicks: np.ndarray, good: np.ndarray
+    guesses: list[Guess], columns: Sequence[Column], clicks: np.ndarray, good: np.ndarray, label: str
 ) -> list[Guess]:
-    """Ignore the columns that predict the label by themselves."""
-    with_columns = zip(guesses, columns, strict=True)
+    """Ignore the columns that predict the label by themselves or are labels too; say which others may know it."""
+    with_columns = [*zip(guesses, columns, strict=True)]
     looked_at = [
         _as_leak_column(column, good) for each, column in with_columns if each.kind not in ("label", "ignored")
     ]
     leaks = dict(leaking_columns(looked_at, clicks[good]))
     new_guesses = []
-    for each in guesses:
-        auc = leaks.get(each.name, 0.0)
-        if auc >= _LEAK_AUC:
-            each = Guess(each.name, "ignored", _LEAK_REASON.format(auc))
-        new_guesses.append(replace(each, reason=_REMARK.format(each.reason, auc)) if 0 < auc < _LEAK_AUC else each)
+    for each, column in with_columns:
+        auc, reason = leaks.get(each.name, 0.0), each.reason
+        if each.name != label and is_another_label(column):
+            each, reason = Guess(each.name, "ignored", ""), _ANOTHER_LABEL.format(label)
+        elif auc >= _LEAK_AUC:
+            each, reason = Guess(each.name, "ignored", ""), _LEAK_REASON.format(auc)
+        elif auc:
+            reason = _REMARK.format(reason, auc)
+        elif each.name != label and (value := _value_in_clicks_alone(column, clicks, good)):
+            reason = _IN_CLICKS_ALONE.format(reason, value)
+        is_weight = each.name != label and column.numbers is not None and _WEIGHT_NAME.search(each.name)
+        new_guesses.append(replace(each, reason=reason + _WEIGHT * bool(is_weight)))
     return new_guesses
+
+
+def _value_in_clicks_alone(column: Column, clicks: np.ndarray, good: np.ndarray) -> str:
+    """Return which of a column's two values only rows with a click have, or "" if neither is or few rows have it."""
+    if len(column.values) != 2 or 2 * clicks[good].mean() > 1:
+        return ""
+    counts, of_clicks = (np.bincount(column.codes[rows] + 1, minlength=3)[1:] for rows in (good, good & clicks))
+    known = np.flatnonzero((counts == of_clicks) & (counts >= _MOST_BY_CHANCE))
+    return column.values[known[0]] if len(known) else ""
 
 
 def _as_leak_column(column: Column, good: np.ndarray) -> LeakColumn:
@@ -180,17 +223,10 @@ def _as_leak_column(column: Column, good: np.ndarray) -> LeakColumn:
     return LeakColumn(column.name, codes, column.numbers)
 
 
-def _with_a_category(guesses: list[Guess], columns: Sequence[Column]) -> list[Guess]:
-    """Make a category of the number with the fewest values if no column is one, as a model needs at least one."""
-    if any(KINDS[each.kind].role == "categorical" or each.kind == "timestamp" for each in guesses):
-        return guesses
-    sizes = {each.name: len(column.values) for each, column in zip(guesses, columns, strict=True)}
-    numeric = [each for each in guesses if each.kind in ("integer", "float")]
-    if not numeric:
+def _check_fields(guesses: Sequence[Guess]) -> None:
+    """Raise ValueError if no column is a field."""
+    if not any(KINDS[each.kind].role for each in guesses):
         raise ValueError("besides the label no column tells rows apart, or tells anything: there is nothing to learn")
-    fewest = min(numeric, key=lambda each: sizes[each.name])
-    reason = f"{fewest.reason}; a model needs one categorical field, and this column has the fewest values"
-    return [replace(each, kind="string", reason=reason) if each is fewest else each for each in guesses]
 
 
 def _rows_with_bad_bytes(rows: FirstRows) -> int:

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from data_prep.checks.encodings import to_utf8
 from data_prep.execution.prepared_folder import REJECTS_FILE
 from data_prep.kernels.parse import is_utf8, parse_labels, take_quotes_off
 from data_prep.kernels.parsed import BARE_SEPARATOR, Chunk
 from data_prep.kernels.strings import Strings
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
-from data_prep.raw_log.chunks import OTHER_TO_UTF8, TO_UTF8
+from data_prep.raw_log.chunks import TO_UTF8
 from data_prep.raw_log.log_files import is_json
 from data_prep.statistics.statistics import LogStatistics
 
@@ -40,8 +41,9 @@ _NO_OBJECTS = (  # after a line of JSON that json_lines gives too many columns
     "\nThe first one is no JSON object: a log of JSON has one a line, and no blank lines. jq -c . OLD > NEW makes such "
     "a log of objects of several lines, or with blank lines; remove a line that was cut off"
 )
+_HOW_TO_DESCRIBE = "python -m data_prep describe LOG > my.yaml, then --data my.yaml"
+_NOT_UTF8 = "is not UTF-8, as a text has to be"
 _NUL_BYTES = f"there are NUL bytes: it is no text, or it is UTF-16; {TO_UTF8}"
-_NOT_UTF8 = f"is not UTF-8, as a text has to be; {OTHER_TO_UTF8}"
 
 
 @dataclass
@@ -69,7 +71,7 @@ def check_rejects(
     more = f"; prepare stops above prepare.max_reject_fraction={limit:g}" if fraction > limit else ""
     (findings.wrong if fraction > limit else findings.odd).append(summary + more)
     if _are_parts_of_rows(rejects):
-        findings.odd.append(_divided_rows(log_format))
+        findings.odd.append(divided_rows(log_format))
     for chunk in chunks:
         hint = _explain(chunk, log_format)
         if hint:
@@ -85,7 +87,8 @@ def _explain(chunk: Chunk, log_format: LogFormat) -> str | None:
     if _are_of_nul(lines):
         return _NUL_BYTES
     if sum(not is_utf8(line) for line in lines) > _FEW * len(lines):
-        return f"the text {_NOT_UTF8}"
+        bad = b"\n".join(line for line in lines if not is_utf8(line))
+        return f"the text {_NOT_UTF8}; {to_utf8(bad)}"
     separator = bytes([BARE_SEPARATOR]) if chunk.is_bare else log_format.separator.encode()
     usual = _most_common(line.count(separator) for line in lines) + 1
     names = chunk.file.columns or tuple(log_format.columns)
@@ -112,7 +115,7 @@ def _explain_columns(lines: Sequence[bytes], usual: int, expected: int, log_form
             f"lines have {usual} columns, one less than expected: it seems to be Criteo's test.txt, which has no "
             "labels; prepare train.txt"
         )
-    return f"lines have {usual} columns, expected {log_format.description}; describe another format with --data FILE"
+    return f"lines have {usual} columns, expected {log_format.description}; {_HOW_TO_DESCRIBE}"
 
 
 def _explain_cells(rows: Sequence[Sequence[bytes]], names: Sequence[str], log_format: LogFormat) -> str | None:
@@ -139,7 +142,7 @@ def check_statistics(
     max_reject_fraction: float,
     log_name: str,
     folder: Path,
-    name_cell: Callable[[Chunk, int, LogFormat], str],
+    name_cell: Callable[[Chunk, int, LogFormat, str], str],
     is_fitted: bool,
 ) -> None:
     """Raise ValueError if the log is empty, has too many bad lines, or no training row to fit anything to.
@@ -180,7 +183,7 @@ def _other_form(statistics: LogStatistics, log_name: str, folder: Path) -> str:
     if (is_json(log_name) or first.startswith(b"{")) and first.endswith(added):
         return _NO_OBJECTS
     if _are_parts_of_rows(rejects) or (not is_other and 2 * rejects["columns"] >= rejects.total()):
-        return f"\n{_divided_rows(log_format)}"
+        return f"\n{divided_rows(log_format)}"
     if not is_other:
         return ""
     line = first.decode(errors="replace")
@@ -191,7 +194,7 @@ def _other_form(statistics: LogStatistics, log_name: str, folder: Path) -> str:
     separator = max(_TEXT_SEPARATORS, key=line.count)
     return (
         f"\nThe first one has {line.count(separator) + 1} columns between {separator!r}; the preparation expects "
-        f"{statistics.log_format.description}. Another log is described by a file as in configs/data/: --data FILE"
+        f"{statistics.log_format.description}. To describe another log: {_HOW_TO_DESCRIBE}"
     )
 
 
@@ -200,7 +203,8 @@ def _are_parts_of_rows(rejects: Counter[str]) -> bool:
     return 3 * rejects["quotes"] >= rejects.total()
 
 
-def _divided_rows(log_format: LogFormat) -> str:
+def divided_rows(log_format: LogFormat) -> str:
+    """Return the sentence on lines that are parts of a row, because a cell of it has a line end."""
     or_separator = "" if log_format.quotes else f" or {log_format.separator!r}"
     return (
         f"They seem to have cells with a line end{or_separator} inside, which no cell may have: replace these by "
@@ -228,16 +232,18 @@ def _other_labels(statistics: LogStatistics, folder: Path) -> str:
     )
 
 
-def _first_bad_cell(statistics: LogStatistics, folder: Path, name_cell: Callable[[Chunk, int, LogFormat], str]) -> str:
+def _first_bad_cell(
+    statistics: LogStatistics, folder: Path, name_cell: Callable[[Chunk, int, LogFormat, str], str]
+) -> str:
     """Return the cell for which the first line is rejected, else ""."""
     _, reason, line = _first_rejects(folder, 1)[0].split(b"\t", 2)
     if reason == b"categorical" and not is_utf8(line):
-        return f"\nThe first one {_NOT_UTF8}"
+        return f"\nThe first one {_NOT_UTF8}; {to_utf8(line)}"
     # The file's own order of columns is not known here if it may have others.
     if reason not in _REASONS_OF_CELLS or statistics.log_format.others == "ignored":
         return ""
     chunk = Chunk(0, 1, line + b"\n", is_bare=_BARE in line)
-    return f"\nIn the first one it is {name_cell(chunk, 0, statistics.log_format)}"
+    return f"\nIn the first one it is {name_cell(chunk, 0, statistics.log_format, reason.decode())}"
 
 
 def _first_rejects(folder: Path, count: int) -> list[bytes]:

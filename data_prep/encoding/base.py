@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common import settings
+from data_prep.encoding.encoder import whole_numbers
 from data_prep.encoding.vocabulary import FieldVocabulary, without
 from data_prep.encoding.vocabulary_file import VocabularyReader
 from data_prep.kernels.strings import Strings
@@ -63,6 +64,12 @@ class BaseVocabulary:
     def log_format(self) -> LogFormat:
         """Format of the log that the folder was prepared from."""
         return settings.merge(LogFormat(), self.schema.options["data"], where=str(self.folder / SCHEMA_FILE))
+
+    @functools.cached_property
+    def whole_numbers(self) -> dict[str, bool | None]:
+        """How the vocabulary of each field of text writes whole numbers, see `encoder.whole_numbers`."""
+        shares = self.log_format.shares
+        return {name: whole_numbers([self.texts_of(shares.get(name, name))]) for name in self.log_format.text_fields}
 
     def texts_of(self, name: str) -> Strings:
         """Return the values with ids of the text field `name`. The missing value is "" among them."""

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from data_prep.encoding.encoder import BOOLEAN_TEXTS, has_point_zero, texts_among
+from data_prep.encoding.encoder import BOOLEAN_TEXTS, texts_among
 from data_prep.options.log_format import LogFormat
 from data_prep.raw_log.log_files import LogFile, is_json, is_table
 
@@ -53,8 +53,7 @@ def with_point_zero(files: Sequence[LogFile], log_format: LogFormat, base: BaseV
     """
     if base is None or not any(is_table(file.location) for file in files):
         return log_format
-    owners = {name: log_format.shares.get(name, name) for name in log_format.text_fields}
-    of_base = {name for name, owner in owners.items() if has_point_zero([base.texts_of(owner)])}
+    of_base = {name for name, has_point in base.whole_numbers.items() if has_point}
     point_zero = {*log_format.point_zero, *base.log_format.point_zero, *of_base}
     return dataclasses.replace(log_format, point_zero=tuple(sorted(point_zero)))
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 from collections.abc import Collection, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -26,7 +25,7 @@ from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.native import load as load_kernels
 from data_prep.kernels.numpy_kernels import FieldLookup, StringLookup
 from data_prep.kernels.parsed import Chunk, ParsedChunk, ParsedRows
-from data_prep.kernels.strings import Strings
+from data_prep.kernels.strings import Strings, are_whole, end_in_point_zero
 from data_prep.options.columns import EncodingOptions, number_groups
 from data_prep.options.log_format import BOOLEANS, LogFormat
 from data_prep.options.plain_values import from_dict
@@ -87,9 +86,16 @@ class RowEncoder:
         log_format, columns = self._options.data, self._options.categorical_columns
         of_texts = {column.name: column.place for column in columns if column.is_text and not column.cross}
         texts = {name: self._texts_of_booleans(place) for name, place in of_texts.items()}
-        with_zero = {name for name, place in of_texts.items() if has_point_zero(self._texts_of(place))}
+        with_zero = {name for name, has_point in self._whole_numbers.items() if has_point}
         booleans, point_zero = {**texts, **log_format.booleans}, tuple(sorted({*log_format.point_zero, *with_zero}))
         return dataclasses.replace(log_format, booleans=booleans, point_zero=point_zero)
+
+    @functools.cached_property
+    def _whole_numbers(self) -> dict[str, bool]:
+        """How the columns' vocabularies write whole numbers, see `whole_numbers`. Others are left out."""
+        columns = (column for column in self._options.categorical_columns if column.is_text and not column.cross)
+        forms = {column.name: whole_numbers(self._texts_of(column.place)) for column in columns}
+        return {name: form for name, form in forms.items() if form is not None}
 
     def _texts_of(self, place: int) -> list[Strings]:
         return [lookup.opened[1][place].texts for lookup in (self._lookup, *self.additions)]
@@ -153,7 +159,10 @@ class RowEncoder:
             log_format = _format_of(log_format, chunk.file.columns)
         kernels = choose_kernels(self._options.kernels)
         parsed: ParsedChunk = kernels.parse_chunk(chunk, log_format)
-        if (rows := parsed.rows.with_lists(log_format, kernels)) is not parsed.rows:
+        rows = parsed.rows.with_lists(log_format, kernels)
+        if forms := self._whole_numbers:
+            rows = rows.with_whole_numbers(forms)
+        if rows is not parsed.rows:
             parsed = dataclasses.replace(parsed, rows=rows)
         return parsed, self.encode_rows(rows)
 
@@ -311,17 +320,17 @@ def texts_among(texts: Collection[str], num_values: int) -> tuple[str, ...]:
     return pair if is_clear else ()
 
 
-def has_point_zero(texts: Sequence[Strings]) -> bool:
-    """Return True if a vocabulary writes whole numbers like 7.0, as pandas does, and never like 7."""
+def whole_numbers(texts: Sequence[Strings]) -> bool | None:
+    """Return how a vocabulary writes whole numbers: True for 7.0, as pandas does with floats, False for 7.
 
-    def has(pattern: bytes, ends_in_zero: bool) -> bool:
-        among = [each.take(_end_in_zero(each) == ends_in_zero) for each in texts]
+    None stands for both, and for an empty vocabulary. Without any whole number it is False: 7.0 is no value.
+    """
+
+    def has(has_point: bool) -> bool:
+        among = (each.take(end_in_point_zero(each) == has_point) for each in texts)
         parts = (each.take(slice(first, first + 1_000)) for each in among for first in range(0, len(each), 1_000))
-        return any(re.fullmatch(pattern, text) for part in parts for text in part.tolist())
+        return any(are_whole(part, has_point).any() for part in parts)
 
-    return has(rb"-?[0-9]+\.0", ends_in_zero=True) and not has(rb"-?[0-9]+", ends_in_zero=False)
-
-
-def _end_in_zero(texts: Strings) -> NDArray[np.bool_]:
-    ends = texts.starts + texts.lengths
-    return (texts.lengths > 2) & (texts.data[ends - 2] == ord(".")) & (texts.data[ends - 1] == ord("0"))
+    if not any(each.lengths.any() for each in texts):
+        return None
+    return False if not has(has_point=True) else None if has(has_point=False) else True

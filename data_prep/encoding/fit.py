@@ -7,6 +7,7 @@ values that are added.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -32,12 +33,14 @@ from data_prep.encoding.vocabulary_file import VocabularyWriter, order_strings
 from data_prep.execution.prepared_folder import WORK_FOLDER
 from data_prep.kernels.counting import COUNT_BITS, COUNT_MASK, NOTHING, concatenate_strings, group_equal
 from data_prep.kernels.parsed import MISSING
-from data_prep.kernels.strings import Strings
+from data_prep.kernels.strings import Strings, are_whole, with_whole_numbers
 from data_prep.options.columns import CategoricalColumn
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import VOCABULARY_FILE, CategoricalField
 from data_prep.statistics.sketch import ValueSketch
 from data_prep.statistics.statistics import LogStatistics
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ def fit_vocabulary(
 
     def listed() -> Iterator[FieldVocabulary]:
         for field in make_vocabulary(num_oov_ids, ordered, num_numeric):
+            _warn_of_two_forms(field)
             writer.add(field)
             yield field
         writer.finish()
@@ -231,6 +235,22 @@ def _take(
 ) -> tuple[NDArray[np.int64] | Strings, NDArray[np.int64]]:
     places = np.flatnonzero(mask)
     return values.take(places), counts[places]
+
+
+def _warn_of_two_forms(field: FieldVocabulary) -> None:
+    """Warn if a number has two ids, as 7 and as 7.0: some parts of a log may have come through floats."""
+    if field.texts is None:
+        return
+    with_point = field.texts.take(are_whole(field.texts, has_point=True))
+    both = with_point.take(_are_in(field, with_whole_numbers(with_point, has_point=False)))
+    if len(both):
+        number = both.take(slice(0, 1)).tolist()[0].decode()
+        log.warning(
+            "column %s has %d numbers in two forms, such as %s and %s, which get two ids: if they are the same value, "
+            "write them alike in all parts of the log (pandas writes integers beside a missing cell as floats, unless "
+            "their type is Int64)",
+            *(field.name, len(both), number.removesuffix(".0"), number),
+        )
 
 
 def _are_in(old: FieldVocabulary, values: NDArray[np.int64] | Strings) -> NDArray[np.bool_]:

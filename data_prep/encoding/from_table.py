@@ -31,6 +31,8 @@ def arrow_table(rows: Any, log_format: LogFormat | None = None) -> pa.Table | No
     """
     import pyarrow as pa
 
+    from data_prep.raw_log.parquet import NO_INT128
+
     if type(rows).__name__ == "Series":
         raise TypeError(
             "expected rows as a table, found a Series: for one row give frame.iloc[[i]] or [series.to_dict()], for a "
@@ -39,62 +41,23 @@ def arrow_table(rows: Any, log_format: LogFormat | None = None) -> pa.Table | No
     if hasattr(rows, "collect_schema") and hasattr(rows, "collect"):
         raise TypeError(f"a {type(rows).__name__} of polars has no rows yet; give the table that its collect() returns")
     if hasattr(rows, "to_arrow"):  # polars
+        if wide := [name for name, of_type in rows.schema.items() if str(of_type) in ("Int128", "UInt128")]:
+            raise TypeError(f"columns of 128 bits, which Arrow does not have: {', '.join(wide)}; {NO_INT128}")
         rows = rows.to_arrow()
     if not (is_table := hasattr(rows, "schema")) and not hasattr(rows, "iloc"):
         return None
-    rows = pa.table(rows) if is_table else rows
+    if is_table:
+        rows = pa.table(rows)
+    elif not all(isinstance(name, str) for name in rows.columns):
+        rows = rows.set_axis(list(map(str, rows.columns)), axis="columns")  # as Arrow names them
     if log_format is not None:
         check_names("the table", rows.column_names if is_table else rows.columns, log_format)
         names = [name for name, _ in log_format.fields]
         rows = rows.select(names) if is_table else rows[names]
     try:
-        table = rows if is_table else pa.Table.from_pandas(rows, preserve_index=False)
+        return rows if is_table else pa.Table.from_pandas(rows, preserve_index=False)
     except pa.ArrowException as error:
         raise TypeError(f"a column of the table holds values of several types: {_mixed(rows) or error}") from error
-    return _without_views(table)
-
-
-def _without_views(table: pa.Table) -> pa.Table:
-    """Cast columns of type string_view or binary_view to large_string or large_binary.
-
-    pyarrow has few functions for views.
-    """
-    import pyarrow as pa
-
-    for place, column in enumerate(table.columns):
-        of_type = _type_without_views(column.type)
-        if of_type == column.type:
-            continue
-        if pa.types.is_dictionary(of_type):
-            dictionaries = [each.dictionary.cast(of_type.value_type) for each in column.chunks]
-            pairs = zip(column.chunks, dictionaries, strict=True)
-            chunks = [
-                pa.DictionaryArray.from_arrays(each.indices, texts, ordered=of_type.ordered) for each, texts in pairs
-            ]
-            column = pa.chunked_array(chunks, of_type)
-        else:
-            column = column.cast(of_type)
-        table = table.set_column(place, table.column_names[place], column)
-    return table
-
-
-def _type_without_views(of_type: pa.DataType) -> pa.DataType:
-    import pyarrow as pa
-
-    types = pa.types
-    if types.is_string_view(of_type):
-        return pa.large_string()
-    if types.is_binary_view(of_type):
-        return pa.large_binary()
-    if types.is_dictionary(of_type):
-        return pa.dictionary(of_type.index_type, _type_without_views(of_type.value_type), of_type.ordered)
-    if types.is_list(of_type):
-        return pa.list_(_type_without_views(of_type.value_type))
-    if types.is_large_list(of_type):
-        return pa.large_list(_type_without_views(of_type.value_type))
-    if types.is_fixed_size_list(of_type):
-        return pa.list_(_type_without_views(of_type.value_type), of_type.list_size)
-    return of_type
 
 
 def chunk_of(rows: Any, log_format: LogFormat) -> Chunk | RawTable:
@@ -125,13 +88,16 @@ def table_to_chunk(table: pa.Table, log_format: LogFormat) -> Chunk:
     Raise ValueError if a column is missing, if its type does not fit its kind, or if a cell contains a line end or a
     separator.
     """
-    from data_prep.raw_log.parquet import TableChunk, check_columns
+    from data_prep.raw_log.parquet import TableChunk, check_columns, check_exact
 
     fields = [name for name, _ in log_format.fields]
     check_columns("the table", table.schema, FormatToScore.of(log_format, columns=dict(log_format.fields)))
     # Arrow splits a column of more than 2 GiB of text into several batches, so there can be more than one.
     batches = [batch for batch in table.select(fields).to_batches() if len(batch)]
-    parts = [TableChunk(0, len(batch), batch, log_format, ONLY_FILE).load() for batch in batches]
+    to_score = FormatToScore.of(log_format)
+    for batch in batches:
+        check_exact("the table", batch, to_score)
+    parts = [TableChunk(0, len(batch), batch, to_score, ONLY_FILE).load() for batch in batches]
     separator = _BARE if log_format.quotes else log_format.separator.encode()
     for number, part in enumerate(parts):
         num_cells = part.num_lines * (len(log_format.columns) - 1)

@@ -12,14 +12,15 @@ from dataclasses import replace
 from datetime import date, time, timedelta
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 
 from data_prep.kernels.native import choose_kernels
 from data_prep.kernels.parse import quoted_cells, take_quotes_off
-from data_prep.kernels.parsed import BARE_SEPARATOR, Chunk, ParsedChunk
+from data_prep.kernels.parsed import BARE_SEPARATOR, Chunk, ParsedChunk, are_inexact
 from data_prep.options.kinds import KINDS, Kind
-from data_prep.options.log_format import NO_BOOLEANS, LogFormat
+from data_prep.options.log_format import INEXACT, NO_BOOLEANS, LogFormat
 from data_prep.options.time_forms import LIKELY_SECONDS, UNITS, time_text
 
 _BARE = bytes([BARE_SEPARATOR])
@@ -119,6 +120,7 @@ def mappings_to_chunk(rows: Sequence[Mapping[str, Any]], log_format: LogFormat) 
     lines = []
     for number, row in enumerate(rows):
         if not row.keys() >= columns.keys():
+            row = {str(name): value for name, value in row.items()}
             check_names(f"row {number}", row, log_format)
         cells = dict(log_format.blank_row)
         for name, kind in columns.items():
@@ -174,7 +176,8 @@ def chunk_to_mapping(chunk: Chunk, log_format: LogFormat) -> dict[str, Any]:
 def _value(cell: str, kind: Kind, log_format: LogFormat) -> Any:
     if cell == "" or cell in log_format.missing:
         return None
-    return KINDS[kind].value(cell.replace(log_format.decimal, ".") if kind == "float" else cell)
+    cell = cell.replace(log_format.decimal, ".") if kind in ("float", "integer") else cell
+    return KINDS[kind].value(cell.partition(".")[0] if kind == "integer" else cell)
 
 
 def check_names(where: str, names: Iterable[Any], log_format: LogFormat) -> None:
@@ -215,8 +218,8 @@ def _value_text(value: Any, name: str, log_format: LogFormat) -> str:
     kind = KINDS[log_format.columns[name]]
     if isinstance(value, str):
         return value
-    if isinstance(value, bytes):
-        return value.decode()
+    if isinstance(value, bytes | UUID):
+        return value.decode() if isinstance(value, bytes) else str(value)
     if value is None or type(value).__name__ == "NAType" or (not isinstance(value, np.ndarray) and value != value):
         return ""
     if isinstance(value, (bool, np.bool_)):
@@ -231,6 +234,10 @@ def _value_text(value: Any, name: str, log_format: LogFormat) -> str:
             return format(value, "f")
         value = float(value)
     if isinstance(value, (float, np.floating)):
+        if kind.is_exact and are_inexact(np.asarray(value)):
+            raise TypeError(f"found {value!r}; {INEXACT}")
+        if isinstance(value, np.float16):
+            value = float(str(value))  # the shortest decimal, as a column of them has it
         if not (float(value).is_integer() and abs(float(value)) < 2.0**63):
             return _text_of_column(value, name, log_format) if kind.array == "strings" else str(value)
         value = int(value)
@@ -282,10 +289,10 @@ def rejected(chunk: Chunk, parsed: ParsedChunk) -> dict[int, str]:
     return reasons
 
 
-def bad_cell(chunk: Chunk, row: int, log_format: LogFormat) -> str:
-    """Describe the fault of a rejected row: its number of columns, or the column, kind and text of the bad cell.
+def bad_cell(chunk: Chunk, row: int, log_format: LogFormat, reason: str) -> str:
+    """Return what is wrong with a row of lines that is rejected for a reason: the column and its cell.
 
-    `row` is the index of a line in `chunk`, whose lines have labels.
+    The lines must have labels.
     """
     cells = split_line(chunk.lines.split(b"\n")[row], log_format, chunk.is_bare)
     if len(cells) != len(log_format.columns):
@@ -295,7 +302,8 @@ def bad_cell(chunk: Chunk, row: int, log_format: LogFormat) -> str:
         )
     for name, cell in zip(log_format.columns, cells, strict=True):
         kind = log_format.columns[name]
-        if choose_kernels("auto").parse_chunk(cells_to_chunk({name: cell}, log_format), log_format).rejects_tsv:
+        parsed = choose_kernels("auto").parse_chunk(cells_to_chunk({name: cell}, log_format), log_format)
+        if reason in parsed.rejects_by_reason:
             form = f" in the form {log_format.time_form(name)}" * (kind == "timestamp")
             return f"column {name!r} of kind {kind}{form}, found {cell!r}{_other_unit(cell, kind, log_format, name)}"
     return "the line"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,10 +66,14 @@ def combinations(lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray
     return rows, places
 
 
+# How Python, JSON, NumPy and PostgreSQL write a list as text. A tuple has a comma: `(no genres listed)` is a text.
+_CLOSING = {b"[": b"]", b"{": b"}", b"(": b")"}
+
+
 def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = False) -> Lists:
     """Return the first `max_length` values of each cell [n], without the blanks around them if they are to `trim`.
 
-    Nothing between two separators is no value.
+    Nothing between two separators is no value. A cell in brackets is split by `spans_in_brackets`.
     """
     cells = cells.compact()
     filled = np.flatnonzero(cells.lengths)
@@ -77,12 +83,53 @@ def split_lists(cells: Strings, separator: str, max_length: int, trim: bool = Fa
     value_starts, value_ends = (
         np.sort(np.concatenate(both)) for both in ((starts, separators + 1), (ends, separators))
     )
+    rows = filled[np.searchsorted(starts, value_starts, side="right") - 1]
     if trim:
         value_starts, value_ends = trim_blanks(cells.data, value_starts, value_ends)
-    is_value = value_ends > value_starts
-    value_starts, value_ends = value_starts[is_value], value_ends[is_value]
-    rows = filled[np.searchsorted(starts, value_starts, side="right") - 1]
+    in_brackets = {}
+    for row in filled[np.isin(cells.data[starts], [*map(ord, _CLOSING)])].tolist():
+        if (spans := spans_in_brackets(cells.take(slice(row, row + 1)).tolist()[0], separator)) is not None:
+            in_brackets[row] = [
+                (cells.starts[row] + start, cells.starts[row] + end) for start, end in spans if start < end
+            ]
+    is_plain = (value_ends > value_starts) & ~np.isin(rows, [*in_brackets])
+    plain = np.stack([rows, value_starts, value_ends], axis=1)[is_plain]
+    others = [(row, *span) for row, spans in in_brackets.items() for span in spans]
+    every = np.concatenate([plain, np.array(others, np.int64).reshape(-1, 3)])
+    rows, value_starts, value_ends = every[np.argsort(every[:, 0], kind="stable")].T
     lengths = np.bincount(rows, minlength=len(cells))
     fits = places_in_lists(lengths) < max_length
     values = Strings(cells.data, value_starts[fits], (value_ends - value_starts)[fits])
     return Lists(values, np.minimum(lengths, max_length), lengths > max_length)
+
+
+def spans_in_brackets(cell: bytes, separator: str) -> list[tuple[int, int]] | None:
+    """Return the start and end of each value of a list such as `[3, 7]` or `['a', "b"]`, or None for any other cell.
+
+    Blanks around a value, and quotes around one, are no part of it. Separators in quotes divide nothing, and a
+    backslash there keeps the character after it from ending the value. Lists of lists are other cells.
+    """
+    opening, closing = cell[:1], cell[-1:]
+    if len(cell) < 2 or _CLOSING.get(opening) != closing or (opening == b"(" and separator.encode() not in cell):
+        return None
+    spans, at, end = [], 1, len(cell) - 1
+    while at <= end:
+        match = _value_in_brackets(separator).match(cell, at, end)
+        assert match is not None  # any text is a plain value
+        plain = match["plain"]
+        if plain is None:
+            spans.append(match.span("quoted"))
+        elif opening in plain or closing in plain:
+            return None
+        else:
+            spans.append((match.start("plain"), match.start("plain") + len(plain.rstrip(b" "))))
+        at = match.end() + 1
+    return spans
+
+
+@functools.lru_cache(maxsize=16)
+def _value_in_brackets(separator: str) -> re.Pattern[bytes]:
+    """Return the pattern of a value of a list in brackets, quoted or plain."""
+    end = re.escape(separator)
+    quoted = rf"""(?P<quote>["'])(?P<quoted>(?:\\.|(?!(?P=quote)|\\).)*+)(?P=quote) *(?={end}|\Z)"""
+    return re.compile(rf" *+(?:{quoted}|(?P<plain>[^{end}]*))".encode(), re.DOTALL)

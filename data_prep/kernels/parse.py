@@ -235,7 +235,7 @@ def _parse_column(
     """Parse the cells [n] of a field as `Parsed`. Of text the values are `Strings`."""
     kind = log_format.columns[name]
     if kind == "integer":
-        return _parse_integers(text, starts, ends)
+        return _parse_integers(text, starts, _without_point_zero(text, starts, ends, log_format))
     if kind == "hex32":
         return _parse_hex(text, starts, ends)
     if kind == "timestamp":
@@ -327,6 +327,21 @@ def _parse_integers(text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int
     np.negative(integers, out=integers, where=negative)
     integers[~present] = 0
     return integers, present, good | ~present
+
+
+def _without_point_zero(
+    text: _Text, starts: NDArray[np.int64], ends: NDArray[np.int64], log_format: LogFormat
+) -> NDArray[np.int64]:
+    """Return the ends of cells [n] without a decimal point and the zeros after it, as in 12.0."""
+    points = [ord("."), ord(log_format.decimal)]
+    places = np.flatnonzero((ends - starts > 2) & (text.bytes[ends - 1] == ord("0")))
+    firsts, at = starts[places], ends[places]
+    while (zero := (at > firsts) & (text.bytes[at - 1] == ord("0"))).any():
+        at -= zero
+    has_point = (at > firsts + 1) & np.isin(text.bytes[at - 1], points)
+    ends = ends.copy()
+    ends[places[has_point]] = at[has_point] - 1
+    return ends
 
 
 def _parse_booleans(cells: Strings) -> Parsed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import io
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.kernels.lists import Lists
-from data_prep.kernels.strings import Strings
+from data_prep.kernels.strings import Strings, with_whole_numbers
 from data_prep.kernels.times import zone_table
 from data_prep.options.columns import NumberGroup
 from data_prep.options.log_format import REASONS, LogFormat
@@ -141,6 +141,19 @@ class ParsedRows:
             separate[name] = Cells(texts, lists[name].lengths > 0)
         return replace(self, lists=lists, separate=separate) if lists else self
 
+    def with_whole_numbers(self, forms: Mapping[str, bool | None]) -> ParsedRows:
+        """Return the rows with whole numbers in columns of text, or in values of lists, written in one form.
+
+        `forms` has True for a column that has them as 7.0, False for 7, None if they stay as they are.
+        """
+        lists, separate = dict(self.lists), dict(self.separate)
+        for name, has_point in forms.items():
+            if has_point is not None and name in lists:
+                lists[name] = replace(lists[name], values=with_whole_numbers(lists[name].values, has_point))
+            elif has_point is not None:
+                separate[name] = Cells(with_whole_numbers(separate[name].values, has_point), separate[name].present)
+        return replace(self, lists=lists, separate=separate)
+
     def blanked(self, *names: str) -> ParsedRows:
         """Return the rows once for each of `names`, one copy after the other, each with all cells of its field missing.
 
@@ -188,6 +201,8 @@ def _category(kind: str, timezone: str, values: NDArray[Any]) -> NDArray[Any]:
         return values // HOUR % 24
     if kind == "weekday":
         return (values // DAY + _WEEKDAY_OF_1970) % 7
+    if kind == "present":
+        return np.zeros(values.shape, np.uint32)
     return bucket_of(values) - SMALLEST_BUCKET if kind == "bucket" else values
 
 
@@ -230,6 +245,11 @@ def bucket_of(integers: NDArray[np.int64]) -> NDArray[np.int64]:
     """
     squares = np.square(np.log(np.maximum(integers, 1).astype(np.float64)))
     return np.where(integers > 2, np.floor(squares).astype(np.int64), np.maximum(integers, SMALLEST_BUCKET))
+
+
+def are_inexact(numbers: NDArray[np.floating]) -> NDArray[np.bool_]:
+    """Return which floats may stand for several whole numbers, as from 2**53 on in float64. Infinities do not."""
+    return (np.abs(numbers) >= 2.0 ** (np.finfo(numbers.dtype).nmant + 1)) & np.isfinite(numbers)
 
 
 MISSING = -1  # among values that are numbers; sorts before all of them, as "" sorts before all strings

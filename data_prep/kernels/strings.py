@@ -6,6 +6,7 @@ strings with the same key stay different. Such strings are easy to write on purp
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from common.hashing import GOLDEN, mix64
 _WORD_BYTES = 8
 PADDING_BYTES = _WORD_BYTES  # after the last string
 _PADDING = np.zeros(PADDING_BYTES, np.uint8)
+_WHOLE, _WHOLE_WITH_POINT = re.compile(rb"-?[0-9]{1,15}"), re.compile(rb"-?[0-9]{1,15}\.0")
 # Masks that clear the bytes after a string's end in its last word, by the number of its own bytes there, 0-8.
 _OWN_MASKS = np.array([2 ** (8 * n) - 1 for n in range(_WORD_BYTES + 1)], np.uint64)
 
@@ -94,6 +96,34 @@ class Strings:
         words: NDArray[np.uint64] = np.ndarray((len(self.data) - _WORD_BYTES + 1,), "<u8", self.data, strides=(1,))
         num_bytes = np.clip(self.lengths[places] - number * _WORD_BYTES, 0, _WORD_BYTES)
         return words[self.starts[places] + number * _WORD_BYTES] & _OWN_MASKS[num_bytes]
+
+
+def end_in_point_zero(texts: Strings) -> NDArray[np.bool_]:
+    """Return which strings [n] are .0 after something else."""
+    ends = texts.starts + texts.lengths
+    return (texts.lengths > 2) & (texts.data[ends - 2] == ord(".")) & (texts.data[ends - 1] == ord("0"))
+
+
+def are_whole(texts: Strings, has_point: bool) -> NDArray[np.bool_]:
+    """Return which strings [n] are whole numbers of up to 15 digits, written as 7.0 (`has_point`) or as 7.
+
+    A longer one may have lost digits on its way through a float.
+    """
+    lasts = texts.data[texts.starts + texts.lengths - 1] - np.uint8(ord("0"))
+    are_whole = (texts.lengths > 0) & (lasts <= 9) & (end_in_point_zero(texts) == has_point)
+    places, form = np.flatnonzero(are_whole), _WHOLE_WITH_POINT if has_point else _WHOLE
+    are_whole[places] = [form.fullmatch(text) is not None for text in texts.take(places).tolist()]
+    return are_whole
+
+
+def with_whole_numbers(texts: Strings, has_point: bool) -> Strings:
+    """Return strings [n] with whole numbers written as 7.0 (`has_point`) or as 7."""
+    changed = are_whole(texts, not has_point)
+    if not has_point:
+        return Strings(texts.data, texts.starts, texts.lengths - 2 * changed)
+    if not changed.any():
+        return texts
+    return Strings.of([text + b".0" * change for text, change in zip(texts.tolist(), changed, strict=True)])
 
 
 def trim_blanks(

@@ -114,7 +114,7 @@ def _time_of(cell: bytes, form: str) -> _Time:
     if form in UNITS or form == ISO:
         number = _NUMBER.fullmatch(cell)
         if number is not None:
-            return _time_of_number(*number.groups(default=b""), form=form)
+            return _time_of_number(number, form)
         if form in UNITS:
             return _BAD
     match = time_pattern(form).fullmatch(cell)
@@ -143,11 +143,12 @@ def _time_of(cell: bytes, form: str) -> _Time:
     return _Time(int(moment.timestamp()) * 1000 + milliseconds - ahead, is_local=not zone)
 
 
-def _time_of_number(sign: bytes, whole: bytes, fraction: bytes, exponent: bytes, form: str) -> _Time:
+def _time_of_number(number: re.Match[bytes], form: str) -> _Time:
     """Return the time of a decimal number since 1970, rounded down to milliseconds.
 
     Of the form iso, the unit is the first one, from seconds to nanoseconds, in which the number is before 2100.
     """
+    sign, whole, fraction, exponent = number.groups(default=b"")
     if len(whole + fraction) > _NUMBER_DIGITS:
         return _BAD
     digits, power = int(sign + whole + fraction), int(exponent or 0) - len(fraction)

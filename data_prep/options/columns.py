@@ -20,7 +20,7 @@ class CategoricalColumn:
     """A categorical field: a column of `ids`, or several for a list."""
 
     name: str
-    kind: Kind | Literal["hour", "weekday", "bucket", "cross"]
+    kind: Kind | Literal["hour", "weekday", "bucket", "present", "cross"]
     # Index of its vocabulary among those of text (texts, then crosses), or of numbers (hex values, features of each
     # timestamp, then buckets).
     place: int
@@ -52,6 +52,7 @@ class EncodingOptions:
     def categorical_columns(self) -> tuple[CategoricalColumn, ...]:
         """The log's columns in order, then the features of each timestamp, buckets if asked for, and crosses.
 
+        Without any of them there is one that says whether the first number of a row is missing.
         Raises ValueError for two of one name, crosses aside.
         """
         data = self.data
@@ -75,6 +76,9 @@ class EncodingOptions:
         if self.integer_buckets:
             integers = data.integer_fields
             columns += [CategoricalColumn(f"{name}_bucket", "bucket", next(places), name) for name in integers]
+        if not columns:  # a model needs one: whether the first number is there
+            name = data.numeric_fields[0]
+            columns.append(CategoricalColumn(f"{name}_present", "present", next(places), name))
         check_names([column.name for column in columns])
         crossed = [
             _cross([column for column in columns if column.name in parts], parts, place, self.field_max_length)

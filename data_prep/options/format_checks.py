@@ -6,7 +6,7 @@ import re
 from difflib import get_close_matches
 from zoneinfo import available_timezones
 
-from data_prep.options.kinds import TEXT_KINDS, VALUE_KINDS
+from data_prep.options.kinds import FIELD_KINDS, TEXT_KINDS, VALUE_KINDS
 from data_prep.options.log_format import (
     AGE,
     MAX_LIST_LENGTH,
@@ -54,9 +54,9 @@ def checked_format(log_format: LogFormat) -> LogFormat:
             )
     if others := [name for name in log_format.point_zero if name not in log_format.text_fields]:
         raise ValueError(f"point_zero: expected columns of kind string or list; found {', '.join(others)}")
-    if not log_format.categorical_fields and not any(map(log_format.parts_of_time, log_format.time_fields)):
-        kinds = " or ".join(", ".join((*VALUE_KINDS, *TEXT_KINDS)).rsplit(", ", 1))
-        raise ValueError(f"columns must have a categorical field (kind {kinds}); found none")
+    times = [name for name in log_format.time_fields if log_format.parts_of_time(name) or log_format.has_age(name)]
+    if not log_format.categorical_fields and not log_format.sized_fields and not times:
+        raise ValueError(f"columns must have a field (kind {', '.join(FIELD_KINDS)}); found none")
     _check_lists(log_format)
     _check_shares(log_format)
     for name, form in log_format.timestamps.items():

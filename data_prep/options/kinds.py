@@ -26,6 +26,7 @@ class ColumnKind:
     reason: str = "categorical"  # to reject a line for a cell that is no good one
     booleans: tuple[str, ...] = ("1", "0")  # the cells of true and false; () if a table must not hold them
     has_hex_digits: bool = False  # whole numbers of a table are written as eight hex digits
+    is_exact: bool = False  # another number in its digits is another value, as of an id
     keeps_zeros: bool = False  # decimals of a table keep the zeros at their end, as 1.50 does
     arrow: tuple[str, ...] = ()  # of a table besides texts and numbers: times (all), moments (with a date), lists
     value: Callable[[str], Any] = str  # a cell that is not missing, as Python has it
@@ -61,6 +62,7 @@ KINDS: dict[Kind, ColumnKind] = {
         "values",
         booleans=(),
         has_hex_digits=True,
+        is_exact=True,
         datatypes=("BYTES", "INT32", "UINT32", "INT64"),  # others have no form of eight hex digits
         made_up="{:08x}".format,
         json_schema={"type": ["string", "null"], "pattern": "^[0-9a-f]{8}$"},
@@ -68,14 +70,15 @@ KINDS: dict[Kind, ColumnKind] = {
     "string": ColumnKind(
         "categorical",
         "strings",
+        is_exact=True,
         keeps_zeros=True,
         arrow=("times",),
         datatypes=("BYTES", *_INTEGERS),
         json_schema={"type": ["string", "null"], "pattern": "^[A-Za-z0-9 _.:/-]*$"},
     ),
-    "list": ColumnKind("categorical", "strings", native="string", arrow=("lists",)),
+    "list": ColumnKind("categorical", "strings", native="string", is_exact=True, arrow=("lists",)),
     "weight": ColumnKind(reason="weight"),
-    "id": ColumnKind(array="strings"),
+    "id": ColumnKind(array="strings", is_exact=True),
     "ignored": ColumnKind(),
 }
 NUMERIC_KINDS: tuple[Kind, ...] = tuple(name for name, kind in KINDS.items() if kind.role == "numeric")

@@ -30,6 +30,10 @@ BOOLEANS: tuple[tuple[str, str], ...] = (
 BOOLEANS += (("on", "off"), ("On", "Off"), ("ON", "OFF"), ("t", "f"), ("T", "F"), ("y", "n"), ("Y", "N"))
 BOOLEANS += (("1", "0"), ("1.0", "0.0"))
 NO_BOOLEANS = "nothing says which texts of the log stand for true and false, so give the texts"
+INEXACT = (
+    "whole numbers so large are not exact as floats, so that several ids become one (a missing cell makes floats of "
+    "integers): give integers, of pandas type Int64, or texts"
+)
 REST = "rest"  # of the label's cells: all that are not the other ones
 MAX_LIST_LENGTH = 1_000  # each row has room for as many ids
 
@@ -96,7 +100,7 @@ class LogFormat:
     point_zero: tuple[str, ...] = ()
     archive_member: str = "train.txt"  # The name of the log in a .tar.gz file.
 
-    origin = "prepare.data.columns (--data FILE)"  # of the columns, in errors
+    origin = "prepare.data.columns (--data FILE, which describe proposes)"  # of the columns, in errors
     key_fields = _of_kind("id")
     numeric_fields = _of_kind(*NUMERIC_KINDS)
     sized_fields = _of_kind("integer", "float")  # whose numbers are counted by size: all but times
@@ -127,7 +131,7 @@ class LogFormat:
 
     def _labels_of_booleans(self) -> tuple[str, ...]:
         clicked, not_clicked, rest = self.label_cells
-        pairs, num_known = (*BOOLEANS, ("1", "-1")), 1 if rest else 2  # of a pair's texts
+        pairs, num_known = (*BOOLEANS, ("1", "-1")), 1 if rest or "" in not_clicked else 2  # of a pair's texts
         return next((pair for pair in pairs if len({*pair} & {*clicked, *not_clicked}) >= num_known), ())
 
     def parts_of_time(self, name: str) -> list[Literal["hour", "weekday"]]:

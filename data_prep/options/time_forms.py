@@ -12,7 +12,7 @@ UNITS = {SECONDS: 3, "milliseconds": 0, "microseconds": -3, "nanoseconds": -6}
 # Times that logs are likely to have, in seconds: 1989 to 2099. A number that is such a time in a coarser unit than its
 # column's is rejected: it would be a time of early 1970, while seconds in place of milliseconds are a common slip.
 LIKELY_SECONDS = range(600_000_000, 4_100_000_000)
-MONTHS = ("january", "february", "march", "april", "may", "june", "july")
+MONTHS: tuple[str, ...] = ("january", "february", "march", "april", "may", "june", "july")
 MONTHS += ("august", "september", "october", "november", "december")
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 # The patterns of a form's codes. Parts of two digits may have one digit, or a blank in place of their zero, where no

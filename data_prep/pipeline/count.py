@@ -6,8 +6,8 @@ Workers import this file. It imports neither pyarrow nor tqdm, because they cost
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ from data_prep.statistics.statistics import ChunkCounts, LogStatistics, NumericS
 from data_prep.statistics.value_counts import count_numbers, count_texts
 
 if TYPE_CHECKING:
+    from data_prep.encoding.base import BaseVocabulary
     from data_prep.raw_log.reading import LogReading
 
 
@@ -41,16 +42,25 @@ def new_statistics(options: PrepareOptions, work_dir: WorkDir, num_workers: int)
 
 
 def count_log(
-    reading: LogReading, split: SplitRule, options: PrepareOptions, statistics: LogStatistics, folder: Path
+    reading: LogReading,
+    split: SplitRule,
+    options: PrepareOptions,
+    statistics: LogStatistics,
+    folder: Path,
+    base: BaseVocabulary | None = None,
 ) -> None:
-    """Run the first pass over the log: add its counts to `statistics` and write `folder`/rejects.tsv."""
+    """Run the first pass over the log: add its counts to `statistics` and write `folder`/rejects.tsv.
+
+    Whole numbers in text columns are counted in the form that the vocabulary of `base` has.
+    """
+    counter = ChunkCounter(split, options, {} if base is None else base.whole_numbers)
     with (folder / REJECTS_FILE).open("wb") as rejects:
 
         def consume(counts: ChunkCounts) -> None:
             statistics.add(counts)
             rejects.write(counts.rejects_tsv)
 
-        reading.run(ChunkCounter(split, options).count, consume, "counts")
+        reading.run(counter.count, consume, "counts")
 
 
 @dataclass(frozen=True)
@@ -59,12 +69,14 @@ class ChunkCounter:
 
     split: SplitRule
     options: PrepareOptions
+    whole_numbers: Mapping[str, bool | None] = field(default_factory=dict)  # see `ParsedRows.with_whole_numbers`
 
     def count(self, chunk: Chunk) -> ChunkCounts:
         """Return all counts of a chunk, including its numeric statistics and the frequency of each value."""
         kernels = choose_kernels(self.options.kernels)
         parsed: ParsedChunk = kernels.parse_chunk(chunk, self.options.data)
-        parsed = dataclasses.replace(parsed, rows=parsed.rows.with_lists(self.options.data, kernels))
+        rows = parsed.rows.with_lists(self.options.data, kernels).with_whole_numbers(self.whole_numbers)
+        parsed = dataclasses.replace(parsed, rows=rows)
         rows = parsed.rows
         training = assign_rows(self.split, rows, chunk.file.place) == TRAIN
         return dataclasses.replace(

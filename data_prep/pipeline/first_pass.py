@@ -67,7 +67,7 @@ def fit(
     statistics = new_statistics(options, work_dir, reading.num_workers)
     (folder / REJECTS_FILE).write_bytes(b"")
     if needs_counting(options, base):
-        count_log(reading, split, options, statistics, folder)
+        count_log(reading, split, options, statistics, folder, base)
         check_statistics(statistics, options.max_reject_fraction, reading.name, folder, bad_cell, is_fitted=True)
     if base is not None and base.extends:
         extended = extend_base_vocabulary(base, statistics, options, folder)

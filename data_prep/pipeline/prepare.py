@@ -29,7 +29,7 @@ from data_prep.encoding.from_values import bad_cell
 from data_prep.encoding.vocabulary_file import VocabularyReader
 from data_prep.execution import memory_limit
 from data_prep.execution.pools import Pools
-from data_prep.execution.prepared_folder import WorkDir, new_folder, real_output, sync_files
+from data_prep.execution.prepared_folder import REJECTS_FILE, WorkDir, new_folder, real_output, sync_files
 from data_prep.options.executor import ExecutorChoice
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.count import ChunkCounter
@@ -149,6 +149,10 @@ def _log_result(result: schema.Schema, options: PrepareOptions, output: Path, se
     without_label = f", {whole.unlabelled:,} more have no label" if whole.unlabelled else ""
     rate, rows = 100 * whole.click_rate, f"{whole.num_labelled:,}"
     log.info("%s; click rate %.2f %% of %s rows%s", options.data.label_in_words, rate, rows, without_label)
+    if result.rejected_rows:
+        reasons = ", ".join(f"{name} {count:,}" for name, count in result.source["rejected_by_reason"].items() if count)
+        counts = f"{result.rejected_rows:,} of {num_lines:,}"
+        log.warning("%s lines were rejected (%s): %s has them", counts, reasons, output / REJECTS_FILE)
     log.info("prepared %s: %s lines, %s rows/s", output, f"{num_lines:,}", f"{num_lines / seconds:,.0f}")
 
 

@@ -19,14 +19,14 @@ from data_prep.kernels.parse import quoted_cells
 from data_prep.kernels.parsed import MAX_LINE_BYTES, ONLY_FILE, Chunk, FileOfLog
 from data_prep.options.log_format import LogFormat
 from data_prep.raw_log import storage
-from data_prep.raw_log.compression import DAMAGED, unpacked
+from data_prep.raw_log.compression import DAMAGED, binary_kind, unpacked
 from data_prep.raw_log.log_files import LogFile
 
 _READ_BYTES = 1 << 20
 _SHORT_LINE_BYTES = 16  # of a log of few columns
+MOST_LINES_BEFORE = 10  # The line of names is looked for after so many other lines.
 _UTF16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE  # how its files begin
 TO_UTF8 = "convert it to UTF-8: iconv -f UTF-16 -t UTF-8 OLD > NEW"
-OTHER_TO_UTF8 = "convert the log: iconv -f CP1252 -t UTF-8 OLD > NEW, or from another encoding that it has"
 
 
 @dataclass(frozen=True)
@@ -161,6 +161,7 @@ def open_log(file: LogFile, log_format: LogFormat) -> Iterator[LogReader]:
     """
     with _stored(file) as (stored, buffered):
         with unpacked(file.location, buffered, log_format.archive_member) as stream:
+            _check_text(file.location, stream)
             plain_location = file.location if stream is buffered else None
             least_line_bytes = max(len(log_format.columns), _SHORT_LINE_BYTES)  # of a cell a byte, with what ends it
             num_header_bytes = _skip_header(file.location, stream, log_format)
@@ -202,12 +203,21 @@ def _skip_header(location: str, stream: Any, log_format: LogFormat) -> int:
         unknown = [name for name in names if name not in expected and log_format.others == "refused"]
         advice = "; with others: ignored in that file columns are taken by name, in any order" * (not missing)
         advice += "; each file of the log needs the line of names" * (len(missing) == len(expected))
+        later = (_names_in(stream.readline(MAX_LINE_BYTES), log_format) for _ in range(MOST_LINES_BEFORE))
+        if found := [number for number, names_there in enumerate(later, 2) if {*expected} <= {*names_there}]:
+            advice += f"; they stand in line {found[0]}: remove the lines before it: tail -n +{found[0]} OLD > NEW"
         raise ValueError(
             f"{location}: its first line names other columns than {log_format.origin}: "
             f"{_listed('not found', missing)}{_listed('not expected', unknown)}found {', '.join(names)[:500]}; "
             f"expected {', '.join(expected)}, between {log_format.separator!r}{advice}"
         )
     return len(line)
+
+
+def _check_text(location: str, stream: Any) -> None:
+    """Raise ValueError if the first bytes of a log, unpacked, are those of another kind of file."""
+    if what := binary_kind(stream.peek(64)):
+        raise ValueError(f"{location} is no text: {what}")
 
 
 def _check_encoding(location: str, start: bytes) -> None:
@@ -225,9 +235,19 @@ def _names_in(line: bytes, log_format: LogFormat) -> list[str]:
 def header_columns(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
     """Return the columns of a file of text in their order, from its first line. Raises as `open_log`."""
     with _stored(file) as (_, buffered), unpacked(file.location, buffered, log_format.archive_member) as stream:
+        _check_text(file.location, stream)
         line = stream.readline(MAX_LINE_BYTES)
         _check_encoding(file.location, line)
-        return tuple(_names_in(line, log_format))
+        first_row = stream.readline(MAX_LINE_BYTES)
+        return tuple(columns_of_header(_names_in(line, log_format), _names_in(first_row, log_format)))
+
+
+def columns_of_header(names: list[str], first_row: list[str]) -> list[str]:
+    """Return a file's columns by its line of names and its first row, of which one alone may end in separators."""
+    more = len(first_row) - len(names)
+    if more > 0 and not any(cell.strip(" ") for cell in first_row[-more:]):
+        return [*names, *[""] * more]
+    return names[:more] if more < 0 and not any(names[more:]) else names
 
 
 def _listed(what: str, names: list[str]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import io
 import itertools
+import re
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,15 +30,48 @@ _NAMES_SHOWN = 20
 
 # The first bytes of packed files, and how their names end.
 ENDINGS = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst"}
-# The first bytes of files that are no text, and what to do with them.
-MAGIC = {
-    **{magic: f"rename it to end in {ending}" for magic, ending in ENDINGS.items()},
-    b"PK\x03\x04": "pack it by gzip or zstd instead: unzip -p OLD | gzip > NEW.gz",
-    b"BZh91AY&": "pack it by gzip or zstd instead: bzcat OLD | gzip > NEW.gz",  # four bytes could be a text value
-    b"\xfd7zXZ\x00": "pack it by gzip or zstd instead: xzcat OLD | gzip > NEW.gz",
-    b"ARROW1\x00\x00": "make it Parquet: pyarrow.parquet.write_table(pyarrow.feather.read_table(OLD), NEW)",
-    b"\xff\xff\xff\xff": "make it Parquet: pyarrow.parquet.write_table(pyarrow.ipc.open_stream(OLD).read_all(), NEW)",
-}
+_PACKED = {".gz": re.compile(rb"\x1f\x8b"), ".zst": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")}
+# Files that are no text: the pattern of their first bytes, what they are, and what to do. Letters with which a text
+# could begin count only beside bytes that no text has. The first pattern that matches counts.
+_WITH_NUL = rb"(?=[^\0]*\0)"
+_REPACK = "pack it by gzip or zstd instead: {} OLD | gzip > NEW.gz"
+_FRAME = "make it Parquet: {}.to_parquet(NEW)"
+_ARROW = "make it Parquet: pyarrow.parquet.write_table({}, NEW)"
+_BINARY = [
+    *((re.escape(magic), "packed", f"rename it to end in {ending}") for magic, ending in ENDINGS.items()),
+    (rb"PAR1[\0-\x1f]", "Parquet", "rename it to end in .parquet"),
+    (
+        rb"PK\x03\x04.{26}(\[Content_Types\]|_rels|docProps|xl/)",
+        "an Excel file",
+        _FRAME.format("pandas.read_excel(OLD)"),
+    ),
+    (rb"PK\x03\x04.{26}[^/\0]*\.npy", "arrays of NumPy", _FRAME.format("pandas.DataFrame(dict(numpy.load(OLD)))")),
+    (rb"PK\x03\x04", "a ZIP archive", _REPACK.format("unzip -p")),
+    (rb"BZh[1-9]1AY&", "packed by bzip2", _REPACK.format("bzcat")),
+    (rb"\xfd7zXZ\0", "packed by xz", _REPACK.format("xzcat")),
+    (rb"\x04\x22\x4d\x18", "packed by lz4", _REPACK.format("lz4 -dc")),
+    (rb"7z\xbc\xaf\x27\x1c", "packed by 7-Zip", _REPACK.format("7z x -so")),
+    (rb"ARROW1\0\0|FEA1\0", "Feather (Arrow's file format)", _ARROW.format("pyarrow.feather.read_table(OLD)")),
+    (rb"\xff{4}", "an Arrow stream", _ARROW.format("pyarrow.ipc.open_stream(OLD).read_all()")),
+    (_WITH_NUL + rb"ORC", "ORC", _ARROW.format("pyarrow.orc.read_table(OLD)")),
+    (rb"Obj\x01", "Avro", "make it Parquet: polars.read_avro(OLD).write_parquet(NEW)"),
+    (rb"SQLite format 3\0", "a SQLite database", "sqlite3 -header -csv OLD 'SELECT * FROM TABLE' > NEW.csv"),
+    (rb"\x80[\x02-\x05]", "a pickle", f"{_FRAME.format('pandas.read_pickle(OLD)')}, if you trust its writer"),
+    (rb"\x89HDF\r\n", "HDF5", _FRAME.format("pandas.read_hdf(OLD)")),
+    (rb"\x93NUMPY", "an array of NumPy", _FRAME.format("pandas.DataFrame(numpy.load(OLD))")),
+    (rb"\xd0\xcf\x11\xe0", "an old Excel file", _FRAME.format("pandas.read_excel(OLD)")),
+    (rb"...\0{5}.{4}[\n\x12]", "TFRecord, as it seems", "read it by tf.data.TFRecordDataset(OLD), and write Parquet"),
+]
+_BINARY_FILES = [(re.compile(pattern, re.DOTALL), what, advice) for pattern, what, advice in _BINARY]
+_START_BYTES = 64  # that are looked at
+
+
+def binary_kind(start: bytes) -> str:
+    """Return what a file is that begins with these bytes, and what to do with it, or "" if it may be text."""
+    for pattern, what, advice in _BINARY_FILES:
+        if pattern.match(start[:_START_BYTES]):
+            return f"it is {what} (it starts with {start[:4]!r}); {advice}"
+    return ""
 
 
 @contextmanager
@@ -46,6 +80,12 @@ def unpacked(location: str, stored: io.BufferedReader[Any], member: str) -> Iter
     name = storage.file_name(location)
     if name.endswith((*PACKED_ENDINGS, *TAR_ENDINGS)) and not stored.peek(1):
         raise ValueError(f"{location} has 0 bytes, which is not even an empty packed file; fetch it again")
+    for ending, magic in _PACKED.items():
+        if name.endswith((ending, *TAR_ENDINGS * (ending == ".gz"))) and not magic.match(
+            start := stored.peek(_START_BYTES)
+        ):
+            what = binary_kind(start) or "if it is plain text, rename it without that ending"
+            raise ValueError(f"{location} does not hold what the ending {ending} of its name says: {what}")
     if name.endswith(TAR_ENDINGS):
         with IGzipFile(fileobj=stored) as unzipped, _log_in_tar(location, unzipped, log_name=member) as text:
             yield text
@@ -53,12 +93,8 @@ def unpacked(location: str, stored: io.BufferedReader[Any], member: str) -> Iter
         with IGzipFile(fileobj=stored) as unzipped:
             yield unzipped
     elif name.endswith(".zst"):
-        yield io.BufferedReader(_Zstd(stored), _READ_BYTES)
+        yield io.BufferedReader(_Zstd(stored, location), _READ_BYTES)
     else:
-        start = stored.peek(8)[:8]
-        for magic, what in MAGIC.items():
-            if start.startswith(magic):
-                raise ValueError(f"{location} is no text (it starts with {start[:4]!r}); {what}")
         yield stored
 
 
@@ -79,9 +115,10 @@ DAMAGED: tuple[type[Exception], ...] = (
 class _Zstd(io.RawIOBase):
     """Decompresses zstd frames. (The zstandard package does not notice that a file is truncated.)"""
 
-    def __init__(self, stored: io.BufferedIOBase) -> None:
+    def __init__(self, stored: io.BufferedIOBase, location: str) -> None:
         import pyarrow as pa
 
+        self._location = location
         self._stream = pa.CompressedInputStream(pa.PythonFile(stored, "r"), "zstd")
 
     def readable(self) -> bool:
@@ -91,6 +128,11 @@ class _Zstd(io.RawIOBase):
         try:
             text = self._stream.read(len(buffer))
         except OSError as error:
+            if "too much memory" in str(error):
+                raise ValueError(
+                    f"{self._location} was packed with a window above 128 MiB (zstd --long=28 or more), which is not "
+                    "read; pack it again: zstd -dc --long=31 OLD.zst | zstd > NEW.zst"
+                ) from error
             if "ZSTD" in str(error) or "compressed stream" in str(error):
                 raise BadZstd(error) from error
             raise

@@ -24,7 +24,14 @@ from data_prep.options.kinds import KINDS
 from data_prep.options.log_format import NO_BOOLEANS, LogFormat
 from data_prep.raw_log.chunks import Fingerprint, LogReader, StoredChunk, open_log
 from data_prep.raw_log.log_files import LogFile
-from data_prep.raw_log.parquet import TableChunk, cells_as_text, columns_to_read, holds_booleans, is_readable
+from data_prep.raw_log.parquet import (
+    TableChunk,
+    cells_as_text,
+    check_exact,
+    columns_to_read,
+    holds_booleans,
+    is_readable,
+)
 
 _FIRST_BYTES = 1 << 20  # of a file, which show its columns
 _INT64 = range(-(2**63), 2**63)
@@ -58,6 +65,7 @@ class JsonChunk:
         rows = [row or {} for row in parsed]
         columns = {name: self._column(name, rows, chunk) for name in columns_to_read(self.log_format)}
         batch = pa.record_batch(columns)
+        check_exact(self.location, batch, self.log_format)
         table = TableChunk(self.first_line, self.num_lines, batch, self.log_format, chunk.file).load()
         if None not in parsed:
             return table

@@ -8,6 +8,8 @@ with the list's separator between them.
 
 from __future__ import annotations
 
+import functools
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,17 +23,24 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from data_prep.kernels.parsed import BARE_SEPARATOR, MISSING, ONLY_FILE, Chunk, FileOfLog
+from data_prep.kernels.parsed import BARE_SEPARATOR, MISSING, ONLY_FILE, Chunk, FileOfLog, are_inexact
 from data_prep.kernels.times import zone_table
 from data_prep.options.kinds import KINDS, Kind
-from data_prep.options.log_format import NO_BOOLEANS, FormatToScore, LogFormat
+from data_prep.options.log_format import INEXACT, NO_BOOLEANS, FormatToScore, LogFormat
 from data_prep.options.time_forms import ISO, UNITS, has_zone, time_text
 from data_prep.raw_log import storage
 from data_prep.raw_log.chunks import Fingerprint, StoredFile
+from data_prep.raw_log.compression import binary_kind
 from data_prep.raw_log.log_files import LogFile
+
+log = logging.getLogger(__name__)
 
 _CELL_BYTES = 6  # of text, roughly: for the number of rows in a chunk
 _UNITS_OF_A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # by Arrow's name
+NO_INT128 = (
+    "cast them before the table is written or given: in polars frame.with_columns(pl.col(NAME).cast(pl.UInt64)), or "
+    "pl.String for larger ones. polars.read_parquet_schema(FILE) names the columns of a file"
+)
 _READABLE = "strings, whole numbers, floats, decimals or booleans"
 
 
@@ -109,6 +118,7 @@ class TableReader:
         while (rows := self._next_of(batches)) is not None:
             first_line = file.first_line + self._num_rows_read
             self._num_rows_read += len(rows)
+            check_exact(self.file.location, rows, self.log_format, self.file.state)
             yield TableChunk(first_line, len(rows), rows, self.log_format, file), None
 
     def _next_of(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
@@ -136,10 +146,23 @@ def open_table(file: LogFile, log_format: LogFormat) -> Iterator[TableReader]:
 def parquet_file(location: str) -> Iterator[pq.ParquetFile]:
     """Open a Parquet file. Raises ValueError, inside the `with` block too, if it is damaged."""
     try:
-        with storage.open_random(location) as stored, pq.ParquetFile(stored) as table:
+        # INT96 times become nanoseconds by default, which silently wrap outside the years 1678 to 2262.
+        with (
+            storage.open_random(location) as stored,
+            pq.ParquetFile(stored, coerce_int96_timestamp_unit="us") as table,
+        ):
             yield table
     except pa.ArrowInvalid as error:
-        raise ValueError(f"{location} is damaged or not a Parquet file ({str(error).splitlines()[0]})") from error
+        start = storage.read_range(location, 0, 64)
+        what = binary_kind(start) if start[:4] != b"PAR1" else str(error).splitlines()[0]
+        raise ValueError(
+            f"{location} is damaged or not a Parquet file ({what or str(error).splitlines()[0]})"
+        ) from error
+    except pa.ArrowNotImplementedError as error:
+        what = f"{location} has a column of a type that pyarrow cannot read ({str(error).splitlines()[0]})"
+        if "64 bits" in str(error):
+            what = f"{location} has whole numbers of 128 bits, which pyarrow cannot read; {NO_INT128}"
+        raise ValueError(what) from error
 
 
 def columns_to_keep(log_format: LogFormat) -> tuple[str, ...]:
@@ -185,14 +208,35 @@ def read_schema(location: str) -> pa.Schema:
 
 def holds_booleans(of_type: pa.DataType) -> bool:
     """Return True for a column of booleans, or of lists or a dictionary of them."""
-    while is_list(of_type) or pa.types.is_dictionary(of_type):
+    while is_list(of_type := plain_type(of_type)):
         of_type = of_type.value_type
     return bool(pa.types.is_boolean(of_type))
 
 
+def plain_type(of_type: pa.DataType) -> pa.DataType:
+    """Return the type that `decoded` gives to cells of a type."""
+    types = pa.types
+    if types.is_dictionary(of_type):
+        return plain_type(of_type.value_type)
+    if types.is_string_view(of_type) or isinstance(of_type, pa.UuidType | pa.JsonType):
+        return pa.large_string()
+    if types.is_binary_view(of_type) or types.is_fixed_size_binary(of_type):
+        return pa.large_binary()
+    return pa.bool_() if isinstance(of_type, pa.Bool8Type) else of_type
+
+
 def decoded(cells: pa.Array) -> pa.Array:
-    """Return cells without a dictionary."""
-    return cells.dictionary_decode() if pa.types.is_dictionary(cells.type) else cells
+    """Return cells without dictionaries, views and extension types, which few of Arrow's functions take.
+
+    A UUID becomes its usual text, 32 lower-case hex digits with hyphens.
+    """
+    if pa.types.is_dictionary(cells.type):
+        return decoded(cells.dictionary).take(cells.indices)
+    if isinstance(cells.type, pa.UuidType):
+        return pa.array([each if each is None else str(each) for each in cells.to_pylist()], pa.large_string())
+    cells = cells.storage if isinstance(cells, pa.ExtensionArray) else cells
+    of_type = plain_type(cells.type)
+    return cells if cells.type == of_type else cells.cast(of_type)
 
 
 def is_moment(of_type: pa.DataType) -> bool:
@@ -242,6 +286,35 @@ def _milliseconds(times: pa.Array) -> NDArray[np.int64]:
     return numbers // (units // 1000)
 
 
+def check_exact(where: str, rows: pa.RecordBatch, log_format: LogFormat, version: object = None) -> None:
+    """Look for ids that are floats so large that several whole numbers have become one.
+
+    Raises ValueError in rows to score, and warns of others: once for each `version` of the table.
+    """
+    for name in rows.schema.names:
+        is_exact = KINDS[log_format.columns.get(name, "ignored")].is_exact
+        found = _inexact(decoded(rows.column(name))) if is_exact else None
+        if found is not None and isinstance(log_format, FormatToScore):
+            raise ValueError(f"{where}, column {name!r}: found {found!r}; {INEXACT}")
+        if found is not None:
+            _warn_of_inexact(f"{where}, column {name!r}", version)
+
+
+def _inexact(cells: pa.Array) -> float | None:
+    """Return a cell of floats, or of lists of them, that may stand for several whole numbers, or None."""
+    cells = decoded(cells.flatten()) if is_list(cells.type) else cells
+    if not pa.types.is_floating(cells.type):
+        return None
+    numbers: NDArray[np.floating] = cells.drop_null().to_numpy(zero_copy_only=False)
+    large = numbers[are_inexact(numbers)]
+    return float(large[0]) if len(large) else None
+
+
+@functools.lru_cache(maxsize=1024)  # each chunk of each pass looks
+def _warn_of_inexact(what: str, _version: object) -> None:
+    log.warning("%s: %s", what, INEXACT)
+
+
 def is_list(of_type: pa.DataType) -> bool:
     """Return True for Arrow's lists, which a column of kind list has."""
     return pa.types.is_list(of_type) or pa.types.is_large_list(of_type) or pa.types.is_fixed_size_list(of_type)
@@ -263,8 +336,7 @@ def is_readable(of_type: pa.DataType, kind: Kind) -> bool:
     types = KINDS[kind].arrow
     if "lists" in types and is_list(of_type):
         return is_readable(of_type.value_type, "string")
-    if pa.types.is_dictionary(of_type):
-        of_type = of_type.value_type
+    of_type = plain_type(of_type)
     is_text = pa.types.is_string(of_type) or pa.types.is_large_string(of_type)
     is_text |= pa.types.is_binary(of_type) or pa.types.is_large_binary(of_type)
     is_number = pa.types.is_integer(of_type) or pa.types.is_floating(of_type) or pa.types.is_boolean(of_type)
@@ -282,7 +354,7 @@ def cells_as_text(
         cells = pc.if_else(cells, *booleans)
     has_hex_digits, keeps_zeros = KINDS[kind].has_hex_digits, KINDS[kind].keeps_zeros
     if pa.types.is_decimal(cells.type) and (has_hex_digits or (cells.type.scale > 0 and not keeps_zeros)):
-        cells = cells.cast(pa.float64())
+        cells = cells.cast(pa.string()).cast(pa.float64())  # Arrow's direct cast of 4.02 is 4.0200000000000005
     if has_hex_digits and (pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type)):
         text = _number_hex(cells)
     elif pa.types.is_floating(cells.type):
@@ -304,6 +376,10 @@ def cells_as_text(
 
 
 def _float_text(cells: pa.Array) -> pa.Array:
+    """Return whole floats as integers, other ones as the shortest decimals that read as them in their own type."""
+    if pa.types.is_float16(cells.type):  # Arrow would write the digits of float32
+        shortest = [None if each is None else float(str(np.float16(each))) for each in cells.to_pylist()]
+        cells = pa.array(shortest, pa.float64())
     numbers: Any = cells.cast(pa.float64())
     numbers = pc.if_else(pc.is_nan(numbers), None, numbers)
     is_whole = pc.and_(pc.equal(numbers, pc.round(numbers)), pc.less(pc.abs(numbers), 2.0**63))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import TypeVar
 
 from data_prep.kernels.parsed import Chunk, FileOfLog
 from data_prep.options.log_format import LogFormat
@@ -14,6 +15,8 @@ from data_prep.raw_log.reading import file_of_log, first_chunks
 _CHUNK_BYTES = 1 << 20
 # Read to estimate the number of lines: a stream reads ahead, and the bytes that wait there must not weigh much.
 _ESTIMATE_BYTES = 8 << 20
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -34,16 +37,28 @@ class FileSample:
         return self.num_lines * self.file.state.size / max(self.stored_bytes_read, 1)
 
 
-def sample_log(files: Sequence[LogFile], log_format: LogFormat, num_rows: int) -> Iterator[FileSample]:
-    """Yield the first lines of each file, `num_rows` in all. Of more files than rows, only the first are read."""
+def spread(items: Sequence[Item], most: int) -> Sequence[Item]:
+    """Return all items, or `most` of them from the first to the last at even distances."""
+    if len(items) <= most:
+        return items
+    return [items[place * (len(items) - 1) // max(most - 1, 1)] for place in range(most)]
+
+
+def sample_log(
+    files: Sequence[LogFile], log_format: LogFormat, num_rows: int, estimate_bytes: int = _ESTIMATE_BYTES
+) -> Iterator[FileSample]:
+    """Yield the first lines of each file, `num_rows` in all. Of more files than rows, only the first are read.
+
+    At least `estimate_bytes` of each file are read, to estimate its number of lines.
+    """
     each = max(num_rows // len(files), 1)
     for index, file in enumerate(files[:num_rows]):
         name = file.name if len(files) > 1 else ""
         of_log = file_of_log(index, name, 0, file, log_format)
-        yield _sample(file, of_log, log_format, each)
+        yield _sample(file, of_log, log_format, each, estimate_bytes)
 
 
-def _sample(file: LogFile, of_log: FileOfLog, log_format: LogFormat, num_rows: int) -> FileSample:
+def _sample(file: LogFile, of_log: FileOfLog, log_format: LogFormat, num_rows: int, estimate_bytes: int) -> FileSample:
     parts: list[bytes] = []
     num_lines = bytes_read = 0
     is_whole, is_bare = True, False
@@ -54,7 +69,7 @@ def _sample(file: LogFile, of_log: FileOfLog, log_format: LogFormat, num_rows: i
                 parts.append(chunk.lines)
                 is_bare = chunk.is_bare
             num_lines, bytes_read = num_lines + task.num_lines, reader.stored_bytes_read
-            if num_lines > num_rows and bytes_read >= _ESTIMATE_BYTES:
+            if num_lines > num_rows and bytes_read >= estimate_bytes:
                 is_whole = False
                 break
     if not num_lines:

@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_LONE_PERCENT = re.compile("%(?![0-9A-Fa-f]{2})")  # a character of a name, not the beginning of an escape
 _STREAM_BYTES = 8 << 20  # asked for at a time: a request to a distant server takes tens of milliseconds
 
 
@@ -33,7 +34,7 @@ def is_uri(location: str) -> bool:
 
 def local_path(location: str) -> str:
     """Return the path of a `file://` URI, and anything else as it is."""
-    return unquote(urlsplit(location).path) if location.startswith("file://") else location
+    return unquote(urlsplit(location, allow_fragments=False).path) if location.startswith("file://") else location
 
 
 def file_state(location: str) -> FileState | None:
@@ -63,7 +64,7 @@ def files_in(location: str) -> list[str] | None:
             return None
         files = file_system.get_file_info(FileSelector(path_there))
         folder, query = split_query(location)
-        return [f"{folder.rstrip('/')}/{info.base_name}{query}" for info in files if info.is_file]
+        return [f"{folder.rstrip('/')}/{quote(info.base_name)}{query}" for info in files if info.is_file]
 
 
 def split_query(location: str) -> tuple[str, str]:
@@ -75,8 +76,9 @@ def split_query(location: str) -> tuple[str, str]:
 
 
 def file_name(location: str) -> str:
-    """Return the last part of a path or URI."""
-    return PurePosixPath(split_query(location)[0]).name
+    """Return the last part of a path, or of a URI without its escapes such as %20."""
+    name = PurePosixPath(split_query(location)[0]).name
+    return unquote(name) if is_uri(location) else name
 
 
 @contextmanager
@@ -131,9 +133,12 @@ class _ClearStream:
 
 
 def _file_system(location: str) -> tuple[Any, str]:
+    """Return the file system of a URI and the path there. Characters that no URI has may stand in it unescaped."""
     from pyarrow.fs import FileSystem
 
-    file_system, path = FileSystem.from_uri(location)
+    address, query = split_query(location)
+    address = quote(_LONE_PERCENT.sub("%25", address), safe="%/:@!$&'()*+,;=")
+    file_system, path = FileSystem.from_uri(address + query)
     return file_system, path
 
 

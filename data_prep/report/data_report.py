@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 from common.files import write_whole
 from common.html.charts import Axis, Bars, Chart, Series, bar_chart, line_chart
 from common.html.page import Part, Section, render_page
 from common.text import number_text
+from data_prep.options.log_format import LogFormat
+from data_prep.options.plain_values import from_dict
 from data_prep.prepared.data_files import whole_log
 from data_prep.prepared.schema import Schema, read_schema
 from data_prep.report.numeric import left_out, numeric_fields
@@ -149,9 +152,18 @@ def _categorical(schema: Schema, profile: Profile) -> Section:
         "Categorical fields",
         Part("charts", charts),
         Part("table", FIELD_COLUMNS, list(zip(names, distinct, own_ids, missing, unknown, ids, strict=True))),
-        *(Part("paragraph", f"{text}.") for text in cut_lists(schema, profile)),
+        *(Part("paragraph", f"{text}.") for text in [*_clocks(schema), *cut_lists(schema, profile)]),
         note="" if any(p.values for p in profiles) else NOT_COUNTED,
     )
+
+
+def _clocks(schema: Schema) -> Iterator[str]:
+    """Yield a sentence for each timestamp on the time zone of its hours and weekdays."""
+    log_format = from_dict(schema.options.get("data", {}), LogFormat)
+    for name in log_format.time_fields:
+        if log_format.parts_of_time(name):
+            zone = log_format.timezone.get(name, "UTC (prepare.data.timezone names another place)")
+            yield f"Hours and weekdays of {name} are by the clock of {zone}"
 
 
 def _coverage(schema: Schema, profile: Profile) -> list[Section]:

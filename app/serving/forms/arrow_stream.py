@@ -14,12 +14,14 @@ from app.serving.forms.form import Form, RequestError, RowsToScore, check_rows, 
 from app.serving.options import Limits
 from data_prep.options.log_format import LogFormat
 
+_FILE = b"ARROW1\0\0"
 _SHORT_VIEW = 12  # bytes of a text that its view holds itself
 _OLD_COMPRESSION = b"ARROW:experimental_compression"  # of one release, beside the format: nothing else names the sizes
 
 
 def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
-    """Return the rows of a stream as a chunk."""
+    """Return the rows of a stream as a chunk. A file (Feather) is a stream after eight bytes, with a footer."""
+    body = body[len(_FILE) :] if body.startswith(_FILE) else body
     try:
         _check_claims(body, limits)
         table = pa.ipc.open_stream(body).read_all()

@@ -48,10 +48,15 @@ def _records(body: bytes) -> Iterator[tuple[int, list[str]]]:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise RequestError(400, f"line {line} is no UTF-8: byte {error.object[error.start]:#x}") from None
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    line = 1
+    line, width, blank = 1, 0, 0
     try:
         for cells in reader:
-            yield line, cells or [""]  # a blank line: a missing value of the only column
+            width = width or len(cells)
+            if cells or width == 1:  # a blank line is a missing value of the only column
+                if blank:
+                    yield blank, [""]
+                yield line, cells or [""]
+            blank = 0 if cells or width == 1 else blank or line  # ignored at the body's end
             line = reader.line_num + 1
     except csv.Error as error:
         raise RequestError(400, f"line {line} is not quoted as in RFC 4180: {error}") from None

@@ -62,7 +62,7 @@ def rows_to_chunk(rows: Any, log_format: LogFormat, limits: Limits) -> RowsToSco
 
 def rejected_row(chunk: Chunk, row: int, reason: str, log_format: LogFormat) -> RequestError:
     """Return the error of a line that is none of the log's."""
-    return RequestError(400, f"row {row}: rejected as {reason!r}: {bad_cell(chunk, row, log_format)}")
+    return RequestError(400, f"row {row}: rejected as {reason!r}: {bad_cell(chunk, row, log_format, reason)}")
 
 
 def check_rows(num_rows: int, limits: Limits) -> None:

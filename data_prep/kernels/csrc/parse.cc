@@ -73,6 +73,16 @@ inline bool parse_integer(const std::uint8_t** at, const std::uint8_t* end, std:
   return num_digits >= 1 && num_digits <= kIntegerDigits && magnitude <= (std::uint64_t{1} << 63) - !negative;
 }
 
+// Moves *at, which is behind an integer, past a decimal point and the zeros after it, as in 12.0. `point` may stand for
+// the point. A cell with other digits there is left in part, so that it is no integer.
+inline void skip_point_zero(const std::uint8_t** at, const std::uint8_t* end, std::uint8_t point) {
+  const std::uint8_t* next = *at;
+  if (end - next < 2 || (*next != '.' && *next != point) || next[1] != '0') return;
+  for (++next; next < end && *next == '0'; ++next) {
+  }
+  *at = next;
+}
+
 // Returns eight bytes of the text; after its end they are line ends.
 inline std::uint64_t word_at(const std::uint8_t* at, const std::uint8_t* text_end) {
   if (text_end - at >= kWordBytes) return load_word(at);
@@ -330,8 +340,7 @@ std::int64_t milliseconds_of(const TimeNumber& number, int unit) {
     rest = number.digits % scale;
   } else if (shift >= 0 && number.digits != 0) {
     rest = 0;
-    const bool fits = scale != 0 && number.digits <= static_cast<std::uint64_t>(kLastTime) / scale;
-    milliseconds = fits ? number.digits * scale : static_cast<std::uint64_t>(kLastTime) + 1;
+    if (scale == 0 || __builtin_mul_overflow(number.digits, scale, &milliseconds)) return kLastTime + 1;
   }
   if (milliseconds > static_cast<std::uint64_t>(kLastTime)) return kLastTime + 1;
   if (!number.negative) return static_cast<std::int64_t>(milliseconds);
@@ -347,16 +356,18 @@ bool parse_time_number(Cell cell, TimeNumber* number) {
   const std::uint8_t* const start = at;
   bool has_point = false;
   std::int64_t num_digits = 0;
-  for (; at < cell.end && (is_digit(*at) || (*at == '.' && !has_point && at > start)); ++at) {
-    if (*at == '.') {
+  for (; at < cell.end; ++at) {
+    const unsigned digit = *at - unsigned{'0'};
+    if (digit > 9) {
+      if (*at != '.' || has_point || at == start) break;
       has_point = true;
       continue;
     }
-    if (++num_digits > kIntegerDigits) return false;
-    number->digits = number->digits * 10 + (*at - '0');
+    ++num_digits;
+    number->digits = number->digits * 10 + digit;
     number->power -= has_point;
   }
-  if (num_digits == 0) return false;
+  if (num_digits == 0 || num_digits > kIntegerDigits) return false;
   if (at < cell.end && (*at | 0x20) == 'e') {
     ++at;
     const bool is_negative = at < cell.end && *at == '-';
@@ -508,6 +519,7 @@ class LineParser {
           const bool present = !ends_cell(*at, separator);
           std::int64_t integer = 0;
           if (present && !parse_integer(&at, text_end, &integer)) return nullptr;
+          if (present && separator != '.') skip_point_zero(&at, text_end, format_.decimal_comma ? ',' : '.');
           rows.integers[slot] = integer;
           rows.integers_present[slot] = present;
           if (*at++ != separator) return column + 1 == num_columns ? next_line(at - 1) : nullptr;
@@ -625,8 +637,9 @@ class LineParser {
         rows_.integers[slot] = 0;
         rows_.integers_present[slot] = present;
         if (!present) return LOG_KERNELS_KEPT;
-        return parse_integer(&cell.start, cell.end, rows_.integers + slot) && cell.size() == 0 ? LOG_KERNELS_KEPT
-                                                                                              : LOG_KERNELS_INTEGER;
+        if (!parse_integer(&cell.start, cell.end, rows_.integers + slot)) return LOG_KERNELS_INTEGER;
+        skip_point_zero(&cell.start, cell.end, format_.decimal_comma ? ',' : '.');
+        return cell.size() == 0 ? LOG_KERNELS_KEPT : LOG_KERNELS_INTEGER;
       case LOG_KERNELS_HEX32_COLUMN:
         rows_.values[slot] = 0;
         rows_.values_present[slot] = present;

@@ -121,6 +121,39 @@ void lower_bounds(const std::uint64_t* keys, std::int64_t num_keys, const std::u
   }
 }
 
+// Calls `add` with the start and end of each value of a list such as ['a', "b"]; returns false for any other cell, whose
+// values so far are none. See lists.spans_in_brackets.
+template <typename Add>
+bool split_brackets(const std::uint8_t* data, std::int64_t begin, std::int64_t end, std::uint8_t separator, Add add) {
+  if (end - begin < 2) return false;
+  const std::uint8_t opening = data[begin];
+  const std::uint8_t closing = opening == '[' ? ']' : opening == '{' ? '}' : opening == '(' ? ')' : 0;
+  if (closing == 0 || data[--end] != closing) return false;
+  if (opening == '(' && std::memchr(data + begin, separator, end + 1 - begin) == nullptr) return false;
+  for (std::int64_t at = begin + 1; at <= end; ++at) {
+    while (at < end && data[at] == ' ') ++at;
+    std::int64_t next = at;
+    if (at < end && (data[at] == '\'' || data[at] == '"')) {
+      for (++next; next < end && data[next] != data[at]; ++next) next += data[next] == '\\';
+      std::int64_t after = next + 1;
+      while (separator != ' ' && after < end && data[after] == ' ') ++after;
+      if (next < end && (after == end || data[after] == separator)) {
+        add(at + 1, next);
+        at = after;
+        continue;
+      }
+    }
+    for (next = at; next < end && data[next] != separator; ++next) {
+      if (data[next] == opening || data[next] == closing) return false;
+    }
+    std::int64_t last = next;
+    while (last > at && data[last - 1] == ' ') --last;
+    add(at, last);
+    at = next;
+  }
+  return true;
+}
+
 }  // namespace
 
 int64_t log_kernels_count_strings(const LogKernelsStrings* texts, const uint64_t* secret, uint64_t key_mask,
@@ -159,18 +192,24 @@ int64_t log_kernels_split_lists(const LogKernelsStrings* cells, uint8_t separato
                                 int64_t* starts, int64_t* value_lengths, int64_t* lengths, uint8_t* cut) {
   std::int64_t num_values = 0;
   for (std::int64_t row = 0; row < cells->count; ++row) {
-    const std::int64_t end = cells->starts[row] + cells->lengths[row];
+    const std::int64_t begin = cells->starts[row], end = begin + cells->lengths[row], first_value = num_values;
     std::int64_t of_row = 0;
-    for (std::int64_t start = cells->starts[row], at = start; at <= end; ++at) {
-      if (at < end && cells->data[at] != separator) continue;
-      std::int64_t first = start, last = at;
-      while (trim && first < last && cells->data[first] == ' ') ++first;
-      while (trim && first < last && cells->data[last - 1] == ' ') --last;
-      if (last > first && of_row++ < max_length) {
-        starts[num_values] = first;
-        value_lengths[num_values++] = last - first;
+    const auto add = [&](std::int64_t first, std::int64_t last) {
+      if (last <= first || of_row++ >= max_length) return;
+      starts[num_values] = first;
+      value_lengths[num_values++] = last - first;
+    };
+    if (!split_brackets(cells->data, begin, end, separator, add)) {
+      num_values = first_value;
+      of_row = 0;
+      for (std::int64_t start = begin, at = start; at <= end; ++at) {
+        if (at < end && cells->data[at] != separator) continue;
+        std::int64_t first = start, last = at;
+        while (trim && first < last && cells->data[first] == ' ') ++first;
+        while (trim && first < last && cells->data[last - 1] == ' ') --last;
+        add(first, last);
+        start = at + 1;
       }
-      start = at + 1;
     }
     lengths[row] = std::min(of_row, max_length);
     cut[row] = of_row > max_length;

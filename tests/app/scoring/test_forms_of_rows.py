@@ -30,7 +30,7 @@ from app.serving.forms import FORMS
 from app.serving.forms.form import RequestError
 from app.serving.options import Limits
 from app.trained import write_bundle
-from data_prep.encoding.from_values import bad_cell, split_line
+from data_prep.encoding.from_values import split_line
 from data_prep.kernels import numpy_kernels
 from data_prep.kernels.parsed import Chunk
 from data_prep.options.log_format import BOOLEANS
@@ -283,7 +283,7 @@ def forms(world, folder):
 
     def chunk_scores(chunk):
         scored = predictor.score_chunk(chunk)
-        assert not scored.rejected, bad_cell(chunk, min(scored.rejected), predictor.log_format)
+        assert not scored.rejected, scored.rejected
         scores = 1 / (1 + np.exp(-scored.logits.astype(np.float64)))
         return scores.astype(np.float32)
 

@@ -107,3 +107,15 @@ def test_rounding_stays_within_its_bound_and_a_wrong_weight_does_not(tmp_path, w
     if scale > 1:
         wrong = {**dense, "tower.numeric_rows": dense["tower.numeric_rows"] * np.float32(1.001)}
     assert (np.abs(scored(wrong) - exact) > bound).any()
+
+
+def test_the_bound_allows_steps_of_float32_at_a_large_logit():
+    """Terms behind a ReLU share a sign: their sum is far above the root of their squares."""
+    dense = {"wide.bias": np.float32([0]), "tower.bias_0": np.full(400, 0.1, np.float32)}
+    dense |= {
+        "tower.matrix_0": np.full((40, 400), 0.1, np.float32),
+        "tower.matrix_1": np.full((400, 1), -0.1, np.float32),
+    }
+    deep, wide = np.full((1, 40), 0.2, np.float32), np.zeros((1, 7), np.float32)
+    bound = writer.rounding_bound(dense, deep, wide, np.zeros((1, 0), np.float32))
+    assert 4 * np.spacing(np.float32(36)) <= bound[0] <= 32 * np.spacing(np.float32(36))

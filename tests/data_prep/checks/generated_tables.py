@@ -43,3 +43,49 @@ def write_csv(path, columns, separator=","):
     lines = [separator.join(columns), *(separator.join(map(str, row)) for row in rows)]
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+HEADERS = (
+    "names",
+    "numbers",
+    "a gap",
+    "rows end",
+    "both end",
+    "names end",
+    "again",
+    "none",
+    "none, like others",
+    "none, a mark",
+)
+
+
+def laid_out_text(seed, separator=","):
+    """The text of a table with or without a line of names, of one of HEADERS; and its names, or None, and its rows."""
+    random = np.random.default_rng(seed)
+    num_rows, layout = 300, HEADERS[seed % len(HEADERS)]
+    kinds = {
+        "amount": lambda: np.round(random.gamma(2, 30, num_rows), 2),
+        "count": lambda: random.integers(0, 90, num_rows),
+        "site": lambda: np.array([f"s{number}" for number in random.integers(0, 9, num_rows)]),
+        "word": lambda: random.choice(["north", "south", "west"], num_rows),
+        "seen": lambda: np.array([f"2024-03-{day:02}" for day in random.integers(1, 28, num_rows)]),
+    }
+    drawn = random.choice([*kinds], random.integers(2, 6))
+    columns = [random.integers(0, 2, num_rows), random.integers(0, 5, num_rows), *(kinds[kind]() for kind in drawn)]
+    names = ["click", "code", *(f"{kind} {place}" for place, kind in enumerate(drawn))]
+    rows = [list(map(str, row)) for row in zip(*columns, strict=True)]
+    if layout == "numbers":
+        names[2:] = [str(1_000 + place) for place in range(len(drawn))]
+    elif layout == "a gap":
+        names[-1] = ""
+    elif layout == "none, like others":  # its cells are alike, and in other rows
+        rows[0][:2] = ["1", "1"]
+    elif layout == "none, a mark":
+        rows[0][-1] = random.choice(["?", "NULL", "-", "unknown"])
+    ends = separator * (layout in ("rows end", "both end")) * int(random.integers(1, 3))
+    lines = [separator.join(row) + ends for row in rows]
+    header = separator.join(names) + separator * (layout in ("names end", "both end"))
+    if layout == "again":
+        lines.insert(100, header)
+    text = "\n".join([*([] if layout.startswith("none") else [header]), *lines]) + "\n"
+    return text, None if layout.startswith("none") else [name for name in names if name], num_rows

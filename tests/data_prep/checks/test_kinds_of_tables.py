@@ -1,5 +1,6 @@
 """describe guesses the kinds of generated tables such as others wrote; what it proposes is prepared uncorrected."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,9 @@ from sklearn.metrics import roc_auc_score
 from data_prep.__main__ import main
 from data_prep.checks.propose import describe
 from data_prep.kernels.native import choose_kernels
+from data_prep.prepared.schema import read_schema
+from data_prep.raw_log.log_files import find_log
+from data_prep.raw_log.reading import file_of_log, first_chunks
 from tests.data_prep.checks.generated_tables import access_table, ad_table, write_csv
 
 ROWS = 1_200
@@ -46,7 +50,7 @@ def prepared(log: Path, folder: Path) -> tuple[dict, int]:
         (lambda r: f"{r.integers(1, 29)}.{r.integers(1, 13)}.2019 {r.integers(0, 24)}:07", "timestamp",
          {"timestamps": {"x": "%d.%m.%Y %H:%M"}}),
         (lambda r: f"2019-03-{r.integers(10, 29)} 10:11:12.{r.integers(0, 10**6):06}", "timestamp",
-         {"timestamps": {"x": "%Y-%m-%d %H:%M:%S.%f"}}),
+         {"timestamps": {"x": "iso"}}),
         (lambda r: f"201903{r.integers(10, 29)}", "timestamp", {"timestamps": {"x": "%Y%m%d"}}),
         (lambda r: r.choice(["Drama", "Noir", "Drama|Noir"]), "list",
          {"lists": {"x": {"separator": "|", "max_length": 2, "pool": "mean"}}}),
@@ -75,20 +79,114 @@ def test_the_kind_of_a_column(tmp_path, cells, kind, settings):
     assert {name: read.get(name) for name in settings} == settings
 
 
+START = 1_588_889_317  # 2020-05-07 22:08:37 UTC
+CLF, RFC = "%d/%b/%Y:%H:%M:%S +0000", "%a, %d %b %Y %H:%M:%S GMT"
+
+
 @pytest.mark.parametrize(
-    ("cell", "form"),
+    ("name", "cell", "form"),
     [
-        (lambda r: f"202603{r.integers(10, 29)}{r.integers(10, 24)}", "%Y%m%d%H"),  # as seconds, of 2034
-        (lambda r: f"202603{r.integers(10, 29)}0759", "%Y%m%d%H%M"),
-        (lambda r: f"{2_026_032_000 + r.integers(10, 10_000)}", "seconds"),
-        (lambda r: f"2026-03-{r.integers(10, 29)} 07:59:00 +0100", "%Y-%m-%d %H:%M:%S +0100"),
+        ("x", lambda r, t: f"{t}.{r.integers(1, 1000):03}", "seconds"),
+        ("time", lambda r, t: f"{t}.0", "seconds"),
+        ("time", lambda r, t: r.choice(["-1", *[str(t)] * 19]), "seconds"),
+        ("created_at", lambda r, t: r.choice(["0", *[str(t)] * 19]), "seconds"),
+        ("event_ts", lambda r, t: f"1.{t % 10**9}E9", "seconds"),
+        ("x", lambda r, t: f"{t}{r.integers(1000):03}", "milliseconds"),
+        ("x", lambda r, t: f"{t}{r.integers(10**6):06}", "microseconds"),
+        ("x", lambda r, t: f"{t}{r.integers(10**9):09}", "nanoseconds"),
+        ("time", lambda r, t: f"{2_026_032_000 + r.integers(10, 10_000)}", "seconds"),
+        ("time", lambda r, t: f"202603{r.integers(10, 29)}{r.integers(10, 24)}", "%Y%m%d%H"),  # as seconds, of 2034
+        ("time", lambda r, t: f"202603{r.integers(10, 29)}0759", "%Y%m%d%H%M"),
+        ("day", lambda r, t: f"202005{r.integers(10, 29)}.0", "%Y%m%d.0"),
+        ("hour", lambda r, t: f"1410{r.integers(21, 31)}{r.integers(0, 24):02}", "%y%m%d%H"),
+        ("x", lambda r, t: f"201303{r.integers(10, 29)}172101{r.integers(1000):03}", "%Y%m%d%H%M%S%f"),
+        ("date", lambda r, t: f"20-05-{r.integers(7, 28):02}", "%y-%m-%d"),
+        ("date", lambda r, t: f"{r.integers(7, 28):02}-05-20", "%d-%m-%y"),
+        ("x", lambda r, t: f"2026-03-{r.integers(10, 29)} 07:59:00 +0{r.integers(1, 3)}00", "iso"),
+        ("x", lambda r, t: f"2026-03-{r.integers(10, 29)}T07:59:00{r.choice(['', '.125'])}Z", "iso"),
+        ("x", lambda r, t: f"2026/03/{r.integers(10, 29)} 07:59:00{r.choice(['', ',125'])}", "%Y/%m/%d %H:%M:%S,%f"),
+        ("x", lambda r, t: datetime.fromtimestamp(t, UTC).strftime(CLF), "%d/%b/%Y:%H:%M:%S %z"),
+        ("x", lambda r, t: datetime.fromtimestamp(t, UTC).strftime(RFC), "%a, %d %b %Y %H:%M:%S %z"),
+        ("x", lambda r, t: datetime.fromtimestamp(t, UTC).ctime(), "%a %b %d %H:%M:%S %Y"),
+        ("x", lambda r, t: datetime.fromtimestamp(t, UTC).strftime("%Y%m%dT%H%M%SZ"), "%Y%m%dT%H%M%S%z"),
+        ("x", lambda r, t: f"{r.integers(1, 29)} Feb 2024", "%d %b %Y"),
+        ("x", lambda r, t: f"February {r.integers(1, 29)}, 2024, 1:07 PM", "%b %d, %Y, %I:%M %p"),
     ],
-)
-def test_how_times_are_written(tmp_path, cell, form):
+)  # fmt: skip
+def test_how_times_are_written(tmp_path, name, cell, form):
     columns, random = base()
-    columns["time"] = np.array([cell(random) for _ in range(ROWS)], object)
-    read, rejected = prepared(write_csv(tmp_path / "log.csv", columns), tmp_path)
-    assert (read["timestamps"], rejected) == ({"time": form}, 0)
+    times = START + np.sort(random.integers(0, 20 * 86_400, ROWS))
+    columns[name] = np.array([cell(random, int(time)) for time in times], object)
+    read, rejected = prepared(write_csv(tmp_path / "log.csv", columns, ";"), tmp_path)
+    assert (read.get("timestamps"), rejected) == ({name: form}, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "cell", "kind", "remark"),
+    [
+        ("item_id", lambda r: 3_017_620_422_003 + 7_919 * r.integers(300), "string", "named like an id"),
+        ("upc", lambda r: 722_252_100_900 + 31 * r.integers(300), "string", "named like an id"),
+        ("x", lambda r: 3_000_000_000_000 + 4_000_000_037 * r.integers(200), "string", "milliseconds, if these are"),
+        ("x", lambda r: START + 86_400 * r.integers(400), "string", "timestamps: seconds, if these are times"),
+        ("os_version", lambda r: r.choice(["10.1", "10.10", "12.0", "9.3"]), "string", "float if it is an amount"),
+        ("price", lambda r: r.choice(["0.99", "4.99", "9.90", "19.95"]), "float", ""),
+        ("x", lambda r: f"{r.choice([1680, 2000, 750])}.0", "string", "float if it is an amount"),
+        ("cat_id", lambda r: f"{r.integers(40)}{r.choice(['', '.0'])}", "string", "are two values"),
+        ("sample_weight", lambda r: f"{r.random():.3f}", "float", "weight if it is the row's weight in the loss"),
+        ("x", lambda r: "|".join(f"t{v}:0.{v}" for v in r.integers(1, 9, 2)), "list", "the weights are part of"),
+        ("x", lambda r: "|".join([*map(str, r.integers(1, 9, 2)), *"000"][: r.integers(3, 6)]), "list", "only fills"),
+        ("x", lambda r: "#".join(f"t{v}" for v in r.integers(1, 9, 2)), "list", ""),
+        ("x", lambda r: "/".join(f"t{v}" for v in r.integers(1, 9, 3)), "list", ""),
+        ("x", lambda r: "\2".join(f"t{v}" for v in r.integers(1, 9, 2)), "list", ""),
+        ("x", lambda r: "|".join(f"{v:.3f}" for v in r.random(4)), "ignored", "a vector"),
+        ("x", lambda r: r.choice(["inf", "-inf", *[f"{r.random():.3f}"] * 40]), "float", ""),
+        ("x", lambda r: r.choice(["3e39", *[f"{r.random():.3f}"] * 40]), "float", ""),
+        ("country", lambda r: r.choice(["NA", "DE", "FR", "US"]), "string", "NA is a value"),
+        ("x", lambda r: r.choice(["NA", "red", "blue"]), "string", ""),
+    ],
+)  # fmt: skip
+def test_close_readings_are_remarked(tmp_path, name, cell, kind, remark):
+    columns, random = base()
+    columns[name] = np.array([str(cell(random)) for _ in range(ROWS)], object)
+    log = write_csv(tmp_path / "log.csv", columns, ";")
+    read, rejected = prepared(log, tmp_path)
+    assert (read["columns"][name], rejected) == (kind, 0)
+    assert remark in _guesses(log)[name].reason
+    values = {*columns[name]} - {*read.get("missing", [])}
+    assert ("NA" in values) == (name == "country") and not values & {"inf", "-inf", "3e39"}
+
+
+def test_vectors_of_a_table_are_ignored():
+    columns, random = base()
+    table = pa.table({**columns, "vector": [each.tolist() for each in random.random((ROWS, 8))]})
+    (vector,) = [guess for guess in describe(table).guesses if guess.name == "vector"]
+    assert vector.kind == "ignored" and "a vector" in vector.reason
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("zone", [None, "UTC", "America/New_York"])
+def test_a_frames_texts_are_its_rows(tmp_path, unit, zone):
+    """A model described from a frame reads the CSV, JSON and Parquet that pandas writes of it."""
+    columns, random = base()
+    times = pd.Series(pd.to_datetime(START * 1000 + random.integers(0, 10**9, ROWS), unit="ms")).dt.as_unit(unit)
+    columns["seen"] = times.dt.tz_localize("UTC").dt.tz_convert(zone) if zone else times
+    frame = pd.DataFrame(columns)
+    frame.loc[::7, "seen"] = pd.NaT
+    log_format = describe(frame).as_format()
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    with pytest.warns(pd.errors.Pandas4Warning):  # it writes numbers
+        frame.to_json(tmp_path / "b.jsonl", orient="records", lines=True)
+    frame.to_json(tmp_path / "c.jsonl", orient="records", lines=True, date_format="iso")
+    frame.to_parquet(tmp_path / "d.parquet")
+    expected = times.where(frame["seen"].notna()).dt.as_unit("ms")
+    for log in tmp_path.iterdir():
+        (file,) = find_log(log)
+        (_, task), *_ = first_chunks(file, log_format, file_of_log(0, "", 0, file, log_format), 1 << 20)
+        parsed = choose_kernels("auto").parse_chunk(task.load(), log_format)
+        values, present = parsed.rows.columns["seen"]
+        assert not parsed.rejects_by_reason
+        found = pd.Series(pd.to_datetime(values, unit="ms")).where(present).dt.as_unit("ms")
+        assert found.equals(expected), log
 
 
 @pytest.mark.parametrize("marks", [",.", ".,"])
@@ -106,23 +204,11 @@ def test_decimals_with_marks_between_thousands_are_named_as_numbers(tmp_path, ma
     )
 
 
-@pytest.mark.parametrize(("num_days", "kind"), [(1, "string"), (28, "ignored")])
-def test_times_of_several_zones_are_no_timestamp_but_are_named_as_times(tmp_path, num_days, kind):
-    columns, random = base()
-    days = random.integers(1, 1 + num_days, ROWS)
-    minutes = np.arange(ROWS) if num_days > 1 else random.integers(0, 60, ROWS)
-    columns["seen"] = np.array(
-        [
-            f"2026-03-{day:02}T{minute // 60:02}:{minute % 60:02}:00+0{day % 2 + minute % 2}:00"
-            for day, minute in zip(days, minutes, strict=True)
-        ],
-        object,
-    )
-    proposed = describe(str(write_csv(tmp_path / "log.csv", columns)))
-    (seen,) = [each for each in proposed.guesses if each.name == "seen"]
-    assert seen.kind == kind and seen.reason.endswith(
-        "times of several forms or zones: write all alike, as in UTC, to have a timestamp"
-    )
+def test_times_with_names_of_zones_are_named_as_times(tmp_path):
+    columns, _ = base()
+    columns["seen"] = np.array([f"2026-03-{1 + row % 28} 10:{row % 60:02} CE{'S' * (row % 2)}T" for row in range(ROWS)])
+    seen = _guesses(write_csv(tmp_path / "log.csv", columns))["seen"]
+    assert seen.kind == "string" and "times of several forms or zones: write all alike" in seen.reason
 
 
 def test_blanks_and_quotes_after_separators(tmp_path):
@@ -186,14 +272,17 @@ def test_typed_headers(tmp_path):
 
 
 @pytest.mark.parametrize("declared", ["", ":float"])
-def test_a_table_of_numbers_alone_gets_a_category(tmp_path, declared):
+def test_numbers_alone_keep_their_order(tmp_path, declared):
     random = np.random.default_rng(6)
     glucose, mass = f"glucose{declared}", f"mass{declared}"
     columns = {glucose: random.integers(50, 200, ROWS), mass: np.round(random.normal(30, 5, ROWS), 1)}
     columns["Outcome"] = (columns[glucose] + random.normal(0, 40, ROWS) > 140).astype(int)
     read, rejected = prepared(write_csv(tmp_path / "log.csv", columns), tmp_path)
-    assert read["columns"] == {glucose: "string", mass: "float", "Outcome": "label"}  # glucose has fewer values
+    assert read["columns"] == {glucose: "integer", mass: "float", "Outcome": "label"}
     assert rejected == 0
+    schema = read_schema(tmp_path / "out")  # a model needs a category, which says whether the first number is there
+    assert [field.name for field in schema.categorical] == [f"{glucose}_present"]
+    assert [field.source for field in schema.numeric if field.transform != "missing"] == [glucose, mass]
 
 
 def test_a_missing_label_is_optional(tmp_path):

@@ -1,11 +1,16 @@
 """describe finds the label of generated tables such as others wrote, or asks with the candidates."""
 
+import re
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from data_prep.__main__ import main
 from data_prep.checks.propose import describe
+from data_prep.prepared.schema import read_schema
 from tests.data_prep.checks.generated_tables import write_csv
 
 ROWS = 1_500
@@ -94,6 +99,116 @@ def test_the_label_and_its_positive_value(tmp_path, name):
     label, columns, positive = SURE[name]
     proposal = describe(str(write_csv(tmp_path / "log.csv", columns)))
     assert (proposal.label.name, proposal.label.clicked) == (label, (positive,))
+
+
+GAPS = {
+    "empty": ("", "1", []),
+    "a word": ("NULL", "1", []),
+    "a word of other columns too": (r"\N", "true", [("phone", ("a", "b", r"\N"))]),
+    "floats": ("", "1.0", [("phone", ("a", "b", ""))]),
+}
+
+
+@pytest.mark.parametrize("name", GAPS)
+def test_clicks_joined_to_impressions(tmp_path, name, capsys):
+    """A row without a cell of the label is no click: describe, pre-check, prepare and a table of it agree."""
+    gap, click, before = GAPS[name]
+    columns = table("click", (gap, click), before=before)
+    path, rate = write_csv(tmp_path / "log.csv", columns), np.mean(columns["click"] == click)
+    proposal = describe(str(path))
+    assert (proposal.label.name, proposal.label.clicked, proposal.click_rate) == ("click", (click,), rate)
+    assert "label" not in proposal.settings
+    (tmp_path / "my.yaml").write_text(proposal.as_yaml())
+    words = ["--data", str(tmp_path / "my.yaml")]
+    assert main(["pre-check", str(path), *words]) == 0
+    assert f"click rate {rate:.2%}" in capsys.readouterr().out
+    assert main(["prepare", str(path), str(tmp_path / "out"), *words, "prepare.workers=1"]) == 0
+    schema = read_schema(tmp_path / "out")
+    assert sum(split.clicks for split in schema.splits.values()) == rate * ROWS and not schema.rejected_rows
+
+
+@pytest.mark.parametrize("value", [True, 1, 1.0, "1"])
+def test_nulls_of_a_table_are_no_clicks(tmp_path, value):
+    columns = table("click", ("", "1"))
+    columns["click"] = [value if cell else None for cell in columns["click"]]
+    pq.write_table(pa.table(columns), tmp_path / "log.parquet")
+    proposal = describe(str(tmp_path / "log.parquet"))
+    (tmp_path / "my.yaml").write_text(proposal.as_yaml())
+    words = [str(tmp_path / "log.parquet"), str(tmp_path / "out"), "--data", str(tmp_path / "my.yaml")]
+    assert main(["prepare", *words, "prepare.workers=1"]) == 0
+    assert sum(split.clicks for split in read_schema(tmp_path / "out").splits.values()) == proposal.click_rate * ROWS
+
+
+WAYS = {
+    "numbers": (("0", "0.0"), ("1", "1.0")),
+    "cases": (("False", "FALSE"), ("TRUE", "True")),
+    "words": (("no", "N"), ("yes", "Y")),
+    "words and numbers": (("0", "no"), ("1", "yes")),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_several_ways_of_writing_two_values(tmp_path, name):
+    columns, random = table("label"), np.random.default_rng(1)
+    clicks = columns["label"] == "1"
+    columns["label"] = np.array(WAYS[name])[clicks.astype(int), random.integers(0, 2, ROWS)]
+    proposal = describe(str(write_csv(tmp_path / "log.csv", columns)))
+    assert ({*proposal.label.not_clicked}, {*proposal.label.clicked}) == tuple(map(set, WAYS[name]))
+    assert proposal.click_rate == clicks.mean()
+
+
+NO_LABELS = {
+    "stars": (np.arange(1, 6), "label has numbers from 1 to 5; --label 'label>=3'"),
+    "rates": (np.arange(100) / 99, r"numbers from 0 to 1 \(no kind has labels between them\); --label 'label>=0.[45]"),
+    "words": (["a", "b", "c"], "label: it has 3 values: .*; --label label=[abc]"),
+}
+
+
+@pytest.mark.parametrize("name", NO_LABELS)
+def test_a_column_named_label_is_a_candidate(tmp_path, name):
+    values, message = NO_LABELS[name]
+    path = write_csv(tmp_path / "log.csv", table("place 2", SEXES) | {"label": np.resize(values, ROWS)})
+    with pytest.raises(ValueError, match=message) as error:
+        describe(str(path))
+    choice = re.search("--label '?([^' \n]*)'?$", str(error.value))[1]
+    assert 0 < describe(str(path), label=choice).click_rate < 1
+
+
+@pytest.mark.parametrize("names", [("click", "buy"), ("clicked", "is_converted"), ("label", "purchase_flag")])
+def test_another_label_is_no_feature(tmp_path, names):
+    first, second = names
+    columns = table(first)
+    columns[second] = np.where(np.random.default_rng(2).random(ROWS) < 0.5, columns[first], "0")
+    path = write_csv(tmp_path / "log.csv", columns)
+    with pytest.raises(ValueError, match="not sure") as error:
+        describe(str(path))
+    assert f"  {first}: " in str(error.value) and f"  {second}: " in str(error.value)
+    for label, other in (names, names[::-1]):
+        proposal = describe(str(path), label=label)
+        (guess,) = [each for each in proposal.guesses if each.name == other]
+        assert guess.kind == "ignored" and guess.reason.startswith("named like a label too")
+
+
+def test_what_may_follow_the_click_has_a_remark(tmp_path):
+    columns = table("is_click", after=[("likes_cats", BINARY)])
+    columns["liked"] = np.where(np.random.default_rng(2).random(ROWS) < 0.5, columns["is_click"], "0")
+    columns["sample_weight"] = np.random.default_rng(3).random(ROWS).round(2)
+    reasons = {each.name: each.reason for each in describe(str(write_csv(tmp_path / "log.csv", columns))).guesses}
+    assert "'1' is in clicks alone: ignored if" in reasons["liked"] and "alone" not in reasons["likes_cats"]
+    assert reasons["sample_weight"].endswith("; weight if it is the row's weight in the loss")
+
+
+def test_counts_of_clicks_and_impressions_have_a_remark(tmp_path, capsys):
+    random = np.random.default_rng(1)
+    columns = table("click") | {"impression": random.integers(4, 9, ROWS)}
+    columns["click"] = np.where(columns["click"] == "1", random.integers(1, 4, ROWS).astype(str), "0")
+    assert main(["describe", str(write_csv(tmp_path / "log.csv", columns))]) == 0
+    assert "several impressions (impression) is one click here" in capsys.readouterr().err
+
+
+def test_a_column_that_is_nearly_as_likely_is_named(tmp_path):
+    columns = table("y", ("no", "yes"), before=[("default", ("no", "yes"))])
+    assert "; nearly as likely: --label default)" in describe(str(write_csv(tmp_path / "log.csv", columns))).label_line
 
 
 def test_a_column_without_names_is_the_label_by_its_place(tmp_path):

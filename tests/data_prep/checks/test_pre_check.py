@@ -312,3 +312,25 @@ def test_no_mindspore_is_needed(log, project):
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=project, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.splitlines()[-1]) == [0, []]
+
+
+def test_repeats_by_chance_are_no_copies(tmp_path):
+    """Of few distinct rows many come again; rows of a part that is there twice come again in their order."""
+    random = np.random.default_rng(1)
+    log_format = read_options(overrides=["prepare.data.separator=','"]).data
+    log_format = dataclasses.replace(log_format, columns={"click": "label", "a": "string", "b": "string"})
+    for sizes in ((2, 5), (30, 40), (300, 70)):
+        cells = zip(random.integers(0, 2, 4_000), *(random.zipf(1.4, 4_000) % size for size in sizes), strict=True)
+        rows = [",".join(map(str, row)) + "\n" for row in cells]
+        for lines, is_odd in ((rows, False), (sorted(rows), False), (rows + rows[:400], True), (rows * 2, True)):
+            (tmp_path / "log.csv").write_text("".join(lines))
+            odd = pre_check(tmp_path / "log.csv", 9_000, log_format).odd
+            assert any("are copies of another one" in each for each in odd) == is_odd, (sizes, len(lines))
+
+
+def test_the_click_rate_is_of_labelled_rows(tmp_path, capsys):
+    rows = [f"{['', '0', '1', '0'][number % 4]},s{number % 7}\n" for number in range(4_000)]
+    (tmp_path / "log.csv").write_text("".join(rows))
+    columns = {"click": "label", "site": "string"}
+    pre_check(tmp_path / "log.csv", 4_000, LogFormat(columns, separator=",", label="optional"))
+    assert "click rate 33.33%" in capsys.readouterr().out

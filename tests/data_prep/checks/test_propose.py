@@ -42,7 +42,8 @@ def test_an_avazu_log_is_prepared_as_described(make_avazu, tmp_path, capsys):
     kinds = proposed["columns"]
     assert (proposed["separator"], proposed["header"], kinds["click"], kinds["id"]) == (",", True, "label", "ignored")
     assert kinds["site_id"] == "hex32"
-    assert kinds["hour"] == kinds["device_type"] == kinds["C21"] == "string"
+    assert (kinds["hour"], proposed["timestamps"]) == ("timestamp", {"hour": "%y%m%d%H"})
+    assert kinds["device_type"] == kinds["C21"] == "string"
     assert schema.rejected_rows == 0
 
 
@@ -109,7 +110,7 @@ def test_a_decimal_comma_is_no_separator(tmp_path, capsys):
     lines = ["click;shop;price;size", *(f"{n * 7 % 3 % 2};{'abc'[n % 3]};{n},5;{n % 7},2" for n in range(500))]
     (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
     proposed, schema = prepare_as_described(tmp_path / "log.csv", tmp_path, capsys)
-    assert proposed["columns"] == {"click": "label", "shop": "ignored", "price": "float", "size": "string"}
+    assert proposed["columns"] == {"click": "label", "shop": "ignored", "price": "float", "size": "float"}
     assert (proposed["decimal"], schema.rejected_rows) == (",", 0)
 
 
@@ -191,7 +192,7 @@ def test_rows_of_several_row_groups_are_looked_at(tmp_path, asked, expected):
     pq.write_table(pa.table({"shop": shop, "click": click}), tmp_path / "log.parquet", row_group_size=100)
     proposal = describe(str(tmp_path / "log.parquet"), asked)
     assert proposal.rows.num_rows == expected
-    assert proposal.guesses[0].reason.startswith(f"{-(-expected // 100)} values")
+    assert proposal.guesses[0].reason.startswith("4 values")
     assert f"# {expected} of these rows are good" in proposal.as_yaml()
 
 
@@ -231,18 +232,18 @@ def test_the_types_of_a_parquet_log_decide(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("form", "written"),
+    "written",
     [
-        ("%Y-%m-%dT%H:%M:%S.%fZ", lambda number: f"2024-03-01T10:{number % 60:02}:07.{number % 1000:03}Z"),
-        ("%Y-%m-%d %H:%M:%S+01:00", lambda number: f"2024-03-01 10:{number % 60:02}:07+01:00"),
+        lambda number: f"2024-03-01T10:{number % 60:02}:07.{number % 1000:03}Z",
+        lambda number: f"2024-03-01 10:{number % 60:02}:07+01:00",
     ],
 )
-def test_times_with_fractions_and_offsets(tmp_path, capsys, form, written):
+def test_times_with_fractions_and_offsets(tmp_path, capsys, written):
     random_ = random.Random(5)
     lines = ["click,seen,price", *(f"{random_.randrange(2)}.0,{written(n)},{random_.random()}" for n in range(400))]
     (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
     proposed, schema = prepare_as_described(tmp_path / "log.csv", tmp_path, capsys)
-    assert proposed["timestamps"] == {"seen": form}
+    assert proposed["timestamps"] == {"seen": "iso"}
     assert (proposed["clicked"], schema.rejected_rows) == (["1.0"], 0)
 
 

@@ -1,7 +1,9 @@
 import dataclasses
+import json
 from collections import Counter
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -187,20 +189,21 @@ def test_extending_text_fields(tmp_path, buckets):
 
 @pytest.mark.parametrize("extend", [False, True])
 def test_a_column_that_is_written_in_another_form_is_reported(tmp_path, caplog, extend):
-    """Whole numbers with .0, as pandas writes a column of them to CSV if one is missing."""
+    """Whole numbers with .0, as pandas writes a column of them to CSV if one is missing, are the same values."""
     format_ = LogFormat(columns={"click": "label", "hour": "string", "site": "string"}, separator=",")
     options = PrepareOptions(data=format_, min_count=2, workers=1, **ALL_TRAINED)
     rows = [(row % 2, row % 3, "abc"[row % 3]) for row in range(30)]
-    for name, end in (("one", ""), ("same", ""), ("two", ".0")):
+    for name, end in (("one", ""), ("same", ".0"), ("two", "h")):
         text = "".join(f"{click},{hour}{end},{site}\n" for click, hour, site in rows)
         (tmp_path / f"{name}.csv").write_text(f"{text}0,,a\n")
     prepare(tmp_path / "one.csv", tmp_path / "one", options)
     prepare(tmp_path / "same.csv", tmp_path / "same", options, vocabulary_of=tmp_path / "one", extend=extend)
     assert caplog.text == ""  # which has warnings alone
+    assert vocabulary_of(tmp_path / "same") == vocabulary_of(tmp_path / "one")
     prepare(tmp_path / "two.csv", tmp_path / "two", options, vocabulary_of=tmp_path / "one", extend=extend)
     assert caplog.text.count("training cells") == 1
     assert "column hour: 30 of 30 training cells have values that " in caplog.text
-    assert ("such as '0.0', '1.0', '2.0'" in caplog.text) is extend
+    assert ("such as '0h', '1h', '2h'" in caplog.text) is extend
 
 
 def test_other_limits_for_new_values_are_reported(prepared, small_options, caplog):
@@ -224,3 +227,25 @@ def test_a_hashed_vocabulary_is_not_extended(tmp_path, log_path, small_options):
 def test_extend_needs_a_vocabulary(tmp_path, log_path, capsys):
     assert main(["prepare", str(log_path), str(tmp_path / "out"), "--extend"]) == 2
     assert "--extend adds to the vocabulary of a prepared folder; name it: --vocabulary DIR" in capsys.readouterr().err
+
+
+def test_a_number_in_two_forms_is_a_warning(tmp_path, caplog):
+    format_ = LogFormat(columns={"click": "label", "hour": "string", "version": "string"}, separator=",")
+    rows = "".join(f"{row % 2},{row % 3}{'.0' * (row > 30)},{row % 3 / 10 + 7}\n" for row in range(60))
+    (tmp_path / "log.csv").write_text(rows)
+    prepare(tmp_path / "log.csv", tmp_path / "out", PrepareOptions(data=format_, workers=1, min_count=1))
+    assert "column hour has 3 numbers in two forms, such as 0 and 0.0" in caplog.text
+    assert "version" not in caplog.text
+
+
+def test_ids_beyond_the_exact_floats_are_a_warning(tmp_path, caplog):
+    format_ = LogFormat(columns={"click": "label", "item": "string", "size": "float"}, separator=",")
+    ids = [2.0**53 + row if row % 5 else None for row in range(60)]
+    table = pa.table({"click": [0, 1] * 30, "item": ids, "size": ids})
+    pq.write_table(table, tmp_path / "log.parquet")
+    (tmp_path / "log.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in table.to_pylist()))
+    for name in ("log.parquet", "log.jsonl"):
+        caplog.clear()
+        prepare(tmp_path / name, tmp_path / f"of_{name}", PrepareOptions(data=format_, workers=1))
+        assert "column 'item': whole numbers so large are not exact as floats" in caplog.text
+        assert "'size'" not in caplog.text

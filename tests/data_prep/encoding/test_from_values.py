@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from data_prep.encoding.encoder import has_point_zero
+from data_prep.encoding.encoder import whole_numbers
 from data_prep.encoding.from_table import arrow_table, table_to_chunk
 from data_prep.encoding.from_values import add_label, bad_cell, chunk_to_mapping, mappings_to_chunk
 from data_prep.kernels.native import choose_kernels
@@ -127,23 +127,23 @@ def test_whole_numbers_have_a_point_where_the_log_has_it(name):
 @pytest.mark.parametrize(
     ("texts", "expected"),
     [
-        ([[]], False),
+        ([[], [""]], None),
         ([["7.0", "", "0.5", "x"]], True),
-        ([["7.0"], ["8"]], False),  # of which nothing is clear
+        ([["7.0"], ["8"]], None),
         ([["x"], ["-12.0", "1.2.0", "v1"]], True),
         ([["1.2.0", ".0", "x.0"]], False),
         ([["7"]], False),
     ],
 )
 def test_a_vocabulary_says_whether_whole_numbers_have_a_point(texts, expected):
-    assert has_point_zero([Strings.of([text.encode() for text in each]) for each in texts]) is expected
+    assert whole_numbers([Strings.of([text.encode() for text in each]) for each in texts]) is expected
 
 
 @pytest.mark.parametrize("form", ["milliseconds", "%Y-%m-%d %H"])
 def test_a_time_of_another_form_is_named_beside_the_form_that_is_expected(form):
     log_format = LogFormat({"label": "label", "seen": "timestamp", "C": "string"}, timestamps={"seen": form})
     chunk = mappings_to_chunk([{"seen": "2017-10-14T03:41", "C": "a"}], log_format)
-    found = bad_cell(chunk, 0, log_format)
+    found = bad_cell(chunk, 0, log_format, "timestamp")
     assert found == f"column 'seen' of kind timestamp in the form {form}, found '2017-10-14T03:41'"
 
 
@@ -162,7 +162,7 @@ def test_a_time_in_the_other_unit_is_refused_with_its_day(kernels, form, other, 
     parsed = choose_kernels(kernels).parse_chunk(chunk, log_format)
     assert parsed.rejects_by_reason == {"timestamp": 1}
     assert parsed.rows.columns["seen"].values.tolist() == [time * (1000 if form == "seconds" else 1) for time in good]
-    assert bad_cell(mappings_to_chunk([{"seen": bad, "C": "a"}], log_format), 0, log_format) == (
+    assert bad_cell(mappings_to_chunk([{"seen": bad, "C": "a"}], log_format), 0, log_format, "timestamp") == (
         f"column 'seen' of kind timestamp in the form {form}, found '{bad}', in {other} a time of 2023-11-14: "
         f"give {form}, or prepare with timestamps: {{seen: {other}}}"
     )
@@ -179,16 +179,35 @@ def test_a_number_that_no_float_holds_is_a_bad_cell():
 
 def test_numbers_of_mappings_are_the_categories_that_a_column_of_them_has():
     form = LogFormat({"label": "label", "C": "string", "tags": "list"}, separator=",")
-    numbers = [1e-5, 1.5e-7, 30319482929164.5, 0.1, -2.5, 3.0, 1e20, float("inf"), float("nan")]
-    numbers += [float(np.nextafter(bound, side)) for bound in (1e-4, 1e10, 1e16) for side in (0, np.inf)]
-    numbers += (10 ** np.random.default_rng(1).uniform(-12, 18, 500)).tolist()
-    columns = [pa.array(numbers), pa.array(np.float32([*numbers, 5895020.5]))]
+    numbers = [1e-5, 1.5e-7, 30319482929164.5, 0.1, -2.5, 3.0, 2.0**53 - 1, float("inf"), float("nan")]
+    numbers += [float(np.nextafter(bound, side)) for bound in (1e-4, 1e10) for side in (0, np.inf)]
+    numbers += (10 ** np.random.default_rng(1).uniform(-12, 15.9, 500)).tolist()
+    small = [number for number in numbers if abs(number) < 2**24]
+    columns = [
+        pa.array(numbers),
+        pa.array(np.float32([*small, 5895020.5])),
+        pa.array(np.float16([each for each in numbers if abs(each) < 2**11])),
+    ]
     columns += [pa.array([Decimal(number)]) for number in ("0.0000001", "-0.00", "1.50", "0.00001")]
     for column in columns:
         values = column.to_numpy() if pa.types.is_floating(column.type) else column.to_pylist()
         table = pa.table({"C": column, "tags": [[value] for value in values]})
         rows = [{"C": value, "tags": [value]} for value in values]
         assert mappings_to_chunk(rows, form).lines == table_to_chunk(table, form).lines
+
+
+@pytest.mark.parametrize("number", [2.0**53, 9007199254927213.0, np.float32(2**24), np.float16(2**11), -1e300])
+def test_inexact_ids_are_refused_with_the_reason(number):
+    form = LogFormat({"label": "label", "C": "string", "tags": "list", "n": "float"}, separator=",")
+    for row in ({"C": number, "tags": ["a"], "n": 0}, {"C": "a", "tags": [number], "n": 0}):
+        table = pa.table({name: pa.array(np.array([cell]) if name != "tags" else [cell]) for name, cell in row.items()})
+        for refused in (
+            lambda row=row: mappings_to_chunk([row], form),
+            lambda table=table: table_to_chunk(table, form),
+        ):
+            with pytest.raises((TypeError, ValueError), match=r"column '(C|tags)'.* several ids become one"):
+                refused()
+    assert mappings_to_chunk([{"C": 2**53 + 1, "tags": [], "n": number}], form).lines.startswith(b"0,9007199254740993,")
 
 
 @pytest.mark.parametrize("quotes", [False, True])

@@ -18,7 +18,20 @@ _DECIMALS = ("0", "1", "0.5", ".5", "5.", "+2", "1e-3", "0.1", "1E5", "900719925
 _DECIMALS += ("0.1e-45", "1e22", "1e23", "0e999", "00.10", "1" * 38, "2.2250738585072011e-308", "123456789.12345678e-5")
 _QUOTED_TEXTS = ("a,b", "a;b", "a b", "a|b", 'say "hi"', '""')
 
-_BAD_INTEGERS = ("1.5", "+1", "x", "--1", "1" * 20, "9223372036854775808", "-9223372036854775809", "1e3")
+_BAD_INTEGERS = (
+    "1.5",
+    "+1",
+    "x",
+    "--1",
+    "1" * 20,
+    "9223372036854775808",
+    "-9223372036854775809",
+    "1e3",
+    ".0",
+    "1.",
+    "1.0.0",
+    "1.01",
+)
 _BAD_HEX = ("0123ABCD", "0123abc", "`1234567", "0123abcde", "g1234567", "0x123456")
 _BAD_LABELS = ("2", "maybe", "11", "Yes")
 _BAD_DECIMALS = (
@@ -160,6 +173,11 @@ def _draw_format(random_: random.Random) -> LogFormat:
     )
 
 
+def _in_quotes(text: str) -> str:
+    """The text in quotes, as a list of Python or NumPy has it."""
+    return f"'{text}'"
+
+
 class _Cells:
     """Cells and lines of a format: few values that come often, many that come seldom."""
 
@@ -239,7 +257,10 @@ class _Cells:
         random_ = self._random
         if kind == "list":
             values = [self._cell(name, "string") for _ in range(random_.randint(0, 7))]
-            return self._format.list_form(name).separator.join(values)
+            separator = self._format.list_form(name).separator
+            if any(values) and random_.random() < 0.3 and (self._format.quotes or separator != self._format.separator):
+                return f"[{separator.join(map(_in_quotes, values))}]"
+            return separator.join(values)
         if kind == "label" and self._format.label == "optional" and random_.random() < 0.1:
             return random_.choice(["", *self._format.missing])
         if kind == "label" and self._format.click_rule:
@@ -257,7 +278,8 @@ class _Cells:
             return random_.choice(["-", ""]) + self._decimal().removeprefix("+")
         rank = int(random_.paretovariate(0.8))
         if kind == "integer":
-            return random_.choice([*_INTEGERS, str(rank % 10**15), str(-rank % 100)])
+            point_zero = f"{rank % 10**15}{random_.choice(['.', self._format.decimal])}{'0' * random_.randint(1, 9)}"
+            return random_.choice([*_INTEGERS, str(rank % 10**15), str(-rank % 100), point_zero, "-0.0"])
         if kind == "boolean":
             return random_.choice(_BOOLEANS)
         if kind == "hex32":

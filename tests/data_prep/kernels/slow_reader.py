@@ -77,9 +77,10 @@ def parse_line(raw: bytes, form, kinds: dict[str, str]) -> tuple[str, int, dict]
             label = _label(text, form)
             found["label"].append(label is not None or (form.label == "optional" and not text))
         elif kind == "integer":
-            good = not text or (re.fullmatch(rb"-?[0-9]{1,19}", text) and -(2**63) <= int(text) < 2**63)
+            whole = re.sub(rb"(?<=[0-9])[.%s]0+$" % form.decimal.encode(), b"", text)
+            good = not text or (re.fullmatch(rb"-?[0-9]{1,19}", whole) and -(2**63) <= int(whole) < 2**63)
             found["integer"].append(good)
-            cells[name] = int(text) if good and text else None
+            cells[name] = int(whole) if good and text else None
         elif kind == "hex32":
             found["categorical"].append(not text or re.fullmatch(rb"[0-9a-f]{8}", text))
             cells[name] = text.decode(errors="replace") or None
@@ -301,7 +302,7 @@ def _own_number(value, kind: str) -> int:
         return int(value, 16)
     if kind == "bucket":
         return value + 2**31
-    if kind in ("boolean", "hour", "weekday"):
+    if kind in ("boolean", "hour", "weekday", "present"):
         return value
     return _key(value.encode()) >> 32
 
@@ -373,6 +374,7 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
         fields += [(f"{name}_{part}", part, name) for part in ("hour", "weekday") if part in features[name]]
     if options.integer_buckets:
         fields += [(f"{name}_bucket", "bucket", name) for name in integers]
+    fields = fields or [(f"{name}_present", "present", name) for name in numeric[:1]]
     of_name = {name: (kind, source) for name, kind, source in fields}
     fields += [("*".join(parts), "cross", parts) for parts in options.crosses]
     training = [cells for (*_, cells), split in zip(rows, splits, strict=True) if split == "train"]
@@ -383,6 +385,8 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
             if zone := options.data.timezone.get(source):
                 moment = moment.replace(tzinfo=UTC).astimezone(ZoneInfo(zone))
             return moment.hour if kind == "hour" else moment.weekday()
+        if kind == "present" and cells[source] is not None:
+            return 0
         return _bucket(cells[source]) if kind == "bucket" and cells[source] is not None else cells[source]
 
     def number_of(cells, name):
@@ -413,6 +417,8 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
             return [value]
         form = options.data.list_form(name)
         parts = [part.strip(" ") if options.data.trim else part for part in value.split(form.separator)]
+        if value[:2] == "['" and value[-2:] == "']":  # as Python writes a list
+            parts = re.findall("'([^']*)'", value)
         return [part for part in parts if part][: form.max_length] or [None]
 
     shares = options.data.shares

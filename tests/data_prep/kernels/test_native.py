@@ -1,5 +1,6 @@
 """Compare each native kernel with its NumPy definition, on good and on dirty lines."""
 
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -157,13 +158,48 @@ def test_strings_are_counted_alike(some, key_mask):
         assert ours.texts.tolist() == theirs.texts.tolist()
 
 
-@given(st.lists(st.text("a;bc", max_size=9), max_size=20), st.integers(1, 4))
-def test_lists_are_split_alike(cells, max_length):
+_IN_BRACKETS = st.builds(
+    "{}{}{}".format, st.sampled_from("[{("), st.text("a;\"' \\[]", max_size=12), st.sampled_from("]})")
+)
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.text("a;bc", max_size=9) | _IN_BRACKETS, max_size=20),
+    st.sampled_from("; '"),
+    st.integers(1, 4),
+    st.booleans(),
+)
+def test_lists_are_split_alike(cells, separator, max_length, trim):
     texts = Strings.of([cell.encode() for cell in cells])
-    native_lists, numpy_lists = (of.split_lists(texts, ";", max_length) for of in (native, numpy_kernels))
+    native_lists, numpy_lists = (of.split_lists(texts, separator, max_length, trim) for of in (native, numpy_kernels))
     assert native_lists.values.tolist() == numpy_lists.values.tolist()
     assert native_lists.lengths.tolist() == numpy_lists.lengths.tolist()
     assert native_lists.cut.tolist() == numpy_lists.cut.tolist()
+
+
+_WRITERS = {
+    "python": (",", repr),
+    "json": (",", json.dumps),
+    "tuple": (",", lambda values: repr((*values,))),
+    "postgres": (",", lambda values: f"{{{','.join(map(json.dumps, values))}}}"),
+    "numpy": (" ", lambda values: f"[{' '.join(map(repr, values))}]"),
+}
+
+
+@given(st.lists(st.text("ab,;' []()", min_size=1, max_size=8), min_size=1, max_size=5), st.sampled_from([*_WRITERS]))
+def test_written_lists_have_their_values(values, writer):
+    separator, write = _WRITERS[writer]
+    for kernels in (native, numpy_kernels):
+        texts = Strings.of([write(values).encode(), write(["other"]).encode()])
+        assert kernels.split_lists(texts, separator, 9).values.tolist() == [*map(str.encode, values), b"other"]
+
+
+def test_cells_that_are_no_list_are_split_as_before():
+    cells = ["(no genres listed)", "[a]|[b]", "[[1|2]|[3]]", "[", "a]"]
+    for kernels in (native, numpy_kernels):
+        values = kernels.split_lists(Strings.of([cell.encode() for cell in cells]), "|", 9).values.tolist()
+        assert values == [part.encode() for cell in cells for part in cell.split("|")]
 
 
 @settings(max_examples=100)

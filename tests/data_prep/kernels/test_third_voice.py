@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.kernels import native
+from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.data_files import row_numbers_file
@@ -169,6 +170,18 @@ def compare(seed: int, num_lines: int, folder: Path) -> tuple[int, int]:
 @given(st.integers(0, 2**32))
 def test_all_readers_agree(tmp_path_factory, seed):
     compare(seed, 150, tmp_path_factory.mktemp("third"))
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_numbers_alone_get_a_category(tmp_path, kernels):
+    random_ = random.Random(3)
+    lines = [f"{random_.randint(0, 1)},{random_.choice(['', '3', '-7'])},{random_.random()}" for _ in range(300)]
+    content = "".join(f"{line}\n" for line in lines).encode()
+    (tmp_path / "log.csv").write_bytes(content)
+    data = LogFormat({"label": "label", "a": "integer", "b": "float"}, ",")
+    options = PrepareOptions(data=data, min_count=2, workers=1, kernels=kernels)
+    schema = prepare(tmp_path / "log.csv", tmp_path / "out", options)
+    check_folder(tmp_path / "out", schema, read_log({"log.csv": content}, options))
 
 
 @pytest.mark.parametrize("seed", [5, 17])

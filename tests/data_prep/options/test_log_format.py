@@ -26,7 +26,7 @@ def test_avazus_file(pytestconfig):
         ('separator: "\\""', "separator must be one ASCII"),
         ("columns: {a: string}", "columns must have one of kind label; found none"),
         ("columns: {a: label, b: label, c: string}", "columns must have one of kind label; found a, b"),
-        ("columns: {a: label, b: integer}", "a categorical field .*; found none"),
+        ("columns: {a: label, b: id}", "a field .*; found none"),
         (
             "columns: {a: label, b: text}",
             "'prepare.data.columns.b' must be one of label, integer, float, .*; found 'text'",

@@ -2,25 +2,36 @@ import bz2
 import codecs
 import gzip
 import io
+import lzma
+import pickle
 import re
+import sqlite3
+import struct
 import tarfile
+import tempfile
 import tracemalloc
+import zipfile
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
+import pyarrow.feather
+import pyarrow.orc
 import pytest
 import xxhash
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from data_prep.checks.propose import describe
 from data_prep.kernels.parse import parse_chunk
 from data_prep.kernels.parsed import MAX_LINE_BYTES
 from data_prep.options.log_format import LogFormat
 from data_prep.raw_log import storage
 from data_prep.raw_log.chunks import header_columns
 from data_prep.raw_log.chunks import open_log as open_file
-from data_prep.raw_log.compression import MAGIC
+from data_prep.raw_log.compression import binary_kind
 from data_prep.raw_log.log_files import find_log
 
 TEXT = b"".join(b"line %d\n" % i for i in range(1000))
@@ -61,7 +72,8 @@ def test_text_gzip_zstd_and_tar_give_the_same_lines(tmp_path):
 @settings(max_examples=50)
 @given(st.lists(st.binary(max_size=30).map(lambda b: b.replace(b"\n", b"")), max_size=30), st.integers(1, 500))
 def test_chunks_are_whole_lines_and_all_of_them(tmp_path_factory, lines, chunk_bytes):
-    assume(not b"\n".join(lines).startswith((*MAGIC, codecs.BOM_UTF8)))
+    text = b"\n".join(lines)
+    assume(not binary_kind(text) and not text.startswith(codecs.BOM_UTF8))
     path = tmp_path_factory.mktemp("raw") / "train.txt"
     path.write_bytes(b"\n".join(lines))
     with open_log(path) as reader:
@@ -126,7 +138,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path, make_log, head
     assert found == [text, text]
 
 
-@pytest.mark.parametrize("start", [codecs.BOM_UTF8, *MAGIC])
+@pytest.mark.parametrize("start", [codecs.BOM_UTF8, b"PAR1\x15", b"SQLite format 3\0"])
 def test_the_start_of_a_file_is_seen_though_its_server_gives_a_byte_at_a_time(tmp_path, make_log, monkeypatch, start):
     (tmp_path / "train.txt").write_bytes(start + make_log(5).encode())
 
@@ -174,7 +186,7 @@ def test_the_fingerprint_is_of_the_file_as_stored(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["train.txt.gz", "train.txt.zst", "dac.tar.gz"])
-@pytest.mark.parametrize("damage", ["truncated", "flipped", "not packed", "garbage"])
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "garbage"])
 def test_damaged_archives_are_errors(tmp_path, name, damage):
     path = tmp_path / name
     if name.endswith(".tar.gz"):
@@ -186,10 +198,8 @@ def test_damaged_archives_are_errors(tmp_path, name, damage):
         del content[-20:]
     elif damage == "flipped":
         content[-6] ^= 1  # of the check sum
-    elif damage == "garbage":
-        content += b"garbage"
     else:
-        content[:2] = b"PK"
+        content += b"garbage"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"damaged or was not downloaded to its end"):
         read_all(path)
@@ -294,20 +304,70 @@ def test_long_names_and_pax_headers_of_usual_size_are_fine(tmp_path):
         assert read_all(tmp_path / "dac.tar.gz") == TEXT
 
 
-@pytest.mark.parametrize(
-    ("start", "message"),
-    [
-        (gzip.compress(TEXT), "rename it to end in .gz"),
-        (b"PK\x03\x04", "unzip -p OLD"),
-        (b"ARROW1\0\0", "pyarrow.feather.read_table(OLD)"),
-        (b"\xff\xff\xff\xff\x10\0\0\0", "pyarrow.ipc.open_stream(OLD)"),
-        (bz2.compress(TEXT), "pack it"),
-    ],
-)
-def test_a_packed_file_under_another_name_is_an_error(tmp_path, start, message):
-    (tmp_path / "train.txt").write_bytes(start)
-    with pytest.raises(ValueError, match=f"train.txt is no text .*{re.escape(message)}"):
-        read_all(tmp_path / "train.txt")
+def written(write):
+    """Return the bytes that a library writes to a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder) / "file")
+        return max(Path(folder).iterdir()).read_bytes()
+
+
+def zipped(name):
+    return written(lambda path: zipfile.ZipFile(path, "w").writestr(name, "text"))
+
+
+FRAME = pd.DataFrame({"click": [0, 1] * 100, "site": ["a", None] * 100})
+TABLE = pa.Table.from_pandas(FRAME)
+OTHER_FILES = {
+    "rename it to end in .gz": gzip.compress(TEXT),
+    "rename it to end in .parquet": written(FRAME.to_parquet),
+    "bzcat OLD": bz2.compress(TEXT),
+    "xzcat OLD": lzma.compress(TEXT),
+    "unzip -p OLD": zipped("log.csv"),
+    "pandas.read_excel(OLD)": zipped("[Content_Types].xml"),
+    "numpy.load(OLD)": written(lambda path: np.savez(path, click=np.arange(9))),
+    "pandas.DataFrame(numpy.load(OLD))": written(lambda path: np.save(path, np.arange(9))),
+    "pyarrow.feather.read_table(OLD)": written(lambda path: pyarrow.feather.write_feather(TABLE, path)),
+    "pyarrow.ipc.open_stream(OLD)": written(lambda path: pa.ipc.new_stream(path, TABLE.schema).write_table(TABLE)),
+    "pyarrow.orc.read_table(OLD)": written(lambda path: pyarrow.orc.write_table(TABLE, path)),
+    "polars.read_avro(OLD)": b"Obj\x01\x04\x14avro.codec\x08null",
+    "sqlite3 -header": written(lambda path: sqlite3.connect(path).executescript("CREATE TABLE log (click)").close()),
+    "pandas.read_pickle(OLD)": pickle.dumps(FRAME),
+    "tf.data.TFRecordDataset(OLD)": struct.pack("<QI", 70, 0x9ABC1234) + b"\n\x44\x0a\x42" + bytes(70),
+}
+
+
+@pytest.mark.parametrize("name", ["train.txt", "train.txt.gz", "log.zst", "log.parquet", "log.jsonl", "in.gz"])
+@pytest.mark.parametrize("advice", OTHER_FILES)
+def test_other_files_are_named_with_a_conversion(tmp_path, advice, name):
+    content = OTHER_FILES[advice]
+    is_right = content.startswith({"z": b"\x1f\x8b", "t": b"PAR1"}.get(name[-1], b"-"))
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(content) if name == "in.gz" else content)
+    if not is_right or name == "in.gz":
+        with pytest.raises(ValueError, match=rf"{name}.*{re.escape(advice)}"):
+            describe(str(path))
+
+
+@pytest.mark.parametrize("start", [b"PAR1,7", b"ORC\t1", b"FEA1", b"Obj", b"BZh91", b"SQLite format 3", b"ARROW1,2"])
+def test_text_may_begin_with_the_letters_of_other_files(tmp_path, start):
+    (tmp_path / "train.txt").write_bytes(start + b"\n" + TEXT)
+    assert read_all(tmp_path / "train.txt") == start + b"\n" + TEXT
+
+
+def test_plain_text_named_as_packed_is_renamed(tmp_path):
+    for name in ("train.txt.gz", "train.txt.zst", "dac.tar.gz"):
+        (tmp_path / name).write_bytes(TEXT)
+        with pytest.raises(ValueError, match="if it is plain text, rename it"):
+            read_all(tmp_path / name)
+
+
+@pytest.mark.parametrize("window", [27, 28])
+def test_a_long_window_is_named_with_the_command_that_repacks(tmp_path, window):
+    # One raw block of a frame whose header declares the window: a descriptor, 1 << (10 + exponent) bytes.
+    frame = b"\x28\xb5\x2f\xfd\x00" + bytes([(window - 10) << 3]) + struct.pack("<I", len(TEXT[:99]) << 3 | 1)[:3]
+    (tmp_path / "train.txt.zst").write_bytes(frame + TEXT[:99])
+    with nullcontext() if window == 27 else pytest.raises(ValueError, match=r"zstd -dc --long=31 OLD.zst"):
+        assert read_all(tmp_path / "train.txt.zst").startswith(TEXT[:99])
 
 
 def test_a_chunk_that_is_not_there_any_more_is_an_error(tmp_path):

@@ -110,6 +110,20 @@ def test_a_bucket_is_listed_and_read(bucket):
         assert [file.name for file in find_log(inputs)] == ["day_2", "day_10"]
 
 
+NAMES = ["day 1.csv", "a%20b.csv", "a#1.csv", "ü.csv", "a[1].csv", "x%zz.csv", "a?b.csv", "a+b&c=d.csv"]
+
+
+def test_special_characters_in_names_of_objects(tmp_path, bucket):
+    bucket.objects = {f"days/{name}": name.encode() for name in NAMES}
+    for inputs in (bucket.uri("days"), bucket.uri("days/*.csv")):
+        files = find_log(inputs)
+        assert sorted(file.name for file in files) == sorted(NAMES)
+        assert all(read_range(file.location, 0, 99).decode() == file.name for file in files)
+    assert read_range(bucket.uri("days/day 1.csv"), 0, 99) == b"day 1.csv"  # as a user may write it
+    (tmp_path / "a#1.csv").write_text("x")
+    assert find_log(f"file://{tmp_path}/a#1.csv")[0].name == "a#1.csv"
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_log_in_a_bucket_gives_the_same_rows(tmp_path, bucket, log_path, prepared, small_options, workers):
     lines = log_path.read_bytes().splitlines(keepends=True)

@@ -59,7 +59,7 @@ HEADER_ERROR = "line 1 must name each column of the model once, separated by com
         (lambda lines: [lines[0].replace(",", ";"), *lines[1:]], 400, HEADER_ERROR),
         (lambda lines: lines[:1], 400, "the request has no rows"),
         (lambda lines: [*lines, "1,2"], 400, "line 4 has 2 cells, expected 39 as in line 1"),
-        (lambda lines: [*lines, ""], 400, "line 4 has 1 cells, expected 39 as in line 1"),
+        (lambda lines: [*lines[:2], "", lines[2]], 400, "line 3 has 1 cells, expected 39 as in line 1"),
         (lambda lines: [*lines, '"1" 2,'], 400, "line 4 is not quoted as in RFC 4180: ',' expected after '\"'"),
         (lambda lines: [*lines, '1,"2'], 400, "line 4 is not quoted as in RFC 4180: unexpected end of data"),
         (lambda lines: [*lines, "\udcff"], 400, "line 4 is no UTF-8: byte 0xff"),

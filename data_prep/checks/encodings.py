@@ -1,0 +1,50 @@
+"""Name the encodings that a text of unknown encoding may have, with the command that converts it."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+
+# Encodings whose letters stand side by side as bytes above 127, by Python's name, and the names of iconv.
+_OF_OTHER_SCRIPTS = {"gb18030": "GB18030", "big5": "BIG5", "cp932": "CP932", "cp949": "CP949", "koi8_r": "KOI8-R"} | {
+    f"cp{number}": f"CP{number}" for number in (1251, 1253, 1255, 1256, 874)
+}
+_OF_LATIN = ("CP1252", "CP1250")  # whose accented letters are few among those of ASCII
+_SIDE_BY_SIDE = 0.3  # of the bytes above 127; in encodings of two bytes the second one may be lower
+_LOOKED_AT = 1 << 16  # bytes
+_SHOWN = 4  # encodings
+
+
+def to_utf8(text: bytes) -> str:
+    """Return how to convert a log to UTF-8, from the encodings that these lines of it may have, the likely one first.
+
+    Without lines no encoding is named.
+    """
+    text = text[:_LOOKED_AT]
+    high = np.frombuffer(text, np.uint8) > 127
+    if not high.any():
+        names = []
+    elif np.count_nonzero(high[1:] & high[:-1]) > _SIDE_BY_SIDE * np.count_nonzero(high):
+        from charset_normalizer import from_bytes
+
+        matches = from_bytes(text, cp_isolation=list(_OF_OTHER_SCRIPTS))
+        names = [_OF_OTHER_SCRIPTS[match.encoding] for match in matches][:_SHOWN]
+    else:
+        names = sorted((name for name in _OF_LATIN if _can_decode(text, name)), key=lambda name: _num_signs(text, name))
+    if not names:
+        return "convert the log from the encoding that its writer had: iconv -f ENCODING -t UTF-8 OLD > NEW"
+    others = f"; by its bytes it could be {' or '.join(names[1:])} too, so look at some words" * (len(names) > 1)
+    return f"convert the log: iconv -f {names[0]} -t UTF-8 OLD > NEW{others}"
+
+
+def _can_decode(text: bytes, name: str) -> bool:
+    with contextlib.suppress(UnicodeDecodeError):
+        text.decode(name)
+        return True
+    return False
+
+
+def _num_signs(text: bytes, name: str) -> int:
+    """Return how many characters beyond ASCII are no letters: many are a sign of the wrong encoding."""
+    return sum(not character.isalpha() for character in text.decode(name) if not character.isascii())

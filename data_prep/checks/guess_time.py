@@ -1,0 +1,206 @@
+"""Recognize how a log's column writes times, from its values, their spread and its name."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from data_prep.checks.first_rows import TYPE_IN_NAME, Column
+from data_prep.kernels.times import parse_times
+from data_prep.options.time_forms import ISO, LIKELY_SECONDS, SECONDS, UNITS, time_pattern
+
+_TIME_NAMES = re.compile(
+    r"(^|[_ .-])(time|timestamp|ts|date|datetime|at|when|seen|day|hour|time_?stamp|epoch|unixtime|dt|created|updated)"
+    r"([_ ]?(ms|us|ns|s|sec|seconds|millis|micros|nanos|utc|gmt|local|unix|epoch))?$|(?-i:[a-z](Time|Date|Day|At|Ts))$",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(r"-?[0-9]{1,19}(\.[0-9]*)?([eE][-+]?[0-9]{1,2})?")
+_NO_TIMES = ("0", "-1", "0.0", "-1.0")
+_MOST_TIMES = 5_000  # distinct times that are looked at
+_FEW_TIMES = 50  # by which most forms are found not to be the column's
+_SLIP_SHARE = 0.001  # of the values, at most, are of another form
+_MOST_NO_TIMES = 0.5  # of the rows, at most, say that there is no time
+_MOST_SPREAD = 3 * 365 * 86_400  # seconds from the first to the last time of a log whose column is not named as a time
+_LEAST_DISTINCT = 0.5  # of the rows, at least, have a time of their own in such a column
+_FEW_DAYS = 24  # distinct values of two-digit years, months, days and hours that are hardly so by chance
+# Forms of digits alone, by their length. Those with two digits of the year need more evidence, see `_digit_form`.
+_DATES_OF_DIGITS = {
+    6: ("%y%m%d",),
+    8: ("%Y%m%d", "%y%m%d%H"),
+    10: ("%Y%m%d%H", "%y%m%d%H%M"),
+    12: ("%Y%m%d%H%M", "%y%m%d%H%M%S"),
+    14: ("%Y%m%d%H%M%S",),
+    17: ("%Y%m%d%H%M%S%f",),
+}
+_MONTH = "(?i:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
+_WEEKDAY = "(?i:mon|tue|wed|thu|fri|sat|sun)[a-z]*"
+_LIKE_A_MOMENT = re.compile(
+    rf".*([0-9]|{_MONTH})[-/. ,]+([0-9]{{1,2}}|{_MONTH})[-/. ,T].*[0-9]:[0-9]{{2}}.*|[0-9]+([-/.])[0-9]+\3[0-9]{{4}}"
+)
+
+
+def time_form(column: Column, is_code: bool) -> tuple[str, str]:
+    """Return how the times of a column are written and a remark, or "" if it holds no times.
+
+    The remark says which other reading was close and what sets it. `is_code` is True if the name says that the column
+    holds identifiers: then numbers are no times, unless the name says that too.
+    """
+    is_named = bool(_TIME_NAMES.search(TYPE_IN_NAME.sub("", column.name)))
+    values = [value for value in column.values if value not in _NO_TIMES]
+    num_without = column.count_of(_NO_TIMES)
+    if not values or num_without > _MOST_NO_TIMES * column.num_present:
+        return "", ""
+    few = values[:: -(-len(values) // _MOST_TIMES) or 1]
+    if not column.all_match(_NUMBER):
+        form = next(_forms_of_text(few, is_named), "")
+        if form and _num_of_others(column, few, form) <= _SLIP_SHARE * column.num_present:
+            return form, _order_of_date(form)
+        return "", _mixed_times(column)
+    if is_code and not is_named:
+        return "", ""
+    if form := _digit_form(few, is_named):
+        if num_without <= _SLIP_SHARE * column.num_present:
+            return form, ""
+        return "", f"; timestamps: {form} if cells without a time are empty, or in missing"
+    return _unit(column, values, is_named)
+
+
+def _digit_form(values: Sequence[str], is_named: bool) -> str:
+    """Return the form of dates such as 20240507 or 24050722, all of the same length, or ""."""
+    end = ".0" if values[0].endswith(".0") else ""
+    digits = [value.removesuffix(end) for value in values]
+    if len({*map(len, digits)}) > 1 or not all(value.endswith(end) for value in values):
+        return ""
+    for form in _DATES_OF_DIGITS.get(len(digits[0]), ()):
+        # Before units: as seconds 2026112714 would be of 2034, and hardly one of them would be a day.
+        if form.startswith("%Y"):
+            is_likely = all("1950" <= value[:4] <= "2100" for value in digits)
+        else:
+            is_likely = all(value[:2] < "40" for value in digits)
+            is_likely &= is_named or (len(form) > len("%y%m%d") and len(digits) >= _FEW_DAYS)
+        if is_likely and _are_times(values, form + end):
+            return form + end
+    return ""
+
+
+def _unit(column: Column, values: Sequence[str], is_named: bool) -> tuple[str, str]:
+    """Return the unit of numbers since 1970, or "" if their spread or their name are not those of times."""
+    numbers = np.array(values, np.float64)
+    for form, power in UNITS.items():
+        seconds = numbers / 10 ** (3 - power)
+        if not ((seconds >= LIKELY_SECONDS.start) & (seconds < LIKELY_SECONDS.stop)).all():
+            continue
+        steps = np.diff(np.array(column.values, np.float64)[column.codes[column.codes >= 0]])
+        is_sorted = bool((steps >= 0).all() or (steps <= 0).all())
+        is_spread = np.ptp(seconds) < _MOST_SPREAD and (is_sorted or len(values) > _LEAST_DISTINCT * column.num_present)
+        is_exact = form != SECONDS or any(number % 1 for number in numbers)
+        if is_named or (is_spread and is_exact and len(values) > 1):
+            return form, "" if is_named else "; string if these are codes"
+        return "", f"; timestamp, with timestamps: {form}, if these are times"
+    return "", ""
+
+
+def _are_times(values: Sequence[str], form: str) -> bool:
+    """Return True if all values but a few slips are times of a form."""
+    for some in (values[:_FEW_TIMES], values):
+        _, present, good = parse_times([value.encode() for value in some], form, "")
+        if not present.any() or np.count_nonzero(~good) > max(_SLIP_SHARE * len(some), len(some) > _FEW_DAYS):
+            return False
+    return bool(np.count_nonzero(~good) <= _SLIP_SHARE * len(values))
+
+
+def _num_of_others(column: Column, values: Sequence[str], form: str) -> int:
+    """Return the number of rows with those of the values that are no times of a form."""
+    good = parse_times([value.encode() for value in values], form, "")[2]
+    return column.count_of(list(itertools.compress(values, ~good)))
+
+
+def _forms_of_text(values: Sequence[str], is_named: bool) -> Iterator[str]:
+    """Yield the forms that all values have, the likelier ones first."""
+    longest = max(values[:: len(values) // _FEW_TIMES + 1], key=len)  # with a fraction, if some have one
+    if re.match(r"[0-9]{4}-[0-9]", longest) and _are_times(values, ISO):
+        yield ISO
+    found = [form for form in dict.fromkeys(_forms_like(longest, is_named)) if _are_times(values, form)]
+    # A log has fewer years than months, and fewer months than days: 20-05-07 to 20-05-27 are days of 2020.
+    yield from sorted(found, key=lambda form: _num_distinct(values, form))
+
+
+def _num_distinct(values: Sequence[str], form: str) -> tuple[int, int]:
+    """Return how many years and months the values have by a form."""
+    matches = [time_pattern(form).fullmatch(value.encode()) for value in values]
+    groups = [match.groupdict() for match in matches if match]
+    return tuple(len({group.get(codes[0]) or group.get(codes[1]) for group in groups}) for codes in ("Yy", "mb"))  # type: ignore[return-value]
+
+
+def _forms_like(text: str, is_named: bool) -> Iterator[str]:
+    """Yield the forms that a time may have."""
+    text = re.sub("  (?=[0-9](?![0-9]))", " ", text)  # a blank in place of a zero
+    clock = re.search(r"(?<![0-9])[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?([.,][0-9]{1,9})?( ?[AaPp][Mm])?(?![0-9:])", text)
+    clock = clock or re.search(r"(?<=[0-9]T)([0-9]{2}){2,3}(?![0-9])", text)
+    clock = clock or re.search(r"(?<= )[0-9]{1,2}\.[0-9]{2}\.[0-9]{2}(\.[0-9]{1,9})? [AaPp][Mm]", text)  # Oracle's
+    before, after, of_clock = text, "", ""
+    if clock:
+        before, after = text[: clock.start()], text[clock.end() :]
+        of_clock = _form_of_clock(clock[0])
+        after = re.sub("^( ?)(Z|UTC|GMT|[+-][0-9]{2}(:?[0-9]{2})?)(?![0-9])", r"\1%z", after)
+    parts = f"{before}\0{after}"
+    parts = re.sub(_WEEKDAY + r"(?=[ ,.])", "%a", parts, count=1)
+    parts = re.sub(f"(?<![a-zA-Z%]){_MONTH}", "%b", parts, count=1)
+    parts = re.sub(r"(?<![0-9])[0-9]{8}(?![0-9])", "%Y%m%d", parts)
+    numbers = re.findall("[0-9]+", parts)
+    if re.search("[a-zA-Z]", re.sub("%[a-zA-Z]|T(?=\0)| at ", "", parts)):
+        return  # words, or the abbreviation of a time zone
+    all_codes = [()] if not numbers and "%d" in parts else _date_codes(numbers, "%b" in parts, is_named or bool(clock))
+    for codes in all_codes:
+        of_each = iter(codes)
+        form = re.sub("[0-9]+", lambda _: next(of_each), parts)  # noqa: B023
+        yield form.replace("\0", of_clock)
+
+
+def _form_of_clock(clock: str) -> str:
+    if clock.isdigit():
+        return "%H%M%S"[: len(clock)]
+    if ":" not in clock:
+        return "%I.%M.%S" + ".%f" * (clock.count(".") > 2) + " %p"
+    half = re.search(" ?[AaPp][Mm]$", clock)
+    fraction = re.search("[.,](?=[0-9])", clock)
+    form = ":".join(("%I" if half else "%H", "%M", "%S")[: clock.count(":") + 1])
+    return form + (f"{fraction[0]}%f" if fraction else "") + (" " * half[0].startswith(" ") + "%p" if half else "")
+
+
+def _date_codes(numbers: Sequence[str], has_month: bool, is_sure: bool) -> Iterator[tuple[str, ...]]:
+    """Yield the codes of a date's numbers. If no number is above 12, points say that the day is first."""
+    sizes = [len(number) for number in numbers]
+    orders: list[tuple[str, ...]]
+    if has_month and len(numbers) == 2 and max(sizes) in (2, 4):
+        orders = [("%d", "%Y"), ("%Y", "%d")] if max(sizes) == 4 else [("%d", "%y"), ("%y", "%d")]
+        yield from (order for order in orders if _fits(order, sizes))
+    elif not has_month and len(numbers) == 3 and (is_sure or max(sizes) == 4):
+        year = "%Y" if max(sizes) == 4 else "%y"
+        orders = [("%m", "%d", year), ("%d", "%m", year), (year, "%m", "%d"), (year, "%d", "%m")]
+        yield from (order for order in orders if _fits(order, sizes))
+
+
+def _fits(order: Sequence[str], sizes: Sequence[int]) -> bool:
+    return all(size == 4 if code == "%Y" else size <= 2 for code, size in zip(order, sizes, strict=True))
+
+
+def _order_of_date(form: str) -> str:
+    """Return what a form takes for granted of numbers that may be days, months or years."""
+    places = {code: form.find(code) for code in ("%d", "%m", "%y")}
+    if form == ISO or min(places["%d"], places["%m"]) < 0:
+        return ""
+    if 0 <= places["%y"] < places["%d"]:
+        return f"; the year is first: {form}"
+    first = "month" if places["%d"] > places["%m"] else "day"
+    return "" if form.startswith("%Y") else f"; the {first} is first: {form}"
+
+
+def _mixed_times(column: Column) -> str:
+    """Return a remark on a column of times that no form has alike, as those with names of zones, else ""."""
+    if not all(map(_LIKE_A_MOMENT.fullmatch, itertools.islice(column.values, _FEW_TIMES))):
+        return ""
+    return "; times of several forms or zones: write all alike, as 2024-05-07T22:08:37+02:00, to have a timestamp"

@@ -1,0 +1,195 @@
+"""describe sees how the lines of a log are laid out, as the preparation reads them, or says what to do about them."""
+
+import re
+import subprocess
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_prep.__main__ import main
+from data_prep.checks.propose import describe
+from data_prep.kernels.native import choose_kernels
+from data_prep.raw_log.log_files import find_log
+from data_prep.raw_log.sample import sample_log
+from tests.data_prep.checks.generated_tables import laid_out_text
+
+ROWS = 400
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from(",;\t"))
+def test_header_is_told_from_rows(tmp_path_factory, seed, separator):
+    text, names, num_rows = laid_out_text(seed, separator)
+    path = tmp_path_factory.mktemp("log") / "log.csv"
+    path.write_text(text)
+    proposal = describe(str(path), label="click" if names else "column_1")
+    log_format = proposal.as_format()
+    assert proposal.rows.num_rows == num_rows
+    assert names is None or [*log_format.columns] == names
+    (sample,) = sample_log(find_log(str(path)), log_format, 2 * num_rows)
+    rejects = choose_kernels("auto").parse_chunk(sample.chunk, log_format).rejects_by_reason
+    assert (sample.num_lines - rejects.total(), rejects.total()) == (num_rows, sample.num_lines - num_rows)
+
+
+def lines_of(line, header=(), seed=1):
+    """Lines made of a click, a site and a number."""
+    random = np.random.default_rng(seed)
+    return [*header, *(line(random.integers(0, 2), f"s{random.integers(0, 8)}", number) for number in range(ROWS))]
+
+
+def plain(click, site, number):
+    return f"{click},{site},{number % 7}"
+
+
+CONVERTED = {
+    "libsvm": (lambda c, s, n: f"{c} {n % 5 + 1}:0.5 {n % 3 + 9}:{n}", "libsvm's", 2),
+    "libsvm with a query": (lambda c, s, n: f"{c} qid:{n} 1:0.5 {n % 3 + 9}:{n} # {s}", "libsvm's", 2),
+    "libffm": (lambda c, s, n: f"{c}\t1:{n % 5}:1\t2:{n % 3 + 9}:0.5", "libffm's", 2),
+    "Vowpal Wabbit": (lambda c, s, n: f"{2 * c - 1} |site {s} |price n:{n % 5}", "Vowpal Wabbit's", 3),
+    "colons": (lambda c, s, n: f"{c}::{s}::{n % 7}", "separated by two characters", 3),
+    "aligned": (lambda c, s, n: f"{c}   {s}{n % 900:6}", "aligned by blanks", 3),
+    "bars": (lambda c, s, n: f"{c}||{s}||{n % 7}", "separated by two characters", 3),
+}
+BEFORE = {
+    "comment": ["# made at noon"],
+    "Excel": ["sep=,"],
+    "title": ["Clicks of March, 2024", ""],
+    "title of a spreadsheet": ["Clicks,,"],
+}
+
+
+@pytest.mark.parametrize("name", [*CONVERTED, *BEFORE, "R"])
+def test_the_command_of_the_error_converts_the_log(tmp_path, name):
+    path, header = tmp_path / "log.csv", "click,site,price"
+    if name in CONVERTED:
+        line, words, width = CONVERTED[name]
+        lines = lines_of(line)
+    elif name == "R":
+        words, width, lines = "as R writes it", 4, [header, *(f"{n},{text}" for n, text in enumerate(lines_of(plain)))]
+    else:
+        words, width, lines = "remove the lines before them", 3, lines_of(plain, [*BEFORE[name], header])
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(ValueError, match=words) as error:
+        describe(str(path))
+    command = re.search("(sed|tail) .* OLD > NEW", str(error.value))[0]
+    new = tmp_path / "new.csv"
+    subprocess.run(command.replace("OLD", str(path)).replace("NEW", str(new)), shell=True, check=True)
+    proposal = describe(str(new), label=None if name in ("R", *BEFORE) else "column_1")
+    assert len(proposal.rows.columns) == width
+    assert proposal.rows.num_rows == ROWS and not proposal.rows.remarks
+
+
+REFUSED = {
+    "quoted line ends": (lines_of(lambda c, s, n: f'{c},"a\nb",{s}', ["click,text,site"]), "cells with a line end"),
+    "long lines": ([",".join([str(n % 2)] * 40_000) for n in range(3)], "longer than 65,536 bytes"),
+    "no columns": (lines_of(lambda c, s, n: "a b c d"[: n % 7 + 1]), "no separator divides its lines into columns"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_the_cause_of_unreadable_lines_is_named(tmp_path, name):
+    lines, words = REFUSED[name]
+    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    with pytest.raises(ValueError, match=words):
+        describe(str(tmp_path / "log.csv"))
+
+
+@pytest.mark.parametrize("line", [lambda c, s, n: f"{c} 12:30:{n % 60:02}", lambda c, s, n: f"{c} | {s} | {n % 5}"])
+def test_times_and_bars_are_columns(tmp_path, line):
+    (tmp_path / "log.csv").write_text("\n".join(lines_of(line)) + "\n")
+    assert len(describe(str(tmp_path / "log.csv"), label="column_1").rows.columns) > 1
+
+
+def test_every_line_is_counted(tmp_path, capsys):
+    lines = lines_of(plain, ["click,site,price"])
+    lines[1::7] = ["0,s1,2,x"] * len(lines[1::7])
+    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    assert main(["describe", str(tmp_path / "log.csv")]) == 0
+    printed = capsys.readouterr()
+    for text in (printed.out, printed.err):
+        assert "58 of these 400 lines have not 3 columns" in text and "line 2, '0,s1,2,x'" in text
+    assert "first 400 rows" in printed.out and "# 342 of these rows are good" in printed.out
+
+
+@pytest.mark.parametrize("others", [["test.csv"], ["sample_submission.csv"], ["gender_submission.csv", "test.csv"]])
+def test_files_of_a_contest_are_a_question(tmp_path, others):
+    for name in ["train.csv", *others]:
+        (tmp_path / name).write_text("\n".join(lines_of(plain, ["click,site,price"])) + "\n")
+    with pytest.raises(ValueError, match="are no parts of one log"):
+        describe(str(tmp_path))
+    assert describe(str(tmp_path / "train.csv")).label.name == "click"
+
+
+def test_prepare_names_the_line_that_has_the_names(tmp_path, capsys):
+    (tmp_path / "log.csv").write_text("\n".join(lines_of(plain, ["# noon", "click,site,price"])) + "\n")
+    (tmp_path / "my.yaml").write_text(
+        "separator: ','\nheader: true\ncolumns: {click: label, site: string, price: float}"
+    )
+    words = [str(tmp_path / "log.csv"), "--data", str(tmp_path / "my.yaml")]
+    for command in (["prepare", words[0], str(tmp_path / "out"), *words[1:]], ["pre-check", *words]):
+        assert main(command) == 2
+        assert "they stand in line 2: remove the lines before it: tail -n +2 OLD > NEW" in capsys.readouterr().err
+
+
+def test_prepare_says_how_many_lines_it_rejects(tmp_path, capsys, caplog):
+    lines = lines_of(plain, ["click,site,price"])
+    lines[5:7] = ["x,s1,1", "0,s1"]
+    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    assert main(["prepare", str(tmp_path / "log.csv"), str(tmp_path / "out")]) == 2
+    assert "python -m data_prep describe LOG > my.yaml" in capsys.readouterr().err
+    (tmp_path / "my.yaml").write_text(
+        "separator: ','\nheader: true\ncolumns: {click: label, site: string, price: float}"
+    )
+    words = ["prepare", str(tmp_path / "log.csv"), str(tmp_path / "out"), "--data", str(tmp_path / "my.yaml")]
+    assert main([*words, "prepare.workers=1"]) == 0
+    assert f"2 of 400 lines were rejected (columns 1, label 1): {tmp_path}/out/rejects.tsv has them" in caplog.text
+
+
+WRITTEN = {
+    "python": lambda values: f'"{values}"',
+    "json": lambda values: '"[{}]"'.format(", ".join(f'""{value}""' for value in values)),
+    "numpy": lambda values: "[{}]".format(" ".join(map(repr, values))),
+    "postgres": lambda values: '"{{{}}}"'.format(",".join(values)),
+    "quoted": lambda values: '"{}"'.format(",".join(values)),
+    "semicolons": lambda values: "[{}]".format(";".join(values)),
+    "bars": "|".join,
+}
+
+
+def test_lists_of_one_value_are_lists(tmp_path):
+    lines = lines_of(lambda c, s, n: f"{c},['t{n % 9}'],{s}", ["click,tags,site"])
+    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    assert describe(str(tmp_path / "log.csv")).as_format().columns["tags"] == "list"
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_lists_have_the_same_values_however_they_are_written(tmp_path, name):
+    def line(click, site, number):
+        tags = [f"t{number % 5}", f"t{number % 9}", f"t{number % 7}"][: 1 + number % 3]
+        return f"{click},{WRITTEN[name](tags)},{site}"
+
+    (tmp_path / "log.csv").write_text("\n".join(lines_of(line, ["click,tags,site"])) + "\n")
+    log_format = describe(str(tmp_path / "log.csv")).as_format()
+    assert (log_format.columns["tags"], log_format.list_form("tags").max_length) == ("list", 3)
+    (sample,) = sample_log(find_log(str(tmp_path / "log.csv")), log_format, ROWS)
+    kernels = choose_kernels("auto")
+    rows = kernels.parse_chunk(sample.chunk, log_format).rows.with_lists(log_format, kernels)
+    assert {*rows.lists["tags"].values.tolist()} == {f"t{number}".encode() for number in range(9)}
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        lambda n: f'"({n % 5 / 3:.2f}, {n % 7 / 3:.2f})"',
+        lambda n: f"\"{{'a': {n % 5}, 'b': {n % 3}}}\"",
+        lambda n: f'"Miller{n % 40}, Jo{n % 9}"',
+        lambda n: f"[{n % 5}",
+    ],
+    ids=["places", "mappings", "names", "one bracket"],
+)
+def test_texts_with_commas_or_brackets_are_no_lists(tmp_path, cell):
+    lines = lines_of(lambda c, s, n: f"{c},{cell(n)},{s}", ["click,text,site"])
+    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    assert describe(str(tmp_path / "log.csv")).as_format().columns["text"] == "string"
