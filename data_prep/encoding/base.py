@@ -67,7 +67,7 @@ class BaseVocabulary:
 
     @functools.cached_property
     def whole_numbers(self) -> dict[str, bool | None]:
-        """How the vocabulary of each field of text writes whole numbers, see `encoder.whole_numbers`."""
+        """Form of the whole numbers in the vocabulary of each text field: the result of `encoder.whole_numbers`."""
         shares = self.log_format.shares
         return {name: whole_numbers([self.texts_of(shares.get(name, name))]) for name in self.log_format.text_fields}
 

@@ -92,7 +92,7 @@ class RowEncoder:
 
     @functools.cached_property
     def _whole_numbers(self) -> dict[str, bool]:
-        """How the columns' vocabularies write whole numbers, see `whole_numbers`. Others are left out."""
+        """Form of the whole numbers in each text column: the result of `whole_numbers`, unless that is None."""
         columns = (column for column in self._options.categorical_columns if column.is_text and not column.cross)
         forms = {column.name: whole_numbers(self._texts_of(column.place)) for column in columns}
         return {name: form for name, form in forms.items() if form is not None}
@@ -321,9 +321,10 @@ def texts_among(texts: Collection[str], num_values: int) -> tuple[str, ...]:
 
 
 def whole_numbers(texts: Sequence[Strings]) -> bool | None:
-    """Return how a vocabulary writes whole numbers: True for 7.0, as pandas does with floats, False for 7.
+    """Return whether a vocabulary writes whole numbers as 7.0, the way pandas writes floats, or as 7.
 
-    None stands for both, and for an empty vocabulary. Without any whole number it is False: 7.0 is no value.
+    True means 7.0, and False means 7 or no whole number at all. None means that both forms occur, or that the
+    vocabulary is empty.
     """
 
     def has(has_point: bool) -> bool:

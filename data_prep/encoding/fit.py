@@ -238,7 +238,10 @@ def _take(
 
 
 def _warn_of_two_forms(field: FieldVocabulary) -> None:
-    """Warn if a number has two ids, as 7 and as 7.0: some parts of a log may have come through floats."""
+    """Log a warning if a number has two ids, one for 7 and one for 7.0.
+
+    Parts of such a log were probably converted to floats before they were written.
+    """
     if field.texts is None:
         return
     with_point = field.texts.take(are_whole(field.texts, has_point=True))

@@ -49,7 +49,8 @@ def arrow_table(rows: Any, log_format: LogFormat | None = None) -> pa.Table | No
     if is_table:
         rows = pa.table(rows)
     elif not all(isinstance(name, str) for name in rows.columns):
-        rows = rows.set_axis(list(map(str, rows.columns)), axis="columns")  # as Arrow names them
+        # Arrow would convert column names that are not strings in the same way.
+        rows = rows.set_axis(list(map(str, rows.columns)), axis="columns")
     if log_format is not None:
         check_names("the table", rows.column_names if is_table else rows.columns, log_format)
         names = [name for name, _ in log_format.fields]

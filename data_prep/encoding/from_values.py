@@ -237,7 +237,7 @@ def _value_text(value: Any, name: str, log_format: LogFormat) -> str:
         if kind.is_exact and are_inexact(np.asarray(value)):
             raise TypeError(f"found {value!r}; {INEXACT}")
         if isinstance(value, np.float16):
-            value = float(str(value))  # the shortest decimal, as a column of them has it
+            value = float(str(value))  # A float16 column is written with the shortest decimals, too.
         if not (float(value).is_integer() and abs(float(value)) < 2.0**63):
             return _text_of_column(value, name, log_format) if kind.array == "strings" else str(value)
         value = int(value)
@@ -290,9 +290,9 @@ def rejected(chunk: Chunk, parsed: ParsedChunk) -> dict[int, str]:
 
 
 def bad_cell(chunk: Chunk, row: int, log_format: LogFormat, reason: str) -> str:
-    """Return what is wrong with a row of lines that is rejected for a reason: the column and its cell.
+    """Describe the fault of a row that the parser rejected for `reason`: the bad cell, or the number of cells.
 
-    The lines must have labels.
+    `row` is the index of the line in `chunk`, whose lines must have labels.
     """
     cells = split_line(chunk.lines.split(b"\n")[row], log_format, chunk.is_bare)
     if len(cells) != len(log_format.columns):

@@ -1,4 +1,4 @@
-"""Options of `prepare` from files and the command line."""
+"""Read the options of a preparation from YAML files and the command line."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 from common import settings, yaml_settings
 from data_prep.options.prepare_options import PrepareOptions
 
-# `app` checks the other sections of the file.
+# Section of a run's YAML file that this module reads. The package `app` checks the other sections.
 PREPARE_SECTION = "prepare"
 DOWNLOAD_SECTION = "download"
 
 
 def read_data(path: Path) -> dict[str, Any]:
-    """Read the log format from a data set's YAML file, without its section `download`.
+    """Read the format of a log from the YAML file of a data set, without the section `download`.
 
-    Raises ValueError if there is none, as it would silently be Criteo's.
+    Raise ValueError if the file has no other content, because the format would then silently be Criteo's.
     """
     data = {key: value for key, value in yaml_settings.read_yaml(path).items() if key != DOWNLOAD_SECTION}
     if not data:
@@ -37,9 +37,11 @@ class _Run:
 def read_options(
     yaml_path: Path | None = None, overrides: Iterable[str] = (), data_path: Path | None = None
 ) -> PrepareOptions:
-    """Read the section `prepare` of a run's YAML file, the log format of `data_path`, then `prepare.key=value`.
+    """Combine the options of a preparation from files and the command line. A later source overrides earlier ones.
 
-    Raises ValueError and FileNotFoundError as `yaml_settings.resolve`.
+    The sources are the section `prepare` of a run's YAML file `yaml_path`, the log format in `data_path`, and
+    `overrides` such as `prepare.min_count=2`. Raise FileNotFoundError if a file does not exist, and ValueError if a
+    setting is unknown or has a wrong value.
     """
     run = _Run()
     if yaml_path is not None:

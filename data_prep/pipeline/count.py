@@ -69,7 +69,8 @@ class ChunkCounter:
 
     split: SplitRule
     options: PrepareOptions
-    whole_numbers: Mapping[str, bool | None] = field(default_factory=dict)  # see `ParsedRows.with_whole_numbers`
+    # Form of whole numbers in text columns: the argument of `ParsedRows.with_whole_numbers`.
+    whole_numbers: Mapping[str, bool | None] = field(default_factory=dict)
 
     def count(self, chunk: Chunk) -> ChunkCounts:
         """Return all counts of a chunk, including its numeric statistics and the frequency of each value."""
