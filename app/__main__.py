@@ -1,9 +1,15 @@
-"""The command line: `python -m app COMMAND`: train, online, sweep, evaluate, baseline, report, checkpoint, export,
-predict, serve, bundle.
+"""Run a command: `python -m app COMMAND`. `python -m app --help` lists the commands.
 
-Exit status: 0 done, or stopped at train.time_limit. 1 training stopped at NaN or infinity. 2 wrong input or settings.
-3 something could not be written. 4 training ended with a loss above that of predicting the click rate. 5 online
-holds parts aside. 6 an online run that was asked for its status ended by an error. 130 after Ctrl-C, 143 after SIGTERM.
+Exit status:
+
+- 0: done, or stopped at train.time_limit.
+- 1: training stopped at NaN or infinity.
+- 2: wrong input or settings.
+- 3: something could not be written.
+- 4: training ended with a loss above that of predicting the click rate.
+- 5: online holds parts aside.
+- 6: an online run whose status was asked for ended with an error.
+- 130 after Ctrl-C, 143 after SIGTERM.
 """
 
 from __future__ import annotations
@@ -16,7 +22,8 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-if __name__ == "__main__":  # threads that libraries start on import must not receive signals, see stopping
+# Signals are blocked before libraries start threads during their import, see app/training/stop_signals.py.
+if __name__ == "__main__":
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
 
 from common.packages import require
@@ -47,7 +54,7 @@ from common.console import STOPPED_BY_READER, has_no_reader, log_to_console
 from common.text import show
 from common.yaml_settings import CommandParser
 
-# Arguments of a usual call, for the end of each command's --help.
+# Arguments of a typical call of each command, shown at the end of its --help.
 EXAMPLES = {
     "train": "--config configs/criteo.yaml --dataset prepared train.epochs=2",
     "online": "parts --from device_0 --serve bundles --once",
@@ -79,7 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(words)
     options.words = words
     log_to_console()
-    console_rank = getattr(options, "servers", 0)  # the first rank that trains
+    console_rank = getattr(options, "servers", 0)  # Number of the first rank that trains, after the servers.
     return rank.run_as_rank(lambda: _run(options), console_rank) if started_by_mpi() else _run(options)
 
 
@@ -98,7 +105,9 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _refuse_foreign_flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """End `train` with a usage error for a flag that is a setting here. argparse would only call it unrecognized."""
+    """Exit with a usage error if a flag of `train` is the name of a setting. argparse would only call it
+    unrecognized.
+    """
     if words[:1] != ["train"]:
         return
     known = vars(parser.parse_args(["train", "--dataset", ""]))
@@ -143,7 +152,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_examples(commands: argparse._SubParsersAction[argparse.ArgumentParser], before: str = "") -> None:
     for name, parser in commands.choices.items():
-        parser.formatter_class = argparse.RawDescriptionHelpFormatter  # which leaves an example's line whole
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter  # This class keeps the line of an example whole.
         parser.description = textwrap.fill(parser.description or "", 100)
         if example := EXAMPLES.get(f"{before}{name}"):
             parser.epilog = f"example:\n  {parser.prog} {example}"
@@ -161,7 +170,8 @@ def _report(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    die_quietly()  # by a signal that came since
+    # Exit now if a signal arrived meanwhile.
+    die_quietly()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
     raise_again()
     sys.exit(main())

@@ -1,10 +1,10 @@
-"""Batches from a prepared folder, in an order that is a pure function of (seed, epoch, step).
+"""Read batches from a prepared folder, in an order that depends only on seed, epoch and step.
 
-An epoch is a seeded permutation of blocks. The rows of each pool of blocks are shuffled. The stream of rows
-is cut into batches across blocks and pools. No row is dropped: the last batch is smaller. A run that resumes
-at step s reads only the pools from that step on.
+An epoch is a seeded permutation of blocks. The rows within each pool of blocks are shuffled. The resulting stream of
+rows is cut into batches across blocks and pools. No row is dropped, so the last batch may be smaller. A run that
+resumes at step s reads only the pools from that step on.
 
-Letters: B batch, P positions of ids, N numeric fields, n rows of a block.
+Shapes use B for the batch size, P for positions of ids, N for numeric fields and n for the rows of a block.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 class Batch(Examples):
     """Rows of a step: `ids` [B, P], `numeric` [B, N], `labels` [B].
 
-    A rank's slice starts at row `first_row` of a batch of `whole_rows` rows, which is None if this is the whole.
+    A rank's slice starts at row `first_row` of a batch of `whole_rows` rows. `whole_rows` is None for a whole batch.
     `mean_weight` is the mean weight of all training rows that count (`mean_training_weight`).
     """
 
@@ -43,11 +43,11 @@ class Batch(Examples):
 
     @property
     def num_rows(self) -> int:
-        """Return B, which is smaller in an epoch's last batch, and if rows of weight 0 were left out."""
+        """Return B. It is smaller in an epoch's last batch, and after rows of weight 0 were removed."""
         return len(self.labels)
 
     def rows_that_count(self, mean_weight: float) -> Batch:
-        """Return the batch without its rows of weight 0, which must change nothing: no row and no moment.
+        """Return the batch without its rows of weight 0, because they must not change any row or optimizer state.
 
         `mean_weight` is the mean weight of all training rows that count.
         """
@@ -72,9 +72,9 @@ def slice_of_batch(batch: Batch, rows: slice) -> Batch:
 
 
 def mean_training_weight(folder: Path, schema: Schema) -> float:
-    """Return the mean weight of the training rows that count, or 1 if rows have no weights.
+    """Return the mean weight of the training rows with a weight above 0, or 1 if rows have no weights.
 
-    A folder of an earlier release does not name it. Its training rows are read once to find it.
+    The schema of an earlier release does not contain it. In that case, all training rows are read once to compute it.
     """
     mean_weight = schema.splits["train"].mean_weight
     if mean_weight or not schema.weight:
@@ -89,27 +89,30 @@ def mean_training_weight(folder: Path, schema: Schema) -> float:
 
 
 def check_files(folder: Path, schema: Schema) -> None:
-    """Raise ValueError unless every file with rows, and its index, has its size, and the vocabulary its checksum.
+    """Raise ValueError unless the row files and their indices have the right sizes, and the vocabulary the right
+    checksum.
 
-    The rows' bytes are checked as they are read.
+    The bytes of the rows are checked when they are read.
     """
     for sentence in (*damaged_files(folder, schema, VOCABULARY), *wrong_sizes(folder, schema)):
         raise ValueError(f"{sentence}; {advice(folder)}; see python -m data_prep inspect {folder}")
 
 
 def verify_files(folder: Path, schema: Schema) -> None:
-    """Read every byte of a prepared folder. Raise ValueError, naming each file that is not as schema.json says."""
+    """Read every byte of a prepared folder. Raise ValueError, naming each file that differs from schema.json."""
     if damaged := list(damaged_files(folder, schema)):
         raise ValueError(f"{'; '.join(damaged)}; {advice(folder)}")
 
 
 @dataclass(frozen=True)
 class Order:
-    """Order of the rows in one pass over a split: `pools` of block numbers, and the seed of their shuffle."""
+    """Order of the rows in one pass over a split: `pools` of block numbers, and the seed for shuffling within the
+    pools.
+    """
 
     pools: tuple[np.ndarray, ...]
     block_sizes: np.ndarray
-    shuffle_seed: tuple[int, ...] | None  # None: rows stay in written order
+    shuffle_seed: tuple[int, ...] | None  # None keeps the order in which rows were written.
 
 
 def training_order(schema: Schema, seed: int, epoch: int, pool_blocks: int) -> Order:
@@ -130,29 +133,29 @@ def _cut(blocks: np.ndarray, pool_blocks: int) -> tuple[np.ndarray, ...]:
 
 
 def num_batches(schema: Schema, split: str, batch_size: int) -> int:
-    """Return the number of batches of one pass over a split, a short last one included."""
+    """Return the number of batches in one pass over a split, including a shorter last one."""
     return -(-schema.splits[split].rows // batch_size)
 
 
 def read_batches(
     folder: Path, schema: Schema, split: str, order: Order, batch_size: int, first_batch: int = 0
 ) -> Iterator[Batch]:
-    """Yield the batches of one pass, from batch `first_batch` (0, 1, …) on."""
+    """Yield the batches of one pass, starting with batch number `first_batch` (0, 1, …)."""
     pool_ends = np.cumsum([order.block_sizes[pool].sum() for pool in order.pools], dtype=np.int64)
     first_pool = int(np.searchsorted(pool_ends, first_batch * batch_size, side="right"))
     start = first_batch * batch_size - int(pool_ends[first_pool - 1] if first_pool else 0)
     pools = order.pools[first_pool:]
     blocks = read_blocks(folder, schema, split, [int(number) for pool in pools for number in pool])
-    parts: list[Examples] = []  # of the next batch
+    parts: list[Examples] = []  # Parts of the next batch.
     missing = batch_size
-    ahead: list[Examples] = []  # blocks of the next pool
+    ahead: list[Examples] = []  # Blocks of the next pool that were already read.
     for number, (pool, next_pool) in enumerate(itertools.zip_longest(pools, pools[1:], fillvalue=()), first_pool):
         rows = concatenate([*ahead, *itertools.islice(blocks, len(pool) - len(ahead))])
         ahead = []
         shuffled = None
         if order.shuffle_seed is not None:
             shuffled = np.random.default_rng([*order.shuffle_seed, number]).permutation(len(rows))
-        # Read all at once, the next pool would keep a training waiting.
+        # Read the next pool a few blocks at a time. Reading all of it at once would make the training wait.
         blocks_a_batch = -(-len(next_pool) * batch_size // max(1, len(rows)))
         while start < len(rows):
             part = rows.take(slice(start, start + missing) if shuffled is None else shuffled[start : start + missing])
@@ -168,7 +171,7 @@ def read_batches(
 
 
 def batches_of(rows: Examples, batch_size: int) -> Iterator[Batch]:
-    """Yield rows in their order. The last batch may be smaller."""
+    """Yield the rows as batches, in their order. The last batch may be smaller."""
     for start in range(0, len(rows), batch_size):
         yield _batch(rows.take(slice(start, start + batch_size)))
 
@@ -181,10 +184,10 @@ Item = TypeVar("Item")
 
 
 class Prefetcher(Generic[Item]):
-    """Iterates over `items`, of which a thread makes up to `depth` ahead. `waited_seconds` counts the caller's waits.
+    """Iterates over `items`, of which a thread prepares up to `depth` in advance.
 
-    An exception of the items is raised when the caller takes the next one. Use it as a context manager, so that the
-    thread ends with the loop.
+    `waited_seconds` counts the time that the caller has waited. An exception in the thread is raised when the caller
+    takes the next item. Use it as a context manager, so that the thread ends with the loop.
     """
 
     def __init__(self, items: Iterable[Item], depth: int = 2) -> None:
@@ -200,7 +203,8 @@ class Prefetcher(Generic[Item]):
 
     def __exit__(self, *_: object) -> None:
         self._stopped.set()
-        while self._thread.is_alive():  # empty the queue, so that a thread that waits at it sees the flag
+        # Empty the queue, so that a thread that waits for space in it sees the flag.
+        while self._thread.is_alive():
             try:
                 self._ready.get(timeout=0.05)
             except queue.Empty:

@@ -142,7 +142,11 @@ def merge(
 def _advice(name: str, value: object, names: Sequence[str], prefix: str, whole: object) -> str:
     """Return advice on an unknown key: keys of other sections with the same last word, or a similar key of this
     section.
+
+    If `whole` has a mapping `REMOVED` with the key, the advice is what that says.
     """
+    if advice := getattr(whole, "REMOVED", {}).get(f"{prefix}{name}"):
+        return str(advice)
     last_words = {key.rpartition(".")[2] for key in flatten({name: value})}
     all_keys = flatten(dataclasses.asdict(whole))  # type: ignore[call-overload]
     elsewhere = [key for key in all_keys if not (prefix and key.startswith(prefix))]

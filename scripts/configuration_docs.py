@@ -1,9 +1,9 @@
-"""Print docs/configuration.md: every setting, read from the dataclasses that hold them.
+"""Print docs/configuration.md: all settings, read from the dataclasses that define them.
 
     python -m scripts.configuration_docs > docs/configuration.md
 
-A setting's sentence is the comment at its field, or the comment lines above it. Its range is that of its annotation.
-What texts may be is what its section's own check answers to a wrong value.
+The description of a setting is the comment of its field. Its range comes from its annotation. The allowed texts are
+taken from the error message for a wrong value.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ SCHEDULES = """Each optimizer has a schedule, such as `deep_optimizer.schedule.n
 """
 GROUPS: dict[str, Any] = {"wide": WideOptimizer, "deep": DeepOptimizer, "tower": TowerOptimizer}
 WRONG_VALUES: tuple[Any, ...] = (-1, "?", "", ())
-CHECKS: dict[type, Any] = {LogFormat: checked_format, ListForm: check_list}  # the other sections check themselves
+# Functions that check a section. Sections that are not listed check themselves.
+CHECKS: dict[type, Any] = {LogFormat: checked_format, ListForm: check_list}
 TYPES = {
     bool: "true or false",
     int: "whole number",
@@ -86,10 +87,11 @@ def _schedules() -> Iterator[str]:
 
 
 def _variants(what: str, classes: Sequence[Any], prefix: str) -> Iterator[str]:
-    """Yield a table of the classes that a section's name chooses among, and one of all their settings."""
+    """Yield a table of the classes that a section's name selects, and a table of all their settings."""
     yield f"| {what} | |\n|---|---|"
     yield from (f"| `{cls.name}` | {' '.join(cls.__doc__.split())} |" for cls in classes)
-    defaults: dict[tuple[str, ...], dict[str, list[str]]] = {}  # by the setting, its default: the names that have it
+    # Default values of each setting, with the names of the classes that have them.
+    defaults: dict[tuple[str, ...], dict[str, list[str]]] = {}
     for cls in classes:
         for name, type_, default, allowed, meaning in _rows(cls):
             of_setting = defaults.setdefault((f"GROUP_optimizer.{prefix}{name}", type_, allowed, meaning), {})
@@ -113,7 +115,7 @@ def _table(heading: str, text: str | None, cls: Any, prefix: str) -> Iterator[st
 
 
 def _rows(cls: Any) -> Iterator[tuple[str, ...]]:
-    """Yield name, type, default, allowed values and meaning of each setting of a section, but its name."""
+    """Yield name, type, default, allowed values and meaning of each setting of a section, except `name`."""
     hints, sentences = typing.get_type_hints(cls), sentences_of(cls)
     for field in dataclasses.fields(cls):
         hint, value = hints[field.name], getattr(cls(), field.name)
@@ -125,7 +127,7 @@ def _rows(cls: Any) -> Iterator[tuple[str, ...]]:
 
 
 def sentences_of(cls: type) -> dict[str, str]:
-    """Return the comment of each field, those of base classes too; empty where there is none."""
+    """Return the comment of each field, including those of base classes, or "" if there is none."""
     found: dict[str, str] = {}
     for each in reversed([base for base in cls.__mro__ if dataclasses.is_dataclass(base)]):
         above: list[str] = []
@@ -141,7 +143,7 @@ def sentences_of(cls: type) -> dict[str, str]:
 
 
 def _sentence(text: str, allowed: str) -> str:
-    """Return the comment with a capital, unless it begins with a value, and a full stop."""
+    """Return the comment with a full stop at the end, and a capital at the beginning unless it begins with a value."""
     first = text.split(" ")[0].rstrip(":")
     if first not in [*allowed.split(", "), "true", "false"] and not re.match(r"\w+(_\w+|:)", text):
         text = text[:1].upper() + text[1:]

@@ -1,6 +1,6 @@
-"""Print what this machine has for the project, and what will be used because of it: `make doctor`.
+"""Print what this machine offers to the project, and what the project will use: `make doctor`.
 
-The exit status is 1 if a native part is missing or stale, or if MindSpore cannot be used.
+The exit status is 1 if a native part is missing or outdated, or if MindSpore cannot be used.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from data_prep.kernels import native as log_library
 FEATURES = ("avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16")
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-# Each native part with what takes its place.
+# Native parts, with what is used if they are missing.
 PARTS: dict[str, tuple[NativeLibrary, str]] = {
     "host tables": (tables_library.LIBRARY, "the slower tables of MindSpore or NumPy"),
     "dense layer": (layer_library.LIBRARY, "MindSpore's operators"),
     "log kernels": (log_library.LIBRARY, "NumPy, several times slower"),
 }
-Line = tuple[str, str]  # what there is, what will be used
+Line = tuple[str, str]  # What was found, and what will be used.
 
 
 def processor() -> Line:
-    """Return the processor's features, and the kernels that they allow."""
+    """Return the processor's features, and the kernels that use them."""
     flags = device.cpu_flags()
     has = ", ".join(name for name in FEATURES if name in flags) or "none of the features that are made use of"
     bfloat16 = "in hardware" if flags & device.BFLOAT16_FLAGS else "without hardware for it, so slower than float32"
@@ -48,7 +48,7 @@ def processor() -> Line:
 
 
 def instruction_set() -> str:
-    """Return a sentence on the kernels of the tables, as they choose them themselves."""
+    """Return a sentence that names the instruction set of the table kernels, which they choose themselves."""
     from app.tables.native.tables import NativeTables
 
     try:
@@ -60,20 +60,20 @@ def instruction_set() -> str:
 
 
 def cores() -> Line:
-    """Return the cores of this process, and the threads that follow."""
+    """Return the number of cores of this process, and the number of threads that follows from it."""
     usable = num_cores()
     return f"{usable} of {os.cpu_count()} may be used", f"{usable} host threads (device.threads)"
 
 
 def memory() -> Line:
-    """Return the memory that is free under the tightest limit."""
+    """Return the free memory under the tightest limit."""
     tightest = min(memory_limits(), key=lambda limit: limit.free)
     free = f"{tightest.free / 2**30:,.1f} GiB"
     return f"{free} free of {tightest.limit / 2**30:,.1f} GiB ({tightest.name})", f"tables may grow to {free}"
 
 
 def huge_pages() -> Line:
-    """Return the system's setting of transparent huge pages."""
+    """Return the system's setting for transparent huge pages."""
     words = HUGE_PAGES.read_text(encoding="utf-8") if HUGE_PAGES.is_file() else "[never]"
     if "[never]" in words:
         return "off", f"small pages: lookups in large tables are slower; 'echo madvise > {HUGE_PAGES}' as root mends it"
@@ -93,7 +93,9 @@ def compiler() -> Line:
 
 
 def native_part(name: str) -> Line:
-    """Raise OSError, with the way out, if it is missing, stale or of another machine."""
+    """Return where a native part was built. Raise OSError, with advice, if it is missing, outdated or for another
+    machine.
+    """
     library, instead = PARTS[name]
     try:
         library.load()
@@ -103,7 +105,7 @@ def native_part(name: str) -> Line:
 
 
 def mindspore() -> Line:
-    """Return MindSpore's version and the device that it can load."""
+    """Return MindSpore's version and the device that it can use."""
     device.prepare_environment(DeviceOptions())
     return version("mindspore"), f"the tower runs on {device.select_device(DeviceOptions())} (device.target=auto)"
 
@@ -119,7 +121,7 @@ def mpi() -> Line:
 
 
 def browser() -> Line:
-    """Return the browser in which the tests of pages render them."""
+    """Return the browser in which tests render pages."""
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     return found or "none", "the tests of pages run" if found else "reports are written; the tests of pages are skipped"
 

@@ -1,4 +1,4 @@
-"""Print docs/licences.md: the packages of requirements.lock by the licence that the installed package states.
+"""Print docs/licences.md: the packages in requirements.lock, grouped by the licence that the installed package states.
 
 python -m scripts.licences > docs/licences.md
 """
@@ -20,7 +20,9 @@ under Apache-2.0 (`LICENSE`). Written by `python -m scripts.licences > docs/lice
 
 
 def licence(name: str) -> str:
-    """Return the licence of an installed package: its expression, its classifiers or the first line of its text."""
+    """Return the licence of an installed package: its expression, its classifiers, or the first line of its licence
+    text.
+    """
     metadata = distribution(name).metadata
     classifiers = [text for text in metadata.get_all("Classifier") or [] if text.startswith("License :: ")]
     short = [text.rpartition(" :: ")[2] for text in classifiers if not text.endswith("OSI Approved")]
@@ -29,7 +31,7 @@ def licence(name: str) -> str:
 
 
 def locked() -> dict[str, str]:
-    """Return the version of each package of the lock, by name."""
+    """Return the version of each package in requirements.lock, by name."""
     return dict(re.findall(r"^([\w.-]+)==(\S+)", LOCK.read_text(encoding="utf-8"), re.MULTILINE))
 
 

@@ -1,9 +1,10 @@
-# Build rules of the native parts. Before its `include`, a Makefile sets LIBRARY (lib$(LIBRARY).so), OBJECTS, FLAGS
-# (with $(BASE_FLAGS)) and TESTS (what `make sanitize` gives to pytest); LIBRARIES and TEST_ENVIRONMENT if it needs them.
+# Build rules of the native parts. Before a Makefile includes this file, it sets LIBRARY (for lib$(LIBRARY).so),
+# OBJECTS, FLAGS (which contain $(BASE_FLAGS)) and TESTS (the arguments of pytest in `make sanitize`), and if necessary LIBRARIES
+# and TEST_ENVIRONMENT.
 #
-#   make            for this machine
-#   make sanitize   with AddressSanitizer and UndefinedBehaviorSanitizer, and run the tests on it
-#   make clean
+#   make            build for this machine
+#   make sanitize   build with AddressSanitizer and UndefinedBehaviorSanitizer, and run the tests with this build
+#   make clean      remove what was built
 
 CXX ?= g++
 PYTHON ?= python3
@@ -19,7 +20,7 @@ all: $(BUILD)/lib$(LIBRARY).so
 
 $(BUILD)/lib$(LIBRARY).so: $(OBJECTS)
 	$(CXX) $(FLAGS) -shared -Wl,-z,defs -o $@.new $^ $(LIBRARIES)
-	mv $@.new $@  # a process that has the old one mapped keeps it
+	mv $@.new $@  # renamed, so that a process keeps the old file that it has mapped
 
 $(BUILD)/%.o: %.cc Makefile $(RULES)
 	@mkdir -p $(@D)

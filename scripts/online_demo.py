@@ -1,6 +1,8 @@
-"""A log that drifts, a model that is trained on its first rows, and a service that the online trainer keeps fresh.
+"""Demonstrate online training (`make online-demo`): a drifting log, a model, and a service that always has the newest
+one.
 
-`make online-demo`. Everything is written to ONLINE_DEMO_DIR (demo/online/). It ends with a table of the parts.
+The model is first trained on the beginning of the log. An online trainer then trains on the rest, part by part. All
+files are written to ONLINE_DEMO_DIR (demo/online/). At the end, a table of the parts is printed.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from data_prep.prepared.truth import truth_path
 
 PROJECT = Path(__file__).parents[1]
 FOLDER = Path(os.environ.get("ONLINE_DEMO_DIR", PROJECT / "demo/online"))
-ROWS = int(os.environ.get("ONLINE_DEMO_ROWS", "400000"))  # half of them before the first part
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(PROJECT)}  # in which the project's modules are found from any folder
+ROWS = int(os.environ.get("ONLINE_DEMO_ROWS", "400000"))  # Half of the rows come before the first part.
+# With this environment, the project's modules are found from any folder.
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(PROJECT)}
 NUM_PARTS = 10
 TIMEOUT_SECONDS = 300
 COLUMNS = "part, rows, AUC online, frozen, best possible, log loss, calibration, new ids, seconds until served"
@@ -32,7 +35,7 @@ MODULES = {"prepare": "data_prep", "synthesize": "data_prep", "serve": "app.cli.
 
 
 def command(name: str, *words: str | Path) -> list[str]:
-    """Return a command of the project, and print it as one would type it."""
+    """Return a command of the project, and print it in the form in which a user would type it."""
     module = MODULES.get(name, "app")
     given = [*([] if module.endswith(name) else [name]), *map(str, words)]
     print(f"== python -m {module} {' '.join(given)}".replace(f"{PROJECT}/", ""), flush=True)
@@ -40,12 +43,12 @@ def command(name: str, *words: str | Path) -> list[str]:
 
 
 def run(name: str, *words: str | Path) -> None:
-    """Run a command to its end. Raises CalledProcessError if it fails."""
+    """Run a command until it ends. Raise CalledProcessError if it fails."""
     subprocess.run(command(name, *words), cwd=FOLDER, check=True, env=ENVIRONMENT)  # noqa: S603
 
 
 def start(stack: ExitStack, log: str, name: str, *words: str | Path) -> subprocess.Popen[bytes]:
-    """Start a command whose output goes to a file, and which a signal ends with the stack."""
+    """Start a command in the background, with its output in a file. When the stack closes, a signal ends it."""
     file = stack.enter_context((FOLDER / log).open("wb"))
     process = subprocess.Popen(  # noqa: S603
         command(name, *words), cwd=FOLDER, env=ENVIRONMENT, stdout=file, stderr=subprocess.STDOUT
@@ -56,7 +59,10 @@ def start(stack: ExitStack, log: str, name: str, *words: str | Path) -> subproce
 
 
 def await_it(found: Callable[[], Any], *processes: subprocess.Popen[bytes]) -> Any:
-    """Return what `found` returns as soon as that is true. Raises RuntimeError if a process ended or time is over."""
+    """Wait until `found` returns a true value, and return it.
+
+    Raise RuntimeError if a process ends or the time is over.
+    """
     until = time.monotonic() + TIMEOUT_SECONDS
     while not (result := found()):
         if time.monotonic() > until or any(process.poll() is not None for process in processes):
@@ -66,7 +72,7 @@ def await_it(found: Callable[[], Any], *processes: subprocess.Popen[bytes]) -> A
 
 
 def served(port: int) -> str:
-    """Return the version of the model that the service answers with, "" as long as it does not."""
+    """Return the version of the model that the service uses, or "" if the service does not answer."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/status", timeout=5) as answer:
             return str(json.load(answer)["version"])
@@ -75,20 +81,20 @@ def served(port: int) -> str:
 
 
 def held(part: str) -> str:
-    """Return why the trainer holds a part aside, "" if it does not."""
+    """Return why the trainer holds a part aside, or "" if it does not."""
     path = FOLDER / "online/status.json"
     return str(json.loads(path.read_text(encoding="utf-8"))["held"].get(part, "")) if path.exists() else ""
 
 
 def metrics() -> list[dict[str, Any]]:
-    """Return the lines of metrics.jsonl on parts."""
+    """Return the lines about parts in metrics.jsonl."""
     path = FOLDER / "online/metrics.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return [line for line in map(json.loads, lines) if "part" in line]
 
 
 def main() -> None:
-    """Run the demo. Raises CalledProcessError or RuntimeError if a command fails."""
+    """Run the demo. Raise CalledProcessError or RuntimeError if a command fails."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
     part_rows = ROWS // 2 // NUM_PARTS
@@ -101,7 +107,7 @@ def main() -> None:
             each.rename(coming / each.name)
     auto, drift = PROJECT / "configs/auto.yaml", PROJECT / "configs/data/drift.yaml"
     run("prepare", "log", "prepared", "--config", auto, "--data", drift)
-    # Six of some twelve epochs: the rest would be most of the demo's time on a machine that is busy.
+    # Six of about twelve epochs, because more would take most of the demo's time on a busy machine.
     run("train", "--config", auto, "--dataset", "prepared", "--name", "warm", "train.epochs=6")
     run("export", "warm", "frozen")
     (FOLDER / "parts").mkdir()
@@ -117,7 +123,8 @@ def main() -> None:
         version = await_it(lambda: served(port), trainer, service)
         for path in later:
             for each in (truth_path(path), path):
-                (coming / each.name).touch()  # it is closed now: the log was made before
+                # The log was made earlier, so set the time at which the part was closed.
+                (coming / each.name).touch()
                 (coming / each.name).rename(FOLDER / "parts" / each.name)
             closed = time.monotonic()
             before = version

@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# Train on RANK_SIZE ranks; the run folders device_<rank>/ (NAME/, NAME.rank<rank>/) are made in the current folder.
+# Train on RANK_SIZE ranks. The run folders device_<rank>/ (or NAME/ and NAME.rank<rank>/) are made in the current
+# folder.
 #   bash run_auto_parallel_train.sh RANK_SIZE EPOCHS DATASET RANK_TABLE_FILE [--name NAME] [section.key=value ...]
-# EPOCHS may be '-' (those of CONFIG), RANK_TABLE_FILE may be '-' (none). Environment: CONFIG=FILE (default:
-# configs/auto.yaml of the project: settings by the number of rows), HOSTFILE=FILE (lines like "host1 slots=2"; default:
-# all ranks on this host), MPIRUN=FILE. train.batch_size is that of all ranks together.
+# EPOCHS may be '-', which leaves the number of epochs to CONFIG. RANK_TABLE_FILE may be '-' for none.
+# train.batch_size is the number of rows of all ranks together. Environment variables:
+#   CONFIG=FILE     settings (default: the project's configs/auto.yaml, which follows the number of rows)
+#   HOSTFILE=FILE   hosts, in lines such as "host1 slots=2" (default: all ranks on this host)
+#   MPIRUN=FILE     the mpirun to use
 set -euo pipefail
 
 if [ $# -lt 4 ]; then

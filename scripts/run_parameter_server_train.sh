@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# Train on WORKERS ranks whose rows are owned by SERVERS other processes; the folders device_<worker>/ and
-# server_<server>/ (NAME/, NAME.rank<worker>/, NAME.server<server>/) are made in the current folder.
+# Train on WORKERS ranks, whose table rows are owned by SERVERS other processes. The folders device_<worker>/ and
+# server_<server>/ (or NAME/, NAME.rank<worker>/ and NAME.server<server>/) are made in the current folder.
 #   bash run_parameter_server_train.sh SERVERS WORKERS EPOCHS DATASET [--name NAME] [section.key=value ...]
-# EPOCHS may be '-' (those of CONFIG). Environment: CONFIG=FILE (default: configs/criteo.yaml of the project; those of
-# configs/auto.yaml fall with a schedule, which servers do not have), HOSTFILE=FILE (lines like "host1 slots=2", the
-# servers first; default: all on this host), MPIRUN=FILE. train.batch_size is that of all workers together.
+# EPOCHS may be '-', which leaves the number of epochs to CONFIG. train.batch_size is the number of rows of all workers
+# together. Environment variables:
+#   CONFIG=FILE     settings (default: the project's configs/criteo.yaml; configs/auto.yaml has learning-rate schedules,
+#                   which servers do not support)
+#   HOSTFILE=FILE   hosts, in lines such as "host1 slots=2", those of the servers first (default: all on this host)
+#   MPIRUN=FILE     the mpirun to use
 set -euo pipefail
 
 if [ $# -lt 4 ]; then

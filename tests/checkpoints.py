@@ -69,7 +69,7 @@ class StateOfTables:
     def __init__(self, tables):
         self.snapshot_rows, self.dense = tables.snapshot, 0.0
 
-    def dense_to_save(self):
+    def dense_values(self):
         return {"wide.bias": np.full(1, self.dense, np.float32)}
 
 

@@ -27,7 +27,6 @@ PAGES = (  # in the order in which they are run: later ones use what earlier one
     "docs/serving.md",
     "docs/recipes.md",
     "docs/online.md",
-    "docs/internals/parallel.md",
     "docs/internals/scaling.md",
 )
 COPIED = ("app", "benchmarks", "common", "configs", "data_prep", "docs", "examples", "scripts")
@@ -75,7 +74,7 @@ NOT_RUN = {
     r"curl localhost:8000/v1/(status|pin|rollback|unpin).*": IN_LIFE,
     r"python -m app online parts \w+\.\w+=.*": "other settings, which the same folder refuses",
     r"python -m app online release PART": "needs a part that is held aside; tests/app/cli/online makes one",
-    r"bash run_with_mpi.sh|python net.py": "run by tests/examples",
+    r"bash run_with_mpi.sh|python net.py|bash run.sh \d .*": "run by tests/examples",
     r".*--target Ascend": "needs the device",
 }
 # What must be there before a page's first command, besides what the pages before it left.
@@ -88,7 +87,6 @@ STAGE = {
         "python -m data_prep prepare drifting drifting.prepared --data configs/data/drift.yaml",
         "python -m app train --config configs/auto.yaml --dataset drifting.prepared train.epochs=1",
     ),
-    "docs/internals/parallel.md": ("python -m app evaluate",),
 }
 # Commands that do not end, and what they have printed once they do what they are for.
 ENDLESS = {

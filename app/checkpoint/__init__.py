@@ -3,7 +3,7 @@
 The modules:
 - `disk`: sequential writes with a checksum. `read_once`: sequential reads with a checksum.
 - `array_file` and `array_writer`: files of arrays in the safetensors format.
-- `tower_slices`: the files of a tower that is split over ranks.
+- `tower_slices`: read dense arrays that ranks saved in slices.
 - `manifest`: manifest.json, the description of a checkpoint.
 - `write`: write a checkpoint into a partial folder, then rename it into place. `read`: open one, with the
   checkpoints that a delta needs.

@@ -1,7 +1,8 @@
-"""Dense arrays saved in slices, a file a rank: `dense-<rank>-of-<ranks>.safetensors`.
+"""Read dense arrays that were saved in slices, a file a rank: `dense-<rank>-of-<ranks>.safetensors`.
 
-A slice's name has its position and the whole array's shape: `tower.matrix_0[0:104, 0:32] of [208, 32]`. An array under
-its plain name is whole. So the files alone determine how to join them, whatever strategy loads them.
+Release 1.0.0 wrote them if ranks split the tower, and examples/tower_over_ranks does. A slice's name has its position
+and the whole array's shape: `tower.matrix_0[0:104, 0:32] of [208, 32]`. An array under its plain name is whole. So the
+files alone determine how to join them.
 """
 
 from __future__ import annotations
@@ -9,23 +10,13 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
 WHOLE_FILE = "dense.safetensors"
 SLICE_FILE = re.compile(r"dense-(\d+)-of-(\d+)\.safetensors")
 SLICE_NAME = re.compile(r"(.+)\[((?:\d+:\d+, )*\d+:\d+)\] of \[((?:\d+, )*\d+)\]")
-
-
-def slice_file(rank: int, num_ranks: int) -> str:
-    """Return the name of the file of one rank's slices."""
-    return f"dense-{rank}-of-{num_ranks}.safetensors"
-
-
-def slice_name(name: str, block: Sequence[slice], shape: Sequence[int]) -> str:
-    """Return the name of the slice `block` of the array `name`, which has `shape` as a whole."""
-    return f"{name}[{', '.join(f'{part.start}:{part.stop}' for part in block)}] of {list(shape)}"
 
 
 def dense_files(names: Iterable[str]) -> list[str]:

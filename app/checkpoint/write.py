@@ -30,7 +30,7 @@ from app.checkpoint.array_file import item_bytes
 from app.checkpoint.array_writer import Column, column_of, write_arrays
 from app.checkpoint.disk import Progress, Rows, no_progress
 from app.checkpoint.manifest import EXPIRY_VERSION, FORMAT_VERSION, Manifest, identify, write_manifest
-from app.checkpoint.tower_slices import WHOLE_FILE, slice_file
+from app.checkpoint.tower_slices import WHOLE_FILE
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup, is_collective, on_all_ranks
 from app.tables.interface import DEEP, WIDE, Indices, RowArray, TableSnapshot
 from common.files import FileRecord, replace_folder, room_for, sync_folder
@@ -86,14 +86,12 @@ def write_checkpoint(
     num_shards: int = 1,
     progress: Progress = no_progress,
     group: ProcessGroup = ONE_PROCESS,
-    sliced: bool = False,
 ) -> Path:
     """Write one checkpoint into `folder` and return its path. After any error no checkpoint exists.
 
     The caller holds the lock of `folder`. A single process writes `num_shards` files per table. With a `group` of
     several processes, all ranks call this function together: `state.tables` are then the rows that this rank owns,
-    and servers write the rows that they own. Rank 0 writes `state.dense`, or, with `sliced`, each rank writes its
-    part of it.
+    and servers write the rows that they own. Rank 0 writes `state.dense`.
 
     An OSError, ValueError or MemoryError of one rank is raised on all of them. After any other error the rank must
     end the job, because the other ranks wait for it.
@@ -109,10 +107,9 @@ def write_checkpoint(
     @room_for(final, then="")
     def write_own() -> dict[str, FileRecord]:
         records = {}
-        if sliced or group.rank == 0:
-            name = slice_file(group.rank, group.size) if sliced else DENSE
+        if group.rank == 0:
             columns = {key: column_of(array) for key, array in state.dense.items()}
-            records[name] = write_arrays(partial / name, columns, progress)
+            records[DENSE] = write_arrays(partial / DENSE, columns, progress)
         if state.expiry:
             records[EXPIRY] = write_arrays(partial / EXPIRY, {k: column_of(each) for k, each in state.expiry.items()})
         if group.sharded:

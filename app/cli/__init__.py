@@ -1,4 +1,4 @@
-"""The commands: train, online, sweep, evaluate, baseline, checkpoint, export, predict, serve, bundle, fold.
+"""Define the commands: train, online, sweep, evaluate, baseline, checkpoint, export, predict, serve, bundle, fold.
 
-`app.api` offers them as Python functions.
+`app.api` offers most of them as Python functions.
 """

@@ -1,8 +1,8 @@
-"""`python -m app baseline`: logistic regression on a prepared folder, the floor that a Wide&Deep has to beat.
+"""`python -m app baseline`: fit logistic regression to a prepared folder, as a floor that Wide&Deep has to beat.
 
-Features are the one-hot ids of the categorical fields and the numeric columns. The rows are held in memory, so at most
-`--max-rows` training rows are taken. Rows of valid and test come in batches. Letters: N numeric columns, C categorical
-fields, V vocabulary.
+Features are the one-hot ids of the categorical fields and the numeric columns. The training rows are held in memory, so
+at most `--max-rows` of them are used. Rows of valid and test are read in batches. Shapes use N for the number of
+numeric columns, C for categorical fields and V for the vocabulary size.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ from data_prep.prepared.schema import Schema, checksum_of, read_schema
 log = logging.getLogger("app")
 
 MAX_ROWS = 1_000_000
-# The inverse penalty C: the first that is tried, the factor between one and the next, and how far it may go.
+# Inverse penalty C: first value, factor between values, and the limits of the search.
 FIRST_C, STEP_OF_C, SMALLEST_C, LARGEST_C = 10**-1.5, 10**0.5, 1e-4, 1e2
 MAX_NEWTON_STEPS = 100
-# Crosses count for train.auto if they raise the AUC on valid rows by the first, and lower log loss by so many of its
-# standard errors. From the second on their effects are more than slight. Clicks that hardly follow a cross are learned
-# better so from 0.005 on, but the suggested crosses of real tables, which cost up to 0.014 AUC then, raise it by up to
-# 0.0066. Of larger tables the gain is not estimated.
+# Crosses count for `train.auto` if they raise the AUC on valid rows by the first number, and lower the log loss by
+# CERTAIN of its standard errors. From a gain of the second number on, their effects are more than slight. If clicks
+# hardly depend on a cross, a limit of 0.005 would be better. But the crosses suggested for real tables, which cost up
+# to 0.014 AUC at that limit, raise the AUC by up to 0.0066. For larger tables the gain is not measured.
 LEAST_AUC_OF_CROSSES, LARGE_AUC_OF_CROSSES, CERTAIN = 0.0075, 0.015, 2.0
-STRONG_C = 0.5  # the inverse penalty from which on their effects are strong
+STRONG_C = 0.5  # From this inverse penalty on, the effects of crosses are strong.
 MAX_CROSSED_ROWS, MAX_CROSSED_IDS = 400_000, 2_000_000
-# The checksum of the schema that a choice holds for, "" for that of a run, its effects, and a line for the log.
+# Checksum of the schema that a choice is valid for ("" for the choice of an existing run), the effects, and a line for
+# the log.
 ChoiceOfCrosses = tuple[str, CrossEffects, str]
 NO_CHOICE: ChoiceOfCrosses = ("", "none", "")
 PRINTED_METRICS = ("auc", "log_loss", "normalized_entropy")
@@ -58,28 +59,30 @@ PRINTED_METRICS = ("auc", "log_loss", "normalized_entropy")
 
 @dataclass(frozen=True)
 class Fitted:
-    """A logistic regression, the inverse penalty C that valid rows chose, and the number of training rows."""
+    """A fitted logistic regression, the inverse penalty C that was best on valid rows, and the number of
+    training rows.
+    """
 
-    weights: NDArray[np.float64]  # [N + V]
+    weights: NDArray[np.float64]  # Weights of the numeric columns, then of the ids, [N + V].
     intercept: float
     inverse_penalty: float
     train_rows: int
 
     def logits(self, features: Any) -> NDArray[np.float32]:
-        """Return the logits [n] of features [n, N + V], a sparse matrix."""
+        """Return the logits, float32 [n], of `features`, a sparse matrix [n, N + V]."""
         logits: NDArray[np.float32] = features @ np.float32(self.weights) + np.float32(self.intercept)
         return logits
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to those of `python -m app`."""
+    """Add the command to `python -m app`."""
     parser = commands.add_parser(
         "baseline",
         help="fit logistic regression to a prepared folder, the floor for a model",
         description="Fit an L2-penalized logistic regression (scikit-learn) to train rows, choose the penalty "
         "by log loss on valid rows, and evaluate it. Takes about 20 bytes per training row and column (0.8 GB for a "
         "million rows of Criteo's 39), up to 100 bytes per id, and minutes per million rows. If the log has more than "
-        "--max-rows training rows, a fit to all of them would score better: the floor is then too low.",
+        "--max-rows training rows, a fit to all of them would have better metrics, so the printed floor is too low.",
     )
     parser.add_argument("dataset", type=Path, metavar="DATASET", help="the prepared folder")
     parser.add_argument("--split", default="test", help="rows to evaluate on: train, valid or test (test)")
@@ -96,14 +99,14 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--crosses",
         action="store_true",
-        help="fit with and without the folder's crosses, and show what they are worth on valid rows",
+        help="fit with and without the folder's crosses, and show their effect on the metrics of valid rows",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object in place of the table")
     parser.set_defaults(command=run)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Fit, evaluate and print the table."""
+    """Run the command: fit, evaluate and print the table."""
     if arguments.max_rows < 1:
         raise ValueError(f"--max-rows must be 1 or more, found {arguments.max_rows}")
     folder, split = arguments.dataset, arguments.split
@@ -117,7 +120,8 @@ def run(arguments: argparse.Namespace) -> None:
         show(json.dumps(gain and asdict(gain)) if arguments.json else text)
         return
     rows: dict[str, dict[str, Any]] = {"logistic regression": {}}
-    if arguments.run:  # a wrong one fails before the fit
+    # Read before the fit, so that a wrong folder fails early.
+    if arguments.run:
         (record,) = read_runs([arguments.run])
         of_split = [content for content in record.evaluations if content["split"] == split]
         evaluations = [content for content in of_split if "calibrated" not in content] or of_split
@@ -142,7 +146,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def fit(folder: Path, schema: Schema, max_rows: int = MAX_ROWS) -> Fitted:
-    """Fit to train rows and choose the penalty on valid rows, if there are any. Raises ValueError for one class."""
+    """Fit to the training rows, and choose the penalty by log loss on the valid rows, if there are any.
+
+    Raise ValueError if all training rows have the same label.
+    """
     features, labels, weights = read_features(folder, schema, "train", max_rows)
     if len(np.unique(labels)) < 2:
         raise ValueError(
@@ -162,10 +169,11 @@ def fit(folder: Path, schema: Schema, max_rows: int = MAX_ROWS) -> Fitted:
 
 
 def _fit_best(solver: Solver, valid_loss: Callable[[Fitted], float]) -> Fitted:
-    """Return the fit whose penalty has the least loss."""
+    """Search the penalty with the smallest loss, and return its fit."""
     first = best = solver.fit(FIRST_C)
     least = valid_loss(best)
-    for factor in (STEP_OF_C, 1 / STEP_OF_C):  # up until it gets worse; down if the first step up is one too many
+    # Step up until the loss gets worse. If the first step up is already worse, step down.
+    for factor in (STEP_OF_C, 1 / STEP_OF_C):
         while SMALLEST_C <= best.inverse_penalty * factor <= LARGEST_C:
             fitted = solver.fit(best.inverse_penalty * factor)
             loss = valid_loss(fitted)
@@ -179,9 +187,10 @@ def _fit_best(solver: Solver, valid_loss: Callable[[Fitted], float]) -> Fitted:
 
 @dataclass(frozen=True)
 class CrossesGain:
-    """The gain of logistic regression by crosses, on valid rows: of AUC, and of log loss with its standard error.
+    """Gain of logistic regression from crosses, measured on valid rows.
 
-    The inverse penalty is the best one with crosses.
+    `auc` is the rise of the AUC, `log_loss` the fall of the log loss, and `error` the standard error of the latter.
+    `inverse_penalty` is the best one with crosses.
     """
 
     auc: float
@@ -214,10 +223,11 @@ def find_cross_effects(
     lines: list[str],
     dry: bool = False,
 ) -> CrossEffects:
-    """Return how strong the effects of crosses on clicks are. Add a line for the log to `lines`.
+    """Return how strong the effects of crosses on clicks are. Append a line for the log to `lines`.
 
-    A run in `run` with the settings `by_effects(answer)` keeps its answer. Ranks take that of the process that started
-    them, since processors may round apart. With `dry` nothing is fitted, and the line says so.
+    If there is a run in `run` with the settings `by_effects(answer)`, its answer is kept. The ranks of a job take over
+    the answer of the process that started them, because results may be rounded differently on other processors. With
+    `dry`, nothing is fitted, and the line says so.
     """
     if not started_by_mpi():
         os.environ[CHOICE_OF_CROSSES] = json.dumps(_try_crosses(folder, run, schema, by_effects, dry))
@@ -240,9 +250,9 @@ def _try_crosses(
 
 
 def measure_cross_effects(folder: Path, schema: Schema) -> ChoiceOfCrosses:
-    """Fit regressions to the rows, unless this process or the one that started it did so for the same `schema`.
+    """Measure the effects of crosses by fitting regressions, or return an earlier result for the same `schema`.
 
-    The choice is left to further trainings of this process and of those that it starts.
+    The result is stored in an environment variable for later trainings in this process and in processes that it starts.
     """
     data = checksum_of(asdict(schema))
     choice = _choice_of_crosses()
@@ -260,7 +270,10 @@ def _choice_of_crosses() -> ChoiceOfCrosses:
 
 
 def _gain_in_a_process(folder: Path) -> str:
-    """Return what --crosses prints. Reading rows imports MindSpore, which this process may not have set up yet."""
+    """Return what the option --crosses prints, computed in a separate process.
+
+    Reading rows imports MindSpore, whose environment may not be prepared yet in this process.
+    """
     command = [sys.executable, "-P", "-m", "app", "baseline", str(folder), "--crosses", "--json"]
     process = subprocess.run(  # noqa: S603 (this program)
         command,
@@ -268,7 +281,8 @@ def _gain_in_a_process(folder: Path) -> str:
         capture_output=True,
         text=True,
         check=False,
-        start_new_session=True,  # Ctrl-C comes to this process alone
+        # Ctrl-C must not reach the process directly.
+        start_new_session=True,
     )
     if process.returncode:
         raise ValueError(f"the crosses of {folder} could not be tried (train.auto): {process.stderr[-1000:].strip()}")
@@ -282,10 +296,10 @@ def _is_measured(schema: Schema) -> bool:
 
 
 def crosses_gain(folder: Path, schema: Schema) -> CrossesGain | None:
-    """Return the gain of all crosses, by the best fits with and without them.
+    """Return the gain from all crosses, by comparing the best fits with and without them.
 
-    Return None without crosses or valid rows, if the rows of a split have one class, or for a table beyond
-    MAX_CROSSED_ROWS or MAX_CROSSED_IDS. Raises as reading the folder does.
+    Return None if there are no crosses or no valid rows, if all rows of a split have the same label, or if the table is
+    larger than MAX_CROSSED_ROWS or MAX_CROSSED_IDS. Raise the errors of reading the folder.
     """
     if not _is_measured(schema):
         return None
@@ -326,14 +340,14 @@ def _auc(logits: NDArray[np.float32], labels: NDArray[np.float32], weights: NDAr
 
 
 class Solver:
-    """Fits logistic regressions to the same rows with different L2 penalties, by scikit-learn.
+    """Fits logistic regressions to the same rows with different L2 penalties, using scikit-learn.
 
-    A fit minimizes Σ weight · log loss + |w|² / 2C, without a penalty on the intercept. Each fit starts at the solution
-    of the fit before it.
+    A fit minimizes Σ weight · log loss + |w|² / 2C, without a penalty on the intercept. Each fit starts from the
+    solution of the previous one.
     """
 
     def __init__(self, features: Any, labels: NDArray[np.float32], weights: NDArray[np.float32] | None) -> None:
-        """Take features [n, N + V], a sparse matrix of float32, labels [n] and, if rows have them, weights [n]."""
+        """`features` is a sparse float32 matrix [n, N + V]. `labels` and `weights` have shape [n]."""
         from sklearn.linear_model import LogisticRegression
 
         self._rows = (features, labels, weights)
@@ -347,7 +361,7 @@ class Solver:
 
 
 def evaluate(fitted: Fitted, folder: Path, schema: Schema, split: str) -> Metrics:
-    """Return the metrics of all rows of a split, block by block."""
+    """Return the metrics of all rows of a split, reading one block at a time."""
     stream = MetricStream()
     for rows in read_blocks(folder, schema, split):
         stream.add(fitted.logits(one_hot(rows, schema)), rows.labels, rows.weights)
@@ -357,9 +371,9 @@ def evaluate(fitted: Fitted, folder: Path, schema: Schema, split: str) -> Metric
 def read_features(
     folder: Path, schema: Schema, split: str, max_rows: int | None = None
 ) -> tuple[Any, np.ndarray, np.ndarray | None]:
-    """Return features, sparse [rows, N + V], labels [rows] and weights [rows], if the rows have them.
+    """Return features, sparse [rows, N + V], labels [rows], and weights [rows] or None, of the rows of a split.
 
-    They are those of a split, or of about `max_rows` rows of it. Rows of weight 0 are left out.
+    With `max_rows`, read only about that many rows, in blocks spread over the split. Rows with weight 0 are left out.
     """
     from scipy import sparse
 

@@ -1,10 +1,11 @@
-"""`python -m app bundle`, and `python -m app.cli.bundle` without MindSpore: check a bundle, or explain its scores."""
+"""`python -m app bundle`: check a bundle, or explain its scores. Without MindSpore: `python -m app.cli.bundle`."""
 
 from __future__ import annotations
 
 from common.signals import die_quietly
 
-if __name__ == "__main__":  # the imports take a moment
+# Call this before the imports, which take a moment.
+if __name__ == "__main__":
     die_quietly()
 
 import argparse
@@ -21,24 +22,24 @@ from common.text import show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> Any:
-    """Add the subcommands, and return them."""
+    """Add the subcommands, and return the object to which more can be added."""
     subcommands = parser.add_subparsers(required=True, metavar="COMMAND")
     verify = subcommands.add_parser("verify", help="read and check every byte, score the golden rows")
     verify.add_argument("bundle", type=Path, metavar="BUNDLE")
     verify.set_defaults(command=_verify)
     explain = subcommands.add_parser("explain", help="show how each column of one line changes its score")
     explain.add_argument("bundle", type=Path, metavar="BUNDLE")
-    explain.add_argument("line", metavar="LINE", help="a line of a log, or - for the first of standard input")
+    explain.add_argument("line", metavar="LINE", help="a line of a log, or - for the first line of standard input")
     explain.set_defaults(command=_explain)
     effects = subcommands.add_parser("effects", help="show how each column changes the scores of a log")
     effects.add_argument("bundle", type=Path, metavar="BUNDLE")
     effects.add_argument(
         "inputs", nargs="+", metavar="INPUT", help="log, with or without labels: files, folders, globs"
     )
-    effects.add_argument("--output", type=Path, metavar="FILE", help="a .csv or .parquet file of all figures")
-    effects.add_argument("--rows", type=int, default=ROWS, metavar="N", help=f"lines that are drawn ({ROWS})")
-    effects.add_argument("--seed", type=int, default=1, metavar="N", help="of the draw (1)")
-    effects.add_argument("--values", type=int, default=VALUES, metavar="N", help=f"of a category ({VALUES})")
+    effects.add_argument("--output", type=Path, metavar="FILE", help=".csv or .parquet file for all figures")
+    effects.add_argument("--rows", type=int, default=ROWS, metavar="N", help=f"number of lines to draw ({ROWS})")
+    effects.add_argument("--seed", type=int, default=1, metavar="N", help="random seed of the draw (1)")
+    effects.add_argument("--values", type=int, default=VALUES, metavar="N", help=f"values per category ({VALUES})")
     effects.set_defaults(command=_effects)
     return subcommands
 

@@ -30,14 +30,14 @@ from common.text import show
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `checkpoint` and its own commands."""
+    """Add the command `checkpoint` with its actions to `python -m app`."""
     parser = commands.add_parser("checkpoint", help="list, check and convert checkpoints")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
 
-    action = actions.add_parser("list", help="print a line for each checkpoint, and mark the one that make eval takes")
-    action.add_argument("place", type=Path, nargs="?", metavar="RUN", help="a run's folder (that of --run)")
+    action = actions.add_parser("list", help="print a line for each checkpoint, and mark the one that `make eval` uses")
+    action.add_argument("place", type=Path, nargs="?", metavar="RUN", help="run folder (the one of --run)")
     _add_run(action)
-    action.add_argument("--folder", type=Path, metavar="DIR", help="folder of checkpoints (the run's)")
+    action.add_argument("--folder", type=Path, metavar="DIR", help="folder of checkpoints (the one of the run)")
     action.set_defaults(command=_list)
 
     action = _with_checkpoint(actions, "show", "describe a checkpoint", "?")
@@ -46,7 +46,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     action.set_defaults(command=_verify)
 
     action = _with_checkpoint(actions, "reshard", "write a checkpoint with another number of files per table")
-    action.add_argument("folder", type=Path, metavar="FOLDER", help="folder to make step-<number>/ in")
+    action.add_argument("folder", type=Path, metavar="FOLDER", help="folder in which step-<number>/ is created")
     action.add_argument("--shards", type=int, required=True, metavar="N", help="files per table")
     action.set_defaults(command=_reshard)
 
@@ -55,7 +55,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
     action = _with_checkpoint(actions, "export-rows", "write (field, value, row, vector) to Parquet")
     action.add_argument("output", type=Path, metavar="FILE", help="the Parquet file")
-    action.add_argument("--table", choices=tuple(STATE_ARRAYS), default=DEEP, help="which table (deep)")
+    action.add_argument("--table", choices=tuple(STATE_ARRAYS), default=DEEP, help="table to export (deep)")
     action.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one it was trained on)")
     action.set_defaults(command=_export_rows)
 
@@ -66,9 +66,13 @@ def _with_checkpoint(
     summary: str,
     number: Literal["?"] | None = None,
 ) -> argparse.ArgumentParser:
-    """Add an action on a checkpoint. With the `number` "?" it may be left out for the run's best one."""
+    """Add an action on a checkpoint. With `number` "?", the argument is optional, and the run's best checkpoint the
+    default.
+    """
     action = actions.add_parser(name, help=summary)
-    which = "folder step-<number>, or a run's for its best (that of --run)" if number else "folder step-<number>"
+    which = (
+        "folder step-<number>, or a run folder for its best (the one of --run)" if number else "folder step-<number>"
+    )
     action.add_argument("checkpoint", type=Path, nargs=number, metavar="CHECKPOINT", help=which)
     if number:
         _add_run(action)
@@ -87,7 +91,7 @@ def _list(arguments: argparse.Namespace) -> None:
         raise FileNotFoundError(f"no checkpoint in {folder}")
     best = None
     if not arguments.folder:
-        with suppress(FileNotFoundError):  # none is whole
+        with suppress(FileNotFoundError):  # No checkpoint is whole.
             best = best_of_run(run).path
     for path in paths:
         show(f"{path.name}  {_one_line(path)}{'  <- make eval takes this one' if path == best else ''}")
@@ -161,10 +165,10 @@ def _reshard(arguments: argparse.Namespace) -> None:
 
 
 def reshard(path: Path, folder: Path, num_shards: int) -> Path:
-    """Write the checkpoint `path` below `folder` with `num_shards` files a table, bit for bit.
+    """Write the checkpoint `path` into `folder`, with `num_shards` files per table. The rows stay bit for bit the same.
 
-    Raises ValueError for a number below 1, a damaged checkpoint, or a folder in which another process works,
-    and FileExistsError if the step is there already.
+    Raise ValueError if the number is below 1, if the checkpoint is damaged, or if another process uses the folder, and
+    FileExistsError if the folder already contains the step.
     """
     if num_shards < 1:
         raise ValueError(f"a table has 1 file or more, found --shards {num_shards}")
@@ -185,7 +189,8 @@ def _compact(arguments: argparse.Namespace) -> None:
         return
     advice = f"wait for its end, or write a full one elsewhere: checkpoint reshard {path} FOLDER --shards 1"
     with _own(path.parent, advice):
-        checkpoint = open_named(path)  # not before: a training may remove or compact what a delta needs
+        # Opened while the lock is held, because a training may remove or compact the parents of a delta.
+        checkpoint = open_named(path)
         with byte_bar("compact", 2 * checkpoint.num_bytes) as bar:
             compact(checkpoint, max(checkpoint.manifest.shards.values(), default=1), bar.update)
     show(f"{path} is a full checkpoint now")
@@ -193,7 +198,7 @@ def _compact(arguments: argparse.Namespace) -> None:
 
 @contextmanager
 def _own(folder: Path, advice: str) -> Iterator[None]:
-    """Hold the lock of a folder that is written to, as a training does. After an error, remove a folder made for it."""
+    """Hold the lock that a training holds on its checkpoint folder. After an error, remove the folder if it was new."""
     is_new = not folder.exists()
     try:
         lock = lock_folder(folder)
@@ -207,14 +212,16 @@ def _own(folder: Path, advice: str) -> Iterator[None]:
         except BaseException:
             if is_new:
                 (folder / LOCK_FILE).unlink()
-                with suppress(OSError):  # a folder with something in it stays
+                with suppress(OSError):  # The folder is not empty, so it stays.
                     folder.rmdir()
             raise
 
 
 @contextmanager
 def _kept(checkpoint: Checkpoint) -> Iterator[None]:
-    """Replace errors by a ValueError with advice if a training removed or compacted the checkpoint meanwhile."""
+    """Raise ValueError with advice in place of an error that occurred because a training removed or compacted the
+    checkpoint.
+    """
     try:
         yield
     except (OSError, ValueError) as error:
@@ -227,7 +234,7 @@ def _kept(checkpoint: Checkpoint) -> Iterator[None]:
 
 
 def _export_rows(arguments: argparse.Namespace) -> None:
-    from app.trained.export_rows import export_rows  # imports pyarrow, which the other commands do without
+    from app.trained.export_rows import export_rows  # This imports pyarrow, which the other actions do not need.
     from app.trained.trained_model import read_trained_on
 
     checkpoint = open_named(arguments.checkpoint)

@@ -1,4 +1,4 @@
-"""`python -m app evaluate`: evaluate a checkpoint, or each new one of a run, in one process or on several ranks."""
+"""`python -m app evaluate`: evaluate one checkpoint, or each new one of a run, in one process or on several ranks."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ log = logging.getLogger("app")
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to those of `python -m app`."""
+    """Add the command to `python -m app`."""
     parser = commands.add_parser("evaluate", help="evaluate a checkpoint")
     parser.add_argument("--run", type=Path, default=Path("device_0"), metavar="DIR", help="run folder (device_0)")
     parser.add_argument(
         "--checkpoint",
         type=Path,
         metavar="DIR",
-        help="checkpoint to evaluate, or its name in the run (the run's best, else newest)",
+        help="checkpoint to evaluate, or its name in the run (the best of the run, else the newest)",
     )
     parser.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one it was trained on)")
     parser.add_argument("--split", default="test", help="train, valid or test (test)")
@@ -52,15 +52,15 @@ def add_parser(commands: Any) -> None:
         nargs="+",
         default=[],
         metavar="FIELD",
-        help="print metrics for the most frequent values of fields; time and unseen count as fields. Comes after the "
-        "settings",
+        help="also print metrics for the most frequent values of these fields; time and unseen count as fields. Put "
+        "this option after the settings",
     )
     parser.add_argument("settings", nargs="*", default=(), metavar="eval.key=value", help="such as eval.group_field=C3")
     parser.set_defaults(command=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Evaluate, and return the exit status."""
+    """Run the command: evaluate, and return the exit status."""
     if arguments.ranks < 1:
         raise ValueError(f"--ranks must be 1 or more, found {arguments.ranks}")
     if arguments.follow is not None:
@@ -76,14 +76,16 @@ def _evaluate(arguments: argparse.Namespace, checkpoint: Checkpoint) -> int:
     trained = open_trained(checkpoint, arguments.dataset, arguments.settings)
     trained = trained.with_device(target=arguments.target or "auto")
     what = (arguments.split, arguments.by, arguments.calibrate)
-    check_evaluation(trained, *what)  # before the slow start
+    # Checked before the slow start of MindSpore.
+    check_evaluation(trained, *what)
     group: ProcessGroup = ONE_PROCESS
     if started_by_mpi():
         group = rank.join(trained.config, trained.schema, arguments.ranks, 0, {"checkpoint": checkpoint.manifest.id})
     elif arguments.ranks > 1:
         status = launch(arguments.ranks, arguments.hostfile, _words(arguments, checkpoint.path))
         if status == WRONG_INPUT and arguments.follow:
-            checkpoint.verify()  # raises if it is damaged: a job ends with a status alone
+            # Raises an error if the checkpoint is damaged, which the job's exit status alone does not tell.
+            checkpoint.verify()
         return status
     try:
         evaluation = evaluate(trained, *what, group)
@@ -97,7 +99,7 @@ def _evaluate(arguments: argparse.Namespace, checkpoint: Checkpoint) -> int:
 
 
 def _words(arguments: argparse.Namespace, path: Path) -> list[str]:
-    """Return the command line of a rank that evaluates this checkpoint."""
+    """Return the command line with which a rank evaluates the checkpoint at `path`."""
     words = ["evaluate", "--run", str(arguments.run), "--checkpoint", str(path), "--split", arguments.split]
     words += ["--ranks", str(arguments.ranks)]
     for name, value in (("--dataset", arguments.dataset), ("--target", arguments.target)):

@@ -1,4 +1,4 @@
-"""`python -m app export`: a checkpoint as a bundle, which scores raw rows without MindSpore."""
+"""`python -m app export`: write a checkpoint as a bundle, which scores raw rows without MindSpore."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ MOST_AUC_LOST = {"float32": 1e-5, "float16": 1e-5, "int8": 1e-4}
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to those of `python -m app`."""
+    """Add the command to `python -m app`."""
     parser = commands.add_parser("export", help="write a bundle that scores raw rows without MindSpore")
     parser.add_argument(
-        "source", type=Path, metavar="RUN|CHECKPOINT", help="a run's folder (its best is taken) or a checkpoint"
+        "source", type=Path, metavar="RUN|CHECKPOINT", help="run folder (its best checkpoint is exported) or checkpoint"
     )
     parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="the new folder")
     parser.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one it was trained on)")
@@ -39,7 +39,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write and check a bundle, and return the exit status."""
+    """Run the command: write and check a bundle, and return the exit status."""
     require("onnx", "onnxruntime")
     parent = Predictor.open(arguments.delta_from) if arguments.delta_from else None
     rows: RowType = parent.tables[0].spec.dtype if parent else "float32"

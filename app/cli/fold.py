@@ -1,4 +1,4 @@
-"""`python -m app bundle fold`, and `python -m app.cli.fold` without MindSpore: a delta as a whole bundle."""
+"""`python -m app bundle fold`: turn a delta into a whole bundle. Without MindSpore: `python -m app.cli.fold`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from common.process import die_with_parent
 from common.signals import die_quietly
 from common.text import show
 
-if __name__ == "__main__":  # the imports take a moment
+# Call this before the imports, which take a moment.
+if __name__ == "__main__":
     die_quietly()
 
 import argparse
@@ -23,12 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("bundle", type=Path, metavar="DELTA")
     parser.add_argument("output", type=Path, metavar="BUNDLE", help="the new folder")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing bundle")
-    parser.add_argument("--end-with-parent", action="store_true", help=argparse.SUPPRESS)  # for a service's folds
+    # The service uses this option when it folds.
+    parser.add_argument("--end-with-parent", action="store_true", help=argparse.SUPPRESS)
     parser.set_defaults(command=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the whole bundle, and return the exit status."""
+    """Run the command: write the whole bundle, and return the exit status."""
     if arguments.end_with_parent:
         die_with_parent(signal.SIGTERM)
     manifest = fold(arguments.bundle, arguments.output, arguments.overwrite)

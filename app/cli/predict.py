@@ -1,10 +1,11 @@
-"""`python -m app predict`, and `python -m app.cli.predict` without MindSpore: score a log with a bundle."""
+"""`python -m app predict`: score a log with a bundle. Without MindSpore: `python -m app.cli.predict`."""
 
 from __future__ import annotations
 
 from common.signals import Stopped, die_quietly, stop_by_signals
 
-if __name__ == "__main__":  # the imports take a moment
+# Call this before the imports, which take a moment.
+if __name__ == "__main__":
     die_quietly()
 
 import argparse
@@ -32,13 +33,13 @@ log = logging.getLogger("app")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="a bundle that `export` wrote")
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="bundle written by `export`")
     parser.add_argument(
         "inputs", nargs="+", metavar="INPUT", help="log, with or without labels: files, folders, globs, URIs; or -"
     )
     parser.add_argument("output", metavar="OUTPUT", help="a new .csv or .parquet file, or - for CSV on standard output")
     parser.add_argument(
-        "--keep", action="extend", nargs="+", default=[], metavar="COLUMN", help="columns of the log to write as well"
+        "--keep", action="extend", nargs="+", default=[], metavar="COLUMN", help="columns to copy into the output"
     )
     parser.add_argument("--workers", type=int, metavar="N", help="processes (one per core)")
     parser.add_argument(
@@ -49,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-reject-fraction",
         type=float,
         metavar="SHARE",
-        help="share of bad lines above which the exit status is 2 (the bundle's prepare.max_reject_fraction)",
+        help="share of bad lines above which the exit status is 2 (prepare.max_reject_fraction of the bundle)",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing output")
     parser.add_argument("--restart", action="store_true", help="start over instead of resuming a stopped prediction")
@@ -57,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Score the log, and return the exit status."""
+    """Run the command: score the log, and return the exit status."""
     require("onnxruntime")
     workers = arguments.workers or len(os.sched_getaffinity(0))
     if workers < 1:
@@ -97,7 +98,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _max_reject_fraction(arguments: argparse.Namespace) -> float:
     bound = arguments.max_reject_fraction
     if bound is None:
-        read_manifest(arguments.bundle)  # names a folder that is no bundle as such
+        # Raises a clear error if the folder is not a bundle.
+        read_manifest(arguments.bundle)
         bound = float(read_schema(arguments.bundle).options["max_reject_fraction"])
     if not 0 <= bound <= 1:
         raise ValueError(f"--max-reject-fraction must be between 0 and 1, found {bound}")
@@ -105,7 +107,7 @@ def _max_reject_fraction(arguments: argparse.Namespace) -> float:
 
 
 def describe(summary: dict[str, Any], output: str) -> str:
-    """Return the result as the lines that a user reads."""
+    """Return the result of a prediction as text."""
     where = "standard output" if output == STDIN else output
     lines = [f"{where}: {summary['rows']:,} rows, {summary['bad_lines']:,} of them bad lines without a score"]
     for name, value in summary.get("metrics", {}).items():
@@ -117,7 +119,7 @@ def describe(summary: dict[str, Any], output: str) -> str:
 
 
 def main(add: Callable[[argparse.ArgumentParser], None], module: str, words: list[str] | None = None) -> int:
-    """Run one command of a bundle's own code and return its exit status."""
+    """Run one command of a bundle's own code, and return its exit status. `add` adds its arguments to the parser."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}")
     add(parser)
     arguments = parser.parse_args(words)

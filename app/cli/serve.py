@@ -1,10 +1,11 @@
-"""`python -m app serve`, and `python -m app.cli.serve` without MindSpore: score over HTTP by a bundle."""
+"""`python -m app serve`: score over HTTP with a bundle. Without MindSpore: `python -m app.cli.serve`."""
 
 from __future__ import annotations
 
 from common.signals import die_quietly
 
-if __name__ == "__main__":  # the imports take a moment
+# Call this before the imports, which take a moment.
+if __name__ == "__main__":
     die_quietly()
 
 import argparse
@@ -22,25 +23,25 @@ from app.serving.statement import Statement
 from common.packages import require
 
 Options = TypeVar("Options", Limits, ServerOptions)
-NEWEST = "newest"  # in place of a version
+NEWEST = "newest"  # Value of --version that removes the pin.
 _LIMITS = {
-    "max_batch": "rows that are scored together",
+    "max_batch": "rows that are scored at once",
     "max_delay_ms": "time that a request waits for others to be scored with it",
-    "max_queue": "waiting requests, beyond which others are refused",
-    "max_wait_ms": "time that scoring the waiting requests takes, beyond which others are refused",
-    "deadline_ms": "longest time that a request waits; X-Timeout-Ms shortens it",
-    "max_rows": "rows of a request",
-    "max_body_mib": "MiB of a request",
+    "max_queue": "maximum number of waiting requests; more are refused",
+    "max_wait_ms": "maximum time for scoring the waiting requests; if it takes longer, new requests are refused",
+    "deadline_ms": "maximum time that a request waits; a request can shorten it with X-Timeout-Ms",
+    "max_rows": "maximum number of rows in a request",
+    "max_body_mib": "maximum size of a request in MiB",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument(
-        "path", type=Path, metavar="BUNDLE", help="a bundle that `export` wrote, or a folder of bundles to watch"
+        "path", type=Path, metavar="BUNDLE", help="bundle written by `export`, or folder of bundles to watch"
     )
-    parser.add_argument("--name", help="name of the model in URLs (the folder's)")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine alone)")
+    parser.add_argument("--name", help="name of the model in URLs (name of the folder)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine only)")
     parser.add_argument("--port", type=int, default=8000, help="port to listen on (8000)")
     parser.add_argument("--admin-port", type=int, metavar="PORT", help="serve administration on this port only")
     parser.add_argument("--admin-host", default="127.0.0.1", help="address of that port (127.0.0.1)")
@@ -49,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=lambda text: tuple(host_name(host) for host in text.split(",")),
         default=(),
         metavar="HOST[,HOST]",
-        help="Host headers to accept, * for any (this machine's names, if --host is its own)",
+        help="values of the header Host to accept, * for any (names of this machine, if only it can connect)",
     )
     parser.add_argument(
         "--drain-seconds",
@@ -61,10 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (1)")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads per process for the tower (1)")
     parser.add_argument(
-        "--watch-seconds", type=float, default=0.5, metavar="S", help="time between looks at a folder (0.5)"
+        "--watch-seconds", type=float, default=0.5, metavar="S", help="time between checks of the folder (0.5)"
     )
-    parser.add_argument("--version", help="pin this version of the folder; newest removes the pin (what was pinned)")
-    parser.add_argument("--state", type=Path, metavar="DIR", help="folder to keep current.json in (BUNDLE)")
+    parser.add_argument("--version", help="version in the folder to pin, or newest to remove the pin (unchanged)")
+    parser.add_argument("--state", type=Path, metavar="DIR", help="folder for current.json with the pin (BUNDLE)")
     parser.add_argument(
         "--access-log", choices=["json"], help="write a line of JSON to standard output for each request (none)"
     )
@@ -72,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--log-requests",
         type=float,
         metavar="SHARE",
-        help="share of the requests in the access log (1 with it, else 0)",
+        help="share of the requests that are logged (1 with --access-log, otherwise 0)",
     )
     for limit in fields(Limits):
         kind, default = type(limit.default), limit.default
@@ -82,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until SIGTERM or Ctrl-C, and return the exit status."""
+    """Run the command: serve until SIGTERM or Ctrl-C, and return the exit status."""
     require("httptools", "msgspec", "onnxruntime", "prometheus_client", "starlette", "uvicorn", "uvloop")
     for name in ("workers", "threads", "max_batch", "max_queue", "max_rows", "max_body_mib", "watch_seconds"):
         if getattr(arguments, name) <= 0:
@@ -106,13 +107,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _options(kind: type[Options], arguments: argparse.Namespace, **named: Any) -> Options:
-    """Return options of which the arguments have those by their names that are not `named`."""
+    """Make options of the class `kind`. Fields that are not in `named` come from the arguments of the same name."""
     names = [field.name for field in fields(kind) if field.name not in named]
     return kind(**{name: getattr(arguments, name) for name in names}, **named)
 
 
 def _pin(options: ServerOptions, version: str) -> None:
-    """Pin a version of the folder, or none, before the service starts. Raises ValueError if it is not there."""
+    """Pin a version of the folder, or remove the pin, before the service starts. Raise ValueError if there is no such
+    version.
+    """
     if (options.path / MANIFEST).is_file():
         raise ValueError(f"--version is for a folder of bundles; {options.path} is one bundle")
     versions = {short(manifest.version): folder.name for folder, manifest in read_manifests(options.path).items()}

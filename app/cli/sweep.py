@@ -1,7 +1,7 @@
-"""`python -m app sweep`: train one run for each of many settings, stop the losers early, lay all over one another.
+"""`python -m app sweep`: train one run for each of many settings, stop the losers early, and compare all runs.
 
-Each run is a `python -m app train` in a folder of its own. A rung is a number of epochs: all runs that are left train
-up to it, and the better part of them by `eval.metric` on valid continues.
+Each run is a `python -m app train` in its own folder. A rung is a number of epochs. All remaining runs train up to it,
+and the best of them by `eval.metric` on valid continue.
 """
 
 from __future__ import annotations
@@ -48,22 +48,24 @@ log = logging.getLogger("app")
 
 LOG = "train.log"
 RESULTS = "results.csv"
-BASIS = "sweep.json"  # settings and data that all runs of the folder share
+BASIS = "sweep.json"  # File with the settings and data that all runs of a sweep share.
 POLL_SECONDS = 0.2
-MAX_NAME_BYTES = 255  # of a file's name, on the usual file systems
+MAX_NAME_BYTES = 255  # Maximum length of a file name on common file systems.
 
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """Content of a sweep's file beside `settings`: the values of each setting to try."""
+    """Content of a sweep's file without `settings`, which lists the values to try."""
 
-    config: str = ""  # file of the other settings; empty: the defaults
+    # File with the other settings. If empty, the defaults are used.
+    config: str = ""
     dataset: str = "prepared"
-    runs: int = 0  # points drawn from the grid at random; 0: all
-    seed: int = 1  # of the draw
-    parallel: int = 1  # runs side by side, which share the cores
-    rungs: tuple[int, ...] = ()  # epochs after which losers stop, and at last the winners; empty: train.epochs alone
-    keep: float = 0.5  # the part of the runs that continues after a rung
+    runs: int = 0  # Number of points drawn at random from the grid. 0 takes all.
+    seed: int = 1  # Random seed of the draw.
+    parallel: int = 1  # Number of runs that train at the same time and share the cores.
+    # Epochs after which losers stop. The winners stop after the last one. If empty, all runs train for train.epochs.
+    rungs: tuple[int, ...] = ()
+    keep: float = 0.5  # Share of the runs that continues after a rung.
 
     def __post_init__(self) -> None:
         rising = list(self.rungs) == sorted({*self.rungs}) and min(self.rungs, default=1) >= 1
@@ -73,20 +75,23 @@ class SweepOptions:
 
 @dataclass(frozen=True)
 class Trial:
-    """A point of the sweep: its settings as `words` of a command line, and the folder of its `run`."""
+    """One point of the sweep: its settings as `words` of a command line, and its run folder `run`."""
 
     words: tuple[str, ...]
     run: Path
 
     def best(self, metric: str, epochs: int) -> dict[str, Any] | None:
-        """Return the line of the best evaluation on valid within these epochs, if there is one."""
+        """Return the line of the best evaluation on valid within the first `epochs` epochs, or None."""
         lines = read_run(self.run, "").lines if (self.run / CONFIG_FILE).is_file() else []
         of_valid = [line for line in lines if line.get("split") == "valid" and 0 < line["epoch"] <= epochs]
         compared = [line for line in of_valid if line[metric] is not None]
         return max(compared, key=lambda line: as_score(metric, line[metric]), default=None)
 
     def score(self, metric: str, epochs: int) -> float:
-        """Return the best value on valid within these epochs, negated if lower is better, or -inf if there is none."""
+        """Return the best value of the metric on valid within the first `epochs` epochs, negated if lower is better.
+
+        Return -inf if there was no evaluation.
+        """
         best = self.best(metric, epochs)
         return as_score(metric, best[metric]) if best else -math.inf
 
@@ -105,21 +110,21 @@ class Trial:
         }
 
     def has_trained(self, epochs: int) -> bool:
-        """Return True for a run that was past this rung when the sweep was stopped, or has reached it."""
+        """Return True if the run has reached this rung, or had passed it when the sweep was stopped."""
         state = read_state(self.run)
         return state.get("epochs", 0) > epochs or (state.get("epochs") == epochs and state["status"] == "finished")
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to those of `python -m app`."""
+    """Add the command to `python -m app`."""
     parser = commands.add_parser("sweep", help="train one run for each of many settings, and compare them")
     parser.add_argument("sweep", type=Path, metavar="SWEEP.yaml", help="the values to try (docs/recipes.md)")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="folder of the runs (the file's name without .yaml)")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="folder for the runs (name of SWEEP without .yaml)")
     parser.set_defaults(command=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train all runs, print the best ones first, and return the exit status."""
+    """Run the command: train all runs, print the results (best first), and return the exit status."""
     content = yaml_settings.read_yaml(arguments.sweep)
     values = content.pop("settings", None)
     options = settings.merge(SweepOptions(), content, where=str(arguments.sweep))
@@ -138,11 +143,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def sweep(values: Any, options: SweepOptions, output: Path, where: str) -> tuple[str, list[dict[str, Any]]]:
-    """Train a run for each point of `values`, lists by the names of settings, in folders of `output`.
+    """Train a run for each point of `values`, which lists the values of each setting, in subfolders of `output`.
 
-    Returns the metric and the results, the best first, which `output` has as results.csv and report.html too: the run's
-    folder, its settings, the metrics on valid at its best epoch, epochs, status and seconds. What it lacks is None.
-    `where` begins messages about `values`. Raises ValueError for wrong settings, Stopped after a signal.
+    Return the metric and the results, best first. A result has the run's folder, its settings, the metrics on valid at
+    its best epoch, and epochs, status and seconds. Missing values are None. The results are also written to results.csv
+    and report.html in `output`. `where` is the start of error messages about `values`. Raise ValueError for wrong
+    settings, Stopped after a signal.
     """
     output, points = output.absolute(), find_points(values, options, where)
     trials = [Trial(words, output / folder_name(words) / "device_0") for words in points]
@@ -159,7 +165,8 @@ def sweep(values: Any, options: SweepOptions, output: Path, where: str) -> tuple
         for epochs in rungs:
             unfinished = [trial for trial in remaining if not trial.has_trained(epochs)]
             if unfinished and any(config.train.auto and not config.train.init_from for config in configs):
-                measure_cross_effects(dataset, read_schema(dataset))  # once for all runs
+                # Measured once, and reused by all runs.
+                measure_cross_effects(dataset, read_schema(dataset))
             _train_all(unfinished, epochs, options, stop)
             remaining = ranked(remaining, epochs)
             best = " ".join(remaining[0].words)
@@ -178,7 +185,7 @@ def sweep(values: Any, options: SweepOptions, output: Path, where: str) -> tuple
 def find_points(values: Any, options: SweepOptions, where: str) -> list[tuple[str, ...]]:
     """Return the words of each point of the grid, or of `options.runs` points drawn from it.
 
-    Raises ValueError if `values` are not lists by the names of settings, or have the epochs, which rungs decide.
+    Raise ValueError if `values` does not map settings to lists, or contains train.epochs, which the rungs decide.
     """
     if not isinstance(values, dict) or not all(isinstance(tried, list) and tried for tried in values.values()):
         raise ValueError(f"{where}: 'settings' must map settings to lists of values to try; found {values!r}")
@@ -188,15 +195,16 @@ def find_points(values: Any, options: SweepOptions, where: str) -> list[tuple[st
         tuple(f"{name}={json.dumps(value)}" for name, value in zip(values, point, strict=True))
         for point in itertools.product(*values.values())
     )
-    points = list(dict.fromkeys(every))  # a value that is listed twice is one
+    points = list(dict.fromkeys(every))  # Remove values that are listed twice.
     order = np.random.default_rng(options.seed).permutation(len(points))[: options.runs]
     return [points[place] for place in order] if options.runs else points
 
 
 def folder_name(words: tuple[str, ...]) -> str:
-    """Return the name of a run's folder: its settings, and of many a checksum in place of the last ones.
+    """Return the name of a run's folder, which consists of its settings. If it is too long, a checksum replaces the
+    end.
 
-    No two points have the same: `x=1` and `x="1"`, `"a b"` and `"ab"` are different values.
+    Different points get different names: `x=1` and `x="1"`, `"a b"` and `"ab"` are different values.
     """
     settings_of = (word.partition("=") for word in words)
     name = ",".join(f"{setting}={_in_name(json.loads(text))}" for setting, _, text in settings_of)
@@ -207,7 +215,9 @@ def folder_name(words: tuple[str, ...]) -> str:
 
 
 def _in_name(value: Any) -> str:
-    """Return a value as it stands in a folder's name: JSON, with quotes only for text that could be another value."""
+    """Return a value in the form used in folder names: JSON, with quotes only around text that could be another
+    value.
+    """
     if isinstance(value, dict):
         return "{" + ",".join(f"{_in_name(key)}:{_in_name(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
@@ -222,9 +232,9 @@ def _in_name(value: Any) -> str:
 
 
 def _begin(output: Path, config: Config, dataset: Path, where: str) -> IO[str]:
-    """Make the folder, or check that the one there is of the same settings and data. Lock it until the result closes.
+    """Create the sweep's folder, or check that it belongs to the same settings and data. Return the lock on it.
 
-    Raises ValueError for another sweep's folder, and while one runs there: each would end the other's runs.
+    Raise ValueError if the folder belongs to another sweep, or if a sweep is running in it.
     """
     try:
         schema = read_schema(dataset)
@@ -244,9 +254,13 @@ def _begin(output: Path, config: Config, dataset: Path, where: str) -> IO[str]:
 
 
 def _train_all(trials: list[Trial], epochs: int, options: SweepOptions, stop: StopRequest) -> None:
-    """Train up to `epochs`, `options.parallel` runs at a time. Raises ValueError for wrong settings, Stopped."""
+    """Train all trials up to `epochs` epochs, `options.parallel` runs at a time.
+
+    Raise ValueError for wrong settings, Stopped after a signal.
+    """
     queue, running = list(trials), dict[subprocess.Popen[bytes], Trial]()
-    for trial in filter(lambda trial: is_locked(trial.run), queue):  # as of a sweep that was killed a moment ago
+    # Runs of a sweep that was just killed may still be ending.
+    for trial in filter(lambda trial: is_locked(trial.run), queue):
         log.info("%s: another process trains there still; its end is waited for", trial.run)
     try:
         while queue or running:
@@ -259,7 +273,7 @@ def _train_all(trials: list[Trial], epochs: int, options: SweepOptions, stop: St
                 last = (folder / LOG).read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
                 if status == 2:
                     raise ValueError(f"{folder.name}: {last.removeprefix('error: ')}")
-                if status not in (0, DID_NOT_LEARN):  # it takes its rank as it is
+                if status not in (0, DID_NOT_LEARN):  # A run that did not learn is ranked by its result.
                     log.warning("warning: %s ended with status %d: %s", folder.name, status, last)
             time.sleep(POLL_SECONDS)
             stop.check()
@@ -282,6 +296,7 @@ def _start(trial: Trial, epochs: int, options: SweepOptions) -> subprocess.Popen
             env=project_environment(),
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C comes to this process alone, which sends one signal to each
+            # Ctrl-C must reach only this process, which then sends one signal to each run.
+            start_new_session=True,
             preexec_fn=partial(die_with_parent, SIGTERM),
         )

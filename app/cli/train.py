@@ -1,4 +1,4 @@
-"""`python -m app train`: in this process, or in several that it starts. Each way to end has its exit status."""
+"""`python -m app train`: train in this process, or in several that it starts. Each kind of end has its exit status."""
 
 from __future__ import annotations
 
@@ -13,28 +13,26 @@ from app.cli.baseline import find_cross_effects
 from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
 from app.distributed.mpirun import CHOSEN_PRECISION, check_rank_table, launch
-from app.distributed.process_group import ONE_PROCESS, ProcessGroup, max_rank_rows, started_by_mpi
+from app.distributed.process_group import ONE_PROCESS, ProcessGroup, started_by_mpi
 from app.run import rank
 from app.run.claim import FIRST_RANK, RunIsFinishedError, check_name
-from app.training.parallel.pipeline.stage_plan import describe_pipeline, plan_pipeline
-from app.training.parallel.tensor.layout_plan import describe_plan, plan_run, run_shapes
 from app.training.start import plan_launch, report_finished
 from app.training.warm_start.source import source_settings
 from common import yaml_settings
 from common.text import show
-from data_prep.prepared.schema import Schema, read_schema
+from data_prep.prepared.schema import read_schema
 
 CONFIG = Path("configs/auto.yaml")
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to those of `python -m app`."""
+    """Add the command to `python -m app`."""
     parser = commands.add_parser("train", help="train a new run, or resume the one in ./device_0 or ./NAME")
     parser.add_argument(
         "--config", type=Path, default=CONFIG, metavar="FILE", help="YAML file with settings (%(default)s)"
     )
     parser.add_argument("--dataset", type=Path, required=True, metavar="DIR", help="the prepared folder")
-    parser.add_argument("--name", default=FIRST_RANK, help=f"name of the run's folder, made here ({FIRST_RANK})")
+    parser.add_argument("--name", default=FIRST_RANK, help=f"name of the run folder to create here ({FIRST_RANK})")
     parser.add_argument("--ranks", type=int, default=1, metavar="N", help="number of processes that train (1)")
     parser.add_argument(
         "--servers", type=int, default=0, metavar="N", help="further processes that hold all table rows (0)"
@@ -44,7 +42,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="check everything, also each byte of the data, print where the parts run, and stop",
+        help="check everything, including each byte of the data, print where the parts of the model run, and exit",
     )
     parser.add_argument(
         "settings", nargs="*", default=(), metavar="section.key=value", help="settings (docs/configuration.md)"
@@ -53,7 +51,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train, and return the exit status."""
+    """Run the command: train, and return the exit status."""
     check_name(arguments.name)
     path = Path.cwd() / arguments.name
     config, lines = settle(
@@ -63,12 +61,13 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.dry_run,
     )
     num_processes = arguments.ranks + arguments.servers
-    # Everything that can fail for a wrong setting comes before the run folder is opened, which may rename an older run.
+    # Opening the run folder may rename an older run, so check everything that may be wrong with the settings first.
     plan = plan_launch(config, arguments.dataset, path, arguments.ranks, arguments.servers, lines)
     if arguments.rank_table != "-":
         check_rank_table(Path(arguments.rank_table), arguments.ranks)
     if not started_by_mpi() and not arguments.dry_run:
-        try:  # before the slow import of MindSpore; `open_run` checks it again
+        # Checked before the slow import of MindSpore. `open_run` checks it again.
+        try:
             plan.check_folder()
         except RunIsFinishedError as finished:
             return report_finished(finished)
@@ -80,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         what, folder = {"tables": plan.backend}, Path.cwd() / plan.config.checkpoint.dir
         group = rank.join(plan.config, plan.schema, arguments.ranks, arguments.servers, what, folder)
         if group.world.rank < arguments.servers:
-            from app.training.parallel.server import serve  # loads MPI, which one process does not need
+            from app.training.parallel.server import serve  # This loads MPI, which a single process does not need.
 
             return serve(plan.config, plan.schema, plan.backend, group, plan.path)
     if arguments.dry_run:
@@ -90,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         plan.describe_steps(plan.config)
         for line in filter(None, lines):
             show(line)
-        _print_placement(plan.config, plan.schema, target, plan.backend, arguments.ranks)
+        _print_placement(plan.config, target, plan.backend)
         return 0
     return plan.train(target, group)
 
@@ -98,9 +97,10 @@ def run(arguments: argparse.Namespace) -> int:
 def settle(
     resolve: Callable[[Config], Config], dataset: Path, path: Path, dry: bool = False
 ) -> tuple[Config, list[str]]:
-    """Return `resolve_by_rows` for a prepared folder and the run's folder `path`, and lines for the log.
+    """Choose the settings for a prepared folder and the run folder `path`. Return them with lines for the log.
 
-    With `dry` nothing is fitted that settings depend on, and a line says so.
+    `resolve` returns the settings over given base settings. With `dry`, no regression is fitted to choose settings, and
+    a line says so.
     """
     lines: list[str] = []
     config = resolve_by_rows(
@@ -112,7 +112,7 @@ def settle(
     return config, lines
 
 
-def _print_placement(config: Config, schema: Schema, target: str, backend: str, num_ranks: int) -> None:
+def _print_placement(config: Config, target: str, backend: str) -> None:
     from app.config.optimizer_settings import FtrlOptions
     from app.training.step.stock_tables import describe_placement, placed_ops
 
@@ -123,12 +123,3 @@ def _print_placement(config: Config, schema: Schema, target: str, backend: str, 
             show(line)
     else:
         show(f"tables: {backend}, on the host, outside the graph")
-    shapes = run_shapes(config, schema)
-    lines = []
-    if config.parallel.pipeline_stages > 1:
-        lines = describe_pipeline(plan_pipeline(config.parallel, shapes, num_ranks), shapes)
-    elif config.parallel.is_sharded:
-        rows = max_rank_rows(config.train.batch_size, num_ranks) * num_ranks
-        lines = describe_plan(plan_run(shapes, config.parallel, rows, num_ranks))
-    for line in lines:
-        show(line)

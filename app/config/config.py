@@ -7,7 +7,7 @@ The comment at a field, or the comment lines above it, is printed in docs/config
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from app.config.optimizer_settings import (
     AdamOptions,
@@ -17,7 +17,6 @@ from app.config.optimizer_settings import (
     TowerOptimizer,
     WideOptimizer,
 )
-from app.config.parallel import ParallelOptions
 from app.config.run_settings import CheckpointOptions, ClusterOptions, DeviceOptions, EvalOptions, TablesOptions
 from common.settings import Bounds, Checked, Count, CountOrZero, Fraction, NotNegative, Seed
 from data_prep.options.prepare_options import PrepareOptions
@@ -106,6 +105,12 @@ class TrainOptions(Checked):
 class Config:
     """All settings of a run."""
 
+    # What to do in place of a setting that earlier releases had.
+    REMOVED: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("parallel", "checkpoint.tower_slices"),
+        "ranks no longer split the tower; examples/tower_over_ranks has a program for each parallel mode",
+    )
+
     prepare: PrepareOptions = field(default_factory=PrepareOptions)
     device: DeviceOptions = field(default_factory=DeviceOptions)
     model: ModelOptions = field(default_factory=ModelOptions)
@@ -118,7 +123,6 @@ class Config:
     eval: EvalOptions = field(default_factory=EvalOptions)
     checkpoint: CheckpointOptions = field(default_factory=CheckpointOptions)
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
-    parallel: ParallelOptions = field(default_factory=ParallelOptions)
 
     @property
     def optimizers(self) -> dict[str, WideOptimizer | DeepOptimizer | TowerOptimizer]:

@@ -32,7 +32,7 @@ ZOO_FLAGS = {
     "output_path": "the run is in device_0 of the folder where the command is started",
     "eval_file_name": "the file is eval.log of the run's folder",
     "loss_file_name": "the file is loss.log of the run's folder",
-    "stra_ckpt": "parallel.strategy_file={}",
+    "stra_ckpt": "the ranks do not split the tower; a program that does is in examples/tower_over_ranks",
     "field_size": _OF_THE_DATA,
     "vocab_size": _OF_THE_DATA,
     "dense_dim": _OF_THE_DATA,

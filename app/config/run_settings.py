@@ -29,8 +29,6 @@ class CheckpointOptions(Checked):
     # With delta, only the first checkpoint is written in full. When a kept delta depends on full_every others, it is
     # turned into a full checkpoint from the files on disk.
     compact: bool = False
-    # Each rank writes its part of a tower that is spread over ranks (section parallel).
-    tower_slices: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -71,9 +71,12 @@ class ProcessGroup:
         """
         return []
 
-    def rows_of(self, num_rows: int) -> slice:
-        """Return the slice of a batch that this rank takes. It is empty if there are fewer rows than ranks."""
-        return rank_slice(num_rows, self.rank, self.size)
+    def rows_of(self, num_rows: int, rank: int | None = None) -> slice:
+        """Return the slice of a batch that `rank` takes, by default this rank.
+
+        It is empty if there are fewer rows than ranks.
+        """
+        return rank_slice(num_rows, self.rank if rank is None else rank, self.size)
 
     def batch_rows(self, batch_size: int) -> int:
         """Return the largest number of rows that a rank gets from a batch of up to `batch_size` rows."""

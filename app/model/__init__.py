@@ -4,7 +4,7 @@ The modules:
 - `wide_deep`: the cells of the dense model, and how a run's model is made.
 - `dense_layer`: a hidden layer made of MindSpore's operators. `native_layer` and `distinct_layer`: the same layer as
   C++ kernels (`csrc/`, loaded by `layer_library`).
-- `batch_norm`, `dropout`, `recompute`: options of hidden layers.
+- `batch_norm`, `dropout`: options of hidden layers.
 - `graph`: forward pass, losses and backward pass as a MindSpore graph.
 - `tower_optimizers`: the optimizers of dense parameters.
 - `native_tower`: a whole step as C++ kernels, without a graph.

@@ -57,11 +57,11 @@ class NativeTower:
     def covers(model: WideDeep) -> bool:
         """Return True if the model can run without a graph.
 
-        The setting device.graph must be off. All hidden layers must be native, and none may use distinct rows, batch
-        normalization or recomputation.
+        The setting device.graph must be off. All hidden layers must be native, and none may use distinct rows or batch
+        normalization.
         """
         tower = model.tower
-        if tower.as_graph or tower.distinct_layer is not None or len(tower.recomputed):
+        if tower.as_graph or tower.distinct_layer is not None:
             return False
         return all(isinstance(layer, NativeLayer) for layer in tower.layers)
 

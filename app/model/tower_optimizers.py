@@ -6,9 +6,8 @@ The other optimizers are composed of operators. All gradients are passed in mult
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -31,7 +30,6 @@ from app.tables.optimizers import LEAST_FTRL_RATE, MEAN, RunningMean, ftrl_linea
 CLIP_EPSILON = 1e-6  # Prevents a division by 0. torch.nn.utils.clip_grad_norm_ has the same value.
 
 State = dict[str, Parameter]
-WrapOptimizer = Callable[[State, Callable[[State], nn.Cell]], nn.Cell]
 
 
 class Ftrl(nn.Cell):
@@ -259,24 +257,15 @@ class DenseOptimizers(nn.Cell):
         tower: TowerOptimizer,
         loss_scale: float,
         tower_clip_norm: float = 0.0,
-        wrap_tower: WrapOptimizer | None = None,
-        squared_norm: nn.Cell | None = None,
         ema_decay: float = 0.0,
     ) -> None:
-        """The last arguments are for a rank that has only a part of the tower.
-
-        `wrap_tower` makes the tower's optimizer from its weights and a factory of optimizers. `squared_norm`
-        computes `SquaredNorm` over the whole tower.
-        """
         super().__init__()
         parameters = list(model.named_parameters().items())
         self.num_wide = 0 if model.wide is None else len(model.wide.named_parameters())
         self.wide = make_optimizer(dict(parameters[: self.num_wide]), wide, loss_scale)
-        make_tower = functools.partial(make_optimizer, options=tower, loss_scale=loss_scale)
-        weights = dict(parameters[self.num_wide :])
-        self.tower = wrap_tower(weights, make_tower) if wrap_tower else make_tower(weights)
+        self.tower = make_optimizer(dict(parameters[self.num_wide :]), tower, loss_scale)
         self.loss_scale, self.tower_clip_norm = loss_scale, tower_clip_norm
-        self.squared_norm = squared_norm or SquaredNorm()
+        self.squared_norm = SquaredNorm()
         self.norms = nn.CellList(model.tower.norms())
         self.means = DenseMeans(dict(parameters), ema_decay) if ema_decay else None
         self.rates = {"wide": wide.learning_rate, "tower": tower.learning_rate}

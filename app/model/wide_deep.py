@@ -18,12 +18,10 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from app.config.config import Config
-from app.config.parallel import recomputed_runs
 from app.model.batch_norm import BatchNorm, NormalizedLayer
 from app.model.dense_layer import MatMul
 from app.model.distinct_layer import NativeSumRows, distinct_layer
 from app.model.native_layer import dense_layer
-from app.model.recompute import Recomputed, recompute_layers
 from app.tables.initial import initial_rows
 from app.tables.model_fields import fields_of_model, num_deep_inputs
 from data_prep.prepared.schema import Schema
@@ -113,17 +111,15 @@ class Tower(nn.Cell):
         layers: Sequence[nn.Cell],
         output: nn.Cell | None,
         first: int = 0,
-        recompute: Sequence[tuple[int, int]] = (),
         distinct_layer: nn.Cell | None = None,
         as_graph: bool = True,
     ) -> None:
         """Make the cell from initial values and layers.
 
         `arrays` are initial values by the names of `tower_arrays`. `layers` are the hidden layers from number
-        `first` on. `output` is the product of the last layer, or None to leave the last layer out. `recompute` lists
-        runs of hidden layers, as (first, after the last), whose values the backward pass recomputes.
-        `distinct_layer` computes the first layer from distinct rows; without it, distinct rows are copied to their
-        positions first. With `as_graph`, `app.model.native_tower` does not run the layers.
+        `first` on. `output` is the product of the last layer, or None to leave the last layer out. `distinct_layer`
+        computes the first layer from distinct rows; without it, distinct rows are copied to their positions first.
+        With `as_graph`, `app.model.native_tower` does not run the layers.
         """
         super().__init__()
         self.as_graph = as_graph
@@ -135,8 +131,6 @@ class Tower(nn.Cell):
         self.biases = ParameterTuple([Parameter(Tensor(arrays[f"bias_{i}"]), name=f"bias_{i}") for i in numbers])
         self.layers = nn.CellList(layers)
         self.batch_norm = bool(self.norms())
-        self.recomputed = nn.CellList([Recomputed(layers[start:stop]) for start, stop in recompute])
-        self.steps = _steps(self.num_hidden, recompute)
         self.distinct_layer = distinct_layer
 
     def construct(
@@ -162,36 +156,22 @@ class Tower(nn.Cell):
         hidden = deep_rows
         if index is not None and self.distinct_layer is None:
             hidden = ops.gather(deep_rows, index.reshape(-1), 0).reshape(num_rows, -1)
-        for first, stop, number in self.steps:
-            inputs, rows = ones, self.biases[first].expand_dims(0)
-            if first == 0:
+        for i in range(self.num_hidden):
+            inputs, rows = ones, self.biases[i].expand_dims(0)
+            if i == 0:
                 inputs, rows = self.numeric_fields(numeric, ones, rows)
             mask = None
             if noise is not None:
-                mask = noise[self.first + first]
-            if first == 0 and index is not None and self.distinct_layer is not None:
+                mask = noise[self.first + i]
+            if i == 0 and index is not None and self.distinct_layer is not None:
                 hidden = self.distinct_layer(hidden, self.matrices[0], inputs, rows, index, fields, mask)
-            elif number >= 0:
-                hidden = self.hidden_again(number, first, stop, hidden, inputs, rows, noise)
             elif self.batch_norm:
-                hidden = self.layers[first](hidden, self.matrices[first], inputs, rows, mask, example_weights)
+                hidden = self.layers[i](hidden, self.matrices[i], inputs, rows, mask, example_weights)
             else:
-                hidden = self.layers[first](hidden, self.matrices[first], inputs, rows, mask)
+                hidden = self.layers[i](hidden, self.matrices[i], inputs, rows, mask)
         if self.output is None:
             return hidden
         return self.output(hidden, self.matrices[self.num_hidden]).reshape(-1)
-
-    def hidden_again(
-        self, number: int, first: int, stop: int, values: Tensor, inputs: Tensor, rows: Tensor, noise: Tensor | None
-    ) -> Tensor:
-        """Apply the hidden layers `first` to `stop` - 1 without keeping their values for the backward pass."""
-        weights: tuple[Tensor, ...] = (self.matrices[first], rows)
-        for i in range(first + 1, stop):
-            weights = (*weights, self.matrices[i], self.biases[i].expand_dims(0))
-        masks = None
-        if noise is not None:
-            masks = noise[first:stop]
-        return self.recomputed[number](values, inputs, weights, masks)
 
     def norms(self) -> list[BatchNorm]:
         """Return the batch normalizations of the hidden layers."""
@@ -256,13 +236,6 @@ class WideDeep(nn.Cell):
         return statistics
 
 
-def _steps(num_hidden: int, runs: Sequence[tuple[int, int]]) -> tuple[tuple[int, int, int], ...]:
-    """Return the hidden layers in order, as (first layer, layer after the last, number of the recomputed run or -1)."""
-    inside = {i for first, stop in runs for i in range(first, stop)}
-    steps = [(i, i + 1, -1) for i in range(num_hidden) if i not in inside]
-    return tuple(sorted(steps + [(first, stop, number) for number, (first, stop) in enumerate(runs)]))
-
-
 def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
     """Make the whole dense model with its initial values.
 
@@ -278,7 +251,6 @@ def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
         arrays,
         hidden_layers(config, schema),
         MatMul(),
-        recompute=recomputed_runs(config.parallel.recompute, len(model.hidden_widths)) if _on_cpu() else (),
         distinct_layer=first,
         as_graph=device.graph,
     )
@@ -289,13 +261,11 @@ def hidden_layers(config: Config, schema: Schema) -> list[nn.Cell]:
     """Make the cells of all hidden layers of the tower. They have no parameters except those of batch normalization."""
     model = config.model
     make_layer = dense_layer(config.device, model.activation, plain=not model.batch_norm)
-    layers = [make_layer() for _ in model.hidden_widths]  # Parallel modes need a separate cell for each layer.
+    layers = [make_layer() for _ in model.hidden_widths]  # Programs that split the tower need a cell for each layer.
     if model.batch_norm:
         full_rows = config.train.batch_size * schema.splits["train"].counting_share
         norms = [BatchNorm(width, str(i), full_rows) for i, width in enumerate(model.hidden_widths)]
         layers = [NormalizedLayer(layer, norm) for layer, norm in zip(layers, norms, strict=True)]
-    if not _on_cpu():
-        recompute_layers(layers, recomputed_runs(config.parallel.recompute, len(layers)))
     return layers
 
 
@@ -335,7 +305,3 @@ def _initial_matrix(seed: int, layer: int, fan_in: int, fan_out: int) -> np.ndar
     limit = np.sqrt(6.0 / (fan_in + fan_out))
     generator = np.random.default_rng([seed % 2**63, layer])
     return generator.uniform(-limit, limit, (fan_in, fan_out)).astype(np.float32)
-
-
-def _on_cpu() -> bool:
-    return bool(ms.get_current_device().device_target == "CPU")

@@ -1,4 +1,12 @@
-"""A run's folder: decision (new, resume, continue), identity, claim (locks, an older run put aside), folder, logs,
-event_file, record, older (runs of earlier versions), training_loss (has the model learned anything), report/,
-rank (one of the processes of a job).
+"""Manage the folder of a training run: its files, its locks, and whether a launch resumes it.
+
+- `decision`: chooses between starting, resuming and continuing a run.
+- `identity`: the settings and data that must stay the same when a run is resumed.
+- `claim`: locks the folder, and renames an older run.
+- `folder`, `logs`, `event_file`: write the files of a run.
+- `record`: reads the files of a run for its report.
+- `older`: upgrades the settings of runs that an earlier release wrote.
+- `training_loss`: detects a model that has learned nothing.
+- `rank`: runs one process of a job with several ranks.
+- `report/`: draws the report.
 """

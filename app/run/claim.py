@@ -1,9 +1,14 @@
-"""A launch's claim on the run folder `device_<rank>/` (or NAME/ and NAME.rank<rank>/) where the launcher is started.
+"""Claim the run folder for a launch: lock it, and decide what happens with the run that it holds.
 
-It is always the newest run. If there is no run, a new one starts. An unfinished run with the same settings and data is
-resumed. A finished one is continued if more epochs are asked for, and else left alone. Any other run gets a
-number to its name, as in `device_0.1`, and a new one starts. A run resumes from its newest whole checkpoint. Newer ones
-that are damaged are renamed, with a warning.
+The folder of rank r is `device_<r>/`, or for a run with a name `NAME/` (rank 0) and `NAME.rank<r>/`, in the folder
+where the launcher is started. It always holds the newest run:
+
+- If there is no run, a new one starts.
+- An unfinished run with the same settings and data is resumed.
+- A finished run is continued if more epochs are asked for, and otherwise left alone.
+- Any other run gets a number appended to its name, as in `device_0.1`, and a new run starts.
+
+A run resumes from its newest whole checkpoint. Newer checkpoints that are damaged are renamed, with a warning.
 """
 
 from __future__ import annotations
@@ -27,15 +32,16 @@ from app.run.logs import forget_after
 from common.files import LOCK_FILE, FolderInUse, lock_folder, sync_folder
 from data_prep.prepared.schema import Schema
 
-FIRST_RANK = "device_0"  # its folder
+FIRST_RANK = "device_0"  # Folder of rank 0 if the run has no name.
 REFUSED = ".refused"
 SAVES_TO = "(a training, or a checkpoint command) saves to"
 
-FindSource = Callable[[], Path | None]  # the model that a new run starts from, if any; raises if it is unusable
+# Finds the model that a new run starts from, if any. It raises an error if that model is unusable.
+FindSource = Callable[[], Path | None]
 
 
 class RunIsFinishedError(Exception):
-    """The requested run exists and is finished. `reason` is how it ended."""
+    """Raised if the requested run exists and is finished. `reason` says why it ended."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
@@ -46,13 +52,14 @@ class RunIsFinishedError(Exception):
 
 
 class Claim:
-    """The locks of one rank's run folder `path` and of its checkpoints, from the first look to the end of the launch.
+    """The locks on one rank's run folder `path` and on its checkpoints, held until the launch ends.
 
-    A checkpoint folder within the run's folder is renamed with it, one elsewhere stays.
+    If the checkpoint folder lies within the run folder, it is renamed together with it. A checkpoint folder elsewhere
+    keeps its name.
     """
 
     def __init__(self, path: Path, config: Config, rank: int = 0) -> None:
-        """Lock the folder if it exists. Raise as `open_run`."""
+        """Lock the folder if it exists. Raise the errors of `open_run`."""
         if path.exists() and not path.is_dir():
             raise FileExistsError(
                 f"{path} is a file, expected a run's folder; move it away, or start from another folder"
@@ -60,7 +67,7 @@ class Claim:
         _check_is_run(path)
         self.path, self.config, self.rank = path, config, rank
         self.checkpoints = checkpoint_folder(path, config)
-        # By their names: a link that lies in the run's folder is renamed with it.
+        # The comparison uses the paths as written: a link inside the run folder is renamed with it, wherever it leads.
         self._is_within = Path(os.path.normpath(self.checkpoints)).is_relative_to(os.path.normpath(path))
         self._locks_in_run, self._lock_elsewhere = ExitStack(), ExitStack()
         self._existed = path.exists()
@@ -81,9 +88,10 @@ class Claim:
     def look(
         self, schema: Schema, find_source: FindSource, damaged: Mapping[Path, str] | None, make_folders: bool = True
     ) -> tuple[Plan, Path | None]:
-        """Return the plan of all ranks and the model that a new run starts from. Clear leftovers of saves.
+        """Return the plan of all ranks and the model that a new run starts from. Remove the leftovers of interrupted
+        saves.
 
-        Raises as `open_run`.
+        With `make_folders=False`, no folder is created. Raise the errors of `open_run`.
         """
         if self.checkpoints.is_dir() or (make_folders and (self.path.exists() or not self._is_within)):
             self._lock_checkpoints()
@@ -93,7 +101,7 @@ class Claim:
         if plan.kind != "new":
             return plan, None
         source = find_source()
-        # They are not renamed: two runs would mix there.
+        # Checkpoints outside the run folder keep their names, so those of two runs would mix.
         if self.config.checkpoint.dir and (whole := whole_checkpoints(self.checkpoints)):
             raise ValueError(
                 f"a new run starts ({plan.reason}), but checkpoint.dir={self.checkpoints} holds checkpoints of another "
@@ -102,13 +110,14 @@ class Claim:
         return plan, source
 
     def put_aside(self, plan: Plan, source: Path | None, num_ranks: int) -> tuple[int, str]:
-        """Rename refused checkpoints, and folders of ranks that a new run does not have.
+        """Rename checkpoints that cannot be used, and the folders of ranks that a new run does not have.
 
-        Returns the number in the new names of an older run's folders, and the new name of `train.init_from` if
-        `source` lies in one of them, else "".
+        Return the number that is appended to the names of an older run's folders. Return also the new path of
+        `train.init_from` if its model `source` lies in one of these folders, otherwise "".
         """
         if plan.checkpoint is not None:
-            for refused in plan.refused:  # out of the way of the steps that are taken again
+            # The resumed run takes these steps again and needs the names.
+            for refused in plan.refused:
                 aside = refused.with_suffix(REFUSED)
                 refused.rename(aside.with_name(f"{aside.name}.{_free_number([aside])}"))
         stem = _stem_of_ranks(self.path)
@@ -120,16 +129,20 @@ class Claim:
                 init_from = Path(self.config.train.init_from)
                 new_source = _displaced(init_from, source, [*folders, self.path], number)
             for folder in folders:
-                if int(folder.name.removeprefix(stem)) >= num_ranks:  # the older run had more ranks
+                # The older run had more ranks than this one.
+                if int(folder.name.removeprefix(stem)) >= num_ranks:
                     folder.rename(folder.with_name(f"{folder.name}.{number}"))
         return number, new_source
 
     def take(self, plan: Plan, number: int) -> None:
-        """Hold the locks of the folder that the plan uses, after this rank's folder of an older run is renamed."""
+        """Rename this rank's folder of an older run if the plan starts a new run, and lock the folder that the plan
+        uses.
+        """
         if plan.kind == "new" and self.path.exists():
             self.path.rename(self.path.with_name(f"{self.path.name}.{number}"))
         if plan.kind == "new" or not self._existed:
-            self._locks_in_run.close()  # an older run that was renamed is free
+            # The folder of the older run has been renamed and needs no lock any more.
+            self._locks_in_run.close()
             self._locks_in_run.enter_context(_lock(self.path))
             if self.rank == 0 and self._is_within:
                 self._lock_checkpoints()
@@ -141,7 +154,7 @@ class Claim:
 
 
 def rank_folder(first: Path, rank: int) -> Path:
-    """Return the folder of a rank of the run in `first`: device_1 beside device_0, wide.rank1 beside wide."""
+    """Return the folder of a rank of the run in `first`: device_1 next to device_0, or wide.rank1 next to wide."""
     return first.with_name(f"{_stem_of_ranks(first)}{rank}") if rank else first
 
 
@@ -150,12 +163,15 @@ def _stem_of_ranks(first: Path) -> str:
 
 
 def server_folder(first: Path, server: int) -> Path:
-    """Return the folder of a server of the run in `first`: server_0 beside device_0, wide.server0 beside wide."""
+    """Return the folder of a server of the run in `first`: server_0 next to device_0, or wide.server0 next to wide."""
     return first.with_name(f"{'server_' if first.name == FIRST_RANK else f'{first.name}.server'}{server}")
 
 
 def check_name(name: str) -> None:
-    """Raise ValueError unless `name` is that of a folder, and of no other rank's, server's or older run's."""
+    """Raise ValueError unless `name` can name a run folder.
+
+    Names that end like the folders of other ranks, of servers or of older runs are not allowed.
+    """
     is_taken = re.fullmatch(r"(device_|server_|.*\.(rank|server)?)\d+", name) and name != FIRST_RANK
     if is_taken or not re.fullmatch(r"\w[^/\n]*", name):
         raise ValueError(
@@ -165,7 +181,10 @@ def check_name(name: str) -> None:
 
 
 def _check_is_run(path: Path) -> None:
-    """Raise FileExistsError if the folder of a name that was chosen holds no run: it would be renamed."""
+    """Raise FileExistsError if a folder with a name chosen by the user holds something other than a run.
+
+    A new run would rename that folder.
+    """
     if path.name == FIRST_RANK or not path.is_dir():
         return
     names = {entry.name for entry in path.iterdir()}
@@ -177,12 +196,12 @@ def _check_is_run(path: Path) -> None:
 
 
 def evaluation_of(path: Path) -> str:
-    """Return the command that evaluates the run in `path`, started beside it."""
+    """Return the command that evaluates the run in `path`. It works in the folder that contains `path`."""
     return "make eval" if path.name == FIRST_RANK else f"make eval RUN={shlex.quote(str(path))}"
 
 
 def check_launch(path: Path, config: Config, schema: Schema, find_source: FindSource) -> None:
-    """Raise the errors of `open_run` before the slow start, without renaming anything."""
+    """Raise the errors of `open_run` before the slow start of MindSpore. Rename nothing."""
     with Claim(path, config) as claim:
         plan, _ = claim.look(schema, find_source, damaged={}, make_folders=False)
     if plan.kind == "finished":
@@ -198,15 +217,18 @@ def open_run(
     damaged: Mapping[Path, str] | None = None,
     asked: Config | None = None,
 ) -> tuple[RunFolder, Claim]:
-    """Return the run folder to use and the claim on it, which the caller closes. Put an existing run aside if need be.
+    """Open the run folder to use, and rename an older run if necessary. Rank 0 decides for all ranks.
 
-    `find_source` is called before anything is renamed. Its result is followed to its new name. `damaged` as in
-    `find_newest`. `asked` are the settings before `settings_of_run` changed them. Rank 0, whose folder is `path`,
-    decides for all ranks.
+    Parameters: `path` is the run folder of rank 0, and `group` the ranks of the job. `find_source` finds the model that
+    a new run starts from. It is called before any folder is renamed, and if its model lies in a renamed folder,
+    `train.init_from` is set to the new path. `damaged` is passed to `find_newest`. `asked` are the settings before
+    `settings_of_run` changed them.
 
-    Raises RunIsFinishedError, and OSError if nothing can be written. Raises ValueError if another process trains in the
-    folder or saves to the same checkpoints, `train.resume=require` finds nothing to resume, or the checkpoints of a new
-    run would mix with another's.
+    Return the folder and the claim on it. The caller closes the claim.
+
+    Raise RunIsFinishedError if there is nothing left to train, and OSError if nothing can be written. Raise ValueError
+    if another process trains in the folder or saves to the same checkpoint folder, if `train.resume=require` finds
+    nothing to resume, or if the checkpoints of a new run would mix with those of another run.
     """
     claim = Claim(rank_folder(path, group.rank), config, group.rank)
 
@@ -232,18 +254,19 @@ def open_run(
 
 
 def _displaced(init_from: Path, source: Path, folders: list[Path], number: int) -> str:
-    """Return the path of `source` after `folders` are renamed, or "" if its name `init_from` stays valid."""
+    """Return the path of `source` after `folders` are renamed, or "" if the path `init_from` stays valid."""
     for folder in folders:
         if init_from.resolve().is_relative_to(folder.resolve()):
             path = source.resolve()
-            if path.is_relative_to(folder.resolve()):  # and not in a folder of the user's own
+            # A link in a run folder may lead to a folder that keeps its name.
+            if path.is_relative_to(folder.resolve()):
                 path = folder.resolve().with_name(f"{folder.name}.{number}") / path.relative_to(folder.resolve())
             return str(path) if init_from.is_absolute() else os.path.relpath(path)
     return ""
 
 
 def _free_number(paths: list[Path]) -> int:
-    """Return the smallest n for which no `<path>.<n>` exists."""
+    """Return the smallest n for which no file named `<path>.<n>` exists for any of the paths."""
     number = 1
     while any(path.with_name(f"{path.name}.{number}").exists() for path in paths):
         number += 1

@@ -1,4 +1,4 @@
-"""Decide what a launch does with an existing run: start anew, resume or continue it. Nothing is changed here."""
+"""Decide whether a launch starts a new run, or resumes or continues the existing one. Nothing is changed on disk."""
 
 from __future__ import annotations
 
@@ -26,24 +26,27 @@ log = logging.getLogger(__name__)
 
 STATE_FILE = "run.json"
 
-ASKED = "asked"  # key of run.json: settings whose values differ from those asked for (`asked_otherwise`)
+ASKED = "asked"  # Key in run.json of the settings whose values in the run differ from those that the user asked for.
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The action of a launch, its reason, and the checkpoint to resume from (None: from the start)."""
+    """What a launch does, the reason, and the checkpoint that training resumes from. None stands for the start of the
+    run.
+    """
 
-    kind: str  # new, resume, continue or finished
+    kind: str  # One of new, resume, continue and finished.
     reason: str
     checkpoint: Checkpoint | None
-    refused: dict[Path, str] = field(default_factory=dict)  # newer checkpoints that cannot be used, and why
+    # Newer checkpoints that cannot be used, each with the reason.
+    refused: dict[Path, str] = field(default_factory=dict)
 
 
 def make_plan(path: Path, config: Config, schema: Schema, damaged: Mapping[Path, str] | None = None) -> Plan:
-    """Decide between new, resume, continue and finished. `damaged` as in `find_newest`.
+    """Decide between new, resume, continue and finished for the run folder `path`.
 
-    Raises ValueError if `train.resume=require` finds nothing to resume, or run.json is of a format that is
-    not read.
+    `damaged` is passed to `find_newest`. Raise ValueError if `train.resume=require` finds nothing to resume, or if
+    run.json has a format version that this release cannot read.
     """
     resume = config.train.resume
     if resume == "never" and path.exists():
@@ -79,13 +82,20 @@ def _plan_from_state(path: Path, config: Config, schema: Schema, damaged: Mappin
 
 
 def _of_other_data(state: Mapping[str, Any], config: Config, here: dict[str, Any]) -> str:
-    """Return that the data differ, if the settings that differ are chosen by them and not given by a user."""
+    """Explain that the prepared data differ, if all differing settings were chosen from the data by `train.auto`.
+
+    Return "" otherwise.
+    """
     if not config.train.auto or not difference({**here, "data": state["identity"]["data"]}, here):
         return ""
     return "; the prepared data differ from that run's, and train.auto chooses settings by them"
 
 
 def _of_other_epochs(state: Mapping[str, Any], config: Config, setting: str) -> str:
+    """Explain that the number of epochs differs, if the setting that differs depends on it through `train.auto`.
+
+    Return "" otherwise.
+    """
     if not config.train.auto or "decay_steps" not in setting or state["epochs"] == config.train.epochs:
         return ""
     return (
@@ -95,10 +105,13 @@ def _of_other_epochs(state: Mapping[str, Any], config: Config, setting: str) -> 
 
 
 def _what_is_left(state: Mapping[str, Any], config: Config, schema: Schema, manifest: Manifest) -> tuple[str, str]:
-    """Return the kind of plan for a run of the same settings and data, and the reason."""
-    epochs, done_epochs = config.train.epochs, manifest.epoch - 1  # whole epochs
+    """Decide what remains to be done for a run that has the same settings and data. Return the plan's kind and the
+    reason.
+    """
+    epochs, done_epochs = config.train.epochs, manifest.epoch - 1  # `done_epochs` counts whole epochs.
     steps, done_steps = config.train.steps, manifest.step
-    if manifest.online:  # Its epochs are the parts of a log that has no end, so it never finishes.
+    # The epochs of an online run are the parts of a log without an end, so the run never finishes.
+    if manifest.online:
         return "resume", "unfinished, same settings and data"
     if epochs == done_epochs and manifest.epoch_step:
         return "new", f"the run there went on to step {done_steps}, in epoch {manifest.epoch}, {epochs} are wanted"
@@ -122,9 +135,10 @@ def _what_is_left(state: Mapping[str, Any], config: Config, schema: Schema, mani
 
 
 def _known_state(path: Path, checkpoints: Path) -> tuple[dict[str, Any], str]:
-    """Return the state in run.json, or one made from the newest whole checkpoint, and a note that names its source.
+    """Return the state of the run, and a note if it does not come from run.json.
 
-    Raises ValueError for a run.json of a format that is not read.
+    If run.json is missing or damaged, the state is made from the newest whole checkpoint, and the note says so. Without
+    any checkpoint it is empty. Raise ValueError if run.json has a format version that this release cannot read.
     """
     state = read_state(path)
     if "format_version" in state:
@@ -148,11 +162,11 @@ def _known_state(path: Path, checkpoints: Path) -> tuple[dict[str, Any], str]:
 
 
 def settings_of_run(path: Path, config: Config, schema: Schema) -> Config:
-    """Return the settings to resume with if `config` asks for the run in `path`, else `config`.
+    """Return the settings to resume with if `config` asks for the run in `path`, and otherwise `config` itself.
 
-    For settings added since its release, a run keeps the value that corresponds to that release, unless another value
-    than the default is asked for. A run that started from the model of the run that it displaced keeps to that model,
-    under its new name.
+    A run that an older release began lacks the settings added since. It keeps the value that corresponds to the older
+    release, unless `config` asks for another value than the default. A run that started from the model of the run that
+    it displaced keeps using that model under its new name.
     """
     if config.train.resume == "never" or not path.exists():
         return config
@@ -177,21 +191,23 @@ def settings_of_run(path: Path, config: Config, schema: Schema) -> Config:
 
 
 def is_run_of(path: Path, config: Config, schema: Schema) -> bool:
-    """Return whether a launch with `config` resumes the run in `path`, or finds it finished."""
+    """Return True if a launch with `config` resumes the run in `path` or finds it finished."""
     state = {} if config.train.resume == "never" else _known_state(path, checkpoint_folder(path, config))[0]
     resumed = settings_of_run(path, config, schema)
     return bool(state) and difference(state["identity"], identity(resumed, schema)) is None
 
 
 def asked_otherwise(asked: Config, config: Config) -> dict[str, Any]:
-    """Return the values asked for, by path, of those settings that have another value in the run."""
+    """Return the settings whose value in the run differs from the one that the user asked for, with the value asked
+    for.
+    """
     values = settings.flatten(settings.as_dict(config))
     asked_values = settings.flatten(settings.as_dict(asked))
     return {path: value for path, value in asked_values.items() if values.get(path) != value}
 
 
 def describe_kept(asked: Config, config: Config) -> list[str]:
-    """Return a line for each setting whose value in the run differs from the one asked for, other than auto."""
+    """Describe each setting whose value in the run differs from the one asked for, unless `auto` was asked for."""
     has = settings.flatten(settings.as_dict(config))
     why = {"train.init_from": "the run there was renamed"}
     return [
@@ -202,8 +218,9 @@ def describe_kept(asked: Config, config: Config) -> list[str]:
 
 
 def _get(sections: dict[str, Any], setting: str) -> Any:
-    """Return the value of a setting, None if it is missing."""
-    section, key = section_of(copy.deepcopy(sections), setting)  # what is only read gets no empty sections
+    """Return the value of a setting, or None if it is missing."""
+    # `section_of` creates missing sections, so it gets a copy.
+    section, key = section_of(copy.deepcopy(sections), setting)
     return section.get(key)
 
 
@@ -213,12 +230,12 @@ def _set(sections: dict[str, Any], setting: str, value: Any) -> None:
 
 
 def checkpoint_folder(run_path: Path, config: Config) -> Path:
-    """Return the folder of a run's checkpoints. A relative `checkpoint.dir` starts from the folder of the launch."""
+    """Return the folder of a run's checkpoints. A relative `checkpoint.dir` is relative to the folder of the launch."""
     return run_path.parent / config.checkpoint.dir if config.checkpoint.dir else run_path / "checkpoints"
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Return the content of run.json, empty if it cannot be read."""
+    """Return the content of run.json, or {} if it cannot be read."""
     try:
         state = parse_json((path / STATE_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -229,10 +246,12 @@ def read_state(path: Path) -> dict[str, Any]:
 def find_newest(
     folder: Path, identity: dict[str, Any], damaged: Mapping[Path, str] | None
 ) -> tuple[Checkpoint | None, dict[Path, str]]:
-    """Return the newest usable checkpoint below `folder` of the run with this `identity`, and why newer ones are not.
+    """Find the newest usable checkpoint in `folder` that belongs to the run with this `identity`.
 
-    `damaged` are checkpoints that turned out damaged while they were loaded, with the reason: then only manifest and
-    sizes are checked, as loading checks the rest. None reads every byte.
+    Return the checkpoint, or None, and for each newer checkpoint the reason why it cannot be used.
+
+    `damaged` holds checkpoints that proved damaged when they were loaded, with the reason. If it is given, only
+    manifests and file sizes are checked, because loading checks the rest. If it is None, every byte is read.
     """
     refused: dict[Path, str] = {}
     for path in reversed(step_folders(folder)):
@@ -245,7 +264,8 @@ def find_newest(
             if changed := difference({"config": manifest.config, "data": manifest.data}, identity):
                 raise ValueError(f"{path} is of another run: {changed}")
         except (ValueError, OSError) as error:
-            refused[path], _ = what_and_advice(error)  # without the advice to remove it: a launch renames it
+            # The advice would be to remove the checkpoint, but the launch renames it.
+            refused[path], _ = what_and_advice(error)
         else:
             return checkpoint, refused
     return None, refused

@@ -1,7 +1,7 @@
-"""TensorBoard's event file, of scalars alone, one for each launch.
+"""Write TensorBoard event files that hold scalars. Each launch writes its own file.
 
-Events and checksums are tensorboardX's, the file is a LogFile: the writer of tensorboardX hands events to a thread, so
-a kill loses the last ones, and a full disk ends the thread.
+Events and checksums come from tensorboardX, but the file is a `LogFile`: the writer of tensorboardX hands events to a
+thread, so a kill would lose the latest events, and a full disk would end the thread.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from app.run.logs import LogFile
 class EventFile(LogFile):
     """The event file of one launch.
 
-    `purge_step` is the first step that this launch takes: TensorBoard drops what other files of the folder hold of it
-    and of later ones, so a resumed run has no point twice.
+    `purge_step` is the first step that this launch takes. TensorBoard ignores points of this and later steps in older
+    files, so that no point of a resumed run appears twice.
     """
 
     def __init__(self, folder: Path, purge_step: int) -> None:
@@ -32,7 +32,7 @@ class EventFile(LogFile):
         self._purge_step = purge_step
 
     def add(self, step: int, values: Mapping[str, Any], prefix: str) -> None:
-        """Append the finite numbers among `values`, as `prefix/name`."""
+        """Append the finite numbers in `values` under the tag `prefix/name`. Other values are skipped."""
         numbers = {
             f"{prefix}/{name}": float(value)
             for name, value in values.items()
@@ -40,7 +40,8 @@ class EventFile(LogFile):
         }
         if not numbers:
             return
-        with without_torch():  # late: the import takes 0.2 s and more
+        # Imported late because the import takes 0.2 s and more.
+        with without_torch():
             from tensorboardX.proto.event_pb2 import Event, SessionLog
             from tensorboardX.proto.summary_pb2 import Summary
             from tensorboardX.record_writer import masked_crc32c
@@ -52,11 +53,12 @@ class EventFile(LogFile):
                 events.append(Event(step=self._purge_step, session_log=SessionLog(status=SessionLog.START)))
         scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in numbers.items()]
         events.append(Event(step=step, summary=Summary(value=scalars)))
-        with suppress(OSError):  # the file cannot be opened then, which `append` logs
+        # If the folder cannot be made, `append` fails to open the file and logs the error.
+        with suppress(OSError):
             self.path.parent.mkdir(exist_ok=True)
         for event in events:
             event.wall_time = time.time()
-        # Each framed by its length and checksums, as TensorFlow's core/lib/io/record_writer.h.
+        # A record is framed by its length and checksums, as in TensorFlow's core/lib/io/record_writer.h.
         records = [event.SerializeToString() for event in events]
         parts = [part for record in records for part in (struct.pack("<Q", len(record)), record)]
         self.append(b"".join(part + struct.pack("<I", masked_crc32c(part)) for part in parts))
@@ -64,14 +66,16 @@ class EventFile(LogFile):
 
 @contextmanager
 def without_torch() -> Iterator[None]:
-    """Let `import torch` fail inside the block, unless it was imported before.
+    """Make `import torch` fail inside the block, unless it was imported before.
 
-    tensorboardX imports PyTorch where it is installed, for the name of a type: two seconds, and one more at exit.
+    tensorboardX imports PyTorch, where it is installed, only for the name of a type. This takes two seconds, and one
+    more at exit.
     """
     if "torch" in sys.modules:
         yield
         return
-    sys.modules["torch"] = None  # type: ignore[assignment]  # Python's own mark for what cannot be imported
+    # Python raises ImportError for a module that is None in `sys.modules`.
+    sys.modules["torch"] = None  # type: ignore[assignment]
     try:
         yield
     finally:

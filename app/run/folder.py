@@ -1,4 +1,4 @@
-"""The files of a run: settings, status, logs, and the run's best checkpoint."""
+"""Write the files of a run (settings, status, logs), and find its best checkpoint."""
 
 from __future__ import annotations
 
@@ -37,41 +37,43 @@ TENSORBOARD = "tensorboard"
 
 
 class RunFolder:
-    """The files of one run, whose settings are `config`."""
+    """The files of one run, which was started with the settings `config`."""
 
     def __init__(self, path: Path, rank: int, plan: Plan, config: Config, checkpoints: Path | None = None) -> None:
         self.path = path
         self.config = config
         self.checkpoints = checkpoints or path / "checkpoints"
         self.plan = plan
-        self._state: dict[str, Any] = {}  # the content of run.json
+        self._state: dict[str, Any] = {}  # Content of run.json.
         self.log_path = path / f"test_deep{rank}.log"
         self.loss_path, self.eval_path, self.metrics_path = path / LOSS_LOG, path / EVAL_LOG, path / METRICS
         self._losses, self._evals, self._metrics = map(LogFile, (self.loss_path, self.eval_path, self.metrics_path))
         first_step = plan.checkpoint.manifest.step + 1 if plan.checkpoint else 0
         self._events = EventFile(path / TENSORBOARD, purge_step=first_step)
-        self._failed_saves: set[int] = set()  # by step: the last one is tried twice
+        # Steps whose checkpoint could not be written. Saving the last step is tried twice, so this is a set.
+        self._failed_saves: set[int] = set()
         self._failed_evaluations = 0
         self._status_is_written = True
-        self._started = time.monotonic()  # a clock that is set back must not turn the curves back
+        # A monotonic clock, because setting the clock back must not make the curves go back.
+        self._started = time.monotonic()
 
     def append_losses(self, lines: list[str]) -> None:
         self._losses.append("".join(f"{line}\n" for line in lines))
 
     def append_metrics(self, **values: Any) -> None:
-        """Add one line to metrics.jsonl, and its numbers to TensorBoard's file."""
+        """Add one line to metrics.jsonl and its numbers to TensorBoard's event file."""
         self.write_metrics(values)
         self.write_events(values)
 
     def write_events(self, values: Mapping[str, Any]) -> None:
-        """Add the numbers of one line of metrics.jsonl to TensorBoard's file."""
+        """Add the numbers of one line of metrics.jsonl to TensorBoard's event file."""
         numbers = {name: value for name, value in values.items() if name not in ("step", "epoch")}
         self._events.add(values["step"], numbers, values.get("split", "train"))
 
     def write_metrics(self, values: Mapping[str, Any]) -> None:
-        """Add one line to metrics.jsonl, with the seconds since the launch."""
+        """Add one line to metrics.jsonl. The seconds since the launch are added to it."""
         values = {"seconds": round(time.monotonic() - self._started, 3), **values}
-        # A metric that is undefined (NaN) is null: JSON knows no NaN.
+        # JSON has no NaN, so an undefined metric (NaN) becomes null.
         plain = {name: None if value != value else value for name, value in values.items()}
         self._metrics.append(json.dumps(plain) + "\n")
 
@@ -79,7 +81,7 @@ class RunFolder:
         self._evals.append(line + "\n")
 
     def write_evaluation(self, content: dict[str, Any]) -> None:
-        """Write the curves of an evaluation for the report. An error is logged, and training continues."""
+        """Write the curves of an evaluation for the report. If that fails, log the error and continue."""
         try:
             write_evaluation(self.path, content)
         except OSError as error:
@@ -87,19 +89,19 @@ class RunFolder:
             log.error("error: no curves of step %d: %s; training continues", content["step"], message_of(error))
 
     def sync_logs(self) -> None:
-        """Sync the logs: a checkpoint relies on the lines of its steps, also after a power cut."""
+        """Sync the logs to disk, so that the lines of a checkpoint's steps survive a power cut."""
         for file in (self._losses, self._evals, self._metrics, self._events):
             file.sync()
 
     def note_failed_save(self, step: int, error: Exception) -> None:
-        """Note in the log and in metrics.jsonl that a checkpoint could not be written."""
+        """Record in the log and in metrics.jsonl that the checkpoint of `step` could not be written."""
         self._failed_saves.add(step)
         reason = message_of(error)
         log.error("error: no checkpoint of step %d: %s; training continues, earlier checkpoints are kept", step, reason)
         self.append_metrics(step=step, save_error=reason)
 
     def write_errors(self) -> list[str]:
-        """Return descriptions of everything that could not be written in this launch."""
+        """Describe everything that could not be written in this launch, one string for each kind of file."""
         unwritten = [file.path.name for file in (self._losses, self._evals, self._metrics) if not file.is_written]
         unwritten += [] if self._events.is_written else [TENSORBOARD]
         failures = [f"the last lines of {name}" for name in unwritten]
@@ -110,7 +112,7 @@ class RunFolder:
         return failures if self._status_is_written else [*failures, STATE_FILE]
 
     def describe(self, schema: Schema, asked: Config) -> None:
-        """Write config.yaml and run.json. `asked` are the settings that were asked for."""
+        """Write config.yaml and run.json. `asked` are the settings as the user gave them."""
         text = yaml_settings.dump_yaml(settings.as_dict(self.config))
         write_whole(self.path / CONFIG_FILE, text)
         self._state = {
@@ -129,7 +131,11 @@ class RunFolder:
         self._write_state()
 
     def set_status(self, status: str, **more: Any) -> None:
-        """Write a status and `more` to run.json: `running`, `stopped` and `failed` are resumed, `finished` is not."""
+        """Write a status and the keys `more` to run.json. If that fails, log the error and continue.
+
+        A run with status `running`, `stopped` or `failed` is resumed by the next launch, and one with `finished` is
+        not.
+        """
         self._state = {**self._state, **more, "status": status}
         try:
             self._write_state()
@@ -145,7 +151,7 @@ class RunFolder:
 def run_config(run_path: Path) -> Config:
     """Return the settings that the run in `run_path` was started with.
 
-    Raises FileNotFoundError if there is no run.
+    Raise FileNotFoundError if there is no run.
     """
     path = run_path / CONFIG_FILE
     if not path.is_file():
@@ -159,25 +165,26 @@ def run_checkpoints(run_path: Path) -> Path:
 
 
 def best_of_run(run_path: Path) -> Checkpoint:
-    """Return the run's best checkpoint by `eval.metric`, its newest if none was evaluated.
+    """Return the run's best checkpoint by `eval.metric`, or its newest one if none was evaluated.
 
-    Raises FileNotFoundError if there is no run, or no whole checkpoint of it.
+    Raise FileNotFoundError if there is no run, or if the run has no whole checkpoint.
     """
     return best_or_newest(run_checkpoints(run_path), run_config(run_path).eval.metric)
 
 
 def run_or_checkpoint(path: Path) -> Checkpoint:
-    """Return the best checkpoint of the run at `path`, or the checkpoint that is there.
+    """Return the best checkpoint of the run at `path`, or the checkpoint at `path` itself.
 
-    Raises as `best_of_run` and `open_named`.
+    Raise the errors of `best_of_run` and `open_named`.
     """
     return best_of_run(path) if (path / CONFIG_FILE).is_file() else open_named(path)
 
 
 def named_or_best(run_path: Path, named: Path | None) -> Checkpoint:
-    """Return the checkpoint that a user names, by its folder or its name in the run, else the run's best.
+    """Return the checkpoint that a user names, or the best checkpoint of the run if `named` is None.
 
-    For the folder of another run it is the best of that. Raises as `best_of_run` and `open_named`.
+    `named` is the folder of a checkpoint, the name of a checkpoint within the run, or the folder of another run, which
+    stands for the best checkpoint of that run. Raise the errors of `best_of_run` and `open_named`.
     """
     if named is None:
         return best_of_run(run_path)
@@ -186,7 +193,7 @@ def named_or_best(run_path: Path, named: Path | None) -> Checkpoint:
 
 
 def processor_name() -> str:
-    """Return the processor's name from /proc/cpuinfo (Linux on x86), else its architecture."""
+    """Return the processor's model name from /proc/cpuinfo (Linux on x86), or else its architecture."""
     with suppress(OSError):
         name = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
         if name:
@@ -200,4 +207,4 @@ def _commit() -> str:
         result = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 (fixed words)
         return result.stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return "unknown"  # an unpacked copy
+        return "unknown"  # The sources may be an unpacked copy without a repository.

@@ -1,4 +1,4 @@
-"""The identity of a run: the settings that change a step, and the data that it is trained on."""
+"""Define the identity of a run: the settings that affect its steps, and the data that it is trained on."""
 
 from __future__ import annotations
 
@@ -14,20 +14,23 @@ from common import settings
 from data_prep.prepared.schema import FIRST_VOCABULARY, CategoricalField, Schema
 
 # May differ between a run and its continuation, as none of it changes a step that was taken.
-FREE_SECTIONS = ("prepare", "eval", "checkpoint", "cluster", "parallel")
+FREE_SECTIONS = ("prepare", "eval", "checkpoint", "cluster")
 FREE_DEVICE_KEYS = ("target", "threads")
 FREE_TRAIN_KEYS = ("auto", "epochs", "steps", "log_every_steps", "resume", "profile", "time_limit", "init_dataset")
-# A learning rate that waits for evaluations depends on when and by what they are made.
+# The plateau schedule reacts to evaluations, so their frequency and metric affect the learning rate.
 PLATEAU_EVAL_KEYS = ("every_steps", "metric", "group_field")
 
 
 def identity(config: Config, schema: Schema) -> dict[str, Any]:
-    """Return the settings and data that a run and its continuation must share."""
+    """Return the settings and data that a run and its continuation must have in common."""
     return {"config": kept_settings(settings.as_dict(config)), "data": data_identity(schema)}
 
 
 def kept_settings(sections: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings, by section, that a run and its continuation share. `sections` may be of an older release."""
+    """Return the settings that a run and its continuation must have in common, by section.
+
+    `sections` may come from an older release.
+    """
     sections = upgraded(sections)
     shared = {name: section for name, section in sections.items() if name not in FREE_SECTIONS}
     for section, free in (("train", FREE_TRAIN_KEYS), ("device", FREE_DEVICE_KEYS)):
@@ -38,7 +41,10 @@ def kept_settings(sections: dict[str, Any]) -> dict[str, Any]:
 
 
 def difference(old: dict[str, Any], new: dict[str, Any]) -> str | None:
-    """Return the first difference between a run's identity (of any release) and that of this launch, if any."""
+    """Return the first difference between a run's identity `old` (of any release) and this launch's `new`, or None.
+
+    Values that an online run added to its vocabulary or expired do not count as a difference.
+    """
     old = {"config": kept_settings(old["config"]), "data": old["data"]}
     if any(len(of["data"].get("vocabulary", ())) > 1 or of["data"].get("expired") for of in (old, new)):
         old, new = (of | {"data": _before_it_grew(of["data"])} for of in (old, new))
@@ -46,15 +52,15 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> str | None:
 
 
 def _before_it_grew(data: dict[str, Any]) -> dict[str, Any]:
-    """Return a `data_identity` without the values that its run added to the vocabulary, and those that expired."""
+    """Return a `data_identity` without the values that the run added to the vocabulary or expired."""
     return data | {"vocabulary": data["vocabulary"][:1], "vocabulary_size": None, "expired": None}
 
 
 def data_identity(schema: Schema) -> dict[str, Any]:
-    """Return what distinguishes one prepared folder from another."""
+    """Return what distinguishes one prepared folder from another, as values that JSON can store."""
 
     def as_json(field: dict[str, Any]) -> dict[str, Any]:
-        """Return a field as a file gives it back: lists for tuples."""
+        """Return the values of a field as they are read back from JSON, where tuples become lists."""
         return {key: list(map(list, value)) if isinstance(value, tuple) else value for key, value in field.items()}
 
     vocabulary = [file.checksum for file in schema.other_files if file.name in schema.vocabulary_files]
@@ -73,7 +79,7 @@ def data_identity(schema: Schema) -> dict[str, Any]:
 
 
 def _meaning(field: CategoricalField, schema: Schema) -> dict[str, Any]:
-    """Return what a field's ids mean beside the values of the vocabulary. Fields that share one have the same."""
+    """Return what a field's ids mean apart from the vocabulary's values. Fields that share a vocabulary are alike."""
     return {
         "oov_ids": list(field.oov_ids),
         "is_text": schema.is_text(field),
@@ -84,9 +90,9 @@ def _meaning(field: CategoricalField, schema: Schema) -> dict[str, Any]:
 
 
 def check_same_inputs(manifest: Manifest, schema: Schema, folder: Path) -> None:
-    """Raise ValueError unless ids and numeric columns of the prepared `folder` mean what they meant in training."""
+    """Raise ValueError unless ids and numeric columns of the prepared `folder` mean the same as in training."""
     keys = ("vocabulary_size", "vocabulary", "numeric", "categorical", "fields")
-    # Numeric columns have no ids: their order decides, which a comparison of mappings does not see.
+    # Numeric columns are identified by their order, which a comparison of mappings ignores. So compare the list, too.
     there, here = (
         {**{key: data[key] for key in keys}, "expired": data.get("expired"), "numeric columns": list(data["numeric"])}
         for data in (manifest.data, data_identity(schema))
@@ -102,7 +108,10 @@ def check_same_inputs(manifest: Manifest, schema: Schema, folder: Path) -> None:
 
 
 def first_difference(old: Any, new: Any, where: str = "") -> str | None:
-    """Return the first key, in order, whose values differ in two nested mappings, with both, or None if none do."""
+    """Return a description of the first difference between two nested mappings, or None if they are equal.
+
+    Keys are visited in sorted order. The description names the key and both values.
+    """
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted({*old, *new}):
             difference = first_difference(old.get(key), new.get(key), f"{where}.{key}" if where else str(key))

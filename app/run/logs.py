@@ -1,4 +1,4 @@
-"""The logs of a run: line files that survive a full disk, and are cut back when a checkpoint is resumed."""
+"""Write the logs of a run so that they survive a full disk, and cut them back when a run is resumed."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ LOSS_LOG, EVAL_LOG, METRICS = "loss.log", "eval.log", "metrics.jsonl"
 
 
 def forget_after(run_path: Path, manifest: Manifest) -> None:
-    """Drop what was logged after the checkpoint, as those steps are taken and evaluated again."""
-    # The evaluation before a warm start's first step (0) is repeated only by a run that resumes from step 0.
+    """Drop the lines logged after the checkpoint, because those steps will be taken and evaluated again."""
+    # The evaluation of a warm start's source at step 0 is only repeated if the run resumes from step 0.
     last_evaluated = max(manifest.selection.get("last_step", -1), 0 if manifest.step else -1)
 
     def is_metric_kept(line: str) -> bool:
         try:
             step = float(parse_json(line)["step"])
         except (ValueError, KeyError, TypeError):
-            return False  # A kill cut the line, or it is damaged.
+            # A kill cut the line short, or the line is damaged.
+            return False
         return step <= manifest.step and (step <= last_evaluated or '"split"' not in line)
 
     def is_evaluation_kept(line: str) -> bool:
@@ -42,7 +43,11 @@ log = logging.getLogger(__name__)
 
 
 class LogFile:
-    """Appends to a file. Lines that cannot be written (the disk is full) are kept, and written before the next."""
+    """A file that lines are appended to.
+
+    Lines that cannot be written, for example because the disk is full, are kept in memory and written before the next
+    ones.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -50,11 +55,11 @@ class LogFile:
 
     @property
     def is_written(self) -> bool:
-        """True if all lines so far are in the file."""
+        """True if all appended lines are in the file."""
         return not self._unwritten
 
     def append(self, text: str | bytes) -> None:
-        """Add lines or records. A write error is logged once, when it begins."""
+        """Append lines or records. When writing begins to fail, log the error once."""
         was_written = self.is_written
         self._unwritten += text.encode() if isinstance(text, str) else text
         try:
@@ -68,11 +73,11 @@ class LogFile:
                 )
 
     def sync(self) -> None:
-        """Sync the lines so far, so that a power cut takes none of them. Log an error."""
+        """Sync the lines so far to disk, so that they survive a power cut. If that fails, log the error."""
         try:
             sync_folder(self.path)
             sync_folder(self.path.parent)
-        except FileNotFoundError:  # nothing has been written yet
+        except FileNotFoundError:  # No line has been written yet.
             pass
         except OSError as error:
             log.error(
@@ -82,6 +87,6 @@ class LogFile:
 
 PROFILED_STEPS = 5
 
-PROFILE_FOLDER = "profile"  # of a run folder
+PROFILE_FOLDER = "profile"  # Name of the profile's folder within a run folder.
 
 OP_TIMES = "op_times.json"

@@ -1,9 +1,10 @@
-"""Upgrade the settings of runs and checkpoints that an older release wrote. No other file knows of older ones.
+"""Upgrade the settings of runs and checkpoints that an older release wrote. No other file knows about older settings.
 
-Add a new setting that changes a run's result (see `app.run.identity`) to `ADDED`, with the value that corresponds to
-the program before it, which need not be today's default. A resumed run keeps that value, so its arithmetic never
-changes halfway. If you remove a setting, add it to `REMOVED`, with the value that the program now behaves as if it had.
-Keep the config.yaml of a run of each release in tests/app/run, and compare its settings with both tables there.
+If you add a setting that changes a run's result (see `app.run.identity`), add it to `ADDED` with the value that
+describes how the program behaved without the setting. This value may differ from today's default. A resumed run keeps
+it, so its arithmetic never changes halfway. If you remove a setting, add it to `REMOVED` with the value that describes
+how the program behaves now. Keep the config.yaml of a run of each release in tests/app/run, where tests compare it with
+both tables.
 """
 
 from __future__ import annotations
@@ -14,20 +15,37 @@ from typing import Any
 
 from app.config.config import Config
 from common import settings
+from data_prep.options.prepare_options import RECORDED, fields_as_set
 
-# The format of run.json, incremented by each release that adds or removes a setting, and the oldest that is read.
+# Format version of run.json, incremented by each release that adds or removes a setting, and the oldest readable one.
 FORMAT_VERSION, OLDEST_VERSION = 4, 3
 
-# By the format that added it: setting -> the value that a run without it had. In a section with variants, the variant's
-# `name` stands in brackets: "wide_optimizer[ftrl].power", "deep_optimizer.schedule[cosine].floor".
+# Settings by the format version that added them, with the value that a run without the setting had. A setting of one
+# variant contains the variant's `name` in brackets, as in "wide_optimizer[ftrl].power" or
+# "deep_optimizer.schedule[cosine].floor".
 ADDED: dict[int, dict[str, Any]] = {4: {"tables.dtype": "float32"}}
 
-# By the format that removed it: setting -> the value with which a run continues as before. With another one it cannot.
+# Settings by the format version that removed them, with the only value that a run can be continued with.
 REMOVED: dict[int, dict[str, Any]] = {}
+
+# Removed settings that said where a run computes and not what: setting -> its default. A run continues without them.
+WITHOUT_EFFECT: dict[str, Any] = {
+    "checkpoint.tower_slices": False,
+    "parallel.tensor_parallel": 1,
+    "parallel.strategies": {},
+    "parallel.strategy_file": "",
+    "parallel.optimizer_shards": False,
+    "parallel.recompute": [],
+    "parallel.pipeline_stages": 1,
+    "parallel.second_stage": "",
+    "parallel.micro_batches": 4,
+    "parallel.search_mode": "none",
+    "parallel.optimizer_level": "level1",
+}
 
 
 def upgraded(sections: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that a run of any release wrote, by section, with today's keys."""
+    """Return settings that a run of any release wrote, by section, with the keys of this release."""
     result = copy.deepcopy(dict(sections))
     for setting, value in added():
         section, key = section_of(result, setting)
@@ -37,7 +55,23 @@ def upgraded(sections: Mapping[str, Any]) -> dict[str, Any]:
             section, key = section_of(result, setting)
             if key in section and section[key] == value:
                 del section[key]
+    prepare = result.get("prepare", {})
+    if of_fields := fields_as_set(prepare):
+        prepare["fields"] = of_fields
+    for name in RECORDED:  # These settings are now part of prepare.fields.
+        prepare.pop(name, None)
+    for setting in WITHOUT_EFFECT:
+        name, _, key = setting.partition(".")
+        result.get(name, {}).pop(key, None)
+    if result.get("parallel") == {}:  # The section has no setting left.
+        del result["parallel"]
     return result
+
+
+def ignored(sections: Mapping[str, Any]) -> list[str]:
+    """Return the settings of a run of any release, as `section.key=value`, that are ignored today."""
+    values = WITHOUT_EFFECT | settings.flatten(dict(sections))
+    return [f"{name}={values[name]}" for name, default in WITHOUT_EFFECT.items() if values[name] != default]
 
 
 def added() -> Iterator[tuple[str, Any]]:
@@ -47,10 +81,10 @@ def added() -> Iterator[tuple[str, Any]]:
 
 
 def section_of(sections: dict[str, Any], setting: str) -> tuple[dict[str, Any], str]:
-    """Return the section that has a setting, which is made if it is missing, and the setting's key there.
+    """Return the section that contains a setting, and the setting's key in it. Create missing sections in `sections`.
 
-    If the section is of another variant than the setting names, as in "deep_optimizer.schedule[cosine].floor", an
-    empty one takes its place.
+    If the setting belongs to a variant (as in "deep_optimizer.schedule[cosine].floor") that the section does not have,
+    return an empty section that is not part of `sections`.
     """
     *names, key = setting.split(".")
     for name, _, variant in (part.removesuffix("]").partition("[") for part in names):
@@ -61,8 +95,8 @@ def section_of(sections: dict[str, Any], setting: str) -> tuple[dict[str, Any], 
 
 
 def read_config(sections: Mapping[str, Any], where: str) -> Config:
-    """Return the settings that a run or checkpoint of any release wrote. `where` names the file in errors.
+    """Return the settings that a run or checkpoint of any release wrote. `where` names the file in error messages.
 
-    Raises ValueError for a setting, or a value of one, that is unknown or no longer supported.
+    Raise ValueError for a setting or a value that is unknown or no longer supported.
     """
     return settings.merge(Config(), upgraded(sections), where=where)

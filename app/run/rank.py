@@ -1,7 +1,7 @@
-"""A rank of a job: its console, the checks that all ranks are alike, and its errors.
+"""Run one rank of a job: set up its console, check that all ranks are alike, and handle its errors.
 
-A rank that fails alone logs the error and ends the whole job (MPI_Abort), as the others wait for it. An error that all
-ranks raise is logged by one of them, and all exit as a single process would.
+A rank that fails alone logs the error and ends the whole job (MPI_Abort), because the other ranks wait for it. An error
+that all ranks raise is logged by one of them, and all exit as a single process would.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ PACKAGES = ("mindspore", "numpy", "mpi4py")
 
 
 def world_rank() -> int:
-    """Return this process's rank, from mpirun's environment variable."""
+    """Return this process's rank from the environment variable that mpirun sets."""
     return int(os.environ["OMPI_COMM_WORLD_RANK"])
 
 
 def run_as_rank(command: Callable[[], int], console_rank: int) -> int:
-    """Run one rank's command and return its exit status. It does not return if this rank fails alone.
+    """Run one rank's command and return its exit status. If this rank fails alone, end the whole job instead.
 
-    Rank `console_rank` logs to the console, the others only errors of their own.
+    The rank `console_rank` logs to the console. The other ranks print only their own errors.
     """
     die_with_parent(signal.SIGKILL)
     if world_rank() != console_rank:
@@ -74,11 +74,12 @@ def _end_the_job(status: int) -> None:
     sys.stderr.flush()
     if "mpi4py.MPI" in sys.modules:
         load_mpi().COMM_WORLD.Abort(status)
-    os._exit(status)  # mpirun then ends the others
+    # mpirun ends the other ranks when one exits with an error.
+    os._exit(status)
 
 
 def fail(error: BaseException, status: int) -> int:
-    """Log the error and return the exit status. A rank that fails alone ends the whole job here."""
+    """Log the error and return the exit status. If this rank fails alone, end the whole job instead."""
     alone = started_by_mpi() and not is_collective(error)
     if alone or shows_progress():
         log.error("%s%s", "" if isinstance(error, KeyboardInterrupt) else "error: ", message_of(error))
@@ -95,27 +96,33 @@ def join(
     what: dict[str, Any],
     folder: Path | None = None,
 ) -> MpiGroup:
-    """Join the ranks of the job, which must have equal settings, data, libraries and `what`, and see one `folder`.
+    """Join the ranks of the job and check that they agree. Return the group of the ranks that train.
 
-    Raises ValueError or OSError, with the difference, if they do not.
+    Settings, data, libraries and the values `what` must be equal on all ranks. If `folder` is given, it must be the
+    same folder on all ranks. Raise ValueError or OSError on all ranks, naming the difference, if they do not agree.
     """
     world = join_world(num_ranks + num_servers)
     everyone = MpiGroup(world)
     check_alike(everyone, {"config": settings.as_dict(config), "data": data_of(schema), **what})
     if folder is not None:
         check_one_place(everyone, folder)
-    Watchdog(world, config.cluster.timeout_s, first=num_servers).__enter__()  # ends with the process
+    # The watchdog runs until the process ends.
+    Watchdog(world, config.cluster.timeout_s, first=num_servers).__enter__()
     return MpiGroup(world, num_servers)
 
 
 def data_of(schema: Schema) -> dict[str, Any]:
-    """Return the data's fingerprint, with the files of all splits, as all ranks evaluate together."""
+    """Return the identity of the data and the checksums of all splits' files. All ranks read the files of every
+    split.
+    """
     files = {split: [file.checksum for file in description.files] for split, description in schema.splits.items()}
     return {**data_identity(schema), "files": files}
 
 
 def check_alike(group: ProcessGroup, what: dict[str, Any]) -> None:
-    """Raise ValueError, on all ranks, unless settings, data, program and versions are the same on each of them."""
+    """Raise ValueError on all ranks unless `what`, the program and the versions of libraries are the same on all of
+    them.
+    """
     versions = dict.fromkeys(PACKAGES, "none")
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -134,7 +141,7 @@ def check_alike(group: ProcessGroup, what: dict[str, Any]) -> None:
 
 
 def check_one_place(group: ProcessGroup, folder: Path) -> None:
-    """Raise OSError, on all ranks, unless `folder` is one and the same on every rank."""
+    """Raise OSError on all ranks unless `folder` is the same folder on every rank, as on a shared file system."""
     probe = folder / f".seen-by-all-ranks-{os.environ.get('PMIX_NAMESPACE', '')}".replace(":", "-")
 
     def write() -> None:

@@ -1,4 +1,4 @@
-"""A run as its report needs it, read from the files of the run folder alone, also while the run writes them."""
+"""Read the files of a run for its report. The run may still be writing them."""
 
 from __future__ import annotations
 
@@ -23,26 +23,31 @@ from common.yaml_settings import load_yaml
 
 log = logging.getLogger(__name__)
 
-EFFECTS = "effects.parquet"  # of the columns over a log, by the run's bundle
+# Table with the effects of the columns over a log, computed with the run's bundle.
+EFFECTS = "effects.parquet"
 _LOSSES = re.compile(r"wide_loss is (\S+), deep_loss is \S+")
-Points = tuple[list[float], list[float]]  # x, y
+Points = tuple[list[float], list[float]]  # x and y values.
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """The files of one run."""
+    """The content of one run's files."""
 
-    name: str  # no other run of the report has it
+    name: str  # Unique within the report.
     state: dict[str, Any]
     config: dict[str, Any]
-    wide_losses: np.ndarray  # of each step, from the first
-    lines: list[dict[str, Any]]  # of metrics.jsonl
-    evaluations: list[dict[str, Any]]  # by rising step
+    wide_losses: np.ndarray  # wide_loss of each step, from the first.
+    lines: list[dict[str, Any]]  # Lines of metrics.jsonl.
+    evaluations: list[dict[str, Any]]  # Contents of the evaluation files, by ascending step.
     op_times: list[dict[str, Any]]
-    effects: tuple[dict[str, Any], list[dict[str, Any]]]  # what the table says of its rows, and its lines
+    # Metadata of the table of effects, and its rows.
+    effects: tuple[dict[str, Any], list[dict[str, Any]]]
 
     def points(self, key: str, split: str | None = None) -> Points:
-        """Return steps and values of the lines that have `key` and are of `split` (None: of training)."""
+        """Return the steps and values of the lines of metrics.jsonl that have `key`.
+
+        `split` selects the lines of evaluations on that split, and None the lines of training.
+        """
         by_step = {
             line["step"]: float(line[key])
             for line in self.lines
@@ -57,19 +62,23 @@ class RunRecord:
 
     @property
     def metric(self) -> str:
-        """The metric that chooses the best evaluation."""
+        """Name of the metric that chooses the best evaluation."""
         return str(self.config.get("eval", {}).get("metric", "auc"))
 
     def best_evaluation(self) -> dict[str, Any] | None:
-        """Return the line of the best evaluation on valid. At step 0 the model is that of the warm start's source."""
+        """Return the line of the best evaluation on valid, or None if there was no evaluation.
+
+        An evaluation at step 0 does not count, because it measures the source of a warm start.
+        """
         evaluated = [line for line in self.lines if line.get("split") == "valid" and line["step"] > 0]
         compared = [line for line in evaluated if line.get(self.metric) is not None]
         return max(compared, key=lambda line: (as_score(self.metric, line[self.metric]), line["step"]), default=None)
 
     def evaluation_lines(self) -> list[dict[str, Any]]:
-        """Return a line for each evaluation: split, step, epoch, calibrated, metrics, and their 95 % intervals if any.
+        """Return one mapping for each evaluation: split, step, epoch, calibrated, metrics, and 95 % intervals if there
+        are any.
 
-        The first is that of the source of a warm start, at step 0.
+        If the run is a warm start, the evaluation of its source (step 0) comes first.
         """
         source = [{**line, "calibrated": False} for line in self.lines if "split" in line and line["step"] == 0]
         return [*source, *map(_evaluation_line, self.evaluations)]
@@ -78,13 +87,13 @@ class RunRecord:
         return next((content for content in reversed(self.evaluations) if content["split"] == "test"), None)
 
     def shown_evaluation(self) -> dict[str, Any] | None:
-        """Return the evaluation whose curves are drawn: on test rows, else the best on valid, else the last."""
+        """Return the evaluation whose curves are drawn: on the test rows, else the best on valid, else the last one."""
         best = self.best_evaluation()
         on_valid = [content for content in self.evaluations if best and content["step"] == best["step"]]
         return self.test_evaluation() or next(iter([*on_valid, *self.evaluations[-1:]]), None)
 
     def launches(self) -> list[list[dict[str, Any]]]:
-        """Return the lines of steps by launch: with each launch the seconds start again."""
+        """Return the lines of training steps, grouped by launch. A launch begins where the seconds start again."""
         lines_by_launch: list[list[dict[str, Any]]] = []
         before = float("inf")
         for line in self.lines:
@@ -96,13 +105,17 @@ class RunRecord:
         return lines_by_launch
 
     def steady_lines(self) -> list[dict[str, Any]]:
-        """Return the lines of steps but each launch's first, which compiles the graph, unless there are no others."""
+        """Return the lines of training steps without the first one of each launch, because that interval compiles the
+        graph.
+
+        If no lines remain, return all of them.
+        """
         steady = [line for launch in self.launches() for line in launch[1:]]
         return steady or [line for launch in self.launches() for line in launch]
 
     @property
     def seconds(self) -> float:
-        """Duration of all launches together."""
+        """Duration of all launches together, in seconds."""
         seconds = [line["seconds"] for line in self.lines]
         ends = [first for first, after in itertools.pairwise(seconds) if after < first]
         return sum([*ends, *seconds[-1:]])
@@ -113,12 +126,12 @@ class RunRecord:
 
 
 def read_runs(paths: Sequence[Path]) -> list[RunRecord]:
-    """Return the runs in order. Raises FileNotFoundError for a folder without a run."""
+    """Read several runs, in order. Raise FileNotFoundError for a folder that holds no run."""
     return [read_run(path, name) for path, name in zip(paths, _names(paths), strict=True)]
 
 
 def read_run(path: Path, name: str) -> RunRecord:
-    """Return one run. Raises FileNotFoundError for a folder without one."""
+    """Read one run. Raise FileNotFoundError if the folder holds no run."""
     if not (path / CONFIG_FILE).is_file() or not (path / STATE_FILE).is_file():
         raise FileNotFoundError(
             f"no run in {path}: it has no {CONFIG_FILE} with {STATE_FILE} beside it; give a run folder such as device_0"
@@ -138,7 +151,7 @@ def read_run(path: Path, name: str) -> RunRecord:
 
 
 def _whole(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
-    """Return the content of a file of the run that nothing can do without. Raises ValueError if it is damaged."""
+    """Read a file that the report cannot do without. Raise ValueError if it is damaged."""
     try:
         content = parse(path.read_text(encoding="utf-8"))
     except (ValueError, yaml.YAMLError):
@@ -173,7 +186,7 @@ def _evaluation_line(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Return the last parts of each path, as few as make all names different."""
+    """Return a distinct name for each path, made of as few of its last components as possible."""
     parts = [path.resolve().parts for path in paths]
     most = max(map(len, parts))
     tails = (["/".join(each[-count:]) for each in parts] for count in range(1, most + 1))
@@ -182,9 +195,10 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 
 def read_lines(path: Path, most_bytes: int = 0) -> list[dict[str, Any]]:
-    """Return the whole lines: the last one may be incomplete while the run writes it.
+    """Return the complete lines of a metrics.jsonl as mappings. The last line may be incomplete while the run writes
+    it.
 
-    Of `most_bytes` only those at the file's end.
+    With `most_bytes`, read only that many bytes from the end of the file.
     """
     text = b""
     if path.is_file():

@@ -1,11 +1,16 @@
-"""A model out of training: bundle_folder (its folder and manifest), bundle_tables (the tables, mapped), onnx_tower
-(ONNX), bundle_model (all of it, open, and its golden rows), explain (the parts of columns in logits), effects (over
-many rows), predictor (raw rows to scores), batch_prediction (a whole log), pyfunc (for MLflow), bundle_writer (and
-folding), distribution (counts of held-out rows), trained_parts (what an online trainer reports beside its bundles).
+"""Score raw rows with a bundle, without MindSpore or MPI.
 
-Nothing here imports MindSpore or MPI.
+- `bundle_folder`: the files of a bundle and its manifest.
+- `bundle_tables`: the embedding tables of a bundle, mapped into memory.
+- `onnx_tower`: the tower in onnxruntime.
+- `bundle_model`: an opened bundle, with its golden rows.
+- `predictor`: scores raw rows in any form. `batch_prediction` scores a whole log, `pyfunc` serves MLflow.
+- `explain`: splits logits into the parts of their columns. `effects` averages effects over many rows.
+- `distribution`: counts held-out rows, to detect drift.
+- `bundle_writer`: writes bundles and folds deltas.
+- `trained_parts`: the report that an online trainer leaves next to its bundles.
 
-Letters: n rows (in bundle_tables and bundle_writer ids of one lookup), B rows of one lookup, C fields, P positions of
-their ids, N numeric columns, K columns that are fields, D width, T rows of the tables, R deleted ids, V ids, G groups
-of 64 ids.
+Shapes use these letters: n rows (in `bundle_tables` and `bundle_writer`: ids of one lookup), B rows of one lookup, C
+fields, P positions of their ids, N numeric columns, K columns of the log that are fields, D embedding width, T rows of
+the tables, R deleted ids, V ids, G groups of 64 ids.
 """

@@ -1,7 +1,7 @@
-"""Score a whole log by a bundle: lines or tables in, CSV or Parquet out, a row for each line of the log.
+"""Score a whole log with a bundle. The output is CSV or Parquet and has one row for each line of the log.
 
-The work stands in OUTPUT.partial/ until it is done: run.json (what is scored by what), the lock, and the scores of
-each finished chunk, by which the same command resumes.
+Until the prediction is complete, its work is kept in OUTPUT.partial/: run.json (the bundle, the log and the settings),
+the lock file, and the scores of each finished chunk. The same command resumes from there.
 """
 
 from __future__ import annotations
@@ -33,24 +33,29 @@ from data_prep.encoding.from_values import add_label, split_line
 from data_prep.options.executor import ExecutorChoice
 
 STDIN = "-"
-CHUNK_BYTES = 2 << 20  # of the log: some 10,000 rows
+CHUNK_BYTES = 2 << 20  # Size of a chunk of the log, some 10,000 rows.
 STATE, WORK, RESULT, SPOOLED, FINISHED = "run.json", "work", "result", "stdin", "finished"
 REPLICATES = 200
-LEAST_ROWS = 20  # by which values that the model lacks are told from chance
+LEAST_ROWS = 20  # Minimum number of rows with which unknown values can be distinguished from chance.
 LINE, FILE, SCORE, REASON = "line", "file", "score", "reason"
 
 
 @dataclass(frozen=True)
 class ChunkScorer:
-    """A worker's function from a chunk to its scores as plain arrays. It opens the bundle once a process."""
+    """Scores a chunk in a worker process and returns plain arrays. Each process opens the bundle once."""
 
     bundle: str
     bundle_id: str
-    columns: tuple[str, ...]  # of the log; a file's header may have another order of them
+    columns: tuple[str, ...]  # Columns of the log. The header of a file may list them in another order.
     keep: tuple[str, ...]
 
     def __call__(self, chunk: Chunk) -> dict[str, Any]:
-        """Return `line` [n], `logits` [n] (NaN: a bad line), `labels` [n] (NaN: none), `reasons`, `kept`, `unknown`."""
+        """Score one chunk of n lines.
+
+        Return a mapping with `file`, `line` [n], `logits` [n] (NaN for a bad line), `labels` [n] (NaN if there is
+        none), `weights` [n] or None, `reasons` (by index of the bad line), `kept` (cells by column) and `unknown`
+        (counts of out-of-vocabulary values).
+        """
         predictor = _open(self.bundle, self.bundle_id)
         log_format = predictor.log_format
         cells_to_keep = self._cells_to_keep(chunk, predictor)
@@ -75,7 +80,7 @@ class ChunkScorer:
         }
 
     def _cells_to_keep(self, chunk: Chunk, predictor: Predictor) -> list[list[str]]:
-        """Return the cells of the columns to keep, column by column. If a line has too few cells, its cell is ""."""
+        """Return the cells of the columns to keep, column by column. A cell that a short line lacks is ""."""
         if not self.keep or chunk.kept:
             return list(chunk.kept)
         log_format = predictor.log_format
@@ -104,12 +109,17 @@ def predict(
     restart: bool = False,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> dict[str, Any]:
-    """Score the log `inputs` (files, folders, globs, URIs, or - for standard input) into `output`.
+    """Score a log into `output`.
 
-    `output` is a .csv or .parquet file, or - for CSV on standard output. It is there whole or not at all. Returns the
-    numbers of rows and of bad lines, `unknown_values` (fields that the model does not know here, if there are any) and,
-    of a log with labels, metrics and their 95 % intervals. Raises FileExistsError for an output that is there,
-    ValueError for input that is none, or of another unfinished prediction.
+    Parameters: `inputs` are files, folders, globs or URIs, or - for standard input. `output` is a .csv or .parquet
+    file, which is written atomically, or - for CSV on standard output. `keep` names columns of the log to copy into the
+    output.
+
+    Return the numbers of rows and of bad lines. If there are fields whose values the model does not know, they are in
+    `unknown_values`. For a log with labels, return also metrics and their 95 % intervals.
+
+    Raise FileExistsError if the output exists and `overwrite` is not set. Raise ValueError if the input is no log of
+    the model's columns, or if OUTPUT.partial belongs to another prediction and `restart` is not set.
     """
     executor = executor or ExecutorChoice()
     predictor = Predictor.open(bundle)
@@ -133,7 +143,8 @@ def predict(
             log.run(score, writer.add, "score", folder / WORK, executor, num_workers, chunk_bytes)
         if output != STDIN:
             finished.touch()
-            sync_folder(folder / RESULT)  # the file: or a power cut may leave the name with nothing in it
+            # Sync the file, because otherwise a power cut could leave an empty file under the final name.
+            sync_folder(folder / RESULT)
             (folder / RESULT).replace(output)
             sync_folder(Path(output).parent)
     return writer.summary(predictor)
@@ -155,7 +166,10 @@ def _check_output(output: str, overwrite: bool) -> None:
 
 @contextmanager
 def _work_folder(output: str, can_resume: bool) -> Iterator[Path]:
-    """Yield OUTPUT.partial, locked. It stays if the block is stopped and can resume, and is removed when it ends."""
+    """Yield the locked folder OUTPUT.partial. It is removed when the block ends without an error.
+
+    After an error it is kept if the prediction can resume from it.
+    """
     if output == STDIN:
         with tempfile.TemporaryDirectory(prefix="predict-") as temporary:
             yield Path(temporary)
@@ -168,7 +182,8 @@ def _work_folder(output: str, can_resume: bool) -> Iterator[Path]:
         try:
             yield folder
         except BaseException as error:
-            # Nothing here is of use after wrong input, or for standard input, which is read once.
+            # After wrong input, or after an interrupted read of standard input, the folder contains nothing to resume
+            # from.
             if is_new and (not can_resume or isinstance(error, ValueError | FileNotFoundError)):
                 _remove(folder)
             raise
@@ -176,7 +191,7 @@ def _work_folder(output: str, can_resume: bool) -> Iterator[Path]:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a work folder. What says that it is a prediction's, and that it is finished, goes last."""
+    """Remove a work folder. The lock file and the file FINISHED, which later launches look for, are removed last."""
     for path in folder.iterdir():
         if path.name not in (LOCK_FILE, FINISHED):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -202,7 +217,9 @@ def _begin_or_resume(folder: Path, identity: dict[str, Any], restart: bool) -> N
 
 
 def _spool(folder: Path) -> str:
-    """Copy standard input to a file of the work folder: workers read it in pieces. Raises Stopped after a signal."""
+    """Copy standard input to a file in the work folder, because workers read a log in pieces. Raise Stopped after a
+    signal.
+    """
     stream: Any = sys.stdin.buffer
 
     def read(buffer: memoryview) -> int:
@@ -220,18 +237,21 @@ def _spool(folder: Path) -> str:
 
 
 def _wait_for(stream: Any) -> None:
-    """Return when the stream has bytes or has ended: a signal ends no read."""
+    """Wait until the stream has bytes or has ended. Checks for signals, because a blocked read ignores them."""
     check_stop()
     while not select.select([stream], [], [], 0.2)[0]:
         check_stop()
 
 
 def _unknown_values(predictor: Predictor, counts: Any, num_rows: int) -> dict[str, dict[str, float]]:
-    """Return the fields whose values are out of vocabulary in nearly all of so many rows, but not in held-out rows.
+    """Return the fields that have out-of-vocabulary values in nearly all rows, although held-out rows did not.
 
-    `counts` are those of `RowEncoder.count_unknown`. Of each field, `unknown` of the `rows` with a value have one, and
-    `held_out_share` of those. Crosses are left out, as they follow their parts, hashed fields, which know no value, and
-    fields that no part of the model sees, not in a cross either.
+    Parameters: `counts` are those of `RowEncoder.count_unknown` over `num_rows` rows.
+
+    For each such field, return the number of rows with a value (`rows`), the number with an unknown value (`unknown`),
+    and the share of unknown values in the held-out rows (`held_out_share`). The result leaves out crosses, because they
+    follow the fields that they are made of, hashed fields, because they have no vocabulary, and fields that the model
+    does not use, even as part of a cross.
     """
     held_out, fields = predictor.held_out_counts.get("values", np.zeros((0, 1))), predictor.schema.categorical
     if len(held_out) != len(fields) or num_rows < LEAST_ROWS:
@@ -249,7 +269,7 @@ def _unknown_values(predictor: Predictor, counts: Any, num_rows: int) -> dict[st
 
 
 class _Writer:
-    """Writes the chunks' rows in the log's order, and counts them."""
+    """Writes the scored chunks in the order of the log, and counts rows and metrics."""
 
     def __init__(self, path: Path, output: str, keep: Sequence[str], has_files: bool, labelled: bool) -> None:
         self._names = [LINE, *([FILE] if has_files else []), *keep, SCORE, REASON]
@@ -269,7 +289,7 @@ class _Writer:
         self._writer.close()
 
     def add(self, scored: dict[str, Any]) -> None:
-        """Write the rows of a chunk."""
+        """Write the rows of one chunk."""
         logits, num_rows = scored["logits"], len(scored["logits"])
         good = ~np.isnan(logits)
         reasons: list[str | None] = [None] * num_rows
@@ -285,7 +305,8 @@ class _Writer:
         self._writer.write_table(pa.table([columns[name] for name in self._names], schema=self._schema))
         self._num_rows += num_rows
         self._num_bad += int(num_rows - good.sum())
-        self._unknown = self._unknown + scored.get("unknown", 0)  # a release before may have left a chunk without it
+        # A chunk that an earlier release scored has no such counts.
+        self._unknown = self._unknown + scored.get("unknown", 0)
         if self._metrics is not None:
             labelled = good & ~np.isnan(scored["labels"])
             self._num_labelled += int(labelled.sum())
@@ -293,7 +314,7 @@ class _Writer:
             self._metrics.add(logits[labelled], scored["labels"][labelled], weights)
 
     def summary(self, predictor: Predictor) -> dict[str, Any]:
-        """Return what `predict` returns."""
+        """Return the result of `predict`."""
         content: dict[str, Any] = {"rows": self._num_rows, "bad_lines": self._num_bad}
         if unknown := _unknown_values(predictor, self._unknown, self._num_rows - self._num_bad):
             content["unknown_values"] = unknown

@@ -1,15 +1,16 @@
-"""The folder of a bundle: what is in it, and its manifest, which is written last with a checksum of its own content.
+"""Read a bundle's folder and its manifest. The manifest is written last and contains a checksum of its own content.
 
     manifest.json      model, rows, vocabulary, checkpoint, versions, size and checksum of every other file
-    schema.json        fields, their transforms and how a log is written, as in a prepared folder
-    tower.onnx         rows of the tables and numbers to a logit (tower.onnx.data beside it if that is large)
-    tables.safetensors, checksums.safetensors   bundle_tables.py. A delta has the rows that changed
-    lookup.bin                      the vocabulary as it is searched. A delta has the values that were added
-    expired.npy                     of a delta alone, [g] int64 ascending: ids of values that are out of vocabulary now
-    golden.parquet     made rows, their logits and scores, and how far a logit may be off, for a consumer's own check
+    schema.json        fields, their transforms and the form of a log, as in a prepared folder
+    tower.onnx         the tower: table rows and numeric columns to a logit (weights in tower.onnx.data if large)
+    tables.safetensors, checksums.safetensors   see bundle_tables.py. A delta holds only the changed rows
+    lookup.bin         the vocabulary in a form that can be searched. A delta holds only the added values
+    expired.npy        deltas only: [g] int64, ascending ids whose values are out of vocabulary now
+    golden.parquet     made-up rows with logits, scores and tolerances, so that a user can check his installation
     code/, MLmodel, python_env.yaml, requirements.txt, README.md
 
-Opening checks every file but the tables as a whole, and of the tables headers and sizes. `verify` reads every byte.
+Opening a bundle checks every file completely except the tables, of which it checks the headers and sizes. `verify`
+reads every byte.
 """
 
 from __future__ import annotations
@@ -28,55 +29,58 @@ from common.files import DamagedFileError, FileRecord, check_format_version, che
 
 FORMAT = "wide-deep-bundle"
 FORMAT_VERSION = 3
-EXPIRED_VERSION = 4  # of a delta that names values as gone
-BFLOAT16_VERSION = 5  # of a bundle whose initial rows are rounded
+EXPIRED_VERSION = 4  # Format version of a delta that lists expired values.
+BFLOAT16_VERSION = 5  # Format version of a bundle whose initial rows are rounded to bfloat16.
 MANIFEST = "manifest.json"
 GOLDEN = "golden.parquet"
-TOLERANCE = "tolerance"  # column of golden.parquet
+TOLERANCE = "tolerance"  # Column of golden.parquet.
 
 
 @dataclass(frozen=True)
 class Manifest:
     """Content of manifest.json."""
 
-    model: dict[str, Any]  # hidden_widths, activation …: of the settings of the run
-    rows: dict[str, Any]  # rows.BundleTablesSpec
-    vocabulary: dict[str, Any]  # data_prep.encoding.encoder.write_lookup
-    checkpoint: dict[str, Any]  # step, epoch and id of what was exported
-    versions: dict[str, str]  # of the packages that the core needs
+    # Settings of the run that describe the model: hidden_widths, activation and others.
+    model: dict[str, Any]
+    rows: dict[str, Any]  # Fields of `bundle_tables.BundleTablesSpec`.
+    vocabulary: dict[str, Any]  # Record returned by `data_prep.encoding.prepared_vocabulary.write_lookup`.
+    checkpoint: dict[str, Any]  # Step, epoch and id of the exported checkpoint.
+    versions: dict[str, str]  # Versions of the packages that scoring needs.
     files: dict[str, FileRecord] = field(default_factory=dict)
-    parent: dict[str, str] | None = None  # of a delta: `id` and `name` (of its folder) of what it holds changes of
-    generation: int = 0  # a delta's is one above its parent's
-    folded: str = ""  # the id of the newest delta that was folded into this whole bundle
-    whole_serial: int = 0  # the serial number of the whole bundle that this one is, or began with
-    serial: int = 0  # of the export: above those beside it
+    # Deltas only: id and folder name of the parent bundle.
+    parent: dict[str, str] | None = None
+    generation: int = 0  # A delta's generation is its parent's plus one.
+    # If deltas were folded into this whole bundle: the id of the newest of them.
+    folded: str = ""
+    whole_serial: int = 0  # Serial number of the whole bundle at the beginning of this bundle's chain.
+    serial: int = 0  # Serial number of the export, above those of all bundles in the same folder.
     id: str = ""
     format: str = FORMAT
     format_version: int = FORMAT_VERSION
 
     @property
     def version(self) -> str:
-        """Name of what scores: a folded bundle has that of the deltas it was made of."""
+        """Name of the model's version. A bundle made by folding deltas keeps the version of the newest delta."""
         return self.folded or self.id
 
 
-ChainEntry = tuple[Path, Manifest]  # a folder of a chain
-Chain = tuple[ChainEntry, ...]  # a whole bundle, or one and its deltas, oldest first
+ChainEntry = tuple[Path, Manifest]  # A bundle's folder and manifest, as a link of a chain.
+Chain = tuple[ChainEntry, ...]  # A whole bundle, followed by its deltas, oldest first.
 
 
 def bundles_in(folder: Path) -> list[Path]:
-    """Return the folders in `folder` that may be bundles: none of a hidden name, none that an export has not finished.
+    """Return the folders in `folder` that may be bundles, without hidden and unfinished ones.
 
-    Earlier releases wrote NAME.PID.partial beside the bundles, with a manifest.
+    Earlier releases wrote NAME.PID.partial, with a manifest, next to the bundles.
     """
     paths = sorted(folder.iterdir())
     return [path for path in paths if not path.name.startswith(".") and path.suffix not in (".partial", ".replaced")]
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Return the manifest of a bundle.
+    """Read the manifest of a bundle.
 
-    Raises FileNotFoundError if there is none, ValueError if it is damaged or of another version.
+    Raise FileNotFoundError if there is none, ValueError if it is damaged or has another format version.
     """
     path = folder / MANIFEST
     if not path.is_file():
@@ -109,9 +113,11 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def read_chain(folder: Path) -> Chain:
-    """Return a bundle, after those beside it that it holds changes of if it is a delta. The oldest comes first.
+    """Return the chain of the bundle in `folder`: the bundle itself, and before it, if it is a delta, those that it
+    needs.
 
-    Raises as `read_manifest`, and ValueError if a parent is not there.
+    Parents are searched in the folder that contains the bundle. Raise the errors of `read_manifest`, and ValueError if
+    a parent is missing.
     """
     manifest = read_manifest(folder)
     if manifest.parent is None:
@@ -120,7 +126,8 @@ def read_chain(folder: Path) -> Chain:
     before = chains(read_manifests(beside)).get(short(manifest.parent["id"]))
     if before is None:
         with suppress(FileNotFoundError):
-            read_manifest(beside / manifest.parent["name"])  # if that is damaged, it is the reason
+            # If the parent's manifest is damaged, this raises the error that says so.
+            read_manifest(beside / manifest.parent["name"])
         raise ValueError(
             f"the delta {folder} holds changes of {manifest.parent['name']} with id {manifest.parent['id']}, which is "
             "not beside it, or not with all the bundles that it needs; copy that there, too"
@@ -130,7 +137,7 @@ def read_chain(folder: Path) -> Chain:
 
 
 def read_manifests(folder: Path) -> dict[Path, Manifest]:
-    """Return the manifests of the bundles in `folder`, but for those that cannot be read."""
+    """Return the manifests of the bundles in `folder`. Bundles whose manifest cannot be read are left out."""
     manifests = {}
     for path in bundles_in(folder):
         with suppress(ValueError, OSError):
@@ -139,14 +146,14 @@ def read_manifests(folder: Path) -> dict[Path, Manifest]:
 
 
 def short(version: str) -> str:
-    """Return a version as a name that can stand in an address."""
+    """Return the part of a version that can be used in a URL."""
     return version.rpartition(":")[2]
 
 
 def chains(manifests: Mapping[Path, Manifest]) -> dict[str, Chain]:
-    """Return the chain of each short version that has all its bundles here: a whole bundle, if there is one.
+    """Return the chain of each version (in its short form) whose bundles are all in `manifests`.
 
-    Of two copies the first name counts.
+    A whole bundle is preferred to a chain of deltas. If two folders hold copies of a version, the first name counts.
     """
     chains_by_version: dict[str, Chain] = {}
     for folder, manifest in sorted(
@@ -162,13 +169,13 @@ def chains(manifests: Mapping[Path, Manifest]) -> dict[str, Chain]:
 
 
 def rank(chain: Chain) -> tuple[int, int, int, str]:
-    """Return a sort key of age: whole bundle, generation, serial number."""
+    """Return a key that sorts chains from old to new: by whole bundle, generation and serial number."""
     newest = chain[-1][1]
     return newest.whole_serial, newest.generation, newest.serial, newest.version
 
 
 def check_parent(folder: Path, manifest: Manifest, parent: Manifest) -> None:
-    """Raise ValueError if the bundle in `folder` is no delta of `parent`."""
+    """Raise ValueError if the bundle in `folder` is not a delta of `parent`."""
     if manifest.parent is None:
         raise ValueError(f"{folder} is a whole bundle and no delta; open it by itself")
     if manifest.parent["id"] != parent.version or manifest.generation != parent.generation + 1:
@@ -180,9 +187,10 @@ def check_parent(folder: Path, manifest: Manifest, parent: Manifest) -> None:
 
 
 def check_files(folder: Path, manifest: Manifest, every_byte: bool) -> None:
-    """Raise ValueError, naming the file, if one is missing or differs from the manifest.
+    """Raise ValueError, naming the file, if a file is missing or differs from the manifest.
 
-    Reads every file but the tables, of which it compares the size. With `every_byte` it reads the tables, too.
+    Every file is read except the tables, of which only the size is compared. With `every_byte`, the tables are read,
+    too.
     """
     for name, record in manifest.files.items():
         try:
@@ -212,10 +220,10 @@ def opening(folder: Path) -> Iterator[None]:
 
 
 def reexport_advice(folder: Path) -> str:
-    """Advice for a bundle that cannot be used."""
+    """Return the advice for a bundle that cannot be used."""
     return f"copy {folder} again from where it was made, or export it again"
 
 
 def checksum_of(content: dict[str, Any]) -> str:
-    """Return the checksum of a manifest's content."""
+    """Return the checksum of a manifest's content, independent of the order of its keys."""
     return f"xxh3:{xxhash.xxh3_64_hexdigest(json.dumps(content, sort_keys=True).encode())}"

@@ -1,4 +1,4 @@
-"""An open bundle: from chunks of raw rows to logits, and its golden rows, by which one checks what scores here."""
+"""Open a bundle: turn chunks of raw rows into logits, and check the installation with the bundle's golden rows."""
 
 from __future__ import annotations
 
@@ -23,21 +23,24 @@ from data_prep.options.log_format import LogFormat
 from data_prep.prepared.schema import Schema, read_schema
 
 DISTRIBUTION = "distribution.json"
-ROWS_AT_ONCE = MANY  # looked up and scored: their embeddings stay near the core
+# Maximum number of rows that are looked up and scored at once, so that their embeddings stay in the CPU cache.
+ROWS_AT_ONCE = MANY
 
 
 @dataclass(frozen=True)
 class Scored:
-    """The good lines of a chunk, and the reasons of the others by their place in the chunk."""
+    """Logits of the good lines of a chunk, and the reasons why other lines were rejected."""
 
-    places: np.ndarray  # [n] of good lines in the chunk
-    logits: np.ndarray  # [n] float32
+    places: np.ndarray  # Indices [n] of the good lines within the chunk.
+    logits: np.ndarray  # Logits [n], float32.
+    # Reason for each rejected line, by its index within the chunk.
     rejected: dict[int, str]
-    encoded: Examples | None = None  # ids and numbers of the good lines; None if there are no lines
+    # Ids and numeric columns of the good lines. None if the chunk has no lines.
+    encoded: Examples | None = None
 
     @property
     def labels(self) -> np.ndarray:
-        """[n] float32. NaN if a row has none, or weight 0."""
+        """Labels [n], float32. NaN for a row without a label or with weight 0."""
         rows = self.encoded
         if rows is None or rows.weights is None:
             return np.zeros(0, np.float32) if rows is None else rows.labels
@@ -45,14 +48,14 @@ class Scored:
 
 
 class BundleModel:
-    """The encoding, the tables and the tower of a bundle. Every method may be called from several threads."""
+    """The encoding, the tables and the tower of an opened bundle. All methods are thread-safe."""
 
     def __init__(
         self, chain: Sequence[ChainEntry], num_threads: int = 1, opened: tuple[BundleTables, ...] = ()
     ) -> None:
-        """Open a bundle and the deltas of it, oldest first, whose files were checked.
+        """Open a bundle and its deltas, `chain`, oldest first. The caller has checked their files.
 
-        The tables of the first ones may be `opened` already.
+        `opened` may contain tables of the first bundles of the chain that are already open.
         """
         self.chain, self._num_threads = tuple(chain), num_threads
         self.folder, self.manifest = self.chain[-1]
@@ -72,7 +75,8 @@ class BundleModel:
             described = self.manifest.model.get("fields") or [{"name": field.name} for field in self.schema.categorical]
             self.fields = tuple(TableField(**field) for field in described)
             of_deep, of_wide = (columns_of(self.fields, part) for part in ("deep", "wide"))
-            used = sorted({*of_deep, *of_wide})  # Rows of others, as of buckets that no part sees, are not looked up
+            # Positions of fields that no part of the model uses, such as unused buckets, are not looked up.
+            used = sorted({*of_deep, *of_wide})
             self._used_fields = [field for field in self.fields if field.deep or field.wide]
             positions = range(sum(field.length for field in self.fields))
             self._visible_fields, self._of_deep, self._of_wide = (
@@ -88,16 +92,16 @@ class BundleModel:
 
     @cached_property
     def held_out_counts(self) -> dict[str, np.ndarray]:
-        """The counts of the held-out rows, as `distribution.Distribution` has them, or {} if the bundle has none.
+        """Counts of the held-out rows in the form of `distribution.Distribution`, or {} if the bundle has none.
 
-        Read once, as the folder may be removed while this is open.
+        They are kept after the first read, because the bundle's folder may be removed while the model is in use.
         """
         path = self.folder / DISTRIBUTION
         content = parse_json(path.read_text(encoding="utf-8")) if path.is_file() else {}
         return {name: np.array(counts, np.int64) for name, counts in content.items()}
 
     def score_chunk(self, chunk: Chunk | RawTable) -> Scored:
-        """Score rows, or the good lines of a chunk, whose lines have labels."""
+        """Score the rows of a table, or the good lines of a chunk. The lines of a chunk must have a label column."""
         if isinstance(chunk, RawTable):
             rows = self.encoder.encode_rows(chunk.rows)
             logits = self.logits_of_ids(rows.ids, rows.numeric)
@@ -110,7 +114,7 @@ class BundleModel:
         return Scored(places, self.logits_of_ids(rows.ids, rows.numeric), reasons, rows)
 
     def logits_of_ids(self, ids: np.ndarray, numeric: np.ndarray) -> np.ndarray:
-        """Return the logits of encoded rows: `ids` [n, C], `numeric` [n, N] -> float32 [n]."""
+        """Return the logits of encoded rows: `ids` [n, P], `numeric` [n, N] -> float32 [n]."""
         slices = [slice(start, start + ROWS_AT_ONCE) for start in range(0, len(ids), ROWS_AT_ONCE)]
         parts = [self._tower(*self.tower_inputs(ids[part]), numeric[part]) for part in slices]
         return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.float32), *parts])
@@ -121,12 +125,16 @@ class BundleModel:
         return self.logits_of_ids(encoded.ids, encoded.numeric)
 
     def tower_inputs(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return deep rows [B, inputs · D] and the sum of wide rows [B] of `ids`, each part's over its own fields."""
+        """Look up `ids` [B, P], and return deep rows [B, inputs · D] and the sums of wide rows [B].
+
+        Each part of the model uses its own fields.
+        """
         ids = ids[:, self._visible_fields]
         deep, wide = lookup(self.tables, np.maximum(ids, 0) if self._has_lists else ids)
         rows, wide = deep.reshape(*ids.shape, self.tables[0].spec.width)[:, self._of_deep], wide[:, self._of_wide]
         if not self._has_deep:
-            rows = np.zeros((len(ids), 1, rows.shape[2]), np.float32)  # as in training
+            # A model without deep fields has a zero row as input, as in training.
+            rows = np.zeros((len(ids), 1, rows.shape[2]), np.float32)
         if not self._has_lists:
             return rows.reshape(len(ids), -1), sum_in_order(wide)
         weights = position_weights(ids, self._used_fields)
@@ -135,7 +143,7 @@ class BundleModel:
         return rows.reshape(len(ids), -1), sum_over_positions(wide, weights[:, self._of_wide])
 
     def check_golden(self) -> int:
-        """Score the golden rows and return their number. Raises ValueError naming the first that scores otherwise."""
+        """Score the golden rows and return their number. Raise ValueError, naming the first row with another logit."""
         with opening(self.folder):
             golden = pq.read_table(self.folder / GOLDEN)
             expected = golden["logit"].to_numpy()
@@ -155,9 +163,9 @@ def golden_rows(model: BundleModel) -> pa.Table:
 
 
 def are_apart(logits: np.ndarray, expected: np.ndarray, tolerances: np.ndarray | float) -> np.ndarray:
-    """Return which of two evaluations of logits [n] differ by more than `tolerances`, bool [n].
+    """Return a mask of the logits [n] that differ from `expected` by more than `tolerances`, bool [n].
 
-    Values beyond float32 have no difference.
+    Logits with a tolerance beyond the range of float32 never differ.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         same = (logits == expected) | (np.abs(logits - expected) <= tolerances)

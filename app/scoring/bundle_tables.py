@@ -1,14 +1,16 @@
-"""The tables of a bundle, by rising id: mapped, and checked a block at a time as they are touched.
+"""Look up rows in the tables of a bundle. Files are mapped, and each block is checked when it is first touched.
 
-    tables.safetensors   index    [G, 2] uint64   of 64 ids: bit i is 1 if id 64 · g + i has a row. Then rows before
+    tables.safetensors   index    [G, 2] uint64   for each group g of 64 ids: a bit mask, in which bit i says if id
+                                                  64 · g + i has a row, and the number of rows before the group
                          wide     [T] float32
-                         scale, offset  [T] float32, of int8 rows alone: value = scale · number + offset
+                         scale, offset  [T] float32   int8 only: value = scale · number + offset
                          deep     [T, D] float32, float16 or int8
-                         deleted  [R] int64 ascending, of a delta alone: ids that have no row any more
-    checksums.safetensors   of each array its blocks' checksums, xxh3 as int64
+                         deleted  [R] int64 ascending   deltas only: ids whose rows were removed
+    checksums.safetensors   for each array the xxh3 checksums of its blocks as int64
 
-An id without a row has its initial one: wide 0, deep a function of seed, id and column (app/tables/initial.py).
-The tables of a delta hold the rows that changed. A chain is a whole bundle's tables and those of deltas, oldest first.
+Rows are stored by ascending id. An id without a row has its initial row: wide 0, deep a function of seed, id and column
+(app/tables/initial.py). The tables of a delta hold only changed rows. A chain is a whole bundle's tables, followed by
+those of its deltas, oldest first.
 """
 
 from __future__ import annotations
@@ -28,10 +30,12 @@ from app.tables.initial import initial_rows
 from data_prep.encoding.lookup_file import NO_IDS
 
 TABLES, CHECKSUMS = "tables.safetensors", "checksums.safetensors"
-BLOCK_BYTES = 1 << 16  # of the index and of deep rows, about: what the first touch of a row reads
-ALIGNMENT = 64  # of arrays in the file: a row of 16 float32 is one cache line
+# Approximate size of a block of the index or of deep rows. The first touch of a row reads its whole block.
+BLOCK_BYTES = 1 << 16
+ALIGNMENT = 64  # Alignment of the arrays in the file. A row of 16 float32 values then fills one cache line.
 INDEX, DELETED = "index", "deleted"
-# A checksum holds the interpreter's lock. Where many are computed, as for a new model, other threads get turns between.
+# Computing a checksum holds the global interpreter lock. If a lookup checks more than BLOCKS_OF_A_REQUEST blocks, as
+# with a new model, it pauses after every BLOCKS_AT_ONCE blocks, so that other threads can run.
 BLOCKS_OF_A_REQUEST, BLOCKS_AT_ONCE, PAUSE_SECONDS = 64, 4, 5e-5
 GROUPS_A_BLOCK = BLOCK_BYTES // 16
 _BITS = np.uint64(1) << np.arange(64, dtype=np.uint64)
@@ -41,29 +45,32 @@ RowType = Literal["float32", "float16", "int8"]
 
 @dataclass(frozen=True)
 class BundleTablesSpec:
-    """Size and form of the tables, as a manifest has them."""
+    """Sizes and data types of a bundle's tables, as stored in the manifest."""
 
     num_rows: int
     num_ids: int
     width: int
     dtype: RowType
-    seed: int  # of the initial rows
+    seed: int  # Seed of the initial rows.
     initial_scale: float
-    num_deleted: int = 0  # of a delta
-    initial_dtype: str = "float32"  # what the initial rows are rounded to
+    num_deleted: int = 0  # Number of removed rows. Deltas only.
+    initial_dtype: str = "float32"  # Data type that initial rows are rounded to.
 
     def as_json(self) -> dict[str, Any]:
-        """Return what a manifest has of it. Releases that know float32 alone read what is float32."""
+        """Return the fields as stored in a manifest.
+
+        The default `initial_dtype` is left out, so that releases without this field can read the manifest.
+        """
         return {key: value for key, value in asdict(self).items() if (key, value) != ("initial_dtype", "float32")}
 
     @property
     def rows_a_block(self) -> int:
-        """Number of rows that share a checksum: a power of 2."""
+        """Number of rows in a block with one checksum, a power of 2."""
         row_bytes = self.width * np.dtype(self.dtype).itemsize
         return 1 << max(BLOCK_BYTES // row_bytes, 1).bit_length() - 1
 
     def layout(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Return dtype and shape of each array in the order of the file. Each is padded to whole cache lines."""
+        """Return dtype and shape of each array in the order of the file. Padding aligns each array to a cache line."""
         scales = {name: ("float32", (self.num_rows,)) for name in ("scale", "offset") if self.dtype == "int8"}
         arrays: dict[str, tuple[str, tuple[int, ...]]] = {
             INDEX: ("uint64", (-(-self.num_ids // 64), 2)),
@@ -81,10 +88,12 @@ class BundleTablesSpec:
 
 
 class BundleTables:
-    """Both tables of a bundle, mapped: opening reads headers only, a block is checked when it is first touched."""
+    """Both tables of a bundle, mapped into memory. Opening reads headers only. A block is checked when it is first
+    touched.
+    """
 
     def __init__(self, folder: Path, spec: BundleTablesSpec) -> None:
-        """Raise ValueError if the files' headers are not those of `spec`."""
+        """Map the files. Raise ValueError if their headers do not match `spec`."""
         self.spec = spec
         self._path = folder / TABLES
         places = read_entries(self._path)
@@ -94,7 +103,7 @@ class BundleTables:
         with self._path.open("rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._map.madvise(mmap.MADV_RANDOM)
-        self._starts = {name: place.start for name, place in places.items()}  # of each array in the file
+        self._starts = {name: place.start for name, place in places.items()}  # Byte offset of each array in the file.
         self._arrays = {name: self._array(place) for name, place in places.items() if not name.endswith(".padding")}
         self._rows_shift = spec.rows_a_block.bit_length() - 1
         self._groups_shift = GROUPS_A_BLOCK.bit_length() - 1
@@ -110,28 +119,37 @@ class BundleTables:
         return np.frombuffer(self._map, place.dtype, count, place.start if count else 0).reshape(place.shape)
 
     def rows(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return deep rows [n, D] and wide rows [n], float32. Raises ValueError naming the file of a damaged block."""
+        """Return deep rows [n, D] and wide rows [n], float32, at the indices `places` [n].
+
+        Raise ValueError, naming the file, if a block that is read is damaged.
+        """
         self._check("rows", places, self._rows_shift)
         return self._deep(places), self._arrays["wide"].take(places, mode="clip")
 
     def stored(self, name: str, places: np.ndarray) -> np.ndarray:
-        """Return the rows at `places` [n] of one array as the file has them. Raises as `rows`."""
+        """Return the rows of one array at the indices `places` [n], in their stored form. Raise the errors of
+        `rows`.
+        """
         self._check("rows", places, self._rows_shift)
         return self._arrays[name].take(places, axis=0, mode="clip")
 
     def index(self) -> np.ndarray:
-        """Return the index [G, 2]. Raises as `rows`."""
+        """Return the whole index [G, 2]. Raise the errors of `rows`."""
         self._check("ids", np.arange(len(self._arrays[INDEX])), self._groups_shift)
         return self._arrays[INDEX]
 
     def find(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the place of each id's row [n], and a mask of the ids that have one [n]. Raises as `rows`."""
+        """Return the row index of each id [n], and a mask [n] of the ids that have a row. Raise the errors of `rows`.
+
+        The row index of an id without a row has no meaning.
+        """
         groups = ids >> 6
         self._check("ids", groups, self._groups_shift)
         bits, before = self._arrays[INDEX].take(groups, axis=0, mode="clip").T
         bit = _BITS.take(ids & 63)
-        is_known = (bits & bit != 0) & (ids < self.spec.num_ids)  # a delta may add ids that are not in this file
-        # The place of an id without a row may lie behind the last one, which `rows` takes then.
+        # Ids beyond `num_ids` exist only in later deltas.
+        is_known = (bits & bit != 0) & (ids < self.spec.num_ids)
+        # The result for an id without a row may lie beyond the last row. `rows` then reads the last row.
         return (before + np.bitwise_count(bits & (bit - _BITS[0]))).view(np.int64), is_known
 
     def _deep(self, places: np.ndarray) -> np.ndarray:
@@ -145,7 +163,7 @@ class BundleTables:
         return values
 
     def _check(self, part: str, places: np.ndarray, shift: int) -> None:
-        """Compare the checksums of blocks of 2^shift places that were not touched before. Any thread may call it."""
+        """Check the blocks, each of 2^shift entries, that contain `places` and were not checked before. Thread-safe."""
         checked = self._checked[part]
         if self._is_all_checked[part] or checked.take(places >> shift, mode="clip").all():
             return
@@ -172,19 +190,24 @@ class BundleTables:
                 )
 
     def _read_ahead(self, start: int, num_bytes: int) -> None:
-        """Ask for a block in one request: of pages that are touched at random, the system reads each alone."""
+        """Ask the system to read a block in one request. With random access, it would otherwise read each page
+        separately.
+        """
         first_page = start // mmap.PAGESIZE * mmap.PAGESIZE
         self._map.madvise(mmap.MADV_WILLNEED, first_page, start - first_page + num_bytes)
 
     def check_all(self) -> None:
-        """Check every block. Raises as `lookup`."""
+        """Check every block. Raise the errors of `rows`."""
         for part, count in self._blocks.items():
             for block in range(count):
                 self._check_block(part, block)
 
 
 def lookup(chain: Sequence[BundleTables], ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return deep rows [B, C * D] and wide rows [B, C], float32, of `ids` [B, C] in a chain. Raises as `rows`."""
+    """Look up `ids` [B, C] in a chain: return deep rows [B, C * D] and wide rows [B, C], float32.
+
+    Raise the errors of `BundleTables.rows`.
+    """
     flat = ids.reshape(-1)
     base, *deltas = chain
     places, is_known = base.find(flat)
@@ -207,7 +230,7 @@ def lookup(chain: Sequence[BundleTables], ids: np.ndarray) -> tuple[np.ndarray, 
 
 
 def are_among(ascending: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Return a mask of the `ids` [n] that are among `ascending`."""
+    """Return a mask of the `ids` [n] that occur in the sorted array `ascending`."""
     if not ascending.size:
         return np.zeros(len(ids), np.bool_)
     places = np.minimum(np.searchsorted(ascending, ids), ascending.size - 1)
@@ -216,7 +239,7 @@ def are_among(ascending: np.ndarray, ids: np.ndarray) -> np.ndarray:
 
 
 def _read_checksums(path: Path) -> dict[str, np.ndarray]:
-    """Return the checksums by array. The file was checked as a whole before."""
+    """Return the block checksums by array. The caller has checked the file as a whole."""
     places = read_entries(path)
     return {name: np.fromfile(path, place.dtype, place.shape[0], offset=place.start) for name, place in places.items()}
 

@@ -1,5 +1,6 @@
-"""Write a new bundle: its folder, which appears whole or not at all, its tables, and last its manifest. `fold` makes
-one of a delta and the bundles that it needs.
+"""Write a bundle: its folder, which appears under its name atomically, its tables, and last its manifest.
+
+`fold` merges a delta and the bundles that it needs into one whole bundle.
 """
 
 from __future__ import annotations
@@ -55,12 +56,14 @@ from data_prep.encoding.encoder import EXPIRED_FILE, LOOKUP_FILE
 from data_prep.encoding.prepared_vocabulary import merge_lookups
 from data_prep.prepared.expired import union
 
-WRITTEN_ROWS = 1 << 16  # at a time
-WORK = ".{}.partial"  # the folder beside a bundle that it is written in
+WRITTEN_ROWS = 1 << 16  # Number of rows that are written at once.
+WORK = ".{}.partial"  # Name of the folder next to a bundle in which the bundle is written.
 
 
 def version_of(rows: dict[str, Any], expired: bool = False) -> int:
-    """Return the format version of a bundle of these tables, which may name values as gone."""
+    """Return the format version of a bundle. `rows` describes its tables, and `expired` says if it lists expired
+    values.
+    """
     if "initial_dtype" in rows:
         return BFLOAT16_VERSION
     return EXPIRED_VERSION if expired else FORMAT_VERSION
@@ -68,17 +71,18 @@ def version_of(rows: dict[str, Any], expired: bool = False) -> int:
 
 @contextmanager
 def new_bundle(output: Path, overwrite: bool) -> Iterator[Path]:
-    """Yield a folder that becomes `output` at the end of the block, in place of a bundle that may be there.
+    """Yield an empty folder. At the end of the block it becomes `output`, in place of an existing bundle.
 
-    Raises FileExistsError if `output` is there and is no bundle, or is not to be overwritten, and FolderInUse, a
-    ValueError, while another process writes it.
+    Raise FileExistsError if `output` exists and is not a bundle, or exists and `overwrite` is not set. Raise
+    FolderInUse (a ValueError) if another process is writing this bundle.
     """
-    # Two folders down, a manifest is seen by no service, of an earlier release neither.
+    # Write two folders deeper, where no service (of any version) looks for manifests.
     work = output.with_name(WORK.format(output.name))
     partial, replaced = work / "new", work / "replaced"
     with lock_folder(work):
         try:
-            if replaced.exists() and not output.exists():  # a process was killed between two names
+            # A process was killed between the two renames that replace a bundle.
+            if replaced.exists() and not output.exists():
                 replaced.rename(output)
             shutil.rmtree(partial, ignore_errors=True)
             _check_output(output, overwrite)
@@ -86,22 +90,26 @@ def new_bundle(output: Path, overwrite: bool) -> Iterator[Path]:
             with room_for(output):
                 yield partial
                 for path in [*partial.rglob("*"), partial]:
-                    sync_folder(path)  # or file: a bundle that has its name is whole after a power cut, too
+                    # Sync every file and folder, so that a bundle under its final name is complete even after a power
+                    # cut.
+                    sync_folder(path)
             replace_folder(partial, output, replaced)
         finally:
             shutil.rmtree(work, ignore_errors=True)
 
 
 def is_written(folder: Path, names: str) -> bool:
-    """Return whether a process writes a bundle into `folder` under a name of this pattern."""
+    """Return True if a process is writing a bundle into `folder` under a name that matches the glob pattern `names`."""
     return any(is_locked(work) for work in folder.glob(WORK.format(names)))
 
 
 def clear_leftovers(folder: Path, names: str) -> None:
-    """Remove what processes left that were killed as they wrote bundles of this pattern."""
+    """Remove the unfinished bundles of killed processes in `folder` whose names match the glob pattern `names`."""
     for work in folder.glob(WORK.format(names)):
-        with suppress(FolderInUse, OSError), lock_folder(work):  # another user's stays
-            if not (work / "replaced").exists():  # the only copy of a bundle, perhaps
+        # Another user's folders cannot be removed and stay.
+        with suppress(FolderInUse, OSError), lock_folder(work):
+            # The folder "replaced" may be the only copy of a bundle.
+            if not (work / "replaced").exists():
                 shutil.rmtree(work)
 
 
@@ -113,7 +121,7 @@ def _check_output(output: Path, overwrite: bool) -> None:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Note every file of `folder` in the manifest and write that."""
+    """Add the size and checksum of every file in `folder` to the manifest, and write it."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     files = {
         str(path.relative_to(folder)): FileRecord(size_bytes=path.stat().st_size, checksum=checksum(path))
@@ -127,22 +135,25 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 def numbered(manifest: Manifest, beside: Path) -> Manifest:
     """Return a new bundle's manifest with a serial number above those of the bundles in the folder `beside`.
 
-    It is the time in milliseconds, so that bundles which are exported elsewhere have an order as well. A clock that was
-    set back does not lower it.
+    The number is the time in milliseconds, so that bundles exported on different machines can be ordered as well. It is
+    raised if the clock was set back.
     """
     serials = [other.serial for other in read_manifests(beside).values()]
     serial = max(time.time_ns() // 1_000_000, 1 + max(serials, default=0))
     return replace(manifest, serial=serial, whole_serial=manifest.whole_serial if manifest.parent else serial)
 
 
-# Name of an array, ids [n] -> its values for their rows, as the file has them.
+# Function from an array's name and ids [n] to the values of these ids, in the form stored in the file.
 ReadStored = Callable[[str, np.ndarray], np.ndarray]
 
 
 def write_rows(
     folder: Path, spec: BundleTablesSpec, row_ids: np.ndarray, stored: ReadStored, deleted: np.ndarray = NO_IDS
 ) -> None:
-    """Write the rows of `row_ids` [T], ascending, as `stored` gives them. Raises as `stored`."""
+    """Write the rows of the ascending ids `row_ids` [T], which `stored` returns. Raise the errors of `stored`.
+
+    `deleted` are the ids that a delta removes.
+    """
     checksums: dict[str, list[int]] = {}
     columns = {}
     for name, (dtype, shape) in spec.layout().items():
@@ -175,13 +186,13 @@ def _pieces(
 
 
 def in_pieces(array: np.ndarray, most: int = WRITTEN_ROWS) -> Iterator[np.ndarray]:
-    """Yield an array in parts of at most `most`."""
+    """Yield consecutive parts of an array, with at most `most` elements each."""
     for start in range(0, len(array), most):
         yield array[start : start + most]
 
 
 def _index(row_ids: np.ndarray, num_ids: int) -> np.ndarray:
-    """Return the index [G, 2] of ascending `row_ids`."""
+    """Return the index [G, 2] of the ascending ids `row_ids`."""
     present = np.zeros(-(-num_ids // 64) * 64, np.bool_)
     present[row_ids] = True
     bits = np.packbits(present, bitorder="little").view(np.uint64)
@@ -210,7 +221,7 @@ def _row_ids(tables: BundleTables) -> np.ndarray:
 
 
 def chain_stored(chain: Sequence[BundleTables]) -> ReadStored:
-    """Return a function to the rows of a chain as its files have them, for ids that have one."""
+    """Return a function that reads the rows of a chain in their stored form. The ids passed to it must have a row."""
 
     def read(name: str, ids: np.ndarray) -> np.ndarray:
         dtype, shape = chain[0].spec.layout()[name]
@@ -225,13 +236,14 @@ def chain_stored(chain: Sequence[BundleTables]) -> ReadStored:
 
 
 def fold(delta: str | Path, output: str | Path, overwrite: bool = False) -> Manifest:
-    """Write a whole bundle that scores as `delta` and the bundles that it needs, and return its manifest.
+    """Write a whole bundle that scores like `delta` together with the bundles that it needs. Return its manifest.
 
-    Rows are copied as they are stored, a piece at a time. Raises ValueError if a file is damaged.
+    Rows are copied in their stored form, one piece at a time. Raise ValueError if a file is damaged.
     """
     chain = read_chain(Path(delta))
     newest = replace(chain[-1][1], format_version=version_of(chain[-1][1].rows))
-    with new_bundle(Path(output), overwrite) as folder:  # before all is read: it may not be possible
+    # Entered before the chain is read, because it raises an error if the output cannot be written.
+    with new_bundle(Path(output), overwrite) as folder:
         for link in chain:
             check_files(*link, every_byte=True)
         tables = [BundleTables(path, BundleTablesSpec(**manifest.rows)) for path, manifest in chain]

@@ -1,4 +1,4 @@
-"""The held-out rows of a model as counts, to which the rows that it scores later are compared."""
+"""Count the held-out rows of a model, so that rows scored later can be compared with them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from app.scoring.bundle_model import DISTRIBUTION, BundleModel
 from data_prep.prepared.schema import Schema
 
 SCORE_BINS = 20
-VALUE_BINS = 34  # of a field's values: unknown ones, then by the power of 2 of their rank in frequency
-NUMBER_BINS = 33  # of a numeric column: zero, then by sign and power of 2
-_LEAST_SHARE = 1e-4  # of a bin: an empty one would make PSI infinite
+# Bins for the values of a field: one for unknown values, then one per power of 2 of the value's frequency rank.
+VALUE_BINS = 34
+NUMBER_BINS = 33  # Bins for a numeric column: one for zero, then by sign and power of 2.
+# Lower bound for the share of a bin, because an empty bin would make the PSI infinite.
+_LEAST_SHARE = 1e-4
 
 
 class Distribution:
-    """Counts of rows by score, by each field's values and by each numeric column."""
+    """Counts of rows by score, by the values of each field, and by the numbers of each numeric column."""
 
     def __init__(self, schema: Schema) -> None:
-        """Begin with no rows."""
+        """Start with no rows. `schema` describes the fields and numeric columns."""
         fields = schema.categorical
         self.names = [field.name for field in fields] + [field.name for field in schema.numeric]
         of_position = np.repeat(np.arange(len(fields)), [field.max_length for field in fields])
@@ -38,7 +40,7 @@ class Distribution:
         return int(self.scores.sum())
 
     def add(self, ids: np.ndarray, numeric: np.ndarray, logits: np.ndarray) -> None:
-        """Count rows: `ids` [n, P], -1 after the values of a list, `numeric` [n, N], `logits` [n]."""
+        """Count n rows: `ids` [n, P] (-1 fills a list after its last value), `numeric` [n, N] and `logits` [n]."""
         self.scores += count_scores(logits)
         is_unknown = (ids >= self._unknown[:, 0]) & (ids < self._unknown[:, 1])
         rank = np.maximum(ids - self._first, 0) + 1
@@ -49,7 +51,10 @@ class Distribution:
         _count(self.numbers, (np.arange(numeric.shape[1]) * NUMBER_BINS + bins).reshape(-1))
 
     def drift_from(self, expected: Distribution) -> list[dict[str, Any]]:
-        """Return PSI and the shares of unknown values of each field, the largest PSI first."""
+        """Return the drift of each field and numeric column from `expected`, sorted by PSI, largest first.
+
+        For fields, the shares of unknown values in both distributions are included.
+        """
         psi = [*stability_index(self.values, expected.values), *stability_index(self.numbers, expected.numbers)]
         unseen, there = (_shares(counts.values)[:, 0] for counts in (self, expected))
         drifts: list[dict[str, Any]] = []
@@ -66,13 +71,13 @@ class Distribution:
 
 
 def count_scores(logits: np.ndarray) -> np.ndarray:
-    """Return how many of the logits [n] are in each of SCORE_BINS bins of the click probability."""
+    """Count the logits [n] in SCORE_BINS bins of equal width of the click probability."""
     bins = (SCORE_BINS / (1 + np.exp(-logits.astype(np.float64)))).astype(np.int64)
     return np.bincount(bins.clip(0, SCORE_BINS - 1), minlength=SCORE_BINS)
 
 
 def held_out_rows(model: BundleModel) -> Distribution | None:
-    """Return the counts of a bundle's held-out rows, or None if it has none, or other fields."""
+    """Return the counts of a bundle's held-out rows, or None if the bundle has none or they do not fit its fields."""
     if not model.held_out_counts:
         return None
     distribution = Distribution(model.schema)
@@ -93,9 +98,9 @@ def _shares(counts: np.ndarray) -> np.ndarray:
 
 
 def stability_index(here: np.ndarray, there: np.ndarray) -> np.ndarray:
-    """Return the population stability index (PSI) [k] between counts [k, bins].
+    """Return the population stability index (PSI) [k] between counts `here` and `there`, [k, bins] each.
 
-    PSI = Σ (p - q) ln(p / q) over bins: p are the shares here, q those there.
+    PSI = Σ (p - q) ln(p / q) over the bins, where p and q are the shares in `here` and `there`.
     """
     p, q = (np.maximum(_shares(counts), _LEAST_SHARE) for counts in (here, there))
     psi: np.ndarray = ((p - q) * np.log(p / q)).sum(axis=1)

@@ -1,7 +1,7 @@
-"""Effects of the columns over many rows: how far each moves the logit, at which numbers, and by which values.
+"""Measure the effects of columns over many rows: how much each moves the logit, and for which numbers and values.
 
-The effect of a cell is that of `explain`: the change of the logit against a blank cell. A cross counts in the effect of
-each of its columns.
+The effect of a cell is defined in `explain`: the change of the logit compared with a blank cell. A cross counts in the
+effects of all its columns.
 """
 
 from __future__ import annotations
@@ -29,34 +29,38 @@ from data_prep.options.log_format import LogFormat
 if TYPE_CHECKING:
     import pyarrow as pa
 
-RANGES = 10  # of a number, with about as many rows each
-VALUES = 20  # of a category, those with the largest mean changes
-RARE = 1_000  # a value that fewer than one of so many rows have is no strong one: its mean is chance
-ROWS = 100_000  # of a log
-_MOST_CELLS = 3  # cells of a column, as a line of text
+RANGES = 10  # Number of ranges of a numeric column. Each holds about the same number of rows.
+VALUES = 20  # Number of values listed for a categorical column, those with the largest mean changes.
+RARE = 1_000  # Values in fewer than 1 of 1,000 rows are not listed, because their mean is noise.
+ROWS = 100_000  # Number of lines drawn from a log.
+_MOST_CELLS = 3  # Number of cells shown for a column in the text output.
 
 
 @dataclass(frozen=True)
 class ColumnEffect:
-    """Mean changes of the logit by cells of a column: `all` cells, the `missing` ones, a `range`, or a `value`."""
+    """Mean changes of the logit over some cells of a column.
+
+    `cells` says which cells: `all`, the `missing` ones, a `range` of numbers, or those with one `value`.
+    """
 
     column: str
     cells: str
-    value: str | None  # a range in words
-    low: float | None  # the smallest and the largest number of a range; times in milliseconds since 1970
+    value: str | None  # Value, or a range in words.
+    low: float | None  # Smallest and largest number of a range. Times are in milliseconds since 1970.
     high: float | None
     rows: int
     mean_change: float
     mean_absolute_change: float
 
 
-Explained = tuple[ParsedRows, np.ndarray]  # rows with their changes [K, n]
+Explained = tuple[ParsedRows, np.ndarray]  # Rows with their changes of the logit [K, n].
 
 
 def effects_of_rows(model: BundleModel, rows: ParsedRows, values: int = VALUES) -> pa.Table:
-    """Return the effects as a table with a line for each ColumnEffect, the column that changes most first.
+    """Return the effects over rows as a table with a line for each `ColumnEffect`, strongest column first.
 
-    Takes K + 1 scores a row. What the table says of the rows is in its metadata, see `about_effects`.
+    This takes K + 1 scores per row. The table's metadata describes the rows, see `about_effects`. `values` is the
+    number of values listed for a categorical column.
     """
     return _table(model, [(rows, changes_of_logits(model, rows))], values, {"lines": len(rows.labels)})
 
@@ -64,9 +68,9 @@ def effects_of_rows(model: BundleModel, rows: ParsedRows, values: int = VALUES) 
 def effects_of_log(
     model: BundleModel, inputs: Sequence[str], most_rows: int = ROWS, seed: int = 1, values: int = VALUES
 ) -> pa.Table:
-    """Return the effects over a log, or over `most_rows` lines drawn from it by `seed`. Bad lines are left out.
+    """Return the effects over a log, or over `most_rows` lines drawn from it with `seed`. Bad lines are left out.
 
-    The inputs are those of `batch_prediction.predict`. Raises ValueError if no line is good.
+    `inputs` are those of `batch_prediction.predict`. Raise ValueError if no line is good.
     """
     if min(most_rows, values) < 1:
         raise ValueError(f"expected 1 row and 1 value or more, found {most_rows} and {values}")
@@ -96,11 +100,12 @@ def _table(model: BundleModel, explained: Sequence[Explained], values: int, abou
 
 
 def write_effects(table: pa.Table, output: Path) -> None:
-    """Write effects as a .csv or .parquet file, in place of one that is there."""
+    """Write effects as a .csv or .parquet file. An existing file is replaced."""
     import pyarrow.csv as pa_csv
     import pyarrow.parquet as pq
 
-    beside = output.with_name(f"{output.name}.{os.getpid()}.tmp")  # nobody else's
+    # The process id keeps this name apart from those of other processes.
+    beside = output.with_name(f"{output.name}.{os.getpid()}.tmp")
     write = pq.write_table if output.suffix == ".parquet" else pa_csv.write_csv
     try:
         with room_for(output):
@@ -111,7 +116,7 @@ def write_effects(table: pa.Table, output: Path) -> None:
 
 
 def describe_effects(table: pa.Table) -> str:
-    """Return effects as the lines that a user reads: a column each, with its most extreme ranges or values."""
+    """Return effects as text: one line per column, with its most extreme ranges or values."""
     about, by_column = about_effects(table), dict[str, list[dict[str, Any]]]()
     for line in table.to_pylist():
         by_column.setdefault(line["column"], []).append(line)
@@ -125,21 +130,24 @@ def describe_effects(table: pa.Table) -> str:
 
 
 def _short(part: dict[str, Any]) -> str:
-    """Return a cell's text, a long value cut. A range has two numbers, of which none may be missing."""
+    """Return the text of some cells. Long values are cut, but a range is not, because both its numbers are needed."""
     return str(part["value"] if part["cells"] == "range" else part["value"][:24])
 
 
 def about_effects(table: pa.Table) -> dict[str, Any]:
-    """Return what a table of effects says of the rows."""
+    """Return the metadata of a table of effects: numbers of lines and rows, seed, and step of the model."""
     return json.loads(table.schema.metadata[b"effects"])
 
 
 class _Sample:
-    """The lines whose keys, random numbers made of their numbers and a seed, are the smallest."""
+    """A random sample of a log's lines.
+
+    Each line has a key, a hash of its number and the seed. The lines with the smallest keys are kept.
+    """
 
     def __init__(self, most_rows: int, seed: int) -> None:
         self.num_lines, self._most_rows, self._seed = 0, most_rows, np.uint64(seed * int(GOLDEN) % 2**64)
-        self._bound = np.uint64(2**64 - 1)  # no larger key is among them
+        self._bound = np.uint64(2**64 - 1)  # Upper bound of the keys of kept lines.
         self._samples: list[tuple[np.ndarray, Chunk]] = []
 
     def add(self, chunk: Chunk) -> None:
@@ -164,7 +172,7 @@ class _Sample:
 
 
 def _up_to(bound: np.uint64, keys: np.ndarray, chunk: Chunk) -> tuple[np.ndarray, Chunk]:
-    """Return the lines of a chunk whose keys are not above `bound`, and these keys."""
+    """Return the lines of a chunk whose keys are at most `bound`, and these keys."""
     places = np.flatnonzero(keys <= bound)
     if len(places) == len(keys):
         return keys, chunk
@@ -199,7 +207,9 @@ def _mean(column: str, cells: str, changes: np.ndarray, **of: Any) -> ColumnEffe
 
 
 def _ranges(column: str, numbers: np.ndarray, changes: np.ndarray, are_times: bool) -> list[ColumnEffect]:
-    """Return the curve of a number: ranges that hold about as many rows each, a frequent number being one alone."""
+    """Return the effects by range of a number. Ranges hold about as many rows each. A frequent number has its own
+    range.
+    """
     if not len(numbers):
         return []
     ends = np.unique(np.quantile(numbers, np.linspace(0, 1, RANGES + 1)[1:], method="inverted_cdf"))
@@ -219,7 +229,7 @@ def _time_text(milliseconds: float) -> str:
 
 
 def _values(name: str, explained: Sequence[Explained], changes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return each value of a category, and the change of its row.
+    """Return the values of a categorical column, and for each the change of the row that it is from.
 
     A row with a list counts once for each distinct value of the list, with the same change.
     """
@@ -243,7 +253,7 @@ def _values(name: str, explained: Sequence[Explained], changes: np.ndarray) -> t
 
 
 def _strongest(column: str, values: np.ndarray, changes: np.ndarray, least: int, most: int) -> list[ColumnEffect]:
-    """Return the values that `least` rows have, or more, those with the largest mean change first."""
+    """Return the values that at least `least` rows have, at most `most` of them, with the largest mean change first."""
     distinct, places, counts = np.unique(values, return_inverse=True, return_counts=True)
     means = np.bincount(places, changes, len(distinct)) / np.maximum(counts, 1)
     frequent = np.flatnonzero(counts >= least)

@@ -1,9 +1,9 @@
-"""The parts that the columns of rows have in their logits, and the effects of one row's columns.
+"""Explain logits: the part that each column has in a row's logit, and the effects of one row's columns.
 
-The part of a column is its Shapley value: the mean change of the logit as its cell becomes blank, over orders in which
-a row's cells become blank one after the other. So the parts and the logit of a blank row add up to the row's logit.
-Each order is taken forward and backward, which is exact if no three columns act together (R. Mitchell et al.,
-"Sampling permutations for Shapley value estimation", JMLR 2022).
+The part of a column is its Shapley value: the mean change of the logit when the column's cell becomes blank, over
+orders in which the cells of a row become blank one after the other. The parts and the logit of a blank row therefore
+add up to the row's logit. Each order is taken forward and backward, which makes the result exact if no three columns
+interact (R. Mitchell et al., "Sampling permutations for Shapley value estimation", JMLR 2022).
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from data_prep.encoding.encoder import Chunk, ParsedRows
 from data_prep.encoding.from_values import chunk_to_mapping, rejected
 from data_prep.options.log_format import TIME_FEATURES, LogFormat
 
-INTERCEPT = "(intercept)"  # the logit of a row whose cells are all blank
+INTERCEPT = "(intercept)"  # Name of the logit of a row whose cells are all blank.
 ORDERS = 4
 _SEED = 0
 
 
 @dataclass(frozen=True)
 class FieldEffect:
-    """Effect of one column of a row: its wide weight, and the change of the logit against a blank cell."""
+    """Effect of one column of a row: its wide weight, and the change of the logit compared with a blank cell."""
 
     field: str
     value: str | None
-    in_vocabulary: bool | None  # None of numbers
+    in_vocabulary: bool | None  # None for numeric columns.
     wide: float
     change: float
 
@@ -40,10 +40,10 @@ class FieldEffect:
 def parts_of_logits(
     rows: ParsedRows, log_format: LogFormat, logits_of: Callable[[ParsedRows], np.ndarray], num_orders: int
 ) -> dict[str, np.ndarray]:
-    """Return the intercept and the part of each column of parsed rows, float64 [n] each. They add up to the logits.
+    """Split the logits of parsed rows into the intercept and the part of each column, float64 [n] each.
 
-    `num_orders` is the number of orders, each of which is taken in both directions: 2 · K · `num_orders` scores a row.
-    The orders are the same for all rows and every call.
+    The parts add up to the logits. Each of the `num_orders` orders is taken in both directions, which takes 2 · K ·
+    `num_orders` scores per row. The orders are the same for all rows and all calls.
     """
     if num_orders < 1:
         raise ValueError(f"an explanation takes 1 order of the columns or more; found orders={num_orders}")
@@ -66,8 +66,12 @@ def parts_of_logits(
 
 
 def changes_of_logits(model: BundleModel, rows: ParsedRows) -> np.ndarray:
-    """Return the change of each row's logit against a blank cell, by column, float32 [K, n]: K + 1 scores a row."""
-    columns = ["", *(name for name, _ in model.log_format.fields)]  # no name blanks nothing
+    """Return each row's change of the logit compared with a blank cell, by column: float32 [K, n].
+
+    This takes K + 1 scores per row.
+    """
+    # The empty name blanks no column.
+    columns = ["", *(name for name, _ in model.log_format.fields)]
     at_once, logits = max(ROWS_AT_ONCE // max(len(rows.labels), 1), 1), []
     with progress_bar(total=len(columns), desc="explain", unit="column", leave=False, delay=2) as bar:
         for start in range(0, len(columns), at_once):
@@ -81,7 +85,7 @@ def changes_of_logits(model: BundleModel, rows: ParsedRows) -> np.ndarray:
 def effects(model: BundleModel, chunk: Chunk) -> list[FieldEffect]:
     """Return the effects of the columns of a chunk's only row, the largest change first.
 
-    Raises ValueError if the row is rejected.
+    Raise ValueError if the row is rejected.
     """
     parsed, encoded = model.encoder.encode(chunk)
     if parsed.rejects_tsv:
@@ -105,7 +109,10 @@ def effects(model: BundleModel, chunk: Chunk) -> list[FieldEffect]:
 
 
 def _wide_weight(model: BundleModel, wide: np.ndarray, numeric: np.ndarray, column: str) -> float:
-    """Return the sum of a column's terms in the logit beside the tower, of those by position [P] and number [N]."""
+    """Return the sum of a column's terms in the logit's linear part.
+
+    `wide` [P] are the terms of the wide rows by position, and `numeric` [N] those of the numeric columns.
+    """
     names = [column, *(f"{column}{ending}" for ending in ("_bucket", *TIME_FEATURES.values()))]
     fields = [index for index, field in enumerate(model.fields) if field.wide and field.name in names]
     positions = np.isin(field_of_position(model.fields), fields)

@@ -1,4 +1,4 @@
-"""The tower with the wide head as an ONNX model, run by onnxruntime. It is built in app/trained/write_tower.py."""
+"""Run the tower with the wide head in onnxruntime. app/trained/write_tower.py builds the ONNX model."""
 
 from __future__ import annotations
 
@@ -8,26 +8,31 @@ from pathlib import Path
 import numpy as np
 
 TOWER = "tower.onnx"
-# A product's bits could depend on how many rows it has, so it has one of these; `Tower` checks which agree with MANY.
+# The bits of a matrix product may depend on its number of rows, so only these numbers are used. `Tower` checks which of
+# them give the same bits as MANY.
 ONE, FEW, MANY = 1, 8, 256
-MOST_ROWS = {ONE: 2, FEW: 96}  # beyond that one run of the next size takes less time
+# For more rows than this, one run of the next size is faster.
+MOST_ROWS = {ONE: 2, FEW: 96}
 
 
 class Tower:
-    """tower.onnx in onnxruntime, for any number of rows: a row's logit does not depend on those beside it."""
+    """tower.onnx in onnxruntime, for any number of rows. A row's logit does not depend on the other rows."""
 
     def __init__(self, path: Path, num_threads: int) -> None:
-        """Raise ValueError if onnxruntime does not read the file."""
-        import onnxruntime  # here: every command of `app` imports this file, and a third of a second counts
+        """Load the model. Raise ValueError if onnxruntime cannot read the file."""
+        # Imported late because every command of `app` imports this file, and this takes a third of a second.
+        import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = num_threads, 1
-        options.enable_cpu_mem_arena = False  # it keeps the most that any run took
+        # The arena would keep the largest amount of memory that any run used.
+        options.enable_cpu_mem_arena = False
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = 3
         try:
             self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # its errors have no base of their own
+        # onnxruntime's errors have no common base class.
+        except Exception as error:
             raise ValueError(
                 f"{path} cannot be used by onnxruntime {onnxruntime.__version__}: {error}; install the version of the "
                 "bundle's requirements.txt"
@@ -37,7 +42,7 @@ class Tower:
         self._sizes = [*self._sizes_that_agree(), MANY]
 
     def _sizes_that_agree(self) -> Iterator[int]:
-        """Yield the sizes of runs in which rows have the same bits as in those of MANY rows, wherever they stand."""
+        """Yield the batch sizes that give every row the same bits as a batch of MANY rows, wherever the row stands."""
         generator = np.random.default_rng(0)
         inputs = [generator.standard_normal((MANY, *width), np.float32) for width in self._widths]
         expected = self._run(inputs)
@@ -47,7 +52,7 @@ class Tower:
                 yield size
 
     def __call__(self, deep_rows: np.ndarray, wide_rows: np.ndarray, numeric: np.ndarray) -> np.ndarray:
-        """Return the logits [n] float32."""
+        """Return the logits [n], float32, of deep rows [n, C * D], summed wide rows [n] and numeric columns [n, N]."""
         if len(wide_rows) in self._sizes:
             return self._run([deep_rows, wide_rows, numeric])
         logits = np.empty(len(wide_rows), np.float32)

@@ -1,4 +1,4 @@
-"""Raw rows to scores by a bundle, in any process: no MindSpore, no prepared folder."""
+"""Score raw rows with a bundle in any process. Neither MindSpore nor a prepared folder is needed."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 class Predictor(BundleModel):
-    """A bundle that scores raw rows of any form."""
+    """A bundle that scores raw rows in any form: lines, mappings, or tables of pandas, polars or pyarrow."""
 
     @classmethod
     def open(cls, path: str | Path, num_threads: int = 1) -> Predictor:
-        """Open a bundle, or a delta and the bundles that it needs, which lie beside it.
+        """Open a bundle, or a delta together with the bundles that it needs, which lie in the same folder.
 
-        Reads and checks all but the tables' rows, and all of a delta. Raises FileNotFoundError if it is none,
-        ValueError if it is damaged or of another version, or if a bundle that it needs is not there.
+        Everything except the rows of the tables is read and checked, and a delta completely. Raise FileNotFoundError if
+        there is no bundle, ValueError if it is damaged, has another format version, or needs a bundle that is missing.
         """
         chain = read_chain(Path(path))
         try:
@@ -49,13 +49,14 @@ class Predictor(BundleModel):
         else:
             if read_chain(Path(path)) == chain:
                 return opened
-        # It was exported anew (--overwrite) meanwhile: what was read may be of both.
+        # The bundle was replaced (--overwrite) during the read, so files of both versions may have been read.
         return cls.open(path, num_threads)
 
     def with_delta(self, path: str | Path) -> Predictor:
-        """Return a predictor with the delta at `path`, which shares what is mapped here. This one stays as it is.
+        """Return a predictor that also contains the delta at `path`. This predictor is not changed, and both share
+        memory.
 
-        Raises as `open`, and ValueError if the delta does not hold changes of just this version.
+        Raise the errors of `open`, and ValueError if the delta's parent is not exactly this version.
         """
         link = Path(path), read_manifest(Path(path))
         check_parent(*link, self.manifest)
@@ -63,12 +64,13 @@ class Predictor(BundleModel):
         return Predictor([*self.chain, link], self._num_threads, self.tables)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the places of the bundle and its deltas alone. Another process maps the same files."""
+        """Pickle only the paths and ids of the bundle and its deltas. Another process maps the same files."""
         links = [(folder.absolute(), manifest.id) for folder, manifest in self.chain]
         return _reopen, (links, self._num_threads)
 
     def __copy__(self) -> Predictor:
-        return self  # it never changes
+        # A predictor never changes.
+        return self
 
     def __deepcopy__(self, _: dict[int, Any]) -> Predictor:
         return self
@@ -78,39 +80,44 @@ class Predictor(BundleModel):
 
     @property
     def version(self) -> str:
-        """Name of the model: a checksum of all files of the bundle. A folded bundle has that of its deltas."""
+        """Name of the model's version: a checksum of all files. A bundle made by folding has the newest delta's
+        version.
+        """
         return self.manifest.version
 
     @property
     def generation(self) -> int:
-        """Number of the deltas since the first bundle, those that were folded too."""
+        """Number of deltas since the whole bundle was first exported, including folded ones."""
         return self.manifest.generation
 
     @property
     def changed_share(self) -> float:
-        """Rows of deltas as a share of the whole bundle's: by it one decides when to fold."""
+        """Number of rows in deltas relative to that of the whole bundle. It tells when folding pays off."""
         base, *deltas = (tables.spec for tables in self.tables)
         return sum(spec.num_rows + spec.num_deleted for spec in deltas) / max(base.num_rows, 1)
 
     @cached_property
     def example(self) -> dict[str, Any]:
-        """The first golden row by column. Read once, as the folder may be removed while this is open."""
+        """The first golden row, by column.
+
+        It is kept after the first read, because the bundle's folder may be removed while the predictor is in use.
+        """
         import pyarrow.parquet as pq
 
         row: dict[str, Any] = pq.read_table(self.folder / GOLDEN).slice(0, 1).to_pylist()[0]
         return {name: row[name] for name, _ in self.log_format.fields}
 
     def score(self, rows: RawRows) -> Any:
-        """Return the click probabilities of raw rows, float32 [n], as a series for a table of pandas or polars.
+        """Return the click probabilities of raw rows, float32 [n]. For a table of pandas or polars they are a series.
 
-        Rows are lines as in the log (a label is ignored, and may be left out), mappings from columns to values, or a
-        table of pandas, polars or pyarrow. A pandas series has the table's index. Raises ValueError or TypeError,
-        naming the first row, for what is no row.
+        Rows are lines as in the log (a label is ignored and may be left out), mappings from columns to values, or a
+        table of pandas, polars or pyarrow. A pandas series has the index of the table. Raise ValueError or TypeError,
+        naming the first bad row, for rows that cannot be scored.
         """
         return _as_series(rows, probabilities(self._logits(rows)), "score")
 
     def logits(self, rows: RawRows) -> Any:
-        """Return the logits of raw rows, in the form and with the errors of `score`."""
+        """Return the logits of raw rows. Form and errors are those of `score`."""
         return _as_series(rows, self._logits(rows), "logit")
 
     def _logits(self, rows: RawRows) -> np.ndarray:
@@ -126,7 +133,9 @@ class Predictor(BundleModel):
             raise ValueError(f"row {place} cannot be scored: {reason}: {what} ({len(rejected):,} such rows)")
 
     def chunk_of(self, rows: Any) -> Chunk | RawTable:
-        """Return raw rows as lines, or as columns if a table allows it. Raises as `score`."""
+        """Return raw rows as columns if they are a table that allows it, otherwise as lines. Raise the errors of
+        `score`.
+        """
         return chunk_of(rows, self.log_format)
 
     @overload
@@ -134,28 +143,31 @@ class Predictor(BundleModel):
     @overload
     def explain(self, rows: RawRows, orders: int = ORDERS) -> Any: ...
     def explain(self, rows: Any, orders: int = ORDERS) -> Any:
-        """Return the effects of a row's columns, the largest change first, or a table of the parts for several rows.
+        """Explain one row by the effects of its columns, or several rows by a table of their columns' parts.
 
-        The table has a row for each of `rows`, and is of the same kind, of pandas for lines and mappings. Its columns
-        are `(intercept)`, the logit of a blank row, and those of the log, float64: a row's sum is its logit. `orders`
-        of the columns are averaged, see `app.scoring.explain`. Raises as `score`.
+        For one row (a line or a mapping), return a list of `FieldEffect`, the largest change first.
+
+        For several rows, return a table with the same number of rows. It is of the same kind as `rows`, and a pandas
+        table for lines and mappings. Its columns are `(intercept)`, the logit of a blank row, and the columns of the
+        log, float64. The sum of each row is its logit. The parts are averaged over `orders` orders of the columns, see
+        `app.scoring.explain`. Raise the errors of `score`.
         """
         if isinstance(rows, str | bytes | Mapping):
             return effects(self, lines_of([rows], self.log_format))
         return _as_frame(rows, parts_of_logits(self.parsed(rows), self.log_format, self.logits_of_parsed, orders))
 
     def effects(self, rows: RawRows, values: int = VALUES) -> Any:
-        """Return the effects of the columns over rows, as a table of the same kind with a line for each ColumnEffect.
+        """Return the effects of the columns over rows: a table of the same kind with a line for each `ColumnEffect`.
 
-        Of a column they are its mean change of the logit against a blank cell, as `explain` gives for a row, and the
-        mean absolute one: over all rows, by range of a number, and of the `values` of a category with the largest mean.
-        Raises as `score`.
+        The lines of a column hold the mean change of the logit compared with a blank cell, and the mean absolute
+        change: over all rows, by range of a number, and for the `values` values of a categorical column with the
+        largest mean changes. Raise the errors of `score`.
         """
         table = effects_of_rows(self, self.parsed(rows), values)
         return _as_frame(() if hasattr(rows, "iloc") else rows, table.to_pydict())
 
     def parsed(self, rows: RawRows) -> ParsedRows:
-        """Return raw rows parsed. Raises as `score`."""
+        """Return raw rows in parsed form. Raise the errors of `score`."""
         chunk = self.chunk_of(rows)
         if isinstance(chunk, RawTable):
             return chunk.rows
@@ -164,9 +176,9 @@ class Predictor(BundleModel):
         return parsed.rows
 
     def verify(self) -> int:
-        """Read and check every byte, score the golden rows and return their number.
+        """Read and check every byte, score the golden rows, and return the number of golden rows.
 
-        Raises ValueError naming the file that is damaged, or the first golden row that scores otherwise.
+        Raise ValueError, naming the damaged file or the first golden row with another logit.
         """
         for entry, tables in zip(self.chain, self.tables, strict=True):
             check_files(*entry, every_byte=True)
@@ -175,7 +187,10 @@ class Predictor(BundleModel):
 
 
 def _reopen(links: Sequence[tuple[Path, str]], num_threads: int) -> Predictor:
-    """Open a pickled predictor's bundle and its deltas again. Raises ValueError if one is gone, another or damaged."""
+    """Open the bundle and the deltas of a pickled predictor again.
+
+    Raise ValueError if one of them is missing, was replaced or is damaged.
+    """
     chain = []
     for folder, expected in links:
         try:
@@ -193,17 +208,17 @@ def _reopen(links: Sequence[tuple[Path, str]], num_threads: int) -> Predictor:
 
 
 def _as_series(rows: Any, values: np.ndarray, name: str) -> Any:
-    """Return values [n] of rows as a series of pandas (with the table's index) or polars, else as an array."""
+    """Return values [n] as a series if `rows` is a table of pandas (with its index) or polars, else as an array."""
     if hasattr(rows, "iloc"):
         return load("pandas").Series(values, index=rows.index, name=name)
     return load("polars").Series(name, values) if _is_of_polars(rows) else values
 
 
 def _as_frame(rows: Any, columns: Mapping[str, Any]) -> Any:
-    """Return columns of rows as a table of the same kind, with the index of a pandas table. Lines get a table of
-    pandas.
+    """Return columns as a table of the same kind as `rows`. A pandas table keeps its index, and lines get a pandas
+    table.
 
-    Raises ModuleNotFoundError if pandas is not there.
+    Raise ModuleNotFoundError if pandas is needed and not installed.
     """
     if _is_of_polars(rows):
         return load("polars").DataFrame(dict(columns))
@@ -219,5 +234,5 @@ def _is_of_polars(rows: Any) -> bool:
 
 
 def probabilities(logits: np.ndarray) -> np.ndarray:
-    """float32 [n]."""
+    """Return the click probabilities of logits [n], float32 [n]."""
     return sigmoid(logits.astype(np.float64)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The bundle as MLflow's python_function, as its MLmodel names it: `mlflow models serve -m BUNDLE`."""
+"""Offer a bundle as MLflow's python_function, to which its file MLmodel refers: `mlflow models serve -m BUNDLE`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class ScoringModel:
-    """Model with the method that MLflow calls."""
+    """A bundle with the method `predict` that MLflow calls."""
 
     def __init__(self, predictor: Predictor) -> None:
         self._predictor = predictor
@@ -22,5 +22,5 @@ class ScoringModel:
 
 
 def _load_pyfunc(path: str) -> ScoringModel:
-    """Open the bundle at `path`, as MLflow asks for it."""
+    """Open the bundle at `path`. MLflow calls this function."""
     return ScoringModel(Predictor.open(path))

@@ -1,6 +1,6 @@
-"""The report of an online trainer on its last parts, for whoever serves its bundles: the file parts.json beside them.
+"""Exchange an online trainer's report on its latest parts: it writes parts.json next to its bundles.
 
-The service shows it on its page and needs none of it.
+The service shows the report on its page, but does not depend on it.
 """
 
 from __future__ import annotations
@@ -13,24 +13,26 @@ from common.files import parse_json, write_whole
 
 TRAINED_PARTS = "parts.json"
 MOST_BYTES = 1 << 20
-ROW = "; the first: "  # begins a line of the log in the reason of a part that is held aside
+ROW = "; the first: "  # Precedes a quoted log line in the reason why a part is held aside.
 
 
 def write_trained_parts(folder: Path, content: dict[str, Any]) -> None:
-    """Write the file atomically: `parts` in their order, reasons by name of those that are `held`, and the time.
+    """Write the file atomically.
 
-    A reason is cut where it quotes a row, since whoever reaches the service may read it. Raises OSError.
+    `content` has `parts` in their order, `held` with a reason for each part that was held aside, and the time. Reasons
+    are cut before a quoted log line, because anybody who reaches the service may read them. Raise OSError.
     """
     reasons = {name: reason.partition(ROW)[0] for name, reason in content["held"].items()}
     write_whole(folder / TRAINED_PARTS, json.dumps(content | {"held": reasons}) + "\n")
 
 
 def read_trained_parts(folder: Path) -> dict[str, Any] | None:
-    """Return the file's content, or the `error` for which it cannot be shown. None if there is no trainer."""
+    """Return the file's content, or {"error": reason} if it cannot be shown, or None if there is no trainer."""
     path, damaged = folder / TRAINED_PARTS, f"{TRAINED_PARTS} is damaged; the trainer writes it anew with its next part"
     try:
         with path.open("rb") as file:
-            content = parse_json(file.read(MOST_BYTES), parse_constant=lambda _: None)  # JSON has no NaN
+            # JSON has no NaN, so treat one as null.
+            content = parse_json(file.read(MOST_BYTES), parse_constant=lambda _: None)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

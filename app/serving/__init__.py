@@ -1,8 +1,14 @@
-"""The scoring service over bundles: options (of the command line), forms (bodies to lines of the log), decoding (large
-bodies, in another process), batching (requests joined, and the threads and event loop that score), statement (what must
-serve), generations (bundles opened, checked, swapped, pinned), observed (metrics, drift, access log), openapi (the
-document), service (routes, and page.html to look at), connections (uvicorn's server: bounds, drain), processes
-(sockets, workers, signals).
+"""Serve scores over HTTP from a bundle or a folder of bundles.
 
-Nothing here imports MindSpore or MPI.
+- `options`: options of the command line.
+- `processes`: sockets, worker processes and signals.
+- `connections`: the HTTP server of a worker, with bounds on requests.
+- `service`: the routes. page.html is the page for people.
+- `forms`: converts the body of a request to rows. `decoding` decodes large bodies in another process.
+- `batching`: scores waiting requests together.
+- `generations`: opens, checks, swaps and pins the served models. `statement` says which one must serve.
+- `observed`: metrics, drift and the access log.
+- `openapi`: the OpenAPI document.
+
+Nothing in this package imports MindSpore or MPI.
 """

@@ -1,6 +1,6 @@
-"""Join requests: those that wait together are scored together.
+"""Score requests that wait at the same time in one batch.
 
-A row's score does not depend on the rows beside it, so joining requests changes nothing but the time that they take.
+The score of a row does not depend on the other rows, so batching changes only how long an answer takes.
 """
 
 from __future__ import annotations
@@ -25,17 +25,26 @@ from app.serving.options import Limits
 from data_prep.encoding.encoder import Chunk
 from data_prep.encoding.from_table import Cells, RawTable
 
-TIMED_BATCHES = 31  # that show the pace
-PAUSED_SHARE = 10  # one in so many does not count: it may have paused, as while a model is opened
-LARGE_BODY = 1 << 16  # bytes: larger ones have a queue of their own, so that small ones do not wait for them
-HUGE_BODY = 1 << 20  # larger ones too
-LOOP_BYTES = 1 << 14  # of JSON that the event loop itself decodes and scores: 25 rows, 2 ms
-REFUSED = 429  # status of a request that would wait too long
-LEAST_QUEUE = 4  # requests that wait, however long they take
-REFUSALS_A_SECOND = 250  # Beyond, a refusal is given later: clients that ask again at once would take all the time
-FREE_REFUSALS = 25  # at once
-MOST_DELAY = 1.5  # seconds of a refusal. Clients often give up after two; with 1.6 some did beside other work
-LEAST_LATE = 1.1  # seconds of a refusal that would come later at that rate
+# Number of recent batches from which the pace is measured.
+TIMED_BATCHES = 31
+# The slowest 1 of 10 batches does not count, because the machine may have paused, for example to open a model.
+PAUSED_SHARE = 10
+# Bodies above this size (in bytes) have a queue of their own, so that small bodies do not wait for them.
+LARGE_BODY = 1 << 16
+# Bodies above this size (in bytes) have a third queue.
+HUGE_BODY = 1 << 20
+# Bytes of JSON that the event loop decodes and scores itself: 25 rows, 2 ms.
+LOOP_BYTES = 1 << 14
+REFUSED = 429  # HTTP status of a request that is refused because it would wait too long.
+LEAST_QUEUE = 4  # Number of waiting requests that are accepted regardless of the pace.
+# Maximum rate of prompt refusals. Above it, refusals are delayed, because clients that retry at once would take all the
+# time of the processor.
+REFUSALS_A_SECOND = 250
+FREE_REFUSALS = 25  # Number of refusals that may be given at once without delay.
+# Longest delay of a refusal in seconds. Clients often give up after two seconds. With 1.6 some did, on a busy machine.
+MOST_DELAY = 1.5
+# Minimum delay in seconds of a refusal that exceeds the maximum rate by too much.
+LEAST_LATE = 1.1
 
 Decode = Callable[[], RowsToScore]
 ScoredRows = tuple[Predictor, RowsToScore, Scored]
@@ -45,12 +54,12 @@ Result = np.ndarray | Exception
 
 @dataclass
 class Work:
-    """A request that waits. `predictor` scores its rows, even if another model serves meanwhile."""
+    """A waiting request. `predictor` scores its rows, even if another model begins to serve meanwhile."""
 
     predictor: Predictor
     decode: Decode
     num_bytes: int
-    deadline: float  # by time.monotonic
+    deadline: float  # In seconds of time.monotonic.
     future: asyncio.Future[np.ndarray]
 
 
@@ -60,11 +69,11 @@ class Batch:
 
     answers: list[tuple[Work, Result]]
     scored: list[ScoredRows]
-    milliseconds: float  # that they took
+    milliseconds: float  # Time that scoring took.
 
 
 class Batcher:
-    """Queues of small, large and huge bodies. Everything here is for the event loop's thread."""
+    """Queues of small, large and huge bodies. Only the event loop's thread may use it."""
 
     def __init__(self, limits: Limits, observe: Observe) -> None:
         self.small, self.large = _Queue(limits, observe, LOOP_BYTES), _Queue(limits, observe, 0)
@@ -76,13 +85,19 @@ class Batcher:
         return self.small.num_waiting + self.large.num_waiting + self.huge.num_waiting
 
     def admit(self, num_bytes: int) -> None:
-        """Raise RequestError REFUSED if a body of so many bytes would wait too long. Else it has a place."""
+        """Reserve room for a body of `num_bytes` bytes. Raise RequestError with status REFUSED if it would wait too
+        long.
+        """
         self._queue(num_bytes).admit()
 
     async def logits(self, predictor: Predictor, decode: Decode, num_bytes: int, deadline: float) -> np.ndarray:
-        """Return the logits [n] float32 of what `decode` makes of a body of so many bytes. Raises RequestError."""
+        """Return the logits [n], float32, of the rows that `decode` reads from a body of `num_bytes` bytes.
+
+        Raise RequestError if the request is refused, late or wrong.
+        """
         try:
-            self._queue(num_bytes).check_room()  # again: others have come while its body arrived
+            # Other requests may have arrived while the body was received.
+            self._queue(num_bytes).check_room()
         except RequestError:
             await asyncio.sleep(self.refusals.delay())
             raise
@@ -96,44 +111,48 @@ class Batcher:
 
 
 class Refusals:
-    """Spaces refusals in time, once there are many."""
+    """Spreads refusals over time when there are many."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._last = clock, 0.0  # the time of the last refusal, if none were free
+        self._clock, self._last = clock, 0.0  # `_last` is the time of the last refusal, as if none were free of delay.
 
     def delay(self) -> float:
-        """Return the seconds to wait before a refusal is given."""
+        """Return the seconds to wait before the next refusal is sent."""
         now, free = self._clock(), FREE_REFUSALS / REFUSALS_A_SECOND
         due = max(self._last, now - free) + 1 / REFUSALS_A_SECOND
-        if due > now + MOST_DELAY:  # Clients that came together must not come together again
+        # A random delay keeps clients that arrived together from returning together.
+        if due > now + MOST_DELAY:
             return random.uniform(LEAST_LATE, MOST_DELAY)  # noqa: S311
         self._last = due
         return max(due - now, 0.0)
 
 
 class _Queue:
-    """Requests that wait, and the thread that decodes and scores them.
+    """A queue of waiting requests, and the thread that decodes and scores them.
 
-    To hand a request of one row to a thread and back takes as long as to score it. So the event loop itself scores what
-    waits if the thread is idle and that has at most `loop_bytes`. Otherwise the loop must be free to read and refuse.
+    Handing a one-row request to a thread and back takes as long as scoring it. The event loop therefore scores waiting
+    requests itself if the thread is idle and their bodies have at most `loop_bytes` bytes together. Larger batches go
+    to the thread, so that the loop stays free to read and to refuse requests.
     """
 
     def __init__(self, limits: Limits, observe: Observe, loop_bytes: int) -> None:
         self.limits, self._observe, self._loop_bytes = limits, observe, loop_bytes
         self._thread = ThreadPoolExecutor(1, "scoring")
         self._waiting: deque[Work] = deque()
-        self.num_waiting = 0  # those being scored too
+        self.num_waiting = 0  # Includes the requests that are being scored.
         self._num_coming = 0
-        self._next: asyncio.Handle | None = None  # the next batch's start
-        self._is_scoring = False  # in the thread
-        self._last: deque[tuple[float, int]] = deque(maxlen=TIMED_BATCHES)  # milliseconds of a request, requests
-        self._request_ms: float | None = 0.0  # that a request takes, by these; None until somebody asks
-        self._loop_ms = 0.0  # that the event loop has had when the last batch was answered
+        self._next: asyncio.Handle | None = None  # Handle of the scheduled start of the next batch.
+        self._is_scoring = False  # True while the thread scores a batch.
+        # For each recent batch: the mean milliseconds per request, and the number of requests.
+        self._last: deque[tuple[float, int]] = deque(maxlen=TIMED_BATCHES)
+        # Mean milliseconds per request, computed from `_last` on demand. None if it must be computed again.
+        self._request_ms: float | None = 0.0
+        self._loop_ms = 0.0  # CPU milliseconds of the event loop's thread when the last batch was answered.
 
     def check_room(self) -> None:
-        """Raise RequestError REFUSED if a new request would wait too long at the pace of the last batches.
+        """Raise RequestError with status REFUSED if a new request would wait too long at the current pace.
 
-        A short pause of the machine refuses nothing: the pace is without the slowest batches.
+        The pace ignores the slowest batches, so a short pause of the machine does not lead to refusals.
         """
         waiting = self.num_waiting + self._num_coming
         is_slow = waiting >= LEAST_QUEUE and waiting * self._pace() > self.limits.max_wait_ms
@@ -141,9 +160,10 @@ class _Queue:
             raise RequestError(REFUSED, f"{waiting} requests wait already; try again in a second")
 
     def admit(self) -> None:
-        """Check the room for a request whose headers have arrived, and count it until its task begins.
+        """Check the room for a request whose headers have arrived, and count it until its task starts.
 
-        Else all of those that the event loop reads in one go would be admitted by what waited before them.
+        Without this count, all requests that the event loop reads at once would be admitted, because none of them waits
+        yet.
         """
         self.check_room()
         self._num_coming += 1
@@ -153,7 +173,7 @@ class _Queue:
         self._num_coming -= 1
 
     async def logits(self, work: Work) -> np.ndarray:
-        """Return the logits of a request. Raises RequestError."""
+        """Put a request in the queue and return its logits. Raise RequestError if it fails."""
         self._waiting.append(work)
         self.num_waiting += 1
         try:
@@ -163,7 +183,7 @@ class _Queue:
             self.num_waiting -= 1
 
     def _plan(self) -> None:
-        """Schedule the next batch, once, if something waits and nobody scores."""
+        """Schedule the next batch if requests wait, no batch is being scored and none is scheduled."""
         if self._is_scoring or not self._waiting:
             return
         is_full = len(self._waiting) >= self.limits.max_batch
@@ -189,7 +209,7 @@ class _Queue:
         self._finish(batch.result(), batch.result().milliseconds)
 
     def _finish(self, batch: Batch, thread_ms: float) -> None:
-        """Answer what was scored. Once the answers are written, note the pace and start the next batch."""
+        """Send the answers of a batch. Afterwards, record the pace and schedule the next batch."""
         for work, result in batch.answers:
             _answer(work, result)
         asyncio.get_running_loop().call_soon(self._note_batch, batch, thread_ms)
@@ -201,9 +221,9 @@ class _Queue:
             self._observe(*each)
 
     def _note_pace(self, batch: Batch, thread_ms: float) -> None:
-        """Note the time that a request takes: all that the event loop and the thread have had since the last batch.
+        """Record the time per request, including the work of the event loop since the last batch.
 
-        Of small batches only their own, since the loop may have done anything between them.
+        For small batches only the time of scoring counts, because the loop may have done anything in between.
         """
         before, self._loop_ms = self._loop_ms, processor_ms()
         milliseconds = batch.milliseconds
@@ -213,24 +233,28 @@ class _Queue:
         self._request_ms = None
 
     def _pace(self) -> float:
-        """Return the milliseconds that a request takes. To find them takes a thirtieth of a request of one row."""
+        """Return the mean milliseconds per request. Computing it takes a thirtieth of the time of a one-row request."""
         if self._request_ms is None:
             self._request_ms = pace_of(self._last)
         return self._request_ms
 
 
 def pace_of(batches: Collection[tuple[float, int]]) -> float:
-    """Return the mean time of a request from that of each batch's requests and their number, but for the slowest.
+    """Return the mean time of a request over recent batches, without the slowest ones.
 
-    A request alone takes several times as long as one of many, and what the event loop has read during one batch counts
-    in the next. So each batch counts by its requests: by a median of batches a few that come at a time let few in.
+    `batches` holds, for each batch, the mean time and the number of its requests. Batches are weighted by their number
+    of requests, because a lone request takes several times as long as one of many, and because work that the event loop
+    does during one batch counts in the next. A median over batches would admit too few requests when they arrive in
+    small groups.
     """
     kept = sorted(batches)[: len(batches) - len(batches) // PAUSED_SHARE]
     return sum(value * count for value, count in kept) / sum(count for _, count in kept)
 
 
 def score_batch(queue: deque[Work], limits: Limits) -> Batch:
-    """Take requests from a queue until they have enough rows, and score them. No other thread may take from it."""
+    """Take requests from a queue until there are `max_batch` rows, and score them. One thread at a time may
+    call this.
+    """
     stopwatch, num_rows = _Stopwatch(), 0
     answers: list[tuple[Work, Result]] = []
     decoded: list[tuple[Work, RowsToScore]] = []
@@ -238,15 +262,17 @@ def score_batch(queue: deque[Work], limits: Limits) -> Batch:
         work = queue.popleft()
         try:
             chunk = _decoded(work)
-        except RequestError as error:  # without its frames, which hold the body
+        # The traceback is removed because its frames refer to the body.
+        except RequestError as error:
             answers.append((work, error.with_traceback(None)))
-        except Exception as error:  # whatever one request does, the others are served
+        # An error in one request must not affect the others.
+        except Exception as error:
             answers.append((work, error))
         else:
             decoded.append((work, chunk))
             num_rows += chunk.num_lines
     seen: list[ScoredRows] = []
-    # Lines with quotes, without, and rows of tables cannot stand in one chunk.
+    # Quoted lines, unquoted lines and rows of tables cannot be mixed in one chunk.
     for _, alike in groupby(decoded, lambda each: (id(each[0].predictor), each[1].is_bare)):
         works, chunks = zip(*alike, strict=True)
         results, scored = score_together(works[0].predictor, chunks)
@@ -256,7 +282,7 @@ def score_batch(queue: deque[Work], limits: Limits) -> Batch:
 
 
 class _Stopwatch:
-    """Measures the time that this thread has, without what other processes take, and what it waits for the disk."""
+    """Measures the CPU time of this thread, or the elapsed time if the thread had to wait for the disk."""
 
     def __init__(self) -> None:
         self._began, self._had_ms, self._num_read = time.monotonic(), processor_ms(), _num_read()
@@ -268,12 +294,14 @@ class _Stopwatch:
 
 
 def processor_ms() -> float:
-    """Return the milliseconds that this thread has had. Those of getrusage grow by the kernel's ticks of 4 ms."""
+    """Return the CPU milliseconds of this thread. The times of getrusage would be rounded to the kernel's ticks of 4
+    ms.
+    """
     return 1000 * time.thread_time()
 
 
 def _num_read() -> int:
-    """Return the pages of mapped files that this thread has waited for."""
+    """Return the number of pages that this thread had to wait for while they were read from disk."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt if sys.platform == "linux" else 0
 
 
@@ -284,7 +312,7 @@ def _decoded(work: Work) -> RowsToScore:
 
 
 def _answer(work: Work, result: Result) -> None:
-    if work.future.done():  # cancelled: the client has gone
+    if work.future.done():  # The request was cancelled because its client has disconnected.
         return
     if isinstance(result, Exception):
         work.future.set_exception(result)
@@ -293,7 +321,9 @@ def _answer(work: Work, result: Result) -> None:
 
 
 def join(chunks: Sequence[RowsToScore]) -> RowsToScore:
-    """Return chunks, all with quotes taken off or none, or all rows of tables, as one."""
+    """Return several chunks as one. They must be of the same kind: all quoted lines, all unquoted lines or all
+    tables.
+    """
     if len(chunks) == 1:
         return chunks[0]
     if chunks[0].is_bare is None:
@@ -303,7 +333,7 @@ def join(chunks: Sequence[RowsToScore]) -> RowsToScore:
 
 
 def _join_tables(parts: Sequence[RawTable]) -> RawTable:
-    """Return the rows of several tables as those of one."""
+    """Concatenate the rows of several tables."""
     integers, hex_values = (
         Cells(*(np.concatenate(arrays, axis=1) for arrays in zip(*blocks, strict=True)))
         for blocks in ([part.integers for part in parts], [part.hex_values for part in parts])
@@ -312,10 +342,14 @@ def _join_tables(parts: Sequence[RawTable]) -> RawTable:
 
 
 def score_together(predictor: Predictor, chunks: Sequence[RowsToScore]) -> tuple[list[Result], list[ScoredRows]]:
-    """Return each request's logits or error, and what was scored. If all fail together, each is scored alone."""
+    """Score requests as one chunk. Return each one's logits or error, and the chunks that were scored.
+
+    If scoring the whole chunk fails, each request is scored alone.
+    """
     try:
         return _score_joined(predictor, chunks)
-    except Exception as error:  # whatever one request does, the others are served
+    # An error in one request must not affect the others.
+    except Exception as error:
         if len(chunks) == 1:
             return [error], []
     alone = [score_together(predictor, [chunk]) for chunk in chunks]

@@ -1,4 +1,4 @@
-"""The HTTP server of a worker: uvicorn's, with bounds on a request, a drain, and answers before a model is open."""
+"""Run the HTTP server of a worker: uvicorn with bounds on requests, draining, and answers before a model is open."""
 
 from __future__ import annotations
 
@@ -26,27 +26,34 @@ from app.serving.observed import ID_HEADER, request_id
 from app.serving.options import ServerOptions
 from app.serving.service import BODY_ARRIVED, LIVE, READY, Service
 
-HEADER_SECONDS = 10.0  # for the headers of a request to arrive, and for the first one of a connection
-MOST_HEADER_BYTES = 1 << 16  # also of trailers, and of anything else between two bytes of a body
-MOST_PARSED_BYTES = 1 << 12  # at once: the parser cannot stop behind a request, so it queues all that they hold
-MOST_DISCARDED_BYTES = 1 << 26  # of a body whose request was answered before it arrived
-IDLE_SECONDS = 75  # between two requests of a connection
-TOGETHER_SECONDS = 0.02  # at whose multiples late refusals are given: one by one, each wakes the process and its client
-LOOK_TICKS = 10  # tenths of a second between two looks for connections whose time is over
-SPARE_FILES = 128  # that connections leave for bundles and all else
-FINISH_SECONDS = 30  # for requests to be answered after the port was closed
+# Time for the headers of a request to arrive, and for the first request of a connection to begin.
+HEADER_SECONDS = 10.0
+# Maximum size of headers, trailers and anything else between two parts of a body.
+MOST_HEADER_BYTES = 1 << 16
+# Bytes that are parsed at once. The parser cannot stop after a request, so it queues all requests within these bytes.
+MOST_PARSED_BYTES = 1 << 12
+# Maximum number of body bytes that are read and dropped after a request was answered early.
+MOST_DISCARDED_BYTES = 1 << 26
+IDLE_SECONDS = 75  # Maximum time between two requests of a connection.
+# Delayed refusals are sent at multiples of this time. Sending each alone would wake this process and a client each
+# time.
+TOGETHER_SECONDS = 0.02
+LOOK_TICKS = 10  # Tenths of a second between two checks for connections that are overdue.
+SPARE_FILES = 128  # Number of open files that connections leave for bundles and everything else.
+FINISH_SECONDS = 30  # Time for requests to be answered after the port was closed.
 INVALID = "Invalid HTTP request received."
-POLL_SECONDS = 0.02  # of requests that wait for the model to be open
-WHOLE_ANSWER = "whole_answer"  # ASGI extension of `BoundedRequests`: a function that writes an answer
+POLL_SECONDS = 0.02  # Interval at which waiting requests check whether the model is open.
+# ASGI extension of `BoundedRequests`: a function that writes a whole answer.
+WHOLE_ANSWER = "whole_answer"
 
 
 def moment_of(due: float) -> float:
-    """Return the moment of a refusal that is due: the next one at which late refusals are given."""
+    """Return the time at which a refusal that is due at `due` is sent: the next multiple of TOGETHER_SECONDS."""
     return math.ceil(due / TOGETHER_SECONDS) * TOGETHER_SECONDS
 
 
 class _Refused:
-    """Stands for a request that is refused by its headers. Its body is dropped."""
+    """Placeholder for a request that was refused after its headers. Its body is dropped."""
 
     def __init__(self) -> None:
         self.response_complete = self.disconnected = False
@@ -55,7 +62,7 @@ class _Refused:
 
 
 class Application:
-    """The service once its model is open. Before, it answers health alone, and other requests wait."""
+    """The ASGI application of a worker. Until its model is open, it answers health checks, and other requests wait."""
 
     def __init__(self) -> None:
         self.service: Service | None = None
@@ -64,18 +71,18 @@ class Application:
         self.most_connections = max(most_files - SPARE_FILES, most_files // 2) if most_files > 0 else sys.maxsize
 
     def open(self, service: Service) -> None:
-        """Answer by a service from now on."""
+        """Answer requests with `service` from now on."""
         self.service = service
         service.is_draining = self.is_draining
 
     def drain(self) -> None:
-        """Be ready no more."""
+        """Report from now on that the service is not ready."""
         self.is_draining = True
         if self.service is not None:
             self.service.is_draining = True
 
     async def __call__(self, scope: Scope, receive: Receive, _: Send) -> None:
-        """Answer a request of `BoundedRequests`."""
+        """Answer a request that arrived through `BoundedRequests`."""
         await scope["extensions"][WHOLE_ANSWER](await self._answer(scope, receive))
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
@@ -91,10 +98,13 @@ class Application:
 
 
 class Server(uvicorn.Server):
-    """Ends at once by SIGINT. By SIGTERM it is first unready for `drain_seconds`, in which it answers as before."""
+    """Server that ends at once on SIGINT.
+
+    On SIGTERM it reports for `drain_seconds` that it is not ready, while it answers requests as before, and then ends.
+    """
 
     def __init__(self, options: ServerOptions, beat: Callable[[bool], None]) -> None:
-        """`beat` is called ten times a second, with whether the server ends."""
+        """`beat` is called ten times a second. Its argument says if the server is ending."""
         self.application, self._beat = Application(), beat
         super().__init__(
             uvicorn.Config(
@@ -113,7 +123,7 @@ class Server(uvicorn.Server):
         self._drain_seconds, self._end_time = options.drain_seconds, math.inf
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Handle a signal."""
+        """Drain on SIGTERM. End at once on any other signal."""
         if sig == signal.SIGTERM:
             self.application.drain()
             self._end_time = min(self._end_time, time.monotonic() + self._drain_seconds)
@@ -121,19 +131,19 @@ class Server(uvicorn.Server):
             super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
-        """Return whether to end. uvicorn calls this ten times a second."""
+        """Return True if the server should end. uvicorn calls this ten times a second."""
         self.application.is_ending = await super().on_tick(counter) or time.monotonic() >= self._end_time
         if counter % LOOK_TICKS == 0:
             for connection in list(self.server_state.connections):
-                connection.close_if_late()  # type: ignore[union-attr]  # all are BoundedRequests
+                connection.close_if_late()  # type: ignore[union-attr]  # All connections are BoundedRequests.
         self._beat(self.application.is_ending)
         return self.application.is_ending
 
 
 class _Flow(FlowControl):
-    """Flow control of a connection that reads nothing while its requests or answers wait.
+    """Flow control that stops reading from a connection while requests or answers on it wait.
 
-    uvicorn resumes reading with every answer and every look at a body, however many requests are waiting.
+    uvicorn's own class resumes reading with every answer and every look at a body, however many requests are waiting.
     """
 
     def __init__(self, transport: Any, pipeline: deque[Any]) -> None:
@@ -142,41 +152,48 @@ class _Flow(FlowControl):
 
     @property
     def must_wait(self) -> bool:
-        """Whether a request waits for the answer to another, or answers for the client to read them."""
+        """True if a request waits for the answer to an earlier one, or if answers wait for the client to read them."""
         return bool(self._pipeline) or self.write_paused
 
     def resume_reading(self) -> None:
-        """Read on, unless something waits."""
+        """Resume reading, unless something waits."""
         if not self.must_wait:
             super().resume_reading()
 
 
 class BoundedRequests(HttpToolsProtocol):
-    """Bounds every part of a request in time and bytes. Refuses by the headers alone. Stays with HTTP/1.1."""
+    """HTTP/1.1 protocol that bounds every part of a request in time and bytes, and can refuse it after its headers."""
 
     flow: _Flow
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self.flow = _Flow(transport, self.pipeline)
-        self._unparsed = b""  # was received, but waits until no request does
-        self._is_invalid = False  # what came last is no request
-        self._bytes_without_body = 0  # since the last byte of a body: headers, trailers, extensions of chunks
-        self._discarded_bytes = 0  # of a body that came after the answer
-        self._body_left = 0  # bytes that the headers announce and that are not here
-        self._headers_until = self.loop.time() + HEADER_SECONDS  # infinite once they are here
-        self._idle_until = math.inf  # set between two requests
+        self._unparsed = b""  # Received bytes that are parsed when no request waits any more.
+        self._is_invalid = False  # True if the latest data is not valid HTTP.
+        # Bytes since the last part of a body: headers, trailers, chunk extensions.
+        self._bytes_without_body = 0
+        self._discarded_bytes = 0  # Bytes of the current body that arrived after its answer.
+        self._body_left = 0  # Bytes of the body that were announced by content-length and have not arrived.
+        # Deadline for the headers. Infinite once they have arrived.
+        self._headers_until = self.loop.time() + HEADER_SECONDS
+        self._idle_until = math.inf  # Deadline for the next request. Infinite during a request.
         if len(self.connections) > self.app.most_connections:
             transport.abort()
 
     def close_if_late(self) -> None:
-        """Close the connection if its time is over. A timer for each request would cost as much as to parse it."""
+        """Close the connection if a deadline has passed.
+
+        Connections are checked in turns, because a timer for each request would cost as much as parsing it.
+        """
         if not self.flow.read_paused and self.loop.time() > min(self._headers_until, self._idle_until):
             self.transport.close()
 
-    def eof_received(self) -> bool:  # type: ignore[override]  # as asyncio has it
-        """Return True, which keeps the connection, if a client that sends no more waits for its answer."""
-        if self._is_invalid:  # the last answer closes it
+    def eof_received(self) -> bool:  # type: ignore[override]  # This is the return type in asyncio.
+        """Return True, which keeps the connection open, if a client that has finished sending still waits for its
+        answer.
+        """
+        if self._is_invalid:  # The error response closes the connection.
             return True
         if self.cycle is None or self.cycle.response_complete or self.cycle.more_body:
             return False
@@ -184,7 +201,7 @@ class BoundedRequests(HttpToolsProtocol):
         return True
 
     def data_received(self, data: bytes) -> None:
-        """Parse what was received, in small parts and only until a request has to wait. Keep the rest for `_go_on`."""
+        """Parse received data in small parts until a request has to wait. The rest is kept for `_go_on`."""
         start = 0
         while start < len(data) and not (self._is_invalid or self.transport.is_closing()):
             if self.flow.must_wait:
@@ -196,7 +213,10 @@ class BoundedRequests(HttpToolsProtocol):
             start = end
 
     def _go_on(self) -> None:
-        """Parse what was kept and read on, if nothing waits any more. Headers get the time anew that reading paused."""
+        """Parse the kept data and resume reading, if nothing waits any more.
+
+        The deadline for headers starts anew, because no data was read during the pause.
+        """
         if self.flow.must_wait or not self.flow.read_paused or self.transport.is_closing():
             return
         if self._headers_until < math.inf:
@@ -206,12 +226,15 @@ class BoundedRequests(HttpToolsProtocol):
         self.flow.resume_reading()
 
     def resume_writing(self) -> None:
-        """Go on once the client has read its answers."""
+        """Continue once the client has read its answers."""
         super().resume_writing()
         self._go_on()
 
     def _parse(self, data: bytes) -> None:
-        """Parse. Neither blank lines nor the rest of an answered request's body keep a connection for longer."""
+        """Pass data to the parser, and close the connection if it exceeds a bound.
+
+        Blank lines and the rest of an answered request's body count, so they cannot keep a connection open.
+        """
         self._bytes_without_body += len(data)
         try:
             try:
@@ -226,10 +249,14 @@ class BoundedRequests(HttpToolsProtocol):
             self.transport.close()
 
     def _answer_invalid(self) -> None:
-        """Answer what is no request, unless others before it wait: theirs is the first answer that a client reads."""
+        """Answer invalid data with status 400, unless earlier requests still wait.
+
+        Their answers must come first, because a client assigns answers to requests by their order.
+        """
         last, pipeline = self.cycle, self.pipeline
         if last is not None and not last.response_complete and last.more_body and pipeline and pipeline[0][0] is last:
-            pipeline.popleft()  # its body is what is wrong, and it has not begun
+            # The data is the body of a request that has not started, so answer 400 in its place.
+            pipeline.popleft()
         elif last is None or last.response_complete or last.more_body:
             self.send_400_response(INVALID)
 
@@ -245,7 +272,7 @@ class BoundedRequests(HttpToolsProtocol):
         self._go_on()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no request, in the form of other errors."""
+        """Send status 400 in the form of the service's other errors, and close the connection."""
         body = msgspec.json.encode({"error": msg})
         number = request_id(self.scope["headers"] if self.scope else ())
         head = f"HTTP/1.1 400 Bad Request\r\n{ID_HEADER}: {number}\r\ncontent-type: application/json\r\n"
@@ -258,8 +285,10 @@ class BoundedRequests(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     async def _write(self, cycle: RequestResponseCycle, response: Response) -> None:
-        """Write an answer in one piece: the two of ASGI would wake its client twice."""
-        cycle.scope["extensions"] = {}  # They refer to it: else a collection of garbage has to find every request
+        """Write an answer in one piece. The two messages of ASGI would wake the client twice."""
+        # The extensions refer to the cycle. Without this, every request would have to be freed by the garbage
+        # collector.
+        cycle.scope["extensions"] = {}
         if self.flow.write_paused and not cycle.disconnected:
             await self.flow.drain()
         if cycle.disconnected:
@@ -278,9 +307,10 @@ class BoundedRequests(HttpToolsProtocol):
         cycle.on_response()
 
     def _decline(self, rest: memoryview) -> None:
-        """Answer a request that offers another protocol, as `curl --http2` does, by this one, and parse what follows.
+        """Answer a request that offers another protocol (as `curl --http2` does) in HTTP/1.1, and parse the data after
+        it.
 
-        The parser has stopped behind its headers. Another one gets them without the offer.
+        The parser has stopped after the request's headers. A new parser gets these headers without the offer.
         """
         while True:
             if self.parser.get_method() == b"CONNECT":
@@ -293,7 +323,7 @@ class BoundedRequests(HttpToolsProtocol):
                 self.parser.feed_data(b"\r\n".join([first, *lines, b"\r\n"]))
                 self.parser.feed_data(rest)
                 return
-            except httptools.HttpParserUpgrade as offer:  # of the next request
+            except httptools.HttpParserUpgrade as offer:  # The next request offers another protocol, too.
                 rest = rest[offer.args[0] :]
 
     def on_message_begin(self) -> None:
@@ -303,7 +333,7 @@ class BoundedRequests(HttpToolsProtocol):
         self._headers_until = self.loop.time() + HEADER_SECONDS
 
     def _take_host_of_target(self) -> None:
-        """Put the host of an absolute request target in place of the header's, as RFC 9112 (3.2.2) demands."""
+        """Replace the header Host by the host of an absolute request target, as RFC 9112 (3.2.2) demands."""
         host = (b"host", self.url.partition(b"//")[2].partition(b"/")[0].partition(b"?")[0])
         if all(name != b"host" for name, _ in self.headers) and self.parser.get_http_version() == "1.0":
             self.headers.append(host)
@@ -316,15 +346,18 @@ class BoundedRequests(HttpToolsProtocol):
             raise httptools.HttpParserError("a request without a version, or of another one, is none")
         if not self.url.startswith(b"/"):
             self._take_host_of_target()
-        self._idle_until = math.inf  # set by the answer to the request before, if that came meanwhile
+        # The answer to the previous request may have set this after the present request began.
+        self._idle_until = math.inf
         self._body_left = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
         refusal = self._refusal()
-        self.headers = []  # for trailers, which nobody reads
+        # The list now collects trailers, which are not used.
+        self.headers = []
         if refusal is None:
             self._headers_until = math.inf
             super().on_headers_complete()
             return
-        self.cycle: Any = _Refused()  # the body has as much time as the headers
+        # A refused request's body must arrive before the deadline for its headers.
+        self.cycle: Any = _Refused()
         answer, delay = refusal
         if delay:
             self.loop.call_at(moment_of(self.loop.time() + delay), self._refuse, self.cycle, answer)
@@ -347,7 +380,8 @@ class BoundedRequests(HttpToolsProtocol):
         if isinstance(self.cycle, _Refused) or self.cycle.response_complete:
             self._discarded_bytes += len(body)
         else:
-            self.cycle.body = self.cycle.body or bytearray()  # To add to bytes copies all of them each time
+            # Appending to bytes would copy all of them each time.
+            self.cycle.body = self.cycle.body or bytearray()
             super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -362,9 +396,10 @@ class BoundedRequests(HttpToolsProtocol):
             self.on_response_complete()
 
     def _refusal(self) -> tuple[bytes, float] | None:
-        """Return an answer by the headers alone, and the seconds to wait before it, if there is one.
+        """Return an answer that the headers already determine, and the seconds to wait before sending it.
 
-        None too if another answer is due before it, or if the connection ends with it."""
+        Return None if the request is not refused, if another answer is due first, or if the connection ends after it.
+        """
         service = self.app.service
         is_next = self.cycle is None or self.cycle.response_complete
         is_last = self.expect_100_continue or not self.parser.should_keep_alive()

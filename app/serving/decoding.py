@@ -1,7 +1,7 @@
-"""Bodies to rows. Large ones in a process of their own: one call of a decoder holds the interpreter until its end.
+"""Decode bodies to rows, large ones in a separate process, because a decoder holds the global interpreter lock.
 
-The process is started with the first large body, and only imports what decoding needs. It is not forked, so the size of
-this process does not matter. It takes no signals: it ends with its connection to this process.
+The process is started with the first large body and imports only what decoding needs. It is not forked, so it does not
+copy the memory of the service. It ignores signals, and ends when its connection to the service closes.
 """
 
 from __future__ import annotations
@@ -30,23 +30,26 @@ from data_prep.options.log_format import LogFormat
 
 log = logging.getLogger(__name__)
 
-TAKEN_SECONDS = 30.0  # for the process to start and to take a body, before it is killed
-DECODE_SECONDS = 10.0  # for a body, before it is killed
-MEMORY_OF_BODIES = 16  # of the largest size, that decoding may take: JSON takes 5 to 30 times its size as objects
-NICE = 5  # of the process: the event loop comes first
+# Time for the process to start and receive a body, before it is killed.
+TAKEN_SECONDS = 30.0
+DECODE_SECONDS = 10.0  # Time for decoding a body, before the process is killed.
+# Memory limit of the process as a multiple of the largest body. JSON becomes objects of 5 to 30 times its size.
+MEMORY_OF_BODIES = 16
+NICE = 5  # The process has a lower priority than the event loop.
 
-Decode = Callable[[bytes], tuple[RowsToScore, Any]]  # the rows, and what else the answer depends on
+# Returns the rows of a body, and anything else that the answer needs.
+Decode = Callable[[bytes], tuple[RowsToScore, Any]]
 
 
 def decode_rows(content_type: str, log_format: LogFormat, limits: Limits, body: bytes) -> tuple[RowsToScore, None]:
-    """Return the rows of a body of /v1/score. Raises RequestError."""
+    """Return the rows of a body sent to /v1/score. Raise RequestError if it is wrong."""
     return FORMS[content_type].to_chunk(body, log_format, limits), None
 
 
 def decode_tensors(
     header_length: str | None, log_format: LogFormat, limits: Limits, body: bytes
 ) -> tuple[RowsToScore, tensors.InferRequest]:
-    """Return the rows of a V2 request, and the request without them. Raises RequestError."""
+    """Return the rows of a V2 request, and the request without its rows. Raise RequestError if it is wrong."""
     infer, binary = tensors.split_body(body, header_length)
     chunk = tensors.to_chunk(infer, binary, log_format, limits)
     infer.inputs = []
@@ -56,9 +59,9 @@ def decode_tensors(
 def decode_checked(
     decode: Decode, name_row: NameRow | None, log_format: LogFormat, body: bytes
 ) -> tuple[RowsToScore, Any]:
-    """Return what `decode` does, if every line is good. The first bad one may be large, and is named here.
+    """Return the result of `decode`, after checking that every row is good.
 
-    To find its name may take as long as to decode the body.
+    A bad row may be large, so it is described in this process. Finding its name may take as long as decoding the body.
     """
     try:
         chunk, reply = decode(body)
@@ -72,7 +75,7 @@ def decode_checked(
 
 
 class DecodingProcess:
-    """A process that decodes one body at a time. For one thread."""
+    """A process that decodes one body at a time. Only one thread may use it."""
 
     def __init__(self, limits: Limits) -> None:
         self._memory_bytes = MEMORY_OF_BODIES * limits.max_body_mib << 20
@@ -80,7 +83,7 @@ class DecodingProcess:
         self._connection: Connection[Any, Any] | None = None
 
     def run(self, decode: Decode, body: bytes) -> tuple[RowsToScore, Any]:
-        """Return decode(body). Raises RequestError."""
+        """Return decode(body), computed in the process. Raise RequestError if it fails."""
         killer = threading.Timer(TAKEN_SECONDS, self._kill)
         try:
             connection = self._connection or self._start()
@@ -103,7 +106,8 @@ class DecodingProcess:
     def _start(self) -> Connection[Any, Any]:
         self._connection, theirs = Pipe()
         command = [sys.executable, "-m", __name__, str(theirs.fileno()), str(self._memory_bytes)]
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))  # the process inherits this
+        # The process inherits the blocked signals.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
         try:
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()])  # noqa: S603
         finally:
@@ -112,7 +116,7 @@ class DecodingProcess:
         return self._connection
 
     def _failed(self, status: int, message: str) -> RequestError:
-        """End the process, and return the error of its body. The next body starts another process."""
+        """End the process and return the error for its request. The next body starts a new process."""
         log.warning("%s", message)
         self.close()
         return RequestError(status, message)
@@ -132,10 +136,11 @@ class DecodingProcess:
 
 
 def _run(connection: Connection[Any, Any], memory_bytes: int) -> None:
-    """Decode bodies until the end of the connection."""
+    """Decode bodies until the connection closes."""
     os.nice(NICE)
     if sys.platform == "linux":
-        Path("/proc/self/oom_score_adj").write_text("1000")  # before the service
+        # If memory runs out, Linux kills this process before the service.
+        Path("/proc/self/oom_score_adj").write_text("1000")
         num_bytes = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_DATA, (num_bytes + memory_bytes, num_bytes + memory_bytes))
     with suppress(EOFError):

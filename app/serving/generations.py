@@ -1,7 +1,7 @@
-"""The models that are served, one after another: found in a folder, checked, swapped, pinned, folded.
+"""Manage the models that are served one after another: find them in a folder, check, swap, pin and fold them.
 
-A folder holds whole bundles and deltas beside one another, and `statement` says which must serve. Each model is
-immutable, so a swap is the assignment of `current`. Requests that began with the old one end with it.
+A folder holds whole bundles and deltas next to one another, and `statement` says which must serve. A model is
+immutable, so a swap is an assignment to `current`. Requests that started with the old model finish with it.
 """
 
 from __future__ import annotations
@@ -45,39 +45,44 @@ from data_prep.options.log_format import LogFormat
 
 log = logging.getLogger(__name__)
 
-FOLD_SHARE = 0.1  # changed rows of the whole bundle's, beyond which a new one is written
-FIRST_FOLD, LONGEST_FOLD = 60.0, 3600.0  # seconds before a fold that failed is tried again
-RECENT_ROWS = 2000  # scored by a new model before it serves, so that the pages of frequent rows are in memory
-RECENT_ROW_BYTES = 1 << 14  # A chunk with more a row is not kept: a row of a request may be as large as its body
+# A whole bundle is written when deltas have changed more than this share of its rows.
+FOLD_SHARE = 0.1
+FIRST_FOLD, LONGEST_FOLD = 60.0, 3600.0  # Seconds before a failed fold is tried again.
+# Number of recent rows that a new model scores before it serves, so that the pages of frequent rows are in memory.
+RECENT_ROWS = 2000
+# A chunk with more bytes per row is not kept, because a row of a request may be as large as its body.
+RECENT_ROW_BYTES = 1 << 14
 FOLDED = "-folded"
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before a refused bundle is tried again, doubled each time
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # Seconds before a refused bundle is tried again. Doubled each time.
 
 
 def _kind(chunk: RowsToScore) -> str:
-    """Key of what can stand in one chunk."""
+    """Return a key that is equal for chunks that can be joined."""
     return str(chunk.is_bare)
 
 
 @dataclass
 class _BundleState:
-    """A bundle of the folder, for as long as the file of its manifest stays as it is."""
+    """State of a bundle in the folder. It is made anew when the manifest file changes."""
 
-    stamp: tuple[int, ...]  # of that file
-    since: float  # when it was seen first, or refused
+    stamp: tuple[int, ...]  # Identifies the version of the manifest file.
+    since: float  # Time when the bundle was first seen or refused.
     manifest: Manifest | None = None
-    is_newer: bool = False  # than the current model, or pinned in its place
-    reason: str = ""  # why it is refused
+    is_newer: bool = False  # True if the bundle is newer than the current model, or pinned in its place.
+    reason: str = ""  # Reason why the bundle is refused.
     pause: float = 0.0
-    next_try: float = 0.0  # when it is tried again
+    next_try: float = 0.0  # Time when the bundle is tried again.
 
 
 class Generations:
-    """The current model, and the folder it is from. A lock lets one thread at a time look, pin or roll back."""
+    """The current model and the folder that it is from. A lock ensures that one thread at a time looks, pins or rolls
+    back.
+    """
 
     def __init__(self, options: ServerOptions, folds: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        """Open the bundle at `options.path`, or of a folder of bundles the one that must serve.
+        """Open the bundle at `options.path`, or if that is a folder of bundles, the one that must serve.
 
-        One of the service's processes `folds`. Raises as `Predictor.open`.
+        `folds` is true in one of the service's processes. Raise the errors of `Predictor.open`.
         """
         self._path, self._num_threads, self._folds, self._clock = options.path, options.threads, folds, clock
         self._statement = Statement(options)
@@ -85,11 +90,11 @@ class Generations:
         self._lock = threading.Lock()
         self._bundles: dict[Path, _BundleState] = {}
         self._recent: deque[tuple[LogFormat, RowsToScore]] = deque()
-        self._num_recent = 0  # rows of them
+        self._num_recent = 0  # Number of rows in `_recent`.
         self._folding: subprocess.Popen[bytes] | None = None
         self._fold_pause, self._fold_again = FIRST_FOLD, 0.0
         self.pinned: str | None = None
-        self.error = ""  # why the folder or the statement cannot be read
+        self.error = ""  # Reason why the folder or the statement cannot be read.
         self.num_swaps = 0
         self.current = self._first()
         self.since = clock()
@@ -110,7 +115,10 @@ class Generations:
         return "".join(f"; {path.name}: {bundle.reason}" for path, bundle in self._bundles.items() if bundle.reason)
 
     def refresh_safely(self) -> None:
-        """Refresh. Whatever happens, what serves keeps serving. The log has each error once."""
+        """Call `refresh`, and log an error instead of raising it. The current model continues to serve.
+
+        An error that repeats is logged once.
+        """
         error = ""
         try:
             self.refresh()
@@ -122,13 +130,14 @@ class Generations:
         self.error = error
 
     def refresh(self) -> None:
-        """Serve what must serve, as far as it can be opened and its golden rows score right.
+        """Open, check and serve the model that must serve.
 
-        Raises ValueError or OSError if the statement or the folder cannot be read.
+        Raise ValueError or OSError if the statement or the folder cannot be read.
         """
         with self._lock:
             if self._is_folder:
-                may_fold = self._may_fold()  # asked before the look, which finds what was written
+                # Asked before the folder is read, so that a fold that has just ended is found.
+                may_fold = self._may_fold()
                 self._follow()
                 if may_fold:
                     self._fold()
@@ -142,7 +151,7 @@ class Generations:
         self._note_newer()
 
     def _scan(self) -> None:
-        """Read the manifests that are new, were replaced or could not be read, and forget what is gone."""
+        """Read manifests that are new, were replaced or could not be read before. Forget bundles that are gone."""
         if not self._is_folder:
             raise ValueError(f"{self._path} is one bundle; serve a folder of bundles to choose among them")
         bundles = {}
@@ -152,9 +161,9 @@ class Generations:
                 state = (path / MANIFEST).stat()
                 stamp = state.st_ctime_ns, state.st_mtime_ns, state.st_ino, state.st_size
             except (FileNotFoundError, NotADirectoryError):
-                continue  # no bundle, or not yet
+                continue  # The folder is not a bundle, or not yet.
             except OSError:
-                pass  # reading it gives the reason
+                pass  # Reading the manifest raises the error again, with a reason.
             old = self._bundles.get(path)
             bundles[path] = old if old is not None and old.stamp == stamp else _BundleState(stamp, self._clock())
         self._bundles = bundles
@@ -166,13 +175,18 @@ class Generations:
                     self._refuse(path, error)
 
     def _chains(self, with_refused: bool = False) -> dict[str, Chain]:
-        """Return the versions that may be opened: without those that were refused and are not to be tried yet."""
+        """Return the chains of all versions that may be opened.
+
+        Refused bundles are left out until it is time to try them again, or included with `with_refused`.
+        """
         now, bundles = self._clock(), self._bundles.items()
         usable = {path: bundle.manifest for path, bundle in bundles if with_refused or now >= bundle.next_try}
         return chains({path: manifest for path, manifest in usable.items() if manifest is not None})
 
     def _open(self, chain: Chain, current: Predictor | None = None) -> Predictor | None:
-        """Open and check a chain with the tables that `current` has mapped. Refuse it and return None if it fails."""
+        """Open and check a chain, reusing the tables that `current` has mapped. If it fails, refuse it and
+        return None.
+        """
         tables: tuple[BundleTables, ...] = ()
         if current is not None and [m.id for _, m in current.chain] == [m.id for _, m in chain[: len(current.chain)]]:
             tables = current.tables
@@ -180,7 +194,8 @@ class Generations:
             return None
         try:
             predictor = self._checked(Predictor(chain, self._num_threads, tables))
-        except Exception as error:  # damaged in whatever way: what serves keeps serving
+        # Whatever the damage, the current model must continue to serve.
+        except Exception as error:
             self._refuse(chain[-1][0], error)
             return None
         for folder, _ in chain:
@@ -188,9 +203,9 @@ class Generations:
         return predictor
 
     def _check_files(self, chain: Chain, num_mapped: int = 0) -> bool:
-        """Return whether all files of a chain are there and whole. Refuse the first bundle of which one is not.
+        """Return True if all files of a chain exist and are undamaged. Otherwise refuse the first damaged bundle.
 
-        The tables of the first `num_mapped` bundles are mapped already.
+        The tables of the first `num_mapped` bundles are already mapped and not read again.
         """
         for number, (folder, manifest) in enumerate(chain):
             try:
@@ -207,7 +222,7 @@ class Generations:
         log.info("%s serves, version %s", predictor.folder, short(predictor.version))
 
     def _refuse(self, path: Path, error: object) -> None:
-        """Note why a bundle is not served, log each reason once, and try it again after a pause."""
+        """Record why a bundle is not served, and try it again after a pause. A reason that repeats is logged once."""
         bundle = self._bundles[path]
         bundle.pause = min(max(2 * bundle.pause, FIRST_PAUSE), LONGEST_PAUSE)
         bundle.next_try = self._clock() + bundle.pause
@@ -221,7 +236,9 @@ class Generations:
             bundle.reason = reason
 
     def _note_newer(self) -> None:
-        """Mark what is newer than the current model, or pinned. Forget faults of bundles that neither needs."""
+        """Mark bundles that are newer than the current model or pinned. Clear the reasons of bundles that no longer
+        matter.
+        """
         by_version, serving = self._chains(with_refused=True), short(self.current.version)
 
         def is_newer(version: str, chain: Chain) -> bool:
@@ -239,17 +256,22 @@ class Generations:
             elif not bundle.pause or not (bundle.is_newer or version == serving or path in needed):
                 bundle.reason = ""
             elif self._clock() >= bundle.next_try and self._check_files(((path, bundle.manifest),)):
-                bundle.reason, bundle.pause = "", 0.0  # a pin or another copy kept it from being tried
+                # A pin or another copy kept the bundle from being opened, but its files are good now.
+                bundle.reason, bundle.pause = "", 0.0
 
     def _checked(self, predictor: Predictor) -> Predictor:
-        """Score the golden rows, and the last requests' rows of this log for their pages. Raises ValueError."""
+        """Score the golden rows and recent rows with a new model. The recent rows bring its frequent pages into memory.
+
+        Raise ValueError if a score is wrong.
+        """
         predictor.check_golden()
-        _ = predictor.example, held_out_rows(predictor)  # kept while its folder is there
+        # Read now and kept, because the bundle's folder may be removed later.
+        _ = predictor.example, held_out_rows(predictor)
         recent_rows = list(self._recent)
         formats = {id(log_format): log_format for log_format, _ in recent_rows}
         fit = {key for key, log_format in formats.items() if log_format == predictor.log_format}
         recent = [chunk for log_format, chunk in recent_rows if id(log_format) in fit]
-        # Together: thousands of chunks of one row would hold up the thread that scores for seconds.
+        # Join the chunks: scoring thousands of one-row chunks would hold up the scoring thread for seconds.
         for _, alike in groupby(sorted(recent, key=_kind), _kind):
             chunk = join(list(alike))
             if not np.isfinite(predictor.score_chunk(chunk).logits).all():
@@ -257,7 +279,7 @@ class Generations:
         return predictor
 
     def keep_recent(self, log_format: LogFormat, chunk: RowsToScore) -> None:
-        """Keep scored rows for the next model of the same log. The event loop's thread calls this."""
+        """Keep scored rows for checking the next model of the same log format. The event loop's thread calls this."""
         is_large = isinstance(chunk, Chunk) and len(chunk.lines) > RECENT_ROW_BYTES * chunk.num_lines
         if self._is_folder and not is_large:
             self._recent.append((log_format, chunk))
@@ -266,9 +288,9 @@ class Generations:
                 self._num_recent -= self._recent.popleft()[1].num_lines
 
     def pin(self, version: str | None) -> None:
-        """Serve `version` in all processes from now on, or with None the newest.
+        """Serve `version` in all processes from now on, or the newest version if it is None.
 
-        Raises ValueError if it is not there or cannot be opened, or the statement cannot be written.
+        Raise ValueError if the version does not exist or cannot be opened, or if the statement cannot be written.
         """
         with self._lock:
             self._scan()
@@ -282,9 +304,11 @@ class Generations:
             self._follow()
 
     def roll_back(self, version: str) -> None:
-        """Pin the newest version that is older than the current one, which must be `version`, and can be served.
+        """Pin the newest version that is older than the current one and can be served. `version` must be the current
+        one.
 
-        Raises ValueError if there is none, `version` does not serve, or the statement cannot be written.
+        Raise ValueError if there is no such version, if `version` does not serve, or if the statement cannot be
+        written.
         """
         with self._lock:
             self._follow()
@@ -297,9 +321,12 @@ class Generations:
             self._follow()
 
     def _pin(self, is_wanted: Callable[[str, Chain], bool]) -> bool:
-        """Pin and serve the newest of the wanted versions. If none can be opened, change nothing and return False."""
+        """Pin and serve the newest version that `is_wanted` selects. If none can be opened, change nothing and return
+        False.
+        """
         for bundle in self._bundles.values():
-            bundle.next_try = 0.0  # who asks does not wait
+            # An explicit request does not wait for the pause after a refusal.
+            bundle.next_try = 0.0
         while choices := [chain for version, chain in self._chains().items() if is_wanted(version, chain)]:
             if (predictor := self._open(max(choices, key=rank))) is not None:
                 self._statement.write(short(predictor.version))
@@ -309,7 +336,9 @@ class Generations:
         return False
 
     def status(self) -> dict[str, Any]:
-        """Return what serves and since when, what is pinned, and what is newer and does not serve, or is damaged."""
+        """Return the current model and its age, the pinned version, newer versions that do not serve, and refused
+        bundles.
+        """
         now, place = self._clock(), self._place()
         bundles = {path.name: bundle for path, bundle in self._bundles.items()}
         refused = {name: bundle for name, bundle in bundles.items() if bundle.reason}
@@ -325,25 +354,26 @@ class Generations:
         }
 
     def _place(self) -> Path | None:
-        """Return the folder that the current model has now, or None if it is gone."""
+        """Return the folder in which the current model is now, or None if it was removed."""
         current, bundles = self.current, self._bundles.items()
         places = [path for path, bundle in bundles if bundle.manifest and bundle.manifest.version == current.version]
         return current.folder if current.folder in places or not self._is_folder else next(iter(places), None)
 
     def _may_fold(self) -> bool:
-        """Return whether this process folds, and neither its last fold nor that of another service goes on."""
+        """Return True if this process folds bundles, and no fold of this or another service is running."""
         if self._folding is not None:
             if (status := self._folding.poll()) is None:
                 return False
             if status:
                 log.warning("folding ended with status %d and is tried again later", status)
             self._folding = None
-        with suppress(OSError):  # a fold of another user
+        # Another user's fold may not be readable.
+        with suppress(OSError):
             return self._folds and not is_written(self._path, f"*{FOLDED}")
         return False
 
     def _fold(self) -> None:
-        """Write the chain as a whole bundle if it has grown, in a process of its own that ends with this one."""
+        """If the deltas have grown enough, fold them into a whole bundle in a process that ends with this one."""
         delta, now = self._place(), self._clock()
         if delta is None or self.current.changed_share <= FOLD_SHARE or now < self._fold_again:
             return
@@ -351,7 +381,8 @@ class Generations:
         log.info("%s: %.0f %% of the rows have changed; folding", delta, 100 * self.current.changed_share)
         clear_leftovers(self._path, f"*{FOLDED}")
         output = delta.with_name(f"{delta.name}{FOLDED}")
-        if output.exists():  # damaged, or of what had this name before
+        # This name belongs to a damaged bundle or to another version.
+        if output.exists():
             output = delta.with_name(f"{delta.name}-{short(self.current.version)}{FOLDED}")
         command = ["nice", sys.executable, "-m", "app.cli.fold", "--end-with-parent", str(delta), str(output)]
         self._folding = subprocess.Popen(command, stdout=subprocess.DEVNULL)  # noqa: S603

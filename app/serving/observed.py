@@ -1,7 +1,7 @@
-"""Counts of requests, rows and scores for Prometheus and the page, the drift of the rows from the held-out rows, and
-the access log: a line of JSON for each request on standard output, and the ids by which callers find theirs.
+"""Observe the service: metrics for Prometheus and the page, drift from the held-out rows, and the access log.
 
-Of what a client has sent, a line has the id alone: no value of a row, no other header, and an address by its form.
+A line of the access log contains nothing that a client has sent except the request id. The address appears as its
+route. No line contains values of a row or other headers.
 """
 
 from __future__ import annotations
@@ -34,25 +34,28 @@ from data_prep.encoding.encoder import Examples
 SECONDS = (0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384)
 NOTED_ROWS = 1024
-WINDOW_ROWS = 100_000  # of drift: the last one to two times as many rows
-POINTS, POINT_SECONDS = 60, 2  # of the page's charts
-_SLOTS = 64  # of a worker, one a point: the last POINTS are whole
+# Drift is measured over the last one to two times this number of rows.
+WINDOW_ROWS = 100_000
+POINTS, POINT_SECONDS = 60, 2  # Number and length of the intervals in the page's charts.
+# Slots of a worker's ring, one for each interval. The last POINTS of them are complete.
+_SLOTS = 64
 _REFUSALS = (REFUSED, 503, 504)
 ID_HEADER = "x-request-id"
 _ID = re.compile(rb"[A-Za-z0-9._:/+=@~-]{1,128}")
-_TRACE = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")  # W3C's
+# Pattern of W3C's traceparent.
+_TRACE = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 _STANDARD_OUTPUT = 1
 
 
 class Recent:
-    """The scored and refused requests of the last two minutes, in memory that the workers share.
+    """Counts of the scored and refused requests of the last two minutes, in memory that all workers share.
 
-    Each worker counts in a ring of its own, [slots, counts]: the point that a slot holds, its refused requests, then
-    the others by the time that they took. Any worker can sum them.
+    Each worker counts in a ring of its own, [slots, counts]. A slot holds the number of its interval, the number of
+    refused requests, and the numbers of other requests by the time that they took. Any worker can sum over all rings.
     """
 
     def __init__(self, shared: mmap.mmap, worker: int) -> None:
-        """`shared` has RECENT_BYTES for each worker."""
+        """`shared` has RECENT_BYTES for each worker, and `worker` is the number of this one."""
         counts = np.frombuffer(shared, np.int64).reshape(-1, _SLOTS, RECENT_BYTES // 8 // _SLOTS)
         self._counts = counts[..., : 2 + len(SECONDS) + 1]
         self._counts_here = self._counts[worker]
@@ -67,7 +70,9 @@ class Recent:
         slot[1 if status in _REFUSALS else 2 + bisect_left(SECONDS, seconds)] += 1
 
     def series(self) -> dict[str, Any]:
-        """Return the rates and times of the last points, the oldest first. A point without requests has no times."""
+        """Return rates and quantiles of the last intervals, oldest first. An interval without requests has no
+        quantiles.
+        """
         points = np.arange(POINTS) + int(time.monotonic()) // POINT_SECONDS - POINTS
         slots = self._counts[:, points % _SLOTS]
         counts = np.where(slots[..., :1] == points[:, None], slots, 0).sum(0)
@@ -82,7 +87,7 @@ class Recent:
 
 
 def _quantile_ms(counts: np.ndarray, share: float) -> float | None:
-    """Return a quantile of requests that are counted by SECONDS, as if they lay evenly between two of these."""
+    """Return a quantile in milliseconds, interpolated within the bins of SECONDS. Return None without requests."""
     below = np.concatenate([[0], np.cumsum(counts)])
     if not below[-1]:
         return None
@@ -90,12 +95,13 @@ def _quantile_ms(counts: np.ndarray, share: float) -> float | None:
 
 
 class Observed:
-    """The metrics of one process, for its event loop. Those of several processes are summed when they are read."""
+    """The metrics of one process, updated by its event loop. The metrics of several processes are summed when read."""
 
     def __init__(self, is_restart: bool = False, recent: Recent | None = None) -> None:
         self.recent = recent or Recent(mmap.mmap(-1, RECENT_BYTES), 0)
         self._registry = CollectorRegistry()
-        self._noted: list[tuple[Predictor, Examples, np.ndarray]] = []  # of one model, with the logits
+        # Batches of one model with their logits, to be counted.
+        self._noted: list[tuple[Predictor, Examples, np.ndarray]] = []
         self._num_noted = 0
         self._requests = self._make(Counter, "requests", "Requests by address and status.", ["route", "status"])
         self._seconds = self._make(Histogram, "request_seconds", "Time to answer.", ["route"], buckets=SECONDS)
@@ -109,8 +115,8 @@ class Observed:
         self._swaps = self._make(Counter, "swaps", "Models that a worker has swapped to.")
         self._restarts = self._make(Counter, "restarts", "Workers that were started again.")
         self._restarts.inc(is_restart)
-        self._num_swaps = 0  # of these that are counted
-        self._num_waiting = 0  # requests, that the gauge has
+        self._num_swaps = 0  # Number of swaps that the counter already includes.
+        self._num_waiting = 0  # Number of waiting requests in the gauge.
         most = {"multiprocess_mode": "livemax"}
         self._psi = self._make(Gauge, "psi", "Drift of a field from the held-out rows.", ["field"], **most)
         self._unseen = self._make(Gauge, "unseen", "Share of values outside the vocabulary.", ["field"], **most)
@@ -120,14 +126,16 @@ class Observed:
         self._bins = [self._scores.labels(str(number)) for number in range(SCORE_BINS)]
         self._predictor: Predictor | None = None
         self._held_out: Distribution | None = None
-        self._windows: list[Distribution] = []  # the one that is counted last
+        self._windows: list[Distribution] = []  # The last window is the one that is being filled.
         self._by_route: dict[tuple[str, int], tuple[Any, Any]] = {}
 
     def _make(self, kind: Any, name: str, text: str, labels: Any = (), **more: Any) -> Any:
         return kind(f"wide_deep_{name}", text, labels, registry=self._registry, **more)
 
     def model(self, generations: Generations, is_ready: bool, num_waiting: int) -> None:
-        """Note what is served and what is not, and the requests that wait. The thread that watches calls this."""
+        """Update the metrics of the served model, refused bundles and waiting requests. The watching thread
+        calls this.
+        """
         self._note_waiting(num_waiting)
         status = generations.status()
         self._generation.set(generations.current.generation)
@@ -139,13 +147,14 @@ class Observed:
         self._num_swaps = generations.num_swaps
 
     def request(self, route: str, status: int, seconds: float, num_waiting: int) -> None:
-        """Count a request that was answered while others wait."""
+        """Count an answered request. `num_waiting` is the number of requests that wait."""
         counters = self._by_route.get((route, status))
         if counters is None:
             counters = self._requests.labels(route, str(status)), self._seconds.labels(route)
             self._by_route[route, status] = counters
         counters[0].inc()
-        if status != REFUSED:  # given by the headers, or late on purpose: no time that it took to answer
+        # A refusal says nothing about the time to answer: it needs only headers, or is delayed on purpose.
+        if status != REFUSED:
             counters[1].observe(seconds)
         if num_waiting != self._num_waiting:
             self._note_waiting(num_waiting)
@@ -155,7 +164,9 @@ class Observed:
         self._queue.set(num_waiting)
 
     def batch(self, predictor: Predictor, scored: Scored) -> bool:
-        """Note a batch, to be counted with others. Return True if `count` has to be called in a while."""
+        """Record a batch, to be counted together with others. Return True if the caller must call `count` in a
+        while.
+        """
         self._batch_rows.observe(len(scored.logits))
         if scored.rejected:
             self._rejected.inc(len(scored.rejected))
@@ -170,7 +181,7 @@ class Observed:
         return len(self._noted) == 1
 
     def count(self) -> None:
-        """Count the scores and the drift of what was noted."""
+        """Count the scores of the recorded batches and add them to the drift."""
         noted, self._noted, self._num_noted = self._noted, [], 0
         if not noted:
             return
@@ -181,7 +192,8 @@ class Observed:
             self._bins[number].inc(int(counts[number]))
         if predictor is not self._predictor:
             before = self._held_out
-            if before is not None:  # the model may lack its fields, and a gauge of several processes cannot be removed
+            # The new model may lack fields of the old one, and a gauge that several processes share cannot be removed.
+            if before is not None:
                 for gauge, names in ((self._psi, before.names), (self._unseen, before.names[: len(before.values)])):
                     for name in names:
                         gauge.labels(name).set(0)
@@ -194,7 +206,7 @@ class Observed:
         self._windows[-1].add(ids, numeric, logits)
 
     def _drift(self) -> dict[str, Any] | None:
-        """Return the drift of the last rows of this process, or None if the bundle has no counts of held-out rows."""
+        """Return the drift of this process's recent rows, or None if the bundle has no counts of held-out rows."""
         self.count()
         if self._held_out is None or self._predictor is None:
             return None
@@ -205,7 +217,7 @@ class Observed:
         return {"rows": served.num_rows, "scores": self._held_out.scores.tolist(), "fields": fields}
 
     def metrics(self) -> tuple[bytes, str]:
-        """Return what Prometheus reads, and its media type."""
+        """Return the metrics in Prometheus' text format, and the media type."""
         for field in (self._drift() or {"fields": []})["fields"]:
             self._psi.labels(field["field"]).set(field["psi"])
             if field["unseen"] is not None:
@@ -220,7 +232,7 @@ class Observed:
         return registry
 
     def status(self) -> dict[str, Any]:
-        """Return the metrics for the page: [name, labels, value] of each."""
+        """Return the metrics for the page as [name, labels, value], with drift and recent requests."""
         drift = self._drift()
         samples = [
             [sample.name.removeprefix("wide_deep_"), sample.labels, sample.value]
@@ -232,9 +244,9 @@ class Observed:
 
 
 def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Return the id of a request: its x-request-id, the trace's of its traceparent, or a new one if neither is right.
+    """Return the id of a request: its x-request-id, the trace id of its traceparent, or a new one if neither is valid.
 
-    An id has up to 128 letters, digits and ._:/+=@~- so that it can stand in any log.
+    An id has up to 128 letters, digits and characters of ._:/+=@~- so that it is safe in any log.
     """
     values = dict(headers)
     if (client_id := values.get(b"x-request-id")) and _ID.fullmatch(client_id):
@@ -245,9 +257,10 @@ def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
 
 
 def log_request(number: str, method: str, route: str, status: int, rows: int | None, seconds: float) -> None:
-    """Write a line. `rows` is the number of those that were scored.
+    """Write a line of the access log. `rows` is the number of scored rows.
 
-    In one write, so that lines of several processes are whole. A reader that has gone costs no client an answer.
+    It is written in a single call, so that lines of several processes do not mix. If the reader of the log has gone,
+    the error is ignored.
     """
     line = {
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),

@@ -1,4 +1,4 @@
-"""The OpenAPI document of the service, made of the columns of its model, and the same as a page."""
+"""Make the OpenAPI document of the service from the columns of its model, and an HTML page with the same content."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _HOST = re.compile(r"[A-Za-z0-9.:\[\]-]+")
 def document(
     model: str, version: str, log_format: LogFormat, example: dict[str, Any], host: str = "localhost:8000"
 ) -> dict[str, Any]:
-    """Return the document, with the row `example` in its examples, and lines of curl that ask `host`."""
+    """Return the document. Its examples contain the row `example` and curl commands that address `host`."""
     rows = {"type": "object", "properties": {"rows": {"type": "array", "items": _ref("Row"), "minItems": 1}}}
     rows["required"] = ["rows"]
     described = {"model": {"type": "string"}, "version": {"type": "string"}, "generation": {"type": "integer"}}
@@ -103,7 +103,10 @@ def document(
 
 
 def _curl_lines(address: str, operation: dict[str, Any]) -> list[dict[str, str]]:
-    """Return a command for each form of an operation's body, by the extension x-codeSamples. Drop examples of bytes."""
+    """Return a curl command for each content type of an operation's body, in the form of the extension x-codeSamples.
+
+    Examples that are bytes are removed from the operation, because JSON cannot hold them.
+    """
     lines = []
     for form, body in operation.get("requestBody", {"content": {"": None}})["content"].items():
         line = f"curl {shlex.quote(address)}"
@@ -116,7 +119,10 @@ def _curl_lines(address: str, operation: dict[str, Any]) -> list[dict[str, str]]
 
 
 def _with_body(line: str, form: str, example: Any, headers: dict[str, Any]) -> str:
-    """Return a command with a body: tabs and line ends as printf has them, bytes packed, so that it can be pasted."""
+    """Return a curl command with a body that can be pasted into a shell.
+
+    Text is escaped for printf, and bytes are compressed and encoded as base64.
+    """
     headers = {"content-type": form, **headers}
     if isinstance(example, bytes):
         headers["content-encoding"] = "gzip"
@@ -152,7 +158,7 @@ def _get(text: str, *more_errors: str) -> dict[str, Any]:
 
 
 def _post(text: str, schema: str, content: dict[str, Any]) -> dict[str, Any]:
-    """Return an operation whose body has one of the forms of `content`."""
+    """Return a POST operation. `content` has an entry for each content type of its body."""
     answers: dict[str, Any] = {"application/json": {"schema": _ref(schema)}}
     if "application/octet-stream" in content:
         answers["application/octet-stream"] = {}
@@ -175,7 +181,7 @@ def _errors(*statuses: str) -> dict[str, Any]:
 
 
 def as_html(content: dict[str, Any]) -> str:
-    """Return the document as a page that loads nothing."""
+    """Return the document as an HTML page that loads no other resources."""
     parts = []
     for path, operations in content["paths"].items():
         for method, operation in operations.items():

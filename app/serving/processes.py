@@ -1,6 +1,7 @@
-"""The service as processes: its sockets, workers that accept from them, and the signals that end them.
+"""Run the service as processes: open its sockets, start the workers that accept connections, and handle signals.
 
-A worker that dies is started again while the others serve. SIGTERM ends the service when all requests are answered.
+A worker that dies is started again while the others serve. After SIGTERM the service ends when all requests are
+answered.
 """
 
 from __future__ import annotations
@@ -34,30 +35,39 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)  # that end the service
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)  # These signals end the service.
 BACKLOG = 2048
-# Connections that a turn of the event loop accepts: libuv takes one of each listening socket. In overload a turn takes
-# tens of milliseconds, and a thousand new clients, or a balancer's check of health, would wait for as many.
+# Number of connections that a turn of the event loop accepts. libuv accepts one per listening socket and turn, so each
+# socket is passed this many times. In overload a turn takes tens of milliseconds, and a thousand new clients, or a load
+# balancer's health check, would otherwise wait for as many turns.
 ACCEPTS = 16
-SWITCH_SECONDS = 0.0005  # that a thread, as the one that opens a new model, keeps the others from running
-# New objects between two collections of garbage. Requests that wait are thousands, and no garbage: with Python's 700
-# collections took a tenth of the time in overload, some of them 40 ms.
+# Time that one thread can keep the others from running, for example the one that opens a new model.
+SWITCH_SECONDS = 0.0005
+# Number of new objects between two garbage collections. Thousands of waiting requests are not garbage. With Python's
+# default of 700, collections took a tenth of the time in overload, and some of them 40 ms.
 COLLECTED_OBJECTS = 20_000
-WATCH_NICE = 10  # of the thread that opens a new model
-CANNOT_START = 2  # exit status if no model can be opened
-STABLE_SECONDS = 60.0  # after which the end of a worker counts as the first one
-MOST_PAUSE_SECONDS = 60.0  # before a worker is started again
-METRICS_BYTES = 1 << 19  # of a file of metrics, of which a worker has five. A thousand fields take half
-HUNG_SECONDS = 20.0  # without a beat of its event loop, before a worker is killed
-PAUSED_SECONDS = 5.0  # between two looks of the supervisor, after which it knows nothing of the beats before: all slept
-MOST_FILES = 1 << 14  # open at a time, connections too, if the system allows so many
-UNREAD_SECONDS = 30  # for a client to take some of an answer, before the system ends the connection
-END_SECONDS = 35  # for the workers to end after the port was closed: what requests have, and some more
+WATCH_NICE = 10  # Priority of the thread that opens new models.
+CANNOT_START = 2  # Exit status if no model can be opened.
+# A worker that ran this long is restarted without a pause.
+STABLE_SECONDS = 60.0
+MOST_PAUSE_SECONDS = 60.0  # Longest pause before a worker is restarted.
+# Size of a metrics file. A worker has five such files. A thousand fields take half of the space.
+METRICS_BYTES = 1 << 19
+HUNG_SECONDS = 20.0  # A worker is killed if its event loop does not beat for this long.
+# If the supervisor itself did not look for this long, the machine was suspended, and older beats mean nothing.
+PAUSED_SECONDS = 5.0
+# Maximum number of open files, including connections, if the system allows it.
+MOST_FILES = 1 << 14
+# Time for a client to take part of an answer, before the system closes the connection.
+UNREAD_SECONDS = 30
+# Time for the workers to end after the port was closed: the time that requests have, and some more.
+END_SECONDS = 35
 
 
 def serve(options: ServerOptions) -> int:
-    """Serve until a signal, and return the exit status. Raises OSError if a port cannot be had."""
-    _handle_signals(lambda *_: os._exit(0))  # not by SystemExit, which is lost if an import has a callback
+    """Serve until a signal arrives, and return the exit status. Raise OSError if a port cannot be used."""
+    # os._exit instead of SystemExit, which is lost if it is raised in a callback of an import.
+    _handle_signals(lambda *_: os._exit(0))
     _allow_files()
     with ExitStack() as stack:
         sockets = [stack.enter_context(_listen("", options.host, options.port))]
@@ -65,7 +75,9 @@ def serve(options: ServerOptions) -> int:
         if options.admin_port is not None:
             sockets.append(stack.enter_context(_listen("admin-", options.admin_host, options.admin_port)))
             options = replace(options, admin_port=sockets[1].getsockname()[1])
-            if options.admin_port == sockets[0].getsockname()[1]:  # of another address: the number tells which it is
+            # Equal numbers on two addresses are not allowed, because the port number identifies the administration
+            # port.
+            if options.admin_port == sockets[0].getsockname()[1]:
                 raise OSError(f"--admin-port {options.admin_port} is the number of --port too; give another")
             log.info("http://%s:%d administers it", options.admin_host, options.admin_port)
         if options.workers == 1:
@@ -80,7 +92,7 @@ def _handle_signals(handler: Callable[[int, FrameType | None], None] | signal.Ha
 
 
 def _allow_files() -> None:
-    """Let this process and its workers open as many files as the system allows, up to MOST_FILES."""
+    """Raise the limit of open files for this process and its workers as far as the system allows, up to MOST_FILES."""
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     num_files = MOST_FILES if most == resource.RLIM_INFINITY else min(MOST_FILES, most)
     if allowed != resource.RLIM_INFINITY and allowed < num_files:
@@ -91,7 +103,7 @@ def _listen(kind: str, host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if sys.platform == "linux":  # connections inherit it
+    if sys.platform == "linux":  # Accepted connections inherit this option.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * UNREAD_SECONDS)
     try:
         listener.bind((host, port))
@@ -100,36 +112,39 @@ def _listen(kind: str, host: str, port: int) -> socket.socket:
         flags = f"--{kind}host {host} --{kind}port {port}"
         raise OSError(f"{flags} cannot be listened on: {error.strerror}; give others") from None
     listener.listen(BACKLOG)
-    # All processes share whether it blocks, and dup() sets that anew. A worker that starts must not let another one
-    # wait in accept(), for a connection that a third has taken.
+    # All processes share the blocking mode of the socket, and dup() sets it anew. A starting worker must not make
+    # another worker block in accept() for a connection that a third one has taken.
     listener.setblocking(False)
     return listener
 
 
 @dataclass
 class _Seat:
-    """A worker's number, by which its metrics go on when it is started again."""
+    """The place of a worker. A worker that is restarted has the same number, so its metrics continue."""
 
     number: int
-    recent: mmap.mmap  # shared by all
-    serving: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 1))  # shared: 1 when the worker's model is open
+    recent: mmap.mmap  # Memory that all workers share.
+    # Shared with the supervisor: 1 when the worker's model is open.
+    serving: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 1))
     pulse: mmap.mmap = field(
         default_factory=lambda: mmap.mmap(-1, 1)
-    )  # shared: another number at each beat of its event loop, 0 before and after
-    last_pulse: int = 0  # that the supervisor saw
-    heard: float = 0.0  # when that was another one, by time.monotonic, as `start_time` and `due`
+        # Shared with the supervisor: changes with each beat of the event loop, and is 0 before and after it runs.
+    )
+    last_pulse: int = 0  # Last value of `pulse` that the supervisor saw.
+    # Time when `last_pulse` changed. Like `start_time` and `due`, in seconds of time.monotonic.
+    heard: float = 0.0
     process: BaseProcess | None = None
     is_restart: bool = False
     start_time: float = 0.0
-    pause_seconds: float = 0.0  # before the next start
+    pause_seconds: float = 0.0  # Pause before the next start.
     due: float = 0.0
 
     def beat(self, is_ending: bool) -> None:
-        """Let the supervisor see that the event loop runs, or that it ends and must not be watched."""
+        """Tell the supervisor that the event loop runs, or that it is ending and must not be watched."""
         self.pulse[0] = 0 if is_ending else self.pulse[0] % 255 + 1
 
     def is_hung(self, now: float) -> bool:
-        """Return whether there was no beat for too long. The supervisor asks this about once a second."""
+        """Return True if the event loop did not beat for too long. The supervisor calls this about once a second."""
         pulse = self.pulse[0]
         if not pulse or pulse != self.last_pulse:
             self.last_pulse, self.heard = pulse, now
@@ -137,18 +152,19 @@ class _Seat:
 
 
 class _Supervisor:
-    """Keeps the workers running."""
+    """Starts the workers and restarts those that end."""
 
     def __init__(self, options: ServerOptions, sockets: list[socket.socket], metrics: Path) -> None:
         self._options, self._sockets, self._metrics = options, sockets, metrics
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(self._metrics)  # read when prometheus_client is imported
+        # prometheus_client reads this variable when it is imported.
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(self._metrics)
         recent = mmap.mmap(-1, options.workers * RECENT_BYTES)
         self._seats = [_Seat(number, recent) for number in range(options.workers)]
         self._stopping = False
         self._looked = time.monotonic()
 
     def run(self) -> int:
-        """Start the workers and see to them until a signal. Return the exit status."""
+        """Start the workers and watch over them until a signal arrives. Return the exit status."""
         _handle_signals(lambda *_: self._stop())
         status = 0
         while not self._stopping:
@@ -164,7 +180,7 @@ class _Supervisor:
         return status
 
     def _kill_hung(self) -> None:
-        """Kill the workers whose event loops stand still. They are started again as any that end."""
+        """Kill workers whose event loop hangs. They are restarted like all that end."""
         before, self._looked = self._looked, time.monotonic()
         for seat in self._seats:
             if self._looked - before > PAUSED_SECONDS:
@@ -177,10 +193,12 @@ class _Supervisor:
     def _start(self, seat: _Seat) -> None:
         arguments = (self._options, self._sockets, seat)
         process = multiprocessing.get_context("fork").Process(target=_worker, args=arguments)
-        # Held back until the worker has its own handlers: this process's would run in it, and the signal be lost.
+        # Signals are held back until the worker has its own handlers. Otherwise the supervisor's handlers would run in
+        # the worker, and the signal would be lost.
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
-            if self._stopping:  # by a signal after the last seat's start: nobody would end this worker
+            # A signal arrived after the last worker was started. Nothing would end a worker started now.
+            if self._stopping:
                 return
             process.start()
             seat.process, seat.start_time = process, time.monotonic()
@@ -188,7 +206,10 @@ class _Supervisor:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
     def _plan_restart(self, seat: _Seat, exit_status: int | None) -> int:
-        """Start a worker again after a pause that grows. If no worker serves and this one never did, stop: return 2."""
+        """Schedule the restart of a worker after a growing pause.
+
+        If no worker serves and this one never did, stop the service and return CANNOT_START, otherwise return 0.
+        """
         from prometheus_client.multiprocess import mark_process_dead
 
         mark_process_dead(seat.number, str(self._metrics))
@@ -204,7 +225,10 @@ class _Supervisor:
         return 0
 
     def _stop(self) -> None:
-        """End the workers. They alone keep the port open from now on: no client waits for what none of them accepts."""
+        """End the workers, and close the supervisor's sockets.
+
+        The workers alone then keep the port open, so that no client waits for a connection that nobody accepts.
+        """
         self._stopping = True
         for listener in self._sockets:
             listener.close()
@@ -213,7 +237,7 @@ class _Supervisor:
                 seat.process.terminate()
 
     def _end(self) -> None:
-        """Wait for the workers."""
+        """Wait for the workers to end, and kill those that take too long."""
         processes = [seat.process for seat in self._seats if seat.process is not None]
         until = time.monotonic() + self._options.drain_seconds + END_SECONDS
         for process in processes:
@@ -228,11 +252,14 @@ def _worker(options: ServerOptions, sockets: list[socket.socket], seat: _Seat) -
     from prometheus_client import values
 
     class Allocated(values.MmapedDict):
-        """A file of metrics that has its disk space. If a mapped file gets none later, SIGBUS ends the process."""
+        """A metrics file whose disk space is reserved. If a mapped file got no space later, SIGBUS would end the
+        process.
+        """
 
         def __init__(self, filename: str, read_mode: bool = False) -> None:
             path = Path(filename)
-            beside = path if path.exists() else path.with_suffix(".new")  # an empty file ends who reads the metrics
+            # Reading an empty metrics file crashes the reader, so fill it before it gets its name.
+            beside = path if path.exists() else path.with_suffix(".new")
             with beside.open("ab") as file:
                 try:
                     os.posix_fallocate(file.fileno(), 0, METRICS_BYTES)
@@ -243,13 +270,13 @@ def _worker(options: ServerOptions, sockets: list[socket.socket], seat: _Seat) -
             super().__init__(filename, read_mode)
 
     values.MmapedDict = Allocated  # type: ignore[misc]
-    # Files by number, not by process: a worker that is started again counts on from what the dead one has counted.
+    # Metrics files are named by worker number, not by process, so a restarted worker continues the counts.
     values.ValueClass = values.MultiProcessValue(lambda: seat.number)
     os._exit(run_worker(options, sockets, seat))
 
 
 def run_worker(options: ServerOptions, sockets: list[socket.socket], seat: _Seat) -> int:
-    """Serve in this process until a signal, or the end of its supervisor. Return the exit status."""
+    """Serve in this process until a signal arrives or the supervisor ends. Return the exit status."""
     from app.serving.connections import Server
 
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -257,19 +284,22 @@ def run_worker(options: ServerOptions, sockets: list[socket.socket], seat: _Seat
     _handle_signals(server.handle_exit)
     watch = _Watch(server, options, seat)
     watch.start()
-    while seat.is_restart and not watch.opened.wait(0.1):  # the others serve: accept nothing before
+    # The other workers serve, so accept no connection before the model is open.
+    while seat.is_restart and not watch.opened.wait(0.1):
         if server.application.is_draining:
             return 0
     if not server.should_exit:
         server.run(sockets=[*sockets, *(each.dup() for each in sockets for _ in range(ACCEPTS - 1))])
     watch.stopped.set()
-    watch.join(END_SECONDS)  # Python must not end beside a thread that is opening a model
-    _handle_signals(signal.SIG_IGN)  # nor by a second signal
+    # Python must not exit while a thread is opening a model.
+    watch.join(END_SECONDS)
+    # A second signal must not interrupt the exit, either.
+    _handle_signals(signal.SIG_IGN)
     return watch.status
 
 
 class _Watch(threading.Thread):
-    """Opens the model of a worker, then newer ones."""
+    """Thread that opens the model of a worker, and later newer models."""
 
     def __init__(self, server: Server, options: ServerOptions, seat: _Seat) -> None:
         super().__init__(daemon=True)
@@ -286,19 +316,20 @@ class _Watch(threading.Thread):
             return
         finally:
             self.opened.set()
-        gc.freeze()  # what is open lives as long as the process: no collection has to walk it
+        # Objects that exist now live as long as the process, so exclude them from garbage collections.
+        gc.freeze()
         gc.set_threshold(COLLECTED_OBJECTS)
         self._server.application.open(service)
         self._seat.serving[0] = 1
-        if sys.platform == "linux":  # where a thread has a priority of its own
+        if sys.platform == "linux":  # On Linux each thread has its own priority.
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), WATCH_NICE)
         supervisor = multiprocessing.parent_process() if self._options.workers > 1 else None
         while not self.stopped.is_set():
             try:
                 service.refresh()
-            except Exception:  # this thread must go on
+            except Exception:  # This thread must continue after any error.
                 log.exception("what is served cannot be refreshed")
-            if supervisor is not None and os.getppid() != supervisor.pid:  # it was killed
+            if supervisor is not None and os.getppid() != supervisor.pid:  # The supervisor was killed.
                 self._server.should_exit = True
             self.stopped.wait(self._options.watch_seconds)
 
@@ -314,7 +345,7 @@ class _Watch(threading.Thread):
 
 
 def _log_slow_kernels() -> None:
-    """Log why rows are parsed by NumPy, if they are: nothing else shows it."""
+    """Log why rows are parsed with NumPy, if they are. Nothing else would show it."""
     from data_prep.encoding.encoder import why_slow
 
     if reason := why_slow():

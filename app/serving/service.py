@@ -1,4 +1,4 @@
-"""The routes of the service, for one process."""
+"""Answer the requests of one process: the routes of the service."""
 
 from __future__ import annotations
 
@@ -39,22 +39,26 @@ from data_prep.options.log_format import LogFormat
 log = logging.getLogger(__name__)
 
 PAGE = Path(__file__).with_name("page.html")
-BODY_SECONDS = 30.0  # for a whole body to arrive
-COUNTED_SECONDS = 0.5  # after which scores are counted: by batch it would take as long as to encode a row
-BODY_ARRIVED = "body_arrived"  # ASGI extension of the service's own server: a function that tells it
-BODIES_HELD = 4  # of the largest size, in memory at a time
-# A page loads nothing from outside, and stands in no other page.
+BODY_SECONDS = 30.0  # Time for a whole body to arrive.
+# Delay after which scores are counted together. Counting after each batch would take as long as encoding a row.
+COUNTED_SECONDS = 0.5
+# ASGI extension of the service's own server: a function that tells if the whole body has arrived.
+BODY_ARRIVED = "body_arrived"
+BODIES_HELD = 4  # Number of bodies of the largest size that may be in memory at the same time.
+# The pages load nothing from other hosts, and cannot be embedded in other pages.
 _PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "connect-src 'self'; img-src data:; frame-ancestors 'none'"
 }
-_CLOSE = {"connection": "close"}  # after an answer to a request whose body was not read
+_CLOSE = {"connection": "close"}  # Used if a request is answered before its body was read.
 _REFUSAL = b"HTTP/1.1 %d Too Many Requests\r\n%s: " % (REFUSED, ID_HEADER.encode())
 _HEADERS_OF = {408: _CLOSE, 413: _CLOSE, REFUSED: {"retry-after": "1"}, 503: {"retry-after": "1"}}
 
 EXPLAIN = "/v1/explain"
-MOST_EXPLAINED_BYTES = 1 << 17  # of one row, which the event loop decodes, or a version
-MOST_DECODED_HERE = 1 << 17  # bytes. Of JSON that is made for it a decoder holds the interpreter for 40 ms
+# Maximum size of a body with one row to explain, or with a version. The event loop decodes it.
+MOST_EXPLAINED_BYTES = 1 << 17
+# Maximum size of a body that is decoded in this process. JSON made for this purpose holds the interpreter for 40 ms.
+MOST_DECODED_HERE = 1 << 17
 LIVE, READY = "/v2/health/live", "/v2/health/ready"
 MODEL = "/v2/models/{model}"
 _MODEL_PATH = re.compile(r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(?P<rest>/ready|/infer)?")
@@ -63,16 +67,21 @@ _NO_ADDRESS, _NO_METHOD = "there is no such address; /docs lists all", "the addr
 
 
 class ServiceRequest:
-    """A request, and what its answer needs to know of it. Starlette's searches and decodes headers for each look."""
+    """A request with the values that its answer needs.
 
-    held_bytes = 0  # of its body, unpacked too
-    num_rows: int | None = None  # that were scored
-    predictor: Predictor | None = None  # that its answer is by, if it is not the current one
+    Starlette's class would search and decode the headers at each access.
+    """
+
+    held_bytes = 0  # Size of its body in memory, including the decompressed one.
+    num_rows: int | None = None  # Number of scored rows.
+    # Model that scored the rows. None stands for the current one.
+    predictor: Predictor | None = None
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.scope, self.receive = scope, receive
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        if len(self.headers) < len(scope["headers"]):  # Headers of one name are one list, as RFC 9110 says
+        # Several headers of the same name form one list (RFC 9110).
+        if len(self.headers) < len(scope["headers"]):
             for name in self.headers:
                 values = [value for other, value in scope["headers"] if other.decode("latin-1") == name]
                 self.headers[name] = b", ".join(values).decode("latin-1")
@@ -82,7 +91,7 @@ Handler = Callable[[ServiceRequest], Awaitable[Response]]
 
 
 class VersionRequest(msgspec.Struct):
-    """The JSON of /v1/rollback, the version that is not to be served any more, and of /v1/pin, the one that is."""
+    """JSON body of /v1/rollback (the version to leave) and of /v1/pin (the version to serve)."""
 
     version: str
 
@@ -91,16 +100,18 @@ _decode_version = msgspec.json.Decoder(VersionRequest).decode
 
 
 class Service:
-    """ASGI application that answers requests by the models of `generations`.
+    """ASGI application that answers requests with the models of `generations`.
 
-    Neither Starlette's routes nor its middleware: they cost a request of one row a tenth of its time.
+    It does not use Starlette's routes and middleware, because they would add a tenth to the time of a one-row request.
     """
 
     def __init__(self, generations: Generations, observed: Observed, options: ServerOptions) -> None:
         self.generations, self.observed, self.options = generations, observed, options
         self.batcher = Batcher(options.limits, self._observe)
-        self._decoding, self._decoding_huge = (DecodingProcess(options.limits) for _ in range(2))  # of either queue
-        self.is_draining = False  # still answers, but is not ready: callers should go elsewhere
+        # One process for the queue of large bodies, and one for that of huge ones.
+        self._decoding, self._decoding_huge = (DecodingProcess(options.limits) for _ in range(2))
+        # While draining, the service still answers, but reports that it is not ready, so that callers go elsewhere.
+        self.is_draining = False
         self._allows = lru_cache(maxsize=256)(options.allows)
         self._route = lru_cache(maxsize=256)(self._find_route)
         self._most_bytes, self._held_bytes = options.limits.max_body_mib << 20, 0
@@ -131,14 +142,15 @@ class Service:
         self._routes[EXPLAIN]["GET"] = self._explain_example
 
     def refresh(self) -> None:
-        """Serve the newest model, and note it. The thread that watches calls this."""
+        """Switch to the model that must be served, and update the metrics about it. The watching thread calls this."""
         self.generations.refresh_safely()
         self.observed.model(self.generations, not self.is_draining, self.batcher.num_waiting)
 
     def refusal(self, url: bytes, headers: list[tuple[bytes, bytes]], num_bytes: int) -> tuple[bytes, float] | None:
-        """Return the whole answer to a request whose rows would wait too long, and when to give it. None for others.
+        """Return the refusal of a request whose rows would wait too long, and its delay in seconds. None for other
+        requests.
 
-        In overload nearly all requests are refused: what that takes is taken from those that are scored.
+        In overload nearly all requests are refused, so refusals must be cheap: their time is taken from scoring.
         """
         path, _, _ = self._route(url.decode("latin-1").partition("?")[0])
         if path not in self._scoring:
@@ -153,12 +165,16 @@ class Service:
         return None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request of any server of ASGI. The service's own writes what `answer` returns in one piece."""
+        """Answer a request in any ASGI server. The service's own server calls `answer` and writes the answer in one
+        piece.
+        """
         response = await self.answer(scope, receive)
         await response(scope, receive, send)
 
     async def answer(self, scope: Scope, receive: Receive) -> Response:
-        """Return the answer to a request, an error if it is wrong, with its id and the model's version. Count it."""
+        """Answer a request, with its id and the model's version in the headers, and count it. Errors become answers,
+        too.
+        """
         start, number = time.perf_counter(), request_id(scope["headers"])
         request = ServiceRequest(scope, receive)
         path, methods, scope["path_params"] = self._route(scope["path"])
@@ -167,12 +183,14 @@ class Service:
             response = await self._handler(methods, scope["method"])(request)
         except RequestError as error:
             headers = _HEADERS_OF.get(error.status, error.headers)
-            if "expect" in request.headers:  # its body may never come, and the next request is none
+            # The client may never send the body, so the connection cannot be used for another request.
+            if "expect" in request.headers:
                 headers = headers | _CLOSE
             response = JSONResponse({"error": str(error)}, error.status, headers)
         except ClientDisconnect:
             response = Response(status_code=400)
-        except Exception as error:  # a damaged block of the bundle, memory: the client may try another server
+        # For example a damaged block of the bundle, or a lack of memory. The client may try another server.
+        except Exception as error:
             log.exception("%s, request %s: %s", path, number, type(error).__name__)
             message = "the model cannot score this now; see the server's log"
             response = JSONResponse({"error": message}, 503, _HEADERS_OF[503])
@@ -187,11 +205,11 @@ class Service:
             response.headers["allow"] = ", ".join(methods)
         seconds = time.perf_counter() - start
         noted = number, scope["method"], path, response.status_code, request.num_rows, seconds
-        asyncio.get_running_loop().call_soon(self._note, *noted)  # once the answer is written
+        asyncio.get_running_loop().call_soon(self._note, *noted)  # Called after the answer is written.
         return response
 
     def _note(self, number: str, method: str, path: str, status: int, num_rows: int | None, seconds: float) -> None:
-        if (method, path) != ("GET", EXPLAIN):  # the page's own
+        if (method, path) != ("GET", EXPLAIN):  # The page itself requests this route.
             self.observed.request(path, status, seconds, self.batcher.num_waiting)
         if path in self._scoring:
             self.observed.recent.note(status, seconds)
@@ -199,7 +217,10 @@ class Service:
             log_request(number, method, path, status, num_rows, seconds)
 
     def _check_host(self, request: ServiceRequest, path: str) -> None:
-        """Refuse a request for another host, and one for administration by the public port. Health is for all."""
+        """Raise RequestError for a request to a wrong host, or for administration on the public port.
+
+        Health checks are answered for any host.
+        """
         num_hosts = [name for name, _ in request.scope["headers"]].count(b"host")
         if num_hosts > 1 or (not num_hosts and request.scope["http_version"] == "1.1"):
             raise RequestError(400, f"expected one header Host, found {num_hosts}")
@@ -212,7 +233,7 @@ class Service:
             raise RequestError(421, f"this is not the host {host!r}; the option --allowed-hosts names others")
 
     def _find_route(self, path: str) -> tuple[str, dict[str, Handler], dict[str, Any]]:
-        """Return the form of an address, for metrics and the log, its handlers by method, and its parameters."""
+        """Return the route of a path (for metrics and the log), its handlers by method, and its parameters."""
         match = _MODEL_PATH.fullmatch(path)
         if match is not None:
             rest = match["rest"] or ""
@@ -240,7 +261,8 @@ class Service:
         header_length = request.headers.get(HEADER_LENGTH)
         decode = partial(decode_tensors, header_length)
         predictor, logits, infer = await self._logits(request, decode, header_length is not None)
-        self._check_model(request, predictor)  # another may serve since the body has arrived
+        # Another model may have begun to serve while the body arrived.
+        self._check_model(request, predictor)
         model = (self.options.name, version_of(predictor), predictor.generation)
         body, length = tensors.answer(infer, *model, {"score": probabilities(logits), "logit": logits})
         if length is None:
@@ -254,7 +276,7 @@ class Service:
         has_small_rows: bool,
         name_row: NameRow | None = None,
     ) -> tuple[Predictor, np.ndarray, Any]:
-        """Return the model, its logits of a request's rows, and what else `decode` gives."""
+        """Score the rows of a request. Return the model, the logits, and the second result of `decode`."""
         limits = self.options.limits
         deadline = time.monotonic() + self._deadline_ms(request) / 1000
         body = await self._body(request)
@@ -279,7 +301,7 @@ class Service:
     def _decode(
         self, decode: Decode, name_row: NameRow | None, log_format: LogFormat, body: bytes
     ) -> tuple[RowsToScore, Any]:
-        """Decode a body here, or a large one in another process. A thread of the batcher calls this."""
+        """Decode a body in this process, or a large one in another process. A thread of the batcher calls this."""
         if len(body) <= MOST_DECODED_HERE:
             return decode(body)
         process = self._decoding_huge if len(body) > HUGE_BODY else self._decoding
@@ -295,14 +317,17 @@ class Service:
         return min(float(text), most)
 
     async def _body(self, request: ServiceRequest, most: int | None = None) -> bytes:
-        """Return the request's body, of at most so many bytes. It counts as held until the request is answered."""
+        """Return the body of a request, of at most `most` bytes. It counts as held memory until the request is
+        answered.
+        """
         if (coding := request.headers.get("transfer-encoding", "chunked")).lower() != "chunked":
             raise RequestError(501, f"transfer-encoding is {coding!r}, expected chunked alone", _CLOSE)
         codec = packed.codec_of(request.headers.get("content-encoding", ""))
         most = min(most or self._most_bytes, self._most_bytes)
         self._check_size(int(request.headers.get("content-length", "0")), most)
         try:
-            if _has_arrived(request):  # To set a time and take it back takes twice as long as to read the body
+            # Setting and cancelling a timer takes twice as long as reading the body.
+            if _has_arrived(request):
                 body = await self._received(request, most)
             else:
                 async with asyncio.timeout(BODY_SECONDS):
@@ -315,10 +340,11 @@ class Service:
                 self._hold(request, body, part, most)
         if len(body) <= MOST_DECODED_HERE:
             return bytes(body)
-        return body  # type: ignore[return-value]  # It is only read, and to copy 64 MiB would take 40 ms
+        # The bytearray is only read, and a copy of 64 MiB would take 40 ms.
+        return body  # type: ignore[return-value]
 
     async def _received(self, request: ServiceRequest, most: int) -> bytearray:
-        """Return a body as it arrives. Starlette's iterator would take longer than to decode a row."""
+        """Return a body as it arrives. Starlette's iterator would take longer than decoding a row."""
         body = bytearray()
         while True:
             message = await request.receive()
@@ -350,7 +376,7 @@ class Service:
         return await self._explained(request, self.generations.current.example)
 
     async def _explained(self, request: ServiceRequest, row: dict[str, Any]) -> Response:
-        """Explain a row. It is none of those that are served: no metric, drift or queue has it."""
+        """Explain a row. Explained rows do not count in metrics, drift and queues."""
         if self._explaining.locked():
             raise RequestError(REFUSED, "another row is being explained; try again in a second")
         request.predictor = predictor = self.generations.current
@@ -378,7 +404,9 @@ class Service:
         return await self._state(request, lambda _: self.generations.pin(None))
 
     async def _state(self, request: ServiceRequest, change: Callable[[bytes], None]) -> Response:
-        """Change what must serve. JSON alone, which no foreign page's script can send unasked."""
+        """Change which version must serve. Only JSON is accepted, because other sites' pages cannot send it without
+        permission.
+        """
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise RequestError(415, "content-type must be application/json")
         body = await self._body(request, MOST_EXPLAINED_BYTES)
@@ -467,9 +495,9 @@ class Service:
 
 @lru_cache(maxsize=64)
 def _form_of(content_type: str) -> Form:
-    """Return the form of a request's rows. Raises RequestError."""
+    """Return the form of a request's rows for its content type. Raise RequestError if it is unknown."""
     name, _, parameters = content_type.partition(";")
-    # `curl -d` sends this if no type is given.
+    # This is the type that `curl -d` sends by default.
     form = FORMS.get(name.strip().lower().replace("application/x-www-form-urlencoded", "application/json"))
     if form is None:
         raise RequestError(415, f"content-type must be one of {', '.join(FORMS)}")
@@ -479,13 +507,13 @@ def _form_of(content_type: str) -> Form:
 
 
 def _has_arrived(request: ServiceRequest) -> bool:
-    """Return whether the whole body is here, if the server says so."""
+    """Return True if the server knows that the whole body has arrived."""
     ask: Callable[[], bool] | None = request.scope.get("extensions", {}).get(BODY_ARRIVED)
     return ask is not None and ask()
 
 
 def _is_true(request: ServiceRequest, name: str) -> bool:
-    """Return a query's parameter, by default false. Raises RequestError for what is no truth value."""
+    """Return a boolean parameter of the query, false by default. Raise RequestError for any other value."""
     query = request.scope["query_string"]
     value = QueryParams(query).get(name, "false") if query else "false"
     if value not in ("true", "false"):
@@ -494,7 +522,7 @@ def _is_true(request: ServiceRequest, name: str) -> bool:
 
 
 def version_of(predictor: Predictor) -> str:
-    """Return the version as a name that can stand in an address."""
+    """Return the model's version in its short form, which can be used in a URL."""
     return short(predictor.version)
 
 
@@ -505,7 +533,7 @@ def _version_in(body: bytes) -> str:
 
 @lru_cache(maxsize=256)
 def _rest_of_refusal(message: str, version: str, generation: int) -> bytes:
-    """Return an answer REFUSED from behind its request's id on."""
+    """Return the part of a refusal that follows the request id."""
     response = JSONResponse({"error": message}, REFUSED, _HEADERS_OF[REFUSED])
     headers = [*response.raw_headers, *_model_headers(version, generation)]
     return b"".join([b"\r\n", *(b"%s: %s\r\n" % header for header in headers), b"\r\n", response.body])

@@ -1,6 +1,7 @@
-"""The durable statement of what must serve, and the rule that follows it, which knows neither clock nor file.
+"""Read and write the durable statement of which version must serve, and choose the model that follows from it.
 
-current.json holds {"pinned": VERSION}, or {"pinned": null} for the newest. Without the file the newest is meant too.
+The file current.json holds {"pinned": VERSION}, or {"pinned": null} for the newest version. Without the file the newest
+version serves.
 """
 
 from __future__ import annotations
@@ -18,25 +19,31 @@ STATEMENT = "current.json"
 
 
 def choose(versions: Mapping[str, Chain], pinned: str | None, current: Chain | None) -> Chain | None:
-    """Return what must serve in place of `current`. None if that stays, or if nothing else can be opened."""
+    """Return the chain that must serve in place of `current`. None means that `current` stays or nothing can be opened.
+
+    `versions` holds the chains that can be opened. This function depends on neither clock nor files.
+    """
     chain = max(versions.values(), key=rank, default=None) if pinned is None else versions.get(pinned)
     if chain is None or current is None:
         return chain
     if chain[-1][1].version == current[-1][1].version:
-        return chain if len(chain) == 1 < len(current) else None  # folded
+        return chain if len(chain) == 1 < len(current) else None  # The same version was folded into a whole bundle.
     return chain if pinned is not None or rank(chain) > rank(current) else None
 
 
 class Statement:
-    """The file current.json of a folder, the same for all processes."""
+    """The file current.json in a folder. All processes of the service share it."""
 
     def __init__(self, options: ServerOptions) -> None:
         self.path = (options.state or options.path) / STATEMENT
 
     def read(self) -> str | None:
-        """Return the short version that is pinned, None for the newest. Raises ValueError if the file is damaged."""
+        """Return the pinned version in its short form, or None for the newest. Raise ValueError if the file is
+        damaged.
+        """
         try:
-            text = self.path.read_text(encoding="utf-8", errors="backslashreplace")  # what is no UTF-8 is no JSON then
+            # Bytes that are not UTF-8 are escaped, and then fail as JSON.
+            text = self.path.read_text(encoding="utf-8", errors="backslashreplace")
         except FileNotFoundError:
             return None
         with suppress(ValueError, KeyError, TypeError):
@@ -49,8 +56,11 @@ class Statement:
         )
 
     def write(self, pinned: str | None) -> None:
-        """Pin a version, or none, atomically. Raises ValueError if nothing can be written."""
-        beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")  # another process may write at the same time
+        """Pin a version, or unpin with None. The file is replaced atomically. Raise ValueError if it cannot be
+        written.
+        """
+        # Another process may write at the same time.
+        beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
             make_folder(self.path.parent)
             write_whole(beside, json.dumps({"pinned": pinned}) + "\n")

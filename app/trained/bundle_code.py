@@ -1,4 +1,4 @@
-"""The code in a bundle: the modules of this project that scoring consists of, as one package."""
+"""Collect the modules of this project that scoring needs, and write them into a bundle as one package."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from pathlib import Path
 from common.packages import PROJECT
 
 CODE = "code"
-# The package in a bundle's code/ that all its modules are in: on the path, app and common would hide a user's own ones.
+# Package in a bundle's code/ that contains all its modules. Without it, `app` and `common` on the import path would
+# hide modules of the same name in a user's project.
 CODE_PACKAGE = "wide_deep_bundle"
 _OWN_IMPORT = re.compile(r"^( *(?:from|import) )((?:app|data_prep|common)[. ])", re.MULTILINE)
-CODE_ROOTS = ("app.cli.predict", "app.cli.bundle", "app.scoring.pyfunc")  # what a bundle brings, with all they import
-LEFT_OUT = {"data_prep.raw_log.json_lines"}  # which what imports them does without
+# A bundle contains these modules and all modules of the project that they import.
+CODE_ROOTS = ("app.cli.predict", "app.cli.bundle", "app.scoring.pyfunc")
+# Optional modules: their importers handle the ImportError.
+LEFT_OUT = {"data_prep.raw_log.json_lines"}
 NATIVE = "data_prep/kernels/csrc/log_kernels.h", "data_prep/kernels/csrc/build/liblog_kernels.so"
 
 
 def write_code(folder: Path) -> None:
-    """Write the modules that scoring consists of as one package, and the native encoder if it is built."""
+    """Write the modules that scoring needs into `folder` as one package, with the native encoder if it is built."""
     package = folder / CODE_PACKAGE
     package.mkdir(parents=True)
     (package / "__init__.py").write_text('"""Code that scores by the bundle which it is in."""\n', encoding="utf-8")
@@ -35,11 +38,14 @@ def write_code(folder: Path) -> None:
             shutil.copyfile(PROJECT / file, package / file)
 
 
-@functools.cache  # each part of an online run writes a bundle, and parsing the modules takes 0.25 s
+# Cached because each part of an online run writes a bundle, and parsing the modules takes 0.25 s.
+@functools.cache
 def code_files(roots: tuple[str, ...]) -> tuple[Path, ...]:
-    """Return the files of the project that the modules `roots` import when they run, inside functions too.
+    """Return the files of the modules `roots` and of all modules of the project that they import, directly or
+    indirectly.
 
-    A package's __init__.py is left out if nothing in it is imported: Python does without.
+    Imports inside functions count, too. An `__init__.py` that contains nothing but a docstring is left out, because
+    Python can import a package without it.
     """
     trees: dict[Path, ast.Module] = {}
     names = list(roots)
@@ -58,7 +64,7 @@ def code_files(roots: tuple[str, ...]) -> tuple[Path, ...]:
 
 
 class _WithoutTypes(ast.NodeTransformer):
-    """Leaves out the imports for a type checker, which never run."""
+    """Removes imports for type checkers from a syntax tree, because they never run."""
 
     def visit_If(self, node: ast.If) -> ast.If | None:
         return None if ast.unparse(node.test) == "TYPE_CHECKING" else node

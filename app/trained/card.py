@@ -1,4 +1,4 @@
-"""The texts of a bundle: README.md as a model card, and the files by which MLflow loads and serves it."""
+"""Write the texts of a bundle: README.md as a model card, and the files that MLflow needs to load and serve it."""
 
 from __future__ import annotations
 
@@ -18,24 +18,28 @@ from common.text import printable
 from common.yaml_settings import dump_yaml
 from data_prep.prepared.schema import Schema
 
-MLFLOW_VERSION = "3.17.0"  # whose format MLmodel has
+MLFLOW_VERSION = "3.17.0"  # Version of MLflow whose format the file MLmodel has.
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Metrics of the bundle and of the training code on the rows of a split."""
+    """Metrics of the bundle and of the training code on the rows of one split."""
 
     split: str
     metrics: Metrics
     intervals: dict[str, tuple[float, float]]
-    trained: Metrics
-    largest_difference: float  # of a logit, from the float32 rows' in the training code
+    trained: Metrics  # Metrics of the training code, which scores the same rows.
+    # Largest absolute difference between a logit of the bundle and that of the training code with float32 rows.
+    largest_difference: float
 
 
 def texts(
     manifest: Manifest, config: Config, schema: Schema, evaluated: Evaluated | None, sizes: Mapping[str, int]
 ) -> dict[str, str]:
-    """Return the bundle's text files by name. `sizes` in bytes are those of the tables as stored, and as float32."""
+    """Return the bundle's text files by name.
+
+    `sizes` are in bytes: "tables" as stored in the bundle, and "float32" if the rows were stored in float32.
+    """
     versions = manifest.versions
     requirements = "".join(f"{name}=={versions[name]}\n" for name in PACKAGES)
     environment = {"python": versions["python"], "dependencies": ["-r requirements.txt"]}

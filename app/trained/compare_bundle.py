@@ -1,4 +1,4 @@
-"""The bundle of a trained model beside the training code, on the same rows."""
+"""Compare the bundle of a trained model with the training code on the same rows."""
 
 from __future__ import annotations
 
@@ -29,18 +29,25 @@ SELF_TEST_ROWS = 1000
 
 @dataclass(frozen=True)
 class Comparison:
-    """The bundle, open in `predictor`, and the training code, `scorer`, on the same rows."""
+    """Scores rows with an opened bundle (`predictor`) and with the training code (`scorer`)."""
 
     trained: Trained
     predictor: Predictor
     scorer: Scorer
-    encoder: RowEncoder | None = None  # of a vocabulary in use: the golden rows are compared by it, else more made ones
+    # An open encoder of the prepared folder. If it is given, the golden rows are compared with it. Otherwise newly made
+    # rows are compared, and the encoder is opened for them.
+    encoder: RowEncoder | None = None
 
     def check_made_rows(self, dense: dict[str, np.ndarray]) -> None:
-        """Raise ValueError if the logits of made rows differ by more than rounding explains. For float32 rows."""
+        """Raise ValueError if logits of made rows differ by more than rounding explains. Valid for bundles with float32
+        rows.
+
+        `dense` are the dense arrays that the bundle's tower was made from.
+        """
         size = self.trained.batch_size
         table, encoder = self._rows_and_encoder()
-        _, encoded = encoder.encode(table_to_chunk(table, encoder.log_format))  # from raw values on
+        # The training code encodes the same raw values itself.
+        _, encoded = encoder.encode(table_to_chunk(table, encoder.log_format))
         batches = [slice(start, start + size) for start in range(0, len(table), size)]
         expected = np.concatenate([self._expected(encoded.ids[batch], encoded.numeric[batch]) for batch in batches])
         logits = self.predictor.logits(table)
@@ -62,7 +69,10 @@ class Comparison:
         return make_rows(vocabulary, options.data, SELF_TEST_ROWS, seed=2), open_encoder(folder, False, schema)
 
     def evaluate(self) -> card.Evaluated | None:
-        """Score the rows of test by both, else of valid. Return None if no row has a label."""
+        """Evaluate the bundle and the training code on the test split, or on valid if test has no labelled rows.
+
+        Return None if neither split has labelled rows.
+        """
         for split in ("test", "valid"):
             if self.trained.schema.splits[split].rows:
                 with contextlib.suppress(NothingToMeasureError):
@@ -89,6 +99,6 @@ class Comparison:
         return card.Evaluated(split, measured.metrics, intervals, of_training.result(), largest)
 
     def _expected(self, ids: np.ndarray, numeric: np.ndarray) -> np.ndarray:
-        """Return the training code's logits [n] of `ids` [n, C] and `numeric` [n, N]."""
+        """Return the training code's logits, float32 [n], of `ids` [n, C] and `numeric` [n, N]."""
         batch = Batch(ids, numeric, np.zeros(len(ids), np.float32))
         return self.scorer.score(batch, self.scorer.prepare(batch))

@@ -30,7 +30,7 @@ log = logging.getLogger("app")
 
 
 def check_evaluation(trained: Trained, split: str, by: Sequence[str] = (), calibrate: bool = False) -> None:
-    """Raise ValueError if `evaluate` cannot do this. It imports no MindSpore."""
+    """Raise ValueError if `evaluate` cannot evaluate the split this way. This check imports no MindSpore."""
     check_split(trained.folder, trained.schema, split)
     check_slices(by, trained.schema, split)
     if calibrate:
@@ -44,10 +44,11 @@ def evaluate(
     calibrate: bool = False,
     group: ProcessGroup = ONE_PROCESS,
 ) -> Evaluation:
-    """Evaluate a model on a split, and on its parts `by` names of `check_slices`.
+    """Evaluate a model on a split, and on the slices of its rows that `by` names.
 
-    With `calibrate` the scores are calibrated on valid first. The ranks of `group` share rows and tables, and each gets
-    the whole result. Raises as `check_evaluation`, and Stopped after a signal.
+    `by` holds names that `check_slices` accepts. With `calibrate`, first calibrate the scores on the valid split. The
+    ranks of `group` share the rows and the tables, and each gets the whole result. Raise the errors of
+    `check_evaluation`, and Stopped after a signal.
     """
     check_evaluation(trained, split, by, calibrate)
     config, folder, schema = trained.config, trained.folder, trained.schema
@@ -78,7 +79,7 @@ def evaluate(
 
 
 def _load(trained: Trained, group: ProcessGroup) -> Scorer:
-    from app.trained.load import load_for_scoring  # imports MindSpore, whose environment is prepared first
+    from app.trained.load import load_for_scoring  # Imports MindSpore, so the environment must be prepared first.
 
     return on_all_ranks(group, partial(load_for_scoring, trained, group))
 
@@ -92,17 +93,17 @@ def _stoppable(scorer: Scorer, stop: StopRequest) -> Scorer:
 
 
 def calibrate_on_valid(trained: Trained, scorer: Scorer) -> Calibration:
-    """Fit the scores to the click rates of valid. Raises as `fit_calibration`."""
+    """Fit the scores to the click rates of the valid split. Raise the errors of `fit_calibration`."""
     has_bar = shows_progress()
     valid = measure(scorer, trained.folder, trained.schema, "valid", trained.batch_size, show_progress=has_bar)
     return fit_calibration(valid.bins, valid.metrics.rows)
 
 
 def save_evaluation(evaluation: Evaluation, run: Path) -> list[str]:
-    """Write an evaluation into the run folder, if that is the one of its checkpoint, and draw its report anew.
+    """Write an evaluation into the folder of its run, and draw the run's report again.
 
-    Returns the names of files that could not be written. A run of another user, in which nothing may be written, is a
-    warning: what was measured is there.
+    Do nothing if `run` is not the run that the evaluated checkpoint belongs to. Return the names of the files that
+    could not be written. If this user may not write into the folder, log a warning.
     """
     if run.resolve() not in evaluation.checkpoint.resolve().parents:
         return []

@@ -1,4 +1,4 @@
-"""Export a trained model as a bundle, which is compared with the training code before it gets its name."""
+"""Export a trained model as a bundle. It is compared with the training code before it gets its final name."""
 
 from __future__ import annotations
 
@@ -36,11 +36,14 @@ def export(
     calibrate: bool = False,
     overwrite: bool = False,
 ) -> card.Evaluated | None:
-    """Write a model as a bundle, check it, and return its metrics, or None if the data has no rows for them.
+    """Write a model as the bundle `bundle` and check it. Return its metrics, or None if there are no rows to measure
+    on.
 
-    With `parent`, write only the changes since that bundle. `calibrate` fits its scores to the rows of valid.
+    With `parent`, write a delta that holds only the changes since that bundle. With `calibrate`, fit the scores to the
+    rows of the valid split.
     """
-    trained = trained.with_device(precision="float32")  # what a bundle computes in
+    # Bundles compute in float32.
+    trained = trained.with_device(precision="float32")
     for split in ("train", "valid") if calibrate else ("train",):
         check_split(trained.folder, trained.schema, split)
     if parent and ("calibration" in parent.manifest.model) != calibrate:
@@ -54,7 +57,7 @@ def export(
 def _export(
     trained: Trained, folder: Path, beside: Path, rows: RowType, parent: Predictor | None, calibrate: bool
 ) -> card.Evaluated | None:
-    from app.trained.load import load_for_scoring  # imports MindSpore, whose environment is prepared first
+    from app.trained.load import load_for_scoring  # Imports MindSpore, so the environment must be prepared first.
 
     trained.checkpoint.verify()
     scorer, calibration = load_for_scoring(trained), None
@@ -92,10 +95,10 @@ def write_compared(
     parent: Predictor | None,
     encoder: RowEncoder | None = None,
 ) -> Comparison:
-    """Write a model into `folder`, but for the manifest, and compare it on made rows with `scorer`, the training code.
+    """Write a model into `folder` without its manifest, and compare its scores of made rows with those of `scorer`.
 
-    `encoder` is that of the vocabulary, if it is open.
-    Raises as `write_model`, and ValueError if they score otherwise.
+    `scorer` runs the training code. `encoder` is an open encoder of the vocabulary, if the caller has one. Raise the
+    errors of `write_model`, and ValueError if the scores differ.
     """
     predictor = write_model(folder, model, rows, parent, trained.config.device.num_threads)
     comparison = Comparison(trained, predictor, scorer, encoder)
@@ -107,14 +110,14 @@ def write_compared(
 def finish_bundle(
     folder: Path, beside: Path, trained: Trained, manifest: Manifest, evaluated: card.Evaluated | None = None
 ) -> None:
-    """Write the texts and the manifest of a bundle. See `finish`."""
+    """Write the text files and the manifest of a bundle. See `write_bundle.finish`."""
     row_bytes = 4 * (trained.config.model.embedding_dim + 1)
     sizes = {"tables": (folder / TABLES).stat().st_size, "float32": manifest.rows["num_rows"] * row_bytes}
     finish(folder, manifest, card.texts(manifest, trained.config, trained.schema, evaluated, sizes), beside)
 
 
 def exported_model(trained: Trained, calibration: Calibration | None = None) -> ExportedModel:
-    """Return what a bundle is made of."""
+    """Return the state, settings and data that a bundle of this model is made from."""
     checkpoint, config, schema = trained.checkpoint, trained.config, trained.schema
     manifest, state = checkpoint.manifest, checkpoint.state()
     state = ModelState(scoring_arrays(state.dense, manifest.step), state.tables)

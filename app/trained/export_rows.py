@@ -1,7 +1,7 @@
-"""A table's rows as Parquet (field, value, row, vector), for use outside of this project.
+"""Write a table's rows as Parquet (field, value, row, vector) for use outside this project.
 
-Touched rows only, as the others hold their random initial values. Rows without a value of their own (out of the
-vocabulary, or of looked-up numeric fields) have value null.
+Only touched rows are written, because all others hold their random initial values. Rows that belong to no single value
+(out-of-vocabulary rows, and rows of numeric fields that are looked up) have a null in the column `value`.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ from app.training.learning_rates import running_mean, step_history
 from common.files import room_for
 from data_prep.prepared.schema import Schema
 
-GROUP_ROWS = 1 << 16  # rows at a time, and a row group
+GROUP_ROWS = 1 << 16  # Number of rows that are read at once and that make up a row group.
 
 
 def export_rows(checkpoint: Checkpoint, table: str, dataset: Path, schema: Schema, output: Path) -> int:
-    """Write the touched rows of `table`, as the model scores with them, in the vocabulary's order, and return how many.
+    """Write the touched rows of `table` in the vocabulary's order. Return the number of rows written.
 
-    Raises ValueError if the vocabulary does not name every touched row.
+    The vectors are those that the model scores with. Raise ValueError if the vocabulary does not name every touched
+    row.
     """
     manifest = checkpoint.manifest
-    history = step_history(manifest) if table == DEEP else None  # other rows are saved as of the newest step
+    # Rows of the wide table are saved as of the newest step, so they need no history.
+    history = step_history(manifest) if table == DEEP else None
     saved = scored_table(FileTable(checkpoint, table), manifest.step, history, running_mean(manifest))
     row_ids, width = saved.row_ids, saved.layout[ROWS].width
-    partial = output.with_name(f"{output.name}.{os.getpid()}.partial")  # nobody else's
+    # The process id keeps this name apart from those of other processes.
+    partial = output.with_name(f"{output.name}.{os.getpid()}.partial")
     num_rows = 0
     try:
         with (
@@ -71,9 +74,9 @@ def _parquet_schema(width: int) -> pa.Schema:
 
 
 def _names_of_rows(dataset: Path, schema: Schema) -> Iterator[pa.Table]:
-    """Yield (field, value, row) of every row in pieces, first those without a value of their own."""
+    """Yield tables (field, value, row) that together name every row. Rows without a value of their own come first."""
     valueless = [(field.name, place) for place, field in enumerate(schema.numeric)]
-    # Fields that share a vocabulary have the same rows: those are named by the first.
+    # Fields that share a vocabulary share its rows. Such a row is named after the first of these fields.
     out_of_vocabulary = {row: field.name for field in reversed(schema.categorical) for row in range(*field.oov_ids)}
     valueless += [(name, row) for row, name in sorted(out_of_vocabulary.items())]
     fields, rows = zip(*valueless, strict=True)
@@ -90,7 +93,7 @@ def _names_of_rows(dataset: Path, schema: Schema) -> Iterator[pa.Table]:
 
 
 def _touched(names: pa.Table, saved: TableSnapshot) -> pa.Table:
-    """Return those of `names` whose rows were touched, with their vectors."""
+    """Return the entries of `names` whose rows were touched, with their vectors."""
     row_ids, width = saved.row_ids, saved.layout[ROWS].width
     named_rows = names["row"].to_numpy()
     is_touched = are_among(row_ids, named_rows)

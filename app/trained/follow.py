@@ -1,4 +1,7 @@
-"""The checkpoints of a run as they are written, by a training that may also remove or compact them meanwhile."""
+"""Follow a run that is still training, and evaluate each of its checkpoints.
+
+The training may remove or compact a checkpoint at any time.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,20 @@ from common.files import is_locked
 
 log = logging.getLogger("app")
 
-WRONG_INPUT = 2  # exit status
+WRONG_INPUT = 2  # Exit status for wrong input.
 POLL_SECONDS = 2.0
-RESUME_SECONDS = 60.0  # for what starts a run again that was stopped or killed: a scheduler, a loop in a shell
-# How a run ended of which no process holds the lock, by the status that its run.json was left with.
+# How long to wait for a stopped or killed run to be resumed by a scheduler or a shell loop.
+RESUME_SECONDS = 60.0
+# How a run ended, by the status in its run.json, if no process holds the lock on its folder.
 ENDS = {"finished": "has finished", "stopped": "was stopped", "failed": "failed", "running": "was killed"}
 
 
 def follow(run_path: Path, evaluate: Callable[[Checkpoint], int]) -> int:
     """Evaluate each checkpoint of a run, and return the exit status.
 
-    `evaluate` returns that of one checkpoint, which ends the loop unless it is 0, or NOT_WRITTEN of a report that the
-    next one draws anew. A damaged checkpoint is skipped, and the status at the end is then WRONG_INPUT.
+    `evaluate` returns the exit status for one checkpoint. A status other than 0 ends the loop, except NOT_WRITTEN,
+    because the next evaluation draws the missing report again. A damaged checkpoint is skipped, and the final status is
+    then WRONG_INPUT.
     """
     status = worst = 0
     for checkpoint in new_checkpoints(run_path):
@@ -44,7 +49,10 @@ def follow(run_path: Path, evaluate: Callable[[Checkpoint], int]) -> int:
 
 
 def _evaluate_while_kept(checkpoint: Checkpoint, evaluate: Callable[[Checkpoint], int]) -> int:
-    """Evaluate a checkpoint and return the exit status. A removed one is skipped, a compacted one read again."""
+    """Evaluate a checkpoint and return the exit status.
+
+    If the checkpoint was removed meanwhile, skip it and return 0. If it was compacted, open it again.
+    """
     while True:
         try:
             status = evaluate(checkpoint)
@@ -62,17 +70,18 @@ def _evaluate_while_kept(checkpoint: Checkpoint, evaluate: Callable[[Checkpoint]
 
 
 def new_checkpoints(run_path: Path, wait: Callable[[float], object] = time.sleep) -> Iterator[Checkpoint]:
-    """Yield each whole checkpoint of a run, present and future ones, in the order of steps.
+    """Yield each whole checkpoint of a run in the order of steps, including those that are written later.
 
-    Waits for a run that has not begun. A run is active as long as a process holds the lock of its folder. Ends after
-    the last checkpoint of a finished run, or RESUME_SECONDS after a run was stopped or killed and not resumed. A
-    checkpoint that is removed before its turn is skipped.
+    Wait for a run that has not begun. A run is active as long as a process holds the lock on its folder. Stop after the
+    last checkpoint of a finished run, or RESUME_SECONDS after a run was stopped or killed and not resumed. A checkpoint
+    that is removed before its turn is skipped. `wait` replaces `time.sleep` in tests.
     """
     seen_ids: set[str] = set()
     idle_seconds, waits_for = 0.0, ""
     read = ManifestReader()
     while True:
-        runs = is_locked(run_path)  # asked first: what was saved before the end is seen below
+        # Ask for the lock first, so that checkpoints saved just before the run ended are seen below.
+        runs = is_locked(run_path)
         has_begun = (run_path / CONFIG_FILE).is_file()
         status = read_state(run_path).get("status", "running")
         num_before = len(seen_ids)
@@ -81,7 +90,8 @@ def new_checkpoints(run_path: Path, wait: Callable[[float], object] = time.sleep
             if isinstance(checkpoint, Checkpoint) and checkpoint.manifest.id not in seen_ids:
                 seen_ids.add(checkpoint.manifest.id)
                 yield checkpoint
-        if runs or len(seen_ids) > num_before:  # it may have been resumed while its last checkpoints were evaluated
+        # The run may have been resumed while its last checkpoints were evaluated.
+        if runs or len(seen_ids) > num_before:
             idle_seconds = 0.0
             if len(seen_ids) > num_before:
                 continue

@@ -1,4 +1,4 @@
-"""Loads a checkpoint's model for scoring. This imports MindSpore."""
+"""Load a checkpoint's model for scoring. This module imports MindSpore."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from app.training.step.step import HostTablesScorer
 
 
 def load_for_scoring(trained: Trained, group: ProcessGroup = ONE_PROCESS) -> Scorer:
-    """Load a model over host tables, without optimizers, whatever backend trained it.
+    """Load a model with its tables in host memory and without optimizer state, whatever backend trained it.
 
-    The ranks of `group` own the rows together and share each batch. Raises ValueError, naming the array, if the
-    checkpoint does not fit.
+    The ranks of `group` divide the rows of the tables among them and share each batch. Raise ValueError, naming the
+    array, if the checkpoint does not fit its settings.
     """
     checkpoint, config, schema = trained.checkpoint, trained.config, trained.schema
     step = checkpoint.manifest.step

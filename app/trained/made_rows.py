@@ -1,4 +1,4 @@
-"""Made-up raw rows: values drawn from the vocabulary and from outside it, field by field. Never rows of a log."""
+"""Make up raw rows: values drawn field by field from the vocabulary and from outside it, never rows of a log."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from data_prep.options.log_format import LogFormat
 from data_prep.options.time_forms import time_range, time_text
 from data_prep.prepared.schema import DAY, NEWEST
 
-OUTSIDE, MISSING = 0.1, 0.1  # shares of the cells
-SOME_TIME = 1_700_000_000_000  # in ms, if nothing depends on the age
+OUTSIDE, MISSING = 0.1, 0.1  # Share of the cells with a value outside the vocabulary, and share of missing cells.
+# Newest time in milliseconds since 1970, used if no feature depends on the age.
+SOME_TIME = 1_700_000_000_000
 
 
 def make_rows(vocabulary: BaseVocabulary, log_format: LogFormat, num_rows: int, seed: int, since: int = 0) -> pa.Table:
-    """Return rows of all columns that a model reads: text and numbers, null for a missing value.
+    """Return made-up rows with all columns that a model reads. A missing value is null.
 
-    With `since`, a vocabulary's values are those that were added in place to its first `since` ids.
+    With `since`, values inside the vocabulary are only drawn from those added after its first `since` ids.
     """
     generator = np.random.default_rng(seed)
     columns: dict[str, list[Any]] = {name: _integers(num_rows, generator) for name in log_format.numeric_fields}
@@ -62,7 +63,7 @@ def make_rows(vocabulary: BaseVocabulary, log_format: LogFormat, num_rows: int, 
 
 
 def _times(ages: Sequence[float | None], newest: float, form: str) -> list[str | None]:
-    """Return times of so many days before the newest one as they are written."""
+    """Return times that lie `ages` (in days) before the time `newest`, written in the log's form."""
     first, last = time_range(form)
     times = (None if age is None else int(newest - age * DAY) for age in ages)
     return [None if time is None else time_text(min(max(time, first), last), form) for time in times]

@@ -1,4 +1,4 @@
-"""A checkpoint with the settings and the data that it is used with."""
+"""Combine a checkpoint with the settings and the data that it is used with."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from data_prep.prepared.schema import Schema, read_schema
 
 @dataclass(frozen=True)
 class Trained:
-    """A checkpoint, the settings of its run, and a prepared `folder` whose inputs mean the same."""
+    """A checkpoint, the settings of its run, and a prepared `folder` whose inputs mean the same as in training."""
 
     checkpoint: Checkpoint
     config: Config
@@ -30,18 +30,18 @@ class Trained:
 
     @property
     def batch_size(self) -> int:
-        """Number of rows that are scored together."""
+        """Number of rows that are scored at once."""
         return self.config.eval.batch_size or self.config.train.batch_size
 
     def with_device(self, **changes: Any) -> Trained:
-        """Return the same with other settings of the section `device`."""
+        """Return a copy with other settings in the section `device`."""
         return replace(self, config=replace(self.config, device=replace(self.config.device, **changes)))
 
 
 def read_trained_on(checkpoint: Checkpoint, dataset: Path | None) -> tuple[Path, Schema]:
-    """Return the prepared folder `dataset`, by default the one that a checkpoint was trained on, and its schema.
+    """Return the prepared folder to use and its schema: `dataset`, by default the folder that the model was trained on.
 
-    Raises FileNotFoundError if there is none, ValueError if its schema.json is not readable.
+    Raise FileNotFoundError if the folder does not exist, and ValueError if its schema.json is not readable.
     """
     folder = dataset or Path(checkpoint.manifest.dataset)
     try:
@@ -56,10 +56,10 @@ def read_trained_on(checkpoint: Checkpoint, dataset: Path | None) -> tuple[Path,
 
 
 def open_trained(checkpoint: Checkpoint, dataset: Path | None = None, overrides: Sequence[str] = ()) -> Trained:
-    """Return a checkpoint with its run's settings, changed by `overrides`, and the prepared folder `dataset`.
+    """Combine a checkpoint with its run's settings, changed by `overrides`, and the prepared folder `dataset`.
 
-    The folder is by default the one it was trained on. Raises FileNotFoundError or ValueError if the folder is not
-    whole, or the checkpoint's inputs mean something else there.
+    The default folder is the one that the model was trained on. Raise FileNotFoundError or ValueError if the folder is
+    incomplete, or if ids and numeric columns mean something else in it than in training.
     """
     manifest = checkpoint.manifest
     config = yaml_settings.override(read_config(manifest.config, where=str(checkpoint.path / MANIFEST)), overrides)

@@ -1,4 +1,4 @@
-"""Write a bundle from a checkpoint's arrays and the prepared folder that it was trained on."""
+"""Write a bundle from a checkpoint's arrays and the prepared folder that the model was trained on."""
 
 from __future__ import annotations
 
@@ -51,33 +51,42 @@ from data_prep.prepared.schema import Schema
 log = logging.getLogger(__name__)
 
 GOLDEN_ROWS, NEW_GOLDEN_ROWS = 100, 10
-# Of a logit, between processors, if no more is to be expected of its terms. On one machine the bits are the same.
+# Minimum tolerance for a logit that is computed on another processor. On the same machine the bits are equal.
 GOLDEN_TOLERANCE = 1e-5
-PACKAGES = ("numpy", "pyarrow", "onnxruntime", "xxhash", "isal", "tqdm", "tzdata")  # that scoring needs
+# Packages that a bundle needs to score.
+PACKAGES = ("numpy", "pyarrow", "onnxruntime", "xxhash", "isal", "tqdm", "tzdata")
 
 
 @dataclass(frozen=True)
 class ExportedModel:
     """Source of a bundle: the state of a checkpoint, and the `prepared` folder that it was trained on.
 
-    `state.dense` has the numeric fields folded. `history` is that of a deep table whose rows move without being looked
-    up (`adam`): then every id has a row. With `means` the rows are their running means. `changed` are ids [n],
-    ascending, of which all rows are that may differ from the parent's. None compares all.
+    - `state`: its dense arrays have the numeric fields folded into the first layer.
+    - `checkpoint`: the record of the checkpoint in the manifest.
+    - `history`: the steps of a deep table whose optimizer (`adam`) also moves rows that are not looked up. Every id
+      then has a row.
+    - `means`: if given, the bundle's rows are their running means.
+    - `changed`: ascending ids [n] of all rows that may differ from the parent's. If None, all rows are compared.
+    - `schema`: the schema to use if that of the prepared folder may have changed since.
+    - `expired`: used together with `changed`. Ascending ids that had rows and whose values have expired.
     """
 
     state: ModelState
     config: Config
     prepared: Path
-    checkpoint: dict[str, Any]  # for the manifest
+    checkpoint: dict[str, Any]
     history: StepHistory | None = None
     means: RunningMean | None = None
     calibration: Calibration | None = None
     changed: np.ndarray | None = None
-    schema: Schema | None = None  # of the vocabulary, which may have changed since
-    expired: np.ndarray | None = None  # with `changed`: ids, ascending, that had rows and lost their values
+    schema: Schema | None = None
+    expired: np.ndarray | None = None
 
     def row_ids(self, schema: Schema) -> np.ndarray:
-        """Return the ids, ascending, whose rows are not the initial ones. Rows of numeric fields are the tower's."""
+        """Return the ascending ids of rows that differ from their initial values, without the rows of numeric fields.
+
+        Rows of numeric fields are folded into the tower.
+        """
         if self.changed is not None:
             return self.changed[self.changed >= schema.num_numeric]
         if self.history is not None:
@@ -86,9 +95,10 @@ class ExportedModel:
         return row_ids[row_ids >= schema.num_numeric]
 
     def read(self, table: str, ids: np.ndarray) -> np.ndarray:
-        """Return the rows of `ids` [n] that the model scores with, float32: [n] of the wide table, [n, D] of the deep.
+        """Return the rows of `ids` [n] that the model scores with, float32: [n] for the wide table, [n, D] for the deep
+        one.
 
-        An id that was not touched has its initial row, which the steps of `history` have moved as well.
+        An untouched id gets its initial row. If there is a `history`, its steps are applied to this row as well.
         """
         saved = self._views[table]
         if table == WIDE:
@@ -110,7 +120,9 @@ class ExportedModel:
         return scored_table(saved, self.checkpoint["step"], self.history if table == DEEP else None, self.means)
 
     def _moved(self, ids: np.ndarray, initial: np.ndarray) -> np.ndarray:
-        """Return deep rows [n, D] that were never looked up, after all steps."""
+        """Return deep rows [n, D] that were never looked up, after all steps of the history. `initial` are their
+        initial values.
+        """
         layout = widened_layout(self.state.tables[DEEP].layout).items()
         arrays = {name: np.zeros((len(ids), width), dtype) for name, (dtype, width) in layout}
         moved = self._scored(DEEP, TableState(ids, {**arrays, ROWS: initial}))
@@ -120,10 +132,10 @@ class ExportedModel:
 def write_model(
     folder: Path, model: ExportedModel, rows: RowType, parent: Predictor | None = None, num_threads: int = 1
 ) -> Predictor:
-    """Write all that a score depends on into the new `folder`, but for the manifest. Return the bundle, which has it.
+    """Write everything that a score depends on into the new `folder`, except the manifest. Return the opened bundle.
 
-    With a `parent` it is a delta, which has the rows that differ from the parent's. Raises ValueError if the model or
-    the vocabulary is not the parent's with additions.
+    With a `parent`, write a delta, which holds only rows that differ from the parent's. Raise ValueError if the model
+    or the vocabulary is not an extension of the parent's.
     """
     schema, _, base_vocabulary = open_vocabulary(model.prepared, model.schema)
     config, dense = model.config, model.state.dense
@@ -196,7 +208,7 @@ def _manifest_of(
 
 
 def _check_fits(parent: Predictor, schema: Schema, spec: BundleTablesSpec) -> None:
-    """Raise ValueError if a model cannot be written as changes of `parent`."""
+    """Raise ValueError if the model cannot be written as a delta of `parent`."""
     parent_spec = parent.tables[0].spec
     differences = [
         f"{name} {getattr(spec, name)}, there {getattr(parent_spec, name)}"
@@ -213,7 +225,9 @@ def _check_fits(parent: Predictor, schema: Schema, spec: BundleTablesSpec) -> No
 def _changed_rows(
     parent: Sequence[BundleTables], row_ids: np.ndarray, stored: ReadStored
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return which of `row_ids`, ascending, have other rows than the parent's, and ids of its rows that are gone."""
+    """Return the ids in `row_ids` (ascending) whose rows differ from the parent's, and the ids of the parent's rows
+    that no longer exist.
+    """
     before, old = chain_row_ids(parent), chain_stored(parent)
     names = [name for name in parent[0].spec.layout() if not name.endswith("padding") and name != INDEX]
     changed = [np.zeros(0, np.int64)]
@@ -227,7 +241,7 @@ def _changed_rows(
 
 
 def _model_content(model: ExportedModel, schema: Schema) -> dict[str, Any]:
-    """Return what the manifest says about the model."""
+    """Return the section of the manifest that describes the model."""
     options, fields = model.config.model, fields_of_model(schema, model.config.model)
     content: dict[str, Any] = {"hidden_widths": list(options.hidden_widths), "activation": options.activation}
     if not is_plain(fields):
@@ -241,9 +255,9 @@ def _model_content(model: ExportedModel, schema: Schema) -> dict[str, Any]:
 def logit_tolerances(
     predictor: Predictor, dense: Mapping[str, np.ndarray], ids: np.ndarray, numeric: np.ndarray
 ) -> np.ndarray:
-    """Return how far float32 may take the logits of encoded rows [n] from others' evaluations. See `rounding_bound`.
+    """Return how far float32 evaluations of the logits of encoded rows may differ from one another, [n].
 
-    `dense` are the arrays that the bundle's tower was made of.
+    `dense` are the arrays that the bundle's tower was made from. See `rounding_bound`.
     """
     deep, _ = predictor.tower_inputs(ids)
     _, wide = lookup(predictor.tables, np.maximum(ids, 0))
@@ -254,7 +268,11 @@ def logit_tolerances(
 def _write_vocabulary(
     folder: Path, vocabulary: BaseVocabulary, parent: Predictor | None, since: int | None
 ) -> dict[str, Any]:
-    """Write a bundle's search tables. With `since`, which `parent` has, those of what was added in place after it."""
+    """Write a bundle's lookup file of the vocabulary, and return its record for the manifest.
+
+    A delta of `parent` gets the values that the parent lacks. With `since` (the parent's vocabulary size), these are
+    the values that were added in place after the first `since` ids.
+    """
     if parent is None:
         return write_lookup(vocabulary, folder)
     values = parent.manifest.vocabulary.get("values", "")
@@ -266,8 +284,10 @@ def _write_vocabulary(
 def _made_golden(
     log_format: LogFormat, vocabulary: BaseVocabulary, parent: Predictor | None, since: int | None
 ) -> pa.Table:
-    """Return golden rows without scores: made ones, or with `since` those of `parent`, the last of which give way to
-    rows of the values that were added after so many ids.
+    """Return golden rows without scores.
+
+    They are newly made. With `since`, they are those of `parent`, the last of which are replaced by rows with values
+    added after the first `since` ids.
     """
     if parent is None or since is None:
         return make_rows(vocabulary, log_format, GOLDEN_ROWS, seed=1)
@@ -279,7 +299,7 @@ def _made_golden(
 
 
 def _write_golden(predictor: Predictor, table: pa.Table, dense: Mapping[str, np.ndarray]) -> None:
-    """Write golden.parquet: made rows with the scores of this bundle."""
+    """Write golden.parquet: made rows with their logits, scores and tolerances in this bundle."""
     scored = predictor.score_chunk(table_to_chunk(table, predictor.log_format))
     assert scored.encoded is not None
     tolerances = logit_tolerances(predictor, dense, scored.encoded.ids, scored.encoded.numeric)
@@ -290,7 +310,7 @@ def _write_golden(predictor: Predictor, table: pa.Table, dense: Mapping[str, np.
 
 
 def finish(folder: Path, manifest: Manifest, texts: Mapping[str, str], beside: Path) -> None:
-    """Write the other files, by name, and last the manifest, numbered above the bundles in the folder `beside`."""
+    """Write the text files and then the manifest, whose serial number is above those of the bundles in `beside`."""
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     write_manifest(folder, numbered(manifest, beside))
@@ -299,11 +319,12 @@ def finish(folder: Path, manifest: Manifest, texts: Mapping[str, str], beside: P
 _EVERY_ROW = 255.0
 
 
-ReadRows = Callable[[str, np.ndarray], np.ndarray]  # "deep" or "wide", ids [n] -> [n, D] or [n], float32
+# Function from a table's name ("deep" or "wide") and ids [n] to float32 rows, [n, D] or [n].
+ReadRows = Callable[[str, np.ndarray], np.ndarray]
 
 
 def stored_as(dtype: RowType, read: ReadRows) -> ReadStored:
-    """Return the rows that `read` gives as a file of `dtype` has them.
+    """Return a function that converts the rows from `read` to the form in which a file of type `dtype` stores them.
 
     The function raises ValueError for a row that `dtype` cannot hold.
     """
@@ -311,7 +332,10 @@ def stored_as(dtype: RowType, read: ReadRows) -> ReadStored:
 
 
 def _stored(name: str, ids: np.ndarray, deep: np.ndarray, dtype: RowType) -> np.ndarray:
-    """Return deep rows as `dtype` stores them: for int8 the array `name` of numbers, scales or offsets."""
+    """Return deep rows in the form in which `dtype` stores them.
+
+    For int8, `name` selects the array: "deep" for the numbers, "scale" or "offset".
+    """
     if dtype == "float32":
         return deep
     if dtype == "float16":

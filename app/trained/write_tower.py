@@ -1,10 +1,11 @@
-"""The tower with the wide head as an ONNX model, built from a checkpoint's parameters.
+"""Build the tower with the wide head as an ONNX model from a checkpoint's parameters.
 
     logit = Σ_f wide row_f + numeric · w + b + tower([deep row_f …, numeric])
 
-A calibrated bundle's logits are slope · logit + intercept.
+For a calibrated bundle, the result is slope · logit + intercept.
 
-What the numeric fields add to the first layer is folded into its matrix, batch normalization into matrices and biases.
+The contribution of numeric fields to the first layer is folded into the layer's matrix. Batch normalization is folded
+into matrices and biases.
 """
 
 from __future__ import annotations
@@ -21,16 +22,19 @@ from app.scoring.onnx_tower import TOWER
 if TYPE_CHECKING:
     import onnx
 
-OPSET, IR_VERSION = 20, 9  # the first with Gelu; what onnxruntime 1.16 and later read
-MOST_BYTES = 2_000_000_000  # of a model in one file: protobuf's limit is 2 GiB
-NORM_EPSILON = 1e-5  # app/model/batch_norm.py
-ROUNDING = 2.0**-20  # of the root of the sum of its terms' squares, that a sum may be off; see `rounding_bound`
+# Opset 20 is the first with Gelu. IR version 9 is readable by onnxruntime 1.16 and later.
+OPSET, IR_VERSION = 20, 9
+# Size of a model above which its weights go to a second file, because protobuf cannot read more than 2 GiB.
+MOST_BYTES = 2_000_000_000
+NORM_EPSILON = 1e-5  # Equal to the constant in app/model/batch_norm.py.
+# Error of a float32 sum, relative to the root of its terms' sum of squares. See `rounding_bound`.
+ROUNDING = 2.0**-20
 
 
 def write_tower(
     folder: Path, dense: Mapping[str, np.ndarray], activation: str, calibration: Calibration | None = None
 ) -> None:
-    """Write tower.onnx for the dense arrays of a checkpoint, with its weights beside it if they are large."""
+    """Write tower.onnx from the dense arrays of a checkpoint. Weights above MOST_BYTES go to a file next to it."""
     import onnx
 
     model = build_tower(dense, activation, calibration)
@@ -48,7 +52,11 @@ def write_tower(
 def build_tower(
     dense: Mapping[str, np.ndarray], activation: str, calibration: Calibration | None = None
 ) -> onnx.ModelProto:
-    """Return the model: deep_rows [n, C * D], wide_rows [n] (summed over fields), numeric [n, N] -> logits [n]."""
+    """Return the ONNX model of the tower with the wide head.
+
+    Its inputs are deep_rows [n, C * D], wide_rows [n] (summed over fields) and numeric [n, N], its output logits [n],
+    all float32.
+    """
     from onnx import TensorProto, helper, numpy_helper
 
     layers, last = folded_layers(dense)
@@ -101,13 +109,15 @@ def build_tower(
 
 
 def folded_layers(dense: Mapping[str, np.ndarray]) -> tuple[list[tuple[np.ndarray, np.ndarray]], np.ndarray]:
-    """Return (matrix, bias) of each hidden layer, and the last matrix [H, 1], float32, folded in float64."""
+    """Return (matrix, bias) of each hidden layer and the last matrix [H, 1]. They are folded in float64, returned in
+    float32.
+    """
     num_hidden = sum(name.startswith("tower.bias_") for name in dense)
     layers = []
     for i in range(num_hidden):
         matrix, bias = (dense[f"tower.{name}_{i}"].astype(np.float64) for name in ("matrix", "bias"))
         if i == 0 and "tower.numeric_rows" in dense:
-            # Field f adds x_f · (E_f · W_f): one more row of the matrix.
+            # Field f adds x_f · (E_f · W_f) to the layer's sums, which is one more row of the matrix.
             rows, matrices = dense["tower.numeric_rows"], dense["tower.numeric_matrix"]
             folded = np.einsum("nd,ndh->nh", rows.astype(np.float64), matrices.astype(np.float64))
             matrix = np.concatenate([matrix, folded])
@@ -123,7 +133,7 @@ def folded_layers(dense: Mapping[str, np.ndarray]) -> tuple[list[tuple[np.ndarra
 def rounding_bound(
     dense: Mapping[str, np.ndarray], deep_rows: np.ndarray, wide_rows: np.ndarray, numeric: np.ndarray
 ) -> np.ndarray:
-    """Return how far two honest float32 evaluations of a logit may be apart, [n]. `wide_rows` [n, C] are not summed.
+    """Return a bound on the difference between two correct float32 evaluations of each logit, [n].
 
     A sum of n terms in float32 is off by some √n · 2⁻²⁴ of its terms, as roundings are like random steps (Higham &
     Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019). `ROUNDING` has n = 256: longer sums are
@@ -158,7 +168,7 @@ def _activation(name: str, sums: str, outputs: str) -> list[onnx.NodeProto]:
         return [make_node("Sigmoid", [sums], [gate]), make_node("Mul", [sums, gate], [outputs])]
     kinds: dict[str, tuple[str, dict[str, Any]]] = {
         "relu": ("Relu", {}),
-        "gelu": ("Gelu", {"approximate": "tanh"}),  # MindSpore's nn.GELU
+        "gelu": ("Gelu", {"approximate": "tanh"}),  # The tanh approximation is that of MindSpore's nn.GELU.
         "leaky_relu": ("LeakyRelu", {"alpha": 0.01}),
         "tanh": ("Tanh", {}),
         "sigmoid": ("Sigmoid", {}),

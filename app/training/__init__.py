@@ -1,3 +1,10 @@
-"""A training: context (of one launch), assemble (the parts), loop, step/, learning_rates, epoch_progress, saving,
-stop_signals, parallel/, warm_start/, validate (rules between settings) and start (from the first check to the status).
+"""Train a model.
+
+- `start`: one launch, from the first check to the final status. `validate`: rules between settings.
+- `context`: what all parts of a launch share.
+- `assemble`: builds tables, model, optimizers and step from the settings. `loop` trains.
+- `step/`: one training step.
+- `learning_rates`, `epoch_progress`, `saving`, `stop_signals`: schedules, logs, checkpoints and early ends.
+- `parallel/`: towers that are spread over ranks.
+- `warm_start/`: a new run that begins with the weights of a trained model.
 """

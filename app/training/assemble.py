@@ -1,33 +1,28 @@
-"""Assembles the parts of a training from settings and schema: tables, model, optimizers, step."""
+"""Build the parts of a training from settings and schema: tables, model, optimizers and step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import mindspore as ms
 import numpy as np
 from mindspore import Parameter
 
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import ModelState
 from app.config.config import Config
-from app.config.device import deprecations_silenced, init_communication
+from app.config.device import deprecations_silenced
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup
 from app.model.dense_layer import write_parameter
 from app.model.dropout import DropoutNoise
 from app.model.native_tower import logits_of
 from app.model.tower_optimizers import DenseOptimizers
-from app.model.wide_deep import WideDeep, hidden_layers, initial_tower, make_model
+from app.model.wide_deep import WideDeep, make_model
 from app.tables.checks import load_state
 from app.tables.initial import initial_rows
 from app.tables.interface import DEEP, WIDE, Snapshot, TableRates, TablesSpec, one_field
 from app.training.learning_rates import LearningRates, learning_rates, table_learning_rates, table_spec
-from app.training.parallel.accelerator import AcceleratorPlacement
-from app.training.parallel.data_parallel import DataParallelPlacement, DataParallelStep
-from app.training.parallel.pipeline.stage_step import PipelinePlacement
-from app.training.parallel.placement import TowerPlacement
-from app.training.parallel.tensor.split_step import ShardedPlacement
+from app.training.parallel.data_parallel import DataParallelStep, step_graph
 from app.training.step.distinct import ByDistinctRow
 from app.training.step.first_layer import most_distinct
 from app.training.step.step import ByPosition, HostTablesStep, StepSettings, TrainStep
@@ -38,31 +33,25 @@ from data_prep.prepared.schema import Schema
 
 @dataclass(frozen=True)
 class TrainingState:
-    """The step of a run and all state that it changes."""
+    """The training step of a run, and all state that the step changes."""
 
     step: TrainStep
     model: WideDeep
     optimizers: DenseOptimizers
     learning_rates: LearningRates
-    placement: TowerPlacement
-    sliced: bool = False  # each rank saves its slices of the dense arrays
 
     def state(self) -> ModelState:
-        """Return copies of everything in a checkpoint."""
+        """Return copies of all arrays of a checkpoint."""
         return ModelState(self.dense_values(), self.step.tables.state())
 
     def snapshot_rows(self, changed_only: bool) -> Snapshot:
-        """Return this rank's rows (or only the changed ones) as they are now."""
+        """Return a snapshot of this rank's rows, or only of the rows that changed since the last save."""
         return self.step.tables.snapshot(changed_only)
 
-    def dense_to_save(self) -> dict[str, np.ndarray]:
-        """Return copies of the dense arrays of a checkpoint. Ranks that share a tower call it together."""
-        return self.dense_values(self.sliced)
-
     def load_state(self, state: ModelState, step: int) -> None:
-        """Load a state from memory. Load that of the learning rates before, as tables ask for past ones.
+        """Load a state from memory. Load the state of the learning rates first, because tables may ask for past rates.
 
-        Raises ValueError, naming the array, if it does not fit.
+        Raise ValueError, naming the array, if the state does not fit.
         """
         self.check_dense(state.dense, self._dense())
         load_state(self.step.tables, state.tables, step)
@@ -71,8 +60,8 @@ class TrainingState:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Load a checkpoint, reading each of its bytes once.
 
-        Raises as `Checkpoint.read_once`, and ValueError for what does not fit: then the tables are empty, and all
-        else is as before.
+        Raise the errors of `Checkpoint.read_once`, and ValueError if the checkpoint does not fit. After an error the
+        tables are empty, and everything else is unchanged.
         """
         tables, saved = self.step.tables, checkpoint.manifest
         self.learning_rates.load_state(saved.schedules)
@@ -81,10 +70,9 @@ class TrainingState:
             self.check_dense(dense, self._dense())
         self._take_dense(dense, saved.step)
 
-    def dense_values(self, sliced: bool = False) -> dict[str, np.ndarray]:
-        """Return copies of the dense arrays, whole or this rank's slices. Ranks that share a tower call it together."""
-        values = {name: parameter.asnumpy().copy() for name, parameter in self._dense().items()}
-        return self.placement.slices(values) if sliced else self.placement.gather(values)
+    def dense_values(self) -> dict[str, np.ndarray]:
+        """Return copies of the dense arrays."""
+        return {name: parameter.asnumpy().copy() for name, parameter in self._dense().items()}
 
     def _take_dense(self, values: dict[str, np.ndarray], step: int) -> None:
         self.write_dense(values)
@@ -93,32 +81,30 @@ class TrainingState:
         self.optimizers.resume_learning_rates(rates["wide"], rates["tower"])
 
     def check_dense(self, arrays: dict[str, np.ndarray], names: Iterable[str]) -> None:
-        """Raise ValueError unless `arrays` are those that `names` lists, of the whole model."""
+        """Raise ValueError unless `arrays` are those of the model that `names` lists."""
         dense = self._dense()
-        shapes = {name: self.placement.whole_shape(name, dense[name].shape) for name in names}
-        check_dense({name: array for name, array in arrays.items() if self.placement.holds(name)}, shapes)
+        check_dense(arrays, {name: dense[name].shape for name in names})
 
     def write_dense(self, values: dict[str, np.ndarray]) -> None:
-        """Write dense arrays, given as of the whole model."""
+        """Write dense arrays."""
         dense = self._dense()
-        for name, value in self.placement.scatter(values).items():
+        for name, value in values.items():
             write_parameter(dense[name], value)
-        self.placement.weights_were_written(self.optimizers)
 
     def _dense(self) -> dict[str, Parameter]:
         return self.model.named_parameters() | self.model.named_statistics() | self.optimizers.named_state()
 
 
 def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup = ONE_PROCESS) -> TrainingState:
-    """Make all parts of a training, at their initial values. `backend` as `pick_backend` chose it.
+    """Build all parts of a training with their initial values.
 
-    `group` are the ranks that train together. Servers may own the rows.
+    `backend` is the result of `pick_backend`. `group` are the ranks that train together. Server processes may own the
+    rows.
     """
     numeric = tuple(field.name for field in schema.numeric)
     looked_up = () if config.model.fold_numeric else numeric
     spec = table_spec(config, schema, looked_up)
-    placement = place_tower(config, schema, group)
-    model = placement.model
+    model, batch_rows = make_model(config, schema, config.model.fold_numeric), group.batch_rows(config.train.batch_size)
     with deprecations_silenced():
         optimizers = DenseOptimizers(
             model,
@@ -126,41 +112,21 @@ def assemble(config: Config, schema: Schema, backend: str, group: ProcessGroup =
             config.tower_optimizer,
             config.loss.loss_scale,
             config.loss.tower_clip_norm,
-            placement.wrap_tower,
-            placement.squared_norm,
             config.train.ema_decay,
         )
     rates = learning_rates(config)
     noise = DropoutNoise(config.train.seed, config.model.dropout, len(config.model.hidden_widths))
-    settings = StepSettings(model, optimizers, rates, noise, config.loss, placement.batch_rows, numeric)
+    settings = StepSettings(model, optimizers, rates, noise, config.loss, batch_rows, numeric)
     table_rates = table_learning_rates(rates, config.deep_optimizer)
     step: TrainStep
     if backend == "stock":
         step = StockStep(StockTables(spec, table_rates, len(looked_up)), settings)
     else:
-        rows = rows_for_device(config, spec, table_rates, backend, group, placement.batch_rows)
-        step = HostTablesStep(rows, settings, placement.host_graph(settings), logits_of(placement.scorer()))
+        rows = rows_for_device(config, spec, table_rates, backend, group, batch_rows)
+        step = HostTablesStep(rows, settings, step_graph(settings, group), logits_of(model))
         if group.sharded:
-            step = DataParallelStep(step, group, placement.rows_of)
-    return TrainingState(step, model, optimizers, rates, placement, config.checkpoint.tower_slices)
-
-
-def place_tower(config: Config, schema: Schema, group: ProcessGroup) -> TowerPlacement:
-    """Make the dense model, and choose where it lies, by the section `parallel` and the device."""
-    rows = group.batch_rows(config.train.batch_size)
-    if not group.sharded:
-        return TowerPlacement(make_model(config, schema, config.model.fold_numeric), rows)
-    options, on_cpu = config.parallel, ms.get_current_device().device_target == "CPU"
-    if options.pipeline_stages > 1:
-        if not on_cpu:
-            init_communication()
-        return PipelinePlacement(config, initial_tower(config, schema), hidden_layers(config, schema), group)
-    if on_cpu and options.is_sharded:
-        return ShardedPlacement(config, initial_tower(config, schema), group)
-    model = make_model(config, schema)
-    if not on_cpu and (options.is_sharded or options.search_mode != "none"):
-        return AcceleratorPlacement(options, model, rows)
-    return DataParallelPlacement(model, rows, group)
+            step = DataParallelStep(step, group)
+    return TrainingState(step, model, optimizers, rates)
 
 
 def rows_for_device(
@@ -171,7 +137,7 @@ def rows_for_device(
     group: ProcessGroup,
     batch_rows: int,
 ) -> ByPosition:
-    """Make the tables outside the graph, and the form in which their rows cross to the device."""
+    """Make the tables outside the graph, and the object that passes their rows to the device."""
     threads = config.device.num_threads
     if config.model.first_layer != "distinct" or group.sharded:
         return ByPosition(group.make_tables(backend, spec, learning_rates, threads), batch_rows)
@@ -180,7 +146,7 @@ def rows_for_device(
 
 
 def fold_numeric(state: ModelState, spec: TablesSpec, num_numeric: int) -> dict[str, np.ndarray]:
-    """Return the dense arrays of the same function with the N looked-up numeric fields folded into the tower."""
+    """Return the dense arrays of an equivalent model whose N looked-up numeric fields are folded into the tower."""
     rows = initial_rows(spec.seed, np.arange(num_numeric), spec.embedding_dim, spec.initial_scale)
     weights = np.zeros((num_numeric, 1), np.float32)
     for saved, values in ((state.tables[DEEP], rows), (state.tables[WIDE], weights)):
@@ -198,7 +164,7 @@ def fold_numeric(state: ModelState, spec: TablesSpec, num_numeric: int) -> dict[
 
 
 def check_dense(arrays: dict[str, np.ndarray], expected: dict[str, tuple[int, ...]]) -> None:
-    """Raise ValueError unless the arrays have the names and shapes `expected`."""
+    """Raise ValueError unless the arrays have the names and shapes in `expected`."""
     missing, foreign = sorted(expected.keys() - arrays.keys()), sorted(arrays.keys() - expected.keys())
     if missing or foreign:
         raise ValueError(

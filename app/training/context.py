@@ -1,4 +1,4 @@
-"""`RunContext`: one launch of a run, as every part of a training needs it."""
+"""Define `RunContext`, which bundles what the parts of a training need to know about one launch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.run.folder import RunFolder
 from app.training.stop_signals import StopRequest
 from data_prep.prepared.schema import Schema
 
-# Plain function of a run and the values of one line of metrics.jsonl: `step`, `epoch` and what was measured.
+# Function that is called with the run and the values of one line of metrics.jsonl: `step`, `epoch` and measurements.
 Callback: TypeAlias = Callable[[RunFolder, Mapping[str, Any]], object]
 LOGS: tuple[Callback, ...] = (RunFolder.write_metrics, RunFolder.write_events)
 
@@ -22,8 +22,8 @@ LOGS: tuple[Callback, ...] = (RunFolder.write_metrics, RunFolder.write_events)
 class RunContext:
     """A launch of a run: its settings, its data (`schema` of the prepared folder `dataset`) and its folder.
 
-    `stop` is checked between steps. `group` are the ranks that train. `on_step` is called after each
-    `train.log_every_steps` steps with their means, `on_evaluation` after each evaluation on the split valid.
+    `stop` is checked between steps. `group` are the ranks that train. `on_step` is called every `train.log_every_steps`
+    steps with their means, and `on_evaluation` after each evaluation on the split valid.
     """
 
     config: Config

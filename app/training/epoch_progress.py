@@ -1,4 +1,4 @@
-"""Progress of an epoch: the bar, loss.log, and the values of `on_step`."""
+"""Report the progress of an epoch: progress bar, loss.log and metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from common.console import progress_bar
 
 
 class EpochProgress:
-    """Writes an epoch's progress bar and loss.log, and calls `on_step`."""
+    """Shows an epoch's progress bar, writes loss.log, and calls the functions `on_step`."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class EpochProgress:
         learning_rates: LearningRates,
         on_step: tuple[Callback, ...],
     ) -> None:
-        """`seconds` of each part of the steps so far are still counted by the step."""
+        """`seconds` holds the total time of each part of the steps, which the step keeps updating."""
         self._on_step = (*on_step, self._show)
         self._run = run
         self._log_every_steps = log_every_steps
@@ -62,9 +62,10 @@ class EpochProgress:
         self._bar.close()
 
     def add(self, position: Position, losses: Losses, rows: int, waited_seconds: float) -> None:
-        """Record one step. `waited_seconds` is the epoch's time of waiting for data so far."""
+        """Record one step. `waited_seconds` is the total time that the epoch has waited for data."""
         wide_loss, deep_loss = np.float32(losses.wide_loss), np.float32(losses.deep_loss)
-        place = f"epoch: {position.epoch} step: {position.epoch_step}"  # as MindSpore's tutorial prints it
+        # The same form as in MindSpore's tutorial.
+        place = f"epoch: {position.epoch} step: {position.epoch_step}"
         self._lines.append(f"{place}, wide_loss is {wide_loss!s}, deep_loss is {deep_loss!s}")
         self._rows += rows
         self._last = (position, losses, waited_seconds)
@@ -74,13 +75,13 @@ class EpochProgress:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Exclude the block from step timing. Flush pending log lines first."""
+        """Exclude the block from the time of steps. Pending log lines are flushed first."""
         self.flush()
         yield
         self._since = time.perf_counter()
 
     def flush(self) -> None:
-        """Write the steps since the last flush to loss.log, and call `on_step` and the bar with their means."""
+        """Write the steps since the last flush to loss.log, and call `on_step` with their means."""
         if self._last is None:
             return
         position, losses, waited = self._last
@@ -88,7 +89,8 @@ class EpochProgress:
         speed, wait_share = self._rows / seconds, (waited - self._waited) / seconds
         parts = {part: self._seconds[part] - before for part, before in self._seconds_before.items()}
         self._seconds_before = dict(self._seconds)
-        resident_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])  # private and shared
+        # Counts private and shared memory.
+        resident_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         self._run.append_losses(self._lines)
         values = {
             "step": position.step,

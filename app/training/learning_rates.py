@@ -1,6 +1,7 @@
-"""Learning rates as functions of the step, and with a plateau schedule of the evaluations before it.
+"""Compute learning rates from the step, and for a plateau schedule also from the evaluations before it.
 
-Every optimizer has its own: `deep_optimizer: {schedule: {name: cosine, decay_steps: 10000}}`. Step s is 1, 2, …
+Every optimizer has its own schedule: `deep_optimizer: {schedule: {name: cosine, decay_steps: 10000}}`. Steps are
+numbered from 1.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ STEPS_BEFORE = "steps_before"
 
 @dataclass
 class PlateauState:
-    """State of a plateau schedule. `best` is the best score so far, `drops` the steps after which the rate fell."""
+    """State of a plateau schedule. `best` is the best score so far. `drops` lists the steps after which the
+    rate fell.
+    """
 
     best: float | None = None
     bad_evaluations: int = 0
@@ -35,7 +38,7 @@ class PlateauState:
 
 
 class LearningRate:
-    """Learning rate of one optimizer. Call it with a step."""
+    """Learning rate of one optimizer, a function of the step."""
 
     def __init__(self, base: float, schedule: Schedule) -> None:
         self.base = base
@@ -43,7 +46,7 @@ class LearningRate:
         self.plateau = PlateauState()
 
     def __call__(self, step: int) -> float:
-        """Return the learning rate of step 1, 2, …, also of past steps."""
+        """Return the learning rate at a step (1, 2, …), which may be in the past."""
         rate = self.base * self.schedule.factor(step)
         if isinstance(self.schedule, PlateauSchedule):
             num_drops = bisect.bisect_left(self.plateau.drops, step)
@@ -52,7 +55,7 @@ class LearningRate:
         return rate
 
     def after_evaluation(self, merit: float, step: int) -> bool:
-        """Update the plateau with an evaluation (larger is better). Return True if the rate falls."""
+        """Update a plateau schedule with an evaluation (larger is better). Return True if the learning rate falls."""
         if not isinstance(self.schedule, PlateauSchedule):
             return False
         state = self.plateau
@@ -68,9 +71,9 @@ class LearningRate:
 
 
 class LearningRates:
-    """Learning rates of the groups wide, deep and tower, with their state in checkpoints.
+    """Learning rates of the groups wide, deep and tower, with the state that checkpoints store.
 
-    `steps_before` is the number of steps of the run that the tables' optimizer state was taken from.
+    After a warm start with optimizer state, `steps_before` is the number of steps of the source run.
     """
 
     def __init__(self, groups: dict[str, LearningRate]) -> None:
@@ -82,7 +85,9 @@ class LearningRates:
         return {group: rate(step) for group, rate in self.groups.items()}
 
     def after_evaluation(self, metric: str, merit: float, step: int) -> list[str]:
-        """Update the plateaus with an evaluation (larger is better). Return a log line for each rate that falls."""
+        """Update the plateau schedules with an evaluation (larger is better). Return a log line for each rate that
+        falls.
+        """
         return [
             f"{group} learning rate {rate(step):g} -> {rate(step + 1):g} ({metric} has not improved)"
             for group, rate in self.groups.items()
@@ -90,7 +95,7 @@ class LearningRates:
         ]
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the plateaus by group, and `steps_before` unless it is 0."""
+        """Return the state of the plateau schedules by group, and `steps_before` unless it is 0."""
         plateaus = {
             group: asdict(rate.plateau)
             for group, rate in self.groups.items()
@@ -99,14 +104,16 @@ class LearningRates:
         return plateaus | ({STEPS_BEFORE: self.steps_before} if self.steps_before else {})
 
     def load_state(self, saved: dict[str, Any]) -> None:
-        """Restore the state of a checkpoint. Groups that it lacks start anew."""
+        """Restore the state from a checkpoint. Groups that are missing in it start anew."""
         self.steps_before = saved.get(STEPS_BEFORE, 0)
         for group, rate in self.groups.items():
             rate.plateau = PlateauState(**saved.get(group, {}))
 
 
 def table_spec(config: Config, schema: Schema, numeric: tuple[str, ...] = ()) -> TablesSpec:
-    """Return the spec of the tables, which look up the categorical fields, after those of `numeric`."""
+    """Return the spec of the tables. Their fields are those of `numeric`, followed by the categorical fields of the
+    model.
+    """
     return TablesSpec(
         vocabulary_size=schema.vocabulary_size,
         embedding_dim=config.model.embedding_dim,
@@ -130,11 +137,11 @@ def learning_rates(config: Config) -> LearningRates:
 
 
 def table_learning_rates(rates: LearningRates, deep_optimizer: DeepOptimizer) -> TableRates:
-    """Return the tables' learning rates, which follow later changes of `rates`.
+    """Return the learning rates of the tables as functions of the step, which follow later changes of `rates`.
 
-    Tables correct the bias of moments that were 0 before step 1. After a warm start with moments, the deep table's rate
-    is scaled so that the product is Adam's after the steps before and these. (`adam`'s epsilon stays that of these
-    steps alone: smaller at first, which shows in rows whose gradients are about as small.)
+    Tables correct the bias of moments as if these were 0 before step 1. After a warm start with moments, the deep
+    table's rate is scaled so that the result equals Adam's correction after all steps of both runs. (Adam's epsilon is
+    not scaled. It acts as in the first steps of a run, which matters only for rows with very small gradients.)
     """
 
     def deep_rate(step: int) -> float:
@@ -153,7 +160,9 @@ def running_mean(manifest: Manifest) -> RunningMean | None:
 
 
 def step_history(manifest: Manifest) -> StepHistory | None:
-    """Return the steps that deep rows of a checkpoint may have missed, or None if its optimizer lets rows miss none."""
+    """Return the history of steps that a checkpoint's deep rows may have missed, or None if its optimizer updates only
+    looked-up rows.
+    """
     config = read_config(manifest.config, where="the checkpoint")
     rates = learning_rates(config)
     rates.load_state(manifest.schedules)

@@ -1,4 +1,4 @@
-"""The training loop: fetch a batch, step, log, evaluate, save."""
+"""Run the training loop: fetch a batch, take a step, log, evaluate and save."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ log = logging.getLogger(__name__)
 
 
 class Trainer:
-    """A launch of a run, from its first step or from a checkpoint to its last epoch."""
+    """A launch of a run, from the first step or a checkpoint to the last epoch."""
 
     def __init__(self, context: RunContext, backend: str) -> None:
-        """Resume the run's checkpoint, or warm start a new run. `backend` as `pick_backend` chose it."""
+        """Resume the run's checkpoint, or warm start a new run. `backend` is the result of `pick_backend`."""
         self.context, self.config, self.schema, self.run = context, context.config, context.schema, context.run
         self.training = assemble(self.config, self.schema, backend, context.group)
         if decay := self.config.train.ema_decay:
@@ -45,8 +45,10 @@ class Trainer:
         self.mean_weight = mean_training_weight(context.dataset, self.schema)
         self.epoch_steps = num_batches(self.schema, "train", self.config.train.batch_size)
         self.selection = Selection(self.config.eval, self.schema.splits["valid"].files)
-        self._has_remarked = False  # on rows that AUC by group leaves out
-        self.metrics: Metrics | None = None  # on the split valid at this position, if it was evaluated
+        # True once the log has a remark on rows that AUC by group leaves out.
+        self._has_remarked = False
+        # Metrics on the split valid at the current position, if it was evaluated.
+        self.metrics: Metrics | None = None
         self.checkpoints = CheckpointManager(context, self.training, self.selection)
         if self.run.plan.checkpoint is not None:
             self.position = self.checkpoints.restore(self.run.plan.checkpoint)
@@ -54,16 +56,17 @@ class Trainer:
             warm_start(self.training, self.config, self.schema, context.dataset, context.group)
 
     def train(self) -> None:
-        """Train the epochs that are left, and save.
+        """Train the remaining epochs, and save.
 
-        Raises Stopped, with the state saved, after a signal or at the time limit. Raises FloatingPointError, naming
-        the step, if a step made NaN or infinity, of which nothing is kept. Raises NotSavedError if the last state
+        Raise Stopped, with the state saved, after a signal or at the time limit. Raise FloatingPointError, naming the
+        step, if a step produces NaN or infinity. That step changes nothing. Raise NotSavedError if the last state
         cannot be saved.
         """
         try:
             if self.config.train.init_from and self.position.step == 0 and self.schema.splits["valid"].rows:
                 measured = self._measure()
-                if measured is not None:  # the result takes no part in the selection
+                # This result does not take part in the selection of the best model.
+                if measured is not None:
                     log.info("before the first step: %s", self._log_evaluation(measured.metrics, epoch=0))
             while self.position.epoch <= self.config.train.epochs and not self.selection.is_over:
                 self._train_epoch()
@@ -94,7 +97,8 @@ class Trainer:
         rates, on_step = self.training.learning_rates, self.context.on_step
         progress = EpochProgress(self.run, position, end, log_every, step.seconds, rates, on_step)
         with Prefetcher(self._prepared_batches()) as batches, progress:
-            self._evaluate_and_save(progress)  # an evaluation that the last launch did not finish
+            # The last launch may have been stopped during an evaluation.
+            self._evaluate_and_save(progress)
             for num_rows, batch, unique in batches:
                 if self.selection.is_over or self._has_all_steps:
                     return
@@ -106,7 +110,9 @@ class Trainer:
                 self._evaluate_and_save(progress)
 
     def _prepared_batches(self) -> Iterator[tuple[int, Batch, UniqueIds]]:
-        """Yield the rest of the epoch's batches: how many rows were read, those that count, and their ids."""
+        """Yield the remaining batches of the epoch: the number of rows read, the rows with a weight above 0, and their
+        ids.
+        """
         options, position = self.config.train, self.position
         order = training_order(self.schema, options.seed, position.epoch, options.pool_blocks)
         dataset, size = self.context.dataset, options.batch_size
@@ -125,7 +131,9 @@ class Trainer:
         return losses
 
     def _evaluate_and_save(self, progress: EpochProgress) -> None:
-        """In the middle of an epoch, evaluate if it is due. Save if it is due, and the best model so far."""
+        """Within an epoch, evaluate if an evaluation is due. Save if a save is due, or if the model is the best
+        so far.
+        """
         if not 0 < self.position.epoch_step < self.epoch_steps:
             return
         every, step = self.config.eval.every_steps, self.position.step
@@ -133,15 +141,16 @@ class Trainer:
         if (is_due or self._has_all_steps) and step != self.selection.last_step:
             with progress.paused():
                 is_best = self._evaluate(is_extra=not is_due)
-        save_best = is_best and self.config.checkpoint.keep_best > 0  # the next step changes it
+        # Save the best model now, because the next step changes it.
+        save_best = is_best and self.config.checkpoint.keep_best > 0
         if save_best or (self.checkpoints.saved != self.position and self.checkpoints.is_due(step)):
             with progress.paused():
                 self.checkpoints.save(self.position, self.metrics)
 
     def _evaluate(self, is_extra: bool = False) -> bool:
-        """Evaluate the model on the split valid, which does not change it. Return True if it is the best so far.
+        """Evaluate the model on the split valid without changing it. Return True if it is the best so far.
 
-        `is_extra`: only `train.steps` asks for the evaluation. Patience and learning rates do not follow it.
+        `is_extra` marks an evaluation that only `train.steps` asks for. Patience and learning rates ignore it.
         """
         step, epoch = self.position.step, self.position.epoch
         if not self.schema.splits["valid"].rows:
@@ -168,7 +177,7 @@ class Trainer:
         return is_best
 
     def _measure(self) -> Measurement | None:
-        """Score the split valid. Return None, with a warning, if no row of it has a weight, as without labels."""
+        """Score the split valid. Return None, with a warning, if it has no labelled rows with a weight above 0."""
         scorer, group_field = Scorer(self.training.step.prepare, self._score), self.config.eval.group_field
         data = (self.context.dataset, self.schema, "valid", self.config.train.batch_size)
         try:
@@ -179,11 +188,12 @@ class Trainer:
             return None
 
     def _score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
-        self.context.stop.check()  # the next launch repeats an evaluation that is cut short
+        # The next launch repeats an interrupted evaluation.
+        self.context.stop.check()
         return self.training.step.score(batch, unique)
 
     def _log_evaluation(self, metrics: Metrics, epoch: int) -> str:
-        """Add a line to eval.log, which is returned, and pass the metrics on."""
+        """Append a line to eval.log and pass the metrics to `on_evaluation`. Return the line."""
         line = one_line("valid", epoch, self.position.step, metrics)
         self.run.append_eval(line)
         values = {"step": self.position.step, "epoch": epoch, "split": "valid", **dataclasses.asdict(metrics)}

@@ -1,4 +1,6 @@
-"""A run's checkpoints: when one is written, in which thread, which of them stay, and what a failed save costs."""
+"""Manage a run's checkpoints: when and in which thread they are written, which are kept, and what a failed save
+means.
+"""
 
 from __future__ import annotations
 
@@ -27,32 +29,35 @@ from app.training.context import RunContext
 from common import settings
 
 if TYPE_CHECKING:
-    from app.training.assemble import TrainingState  # imports MindSpore
+    from app.training.assemble import TrainingState  # This module imports MindSpore.
 
 log = logging.getLogger(__name__)
 
+# Returns the arrays of a checkpoint's file EXPIRY. The argument says if the checkpoint is a delta.
 ExpiryArrays = Callable[[bool], Mapping[str, np.ndarray]]
 
-# Of the time of one core. Measured on two cores that both train: docs/results.md.
+# Share of one core's time that a background save may use. docs/results.md has measurements on two training cores.
 BACKGROUND_SHARE = 0.25
-SAMPLED_VALUES = 2**22  # of a table's rows, for its statistics
+# Maximum number of values that are read from a table to compute its statistics.
+SAMPLED_VALUES = 2**22
 
 
 class NotSavedError(Exception):
-    """The training ended, and its last state could not be written."""
+    """Raised when a training has ended and its last state could not be written."""
 
 
 class Throttle:
-    """A `Progress` that sleeps so that its thread works a `share` of the time, until `hurried` is set."""
+    """A `Progress` function that sleeps so that its thread works only a `share` of the time, until `hurried` is set."""
 
     def __init__(self, share: float, hurried: threading.Event) -> None:
         self.slept_seconds = 0.0
         self._rest_over_work = 1 / share - 1
         self._hurried = hurried
-        self._worked_until: float | None = None  # on the thread's own clock, which stands while it waits
+        # Measured with the thread's CPU clock, which stands still while the thread waits.
+        self._worked_until: float | None = None
 
     def __call__(self, _: int) -> None:
-        """Sleep in proportion to what was worked since the last call."""
+        """Sleep in proportion to the work since the last call."""
         if self._worked_until is not None and not self._hurried.is_set():
             start = time.perf_counter()
             self._hurried.wait((time.thread_time() - self._worked_until) * self._rest_over_work)
@@ -62,16 +67,16 @@ class Throttle:
 
 @dataclass(frozen=True)
 class Written:
-    """A finished checkpoint. `tidy_error` is why older ones could not be removed or compacted."""
+    """A finished checkpoint. `tidy_error` is set if older checkpoints could not be removed or compacted."""
 
     checkpoint: Checkpoint
-    seconds: float  # without those that the throttle slept
+    seconds: float  # Without the time that the throttle slept.
     tidy_error: OSError | ValueError | None
 
 
 @dataclass(frozen=True)
 class Writing:
-    """A checkpoint that the thread writes. It hurries once `awaited` is set."""
+    """A checkpoint that is being written by the thread. The thread stops throttling once `awaited` is set."""
 
     future: Future[Written]
     awaited: threading.Event
@@ -88,10 +93,11 @@ class CheckpointManager:
 
     def __init__(self, context: RunContext, training: TrainingState, selection: Selection) -> None:
         self.saved: Position | None = None
-        self.online: dict[str, Any] = {}  # of the next checkpoint's manifest, as `schema` and `dataset`
+        # Stored in the next checkpoint's manifest, like `schema` and `dataset`.
+        self.online: dict[str, Any] = {}
         self.schema, self.dataset = context.schema, context.dataset
-        self.expiry: ExpiryArrays | None = None  # True: of a delta -> arrays of the next checkpoint's file EXPIRY
-        self.wants_full = False  # True: the next one is no delta
+        self.expiry: ExpiryArrays | None = None
+        self.wants_full = False  # If True, the next checkpoint is a full one.
         self._context = context
         self._run, self._group = context.run, context.group
         self._options = context.config.checkpoint
@@ -99,7 +105,7 @@ class CheckpointManager:
         self._selection = selection
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Writing | None = None
-        self._newest: Checkpoint | None = None  # a delta holds the changes since it
+        self._newest: Checkpoint | None = None  # The next delta holds the changes since this checkpoint.
         self._read_manifest = ManifestReader()
         self._longest_save = 0.0
         self._due_at = self._next_timed_save()
@@ -107,7 +113,7 @@ class CheckpointManager:
     def restore(self, checkpoint: Checkpoint) -> Position:
         """Load a checkpoint's state into the tables and the model on all ranks. Return its position.
 
-        Raises ValueError if it is damaged or does not fit.
+        Raise ValueError if it is damaged or does not fit.
         """
         self._group.rpc("load", checkpoint)
         self._training.restore(checkpoint)
@@ -119,21 +125,21 @@ class CheckpointManager:
 
     @property
     def newest(self) -> Checkpoint | None:
-        """The newest checkpoint that is written."""
+        """The newest checkpoint that was written completely."""
         return self._newest
 
     def is_due(self, step: int) -> bool:
-        """Return True if a checkpoint is to be written after `step` steps, in the middle of an epoch."""
+        """Return True if a checkpoint should be written after step `step` within an epoch."""
         if self._writing is not None and self._writing.future.done():
             self._settle()
         every = self._options.every_steps
         return bool(every and step % every == 0) or bool(self._group.all_reduce_max(time.monotonic() >= self._due_at))
 
     def save(self, position: Position, metrics: Metrics | None, wait: bool = False) -> None:
-        """Write a checkpoint. An error is logged, as the next save may work again.
+        """Write a checkpoint. An error is logged and not raised, because the next save may succeed.
 
-        With `checkpoint.background`, and without `wait`, return as soon as the next steps cannot change what is saved.
-        The checkpoint before is waited for.
+        The previous checkpoint is finished first. With `checkpoint.background` and without `wait`, return as soon as
+        later steps cannot change the saved state.
         """
         self._settle()
         start = time.perf_counter()
@@ -145,7 +151,7 @@ class CheckpointManager:
             self._note_failed(position, error)
             return
         self._run.sync_logs()
-        # Several ranks write in steps that all of them take, so they cannot train meanwhile.
+        # All ranks take part in writing, so they cannot train at the same time.
         in_background = self._options.background and not self._group.sharded and not wait
         progress = Throttle(BACKGROUND_SHARE, snapshot.awaited) if in_background else no_progress
         manifest = self._manifest(position, metrics, parent)
@@ -158,9 +164,9 @@ class CheckpointManager:
         log.debug("the training stood for %.2f s", time.perf_counter() - start)
 
     def finish(self, position: Position, metrics: Metrics | None) -> None:
-        """Save the last state if no checkpoint has it. Try once more if that failed before.
+        """Save the last state unless a checkpoint has it. If a save of it failed before, try once more.
 
-        Raises NotSavedError if it fails again.
+        Raise NotSavedError if it fails again.
         """
         self._settle()
         if self.saved != position:
@@ -172,20 +178,22 @@ class CheckpointManager:
             )
 
     def close(self) -> None:
-        """Wait for the checkpoint that is being written, and end the thread. Call it however the training ends."""
+        """Wait for the checkpoint that is being written, and end the thread. Call it whenever a training ends, also by
+        an error.
+        """
         try:
             self._settle()
         finally:
             self._thread.shutdown()
 
     def is_full(self, step: int) -> bool:
-        """Return True if the checkpoint of `step` is to be a full one. For one process."""
+        """Return True if the checkpoint at `step` will be a full one. Only for a single process."""
         return self._parent_for(step) is None
 
     def _parent_for(self, step: int) -> ParentRecord | None:
-        """Return the checkpoint that the one of `step` is to hold the changes since, or None if it is to be a full one.
+        """Return the parent of the checkpoint at `step`, or None if it should be a full one.
 
-        Called on rank 0 alone: a file system shows its files to one rank sooner than to another.
+        Only rank 0 may call it, because a shared file system may show new files to other ranks later.
         """
         options, newest = self._options, self._newest
         if self.wants_full or not options.delta or newest is None or newest.manifest.step >= step:
@@ -197,16 +205,18 @@ class CheckpointManager:
         return ParentRecord(step=newest.manifest.step, id=newest.manifest.id)
 
     def _snapshot(self, position: Position, changed_only: bool) -> tuple[dict[str, np.ndarray], Snapshot]:
-        """Return the dense arrays and rows as they are now. Log the sizes of a full checkpoint.
+        """Return copies of the dense arrays and a snapshot of the rows. Log the statistics of the tables for a full
+        checkpoint.
 
-        Raises MemoryError, on all ranks, if one has none for its rows.
+        Raise MemoryError on all ranks if one of them lacks memory for the snapshot.
         """
         snapshot: Snapshot | None = None
         statistics: dict[str, float] = {}
         error: Exception | None = None
         try:
             snapshot = self._training.snapshot_rows(changed_only)
-            if not changed_only:  # a delta's rows alone would not show it
+            # A delta has too few rows for the statistics.
+            if not changed_only:
                 statistics = table_statistics(snapshot.tables, self.schema.vocabulary_size)
         except MemoryError as raised:
             error = raised
@@ -217,7 +227,7 @@ class CheckpointManager:
             if not changed_only:
                 sizes = merged_statistics([*self._group.gather(statistics), *self._group.rpc("statistics")])
                 self._run.append_metrics(step=position.step, epoch=position.last_epoch, **sizes)
-            return self._training.dense_to_save(), snapshot
+            return self._training.dense_values(), snapshot
         except BaseException:
             if snapshot is not None:
                 snapshot.release(saved=False)
@@ -239,12 +249,11 @@ class CheckpointManager:
         )
 
     def _write(self, state: ModelState, snapshot: Snapshot, manifest: Manifest, progress: Progress) -> Written:
-        """Write one checkpoint and tidy up the older ones, in the thread. The snapshot is released in any case."""
+        """Write a checkpoint in the thread, and tidy up older ones. The snapshot is released in any case."""
         start, saved = time.perf_counter(), False
         folder = self._run.checkpoints
-        sliced = self._group.sharded and self._options.tower_slices
         try:
-            path = write_checkpoint(folder, state, manifest, self._options.shards, progress, self._group, sliced)
+            path = write_checkpoint(folder, state, manifest, self._options.shards, progress, self._group)
             self._newest = None  # if this one cannot be opened, a full one follows: servers count its rows as saved
             self._newest = written = self._group.on_rank0(lambda: Checkpoint.open(path, self._read_manifest))
             saved, self.wants_full = True, False
@@ -255,7 +264,7 @@ class CheckpointManager:
         return Written(written, time.perf_counter() - start - slept, tidy_error)
 
     def _tidy(self, progress: Progress) -> OSError | ValueError | None:
-        """Remove old checkpoints. Before that, compact a delta for whose sake too many of them stay."""
+        """Remove old checkpoints. If a kept delta needs too many of them, compact it first."""
         keep = (self._run.checkpoints, self._options, self._context.config.eval.metric, self._read_manifest)
         try:
             if self._options.compact and (delta := delta_to_compact(*keep)):
@@ -267,27 +276,29 @@ class CheckpointManager:
         return None
 
     def _settle(self) -> None:
-        """Wait for the checkpoint that is being written, and log how it ended."""
+        """Wait for the checkpoint that is being written, and log the result."""
         if self._writing is None:
             return
         writing, self._writing = self._writing, None
         writing.awaited.set()
         try:
             written = writing.future.result()
-        except (OSError, ValueError, MemoryError) as error:  # ValueError: its parent was removed meanwhile
+        except (OSError, ValueError, MemoryError) as error:  # A ValueError occurs if the parent was removed meanwhile.
             self._note_failed(writing.position, error)
             self.saved = writing.saved_before
             return
         if written.tidy_error is not None:
             self._run.note_failed_save(writing.position.step, written.tidy_error)
         self._longest_save = max(self._longest_save, written.seconds)
-        # At the end one may be on its way, and the last one comes after it.
+        # At the end of a training, a background save may still be running, and the last save follows it.
         self._context.stop.note_save(self._longest_save * (2 if self._options.background else 1))
         kind = "the changes" if written.checkpoint.older else "all"
         log.info("saved %s (%s) in %.1f s", written.checkpoint.path, kind, written.seconds)
 
     def _note_failed(self, position: Position, error: Exception) -> None:
-        """Log a failed save. Raise an error of this rank alone, which ends the job: the others wait for it."""
+        """Log a failed save. If only this rank failed, raise the error, which ends the job, because the other ranks
+        wait.
+        """
         if self._group.size > 1 and not is_collective(error):
             raise error
         self._run.note_failed_save(position.step, error)
@@ -297,9 +308,10 @@ class CheckpointManager:
 
 
 def table_statistics(tables: Mapping[str, TableSnapshot], vocabulary_size: int) -> dict[str, float]:
-    """Return `touched_rows` T, `touched_share` T / V and for each table the root mean square norm of its touched rows.
+    """Return `touched_rows` T, `touched_share` T / V, and for each table the root mean square norm of its touched rows.
 
-    Of rows with more than `SAMPLED_VALUES` it reads that many, at equal steps, so that a save takes no longer.
+    If the rows have more than `SAMPLED_VALUES` values, only every k-th row is read, so that a save does not take
+    longer.
     """
     touched = max((len(table.row_ids) for table in tables.values()), default=0)
     values: dict[str, float] = {"touched_rows": touched, "touched_share": touched / vocabulary_size}
@@ -311,7 +323,7 @@ def table_statistics(tables: Mapping[str, TableSnapshot], vocabulary_size: int) 
 
 
 def merged_statistics(parts: list[dict[str, float]]) -> dict[str, float]:
-    """Return the statistics of all rows from those of several parts."""
+    """Combine the statistics of several parts of the tables."""
     if len(parts) == 1:
         return parts[0]
     total = sum(part["touched_rows"] for part in parts)

@@ -1,6 +1,6 @@
-"""A launch of a training in this process: check everything, open the run's folder, train, write the status.
+"""Launch a training in this process: check everything, open the run's folder, train, and write the final status.
 
-The command `train` and the notebook's function come this way.
+The command `train` and `app.api.train` both use this module.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from app.distributed.mpirun import DID_NOT_LEARN
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup
 from app.run.claim import RunIsFinishedError, check_launch, evaluation_of, open_run
 from app.run.decision import describe_kept, read_state, settings_of_run
+from app.run.older import ignored
 from app.run.report import NOT_WRITTEN, leave_report
 from app.run.training_loss import trained_click_rate, why_useless
 from app.tables.backends import pick_backend
 from app.tables.model_fields import fields_of_model, is_plain
 from app.training.context import LOGS, Callback, RunContext
 from app.training.learning_rates import table_spec
-from app.training.parallel.strategy_file import STRATEGY_FILE, read_strategies, strategy_record, write_strategy
 from app.training.step import first_layer, precision
 from app.training.stop_signals import Stopped, StopRequest
-from app.training.validate import fits_stock, validate, validate_target
+from app.training.validate import fits_stock, validate
 from app.training.warm_start.source import check_source
 from common.console import PrintableFormatter
 from common.files import message_of
@@ -38,20 +38,22 @@ from data_prep.options.prepare_options import read_recorded
 from data_prep.prepared.schema import SCHEMA_FILE, Schema, read_schema
 
 if TYPE_CHECKING:
-    from app.training.loop import Trainer  # imports MindSpore
+    from app.training.loop import Trainer  # This module imports MindSpore.
 
 log = logging.getLogger("app")
 
 
-USELESS_BECAUSE = "useless_because"  # of run.json
+USELESS_BECAUSE = "useless_because"  # Key in run.json of the reason why the model has learned nothing.
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A training that was found possible: of the run in `path`, by `config`, on the prepared folder `dataset`.
+    """A training that passed all checks: the run folder `path`, the settings `config` and the prepared folder
+    `dataset`.
 
-    `asked` are the settings before those that an older run keeps. `choices` are the log's lines on what `auto` chose.
-    `on_step` and `on_evaluation` are called as well. `make_trainer` makes a `Trainer` of another kind.
+    `asked` are the settings as the user gave them, before those that an older run keeps. `choices` are log lines about
+    automatically chosen settings. `on_step` and `on_evaluation` are additional callbacks. `make_trainer` replaces the
+    class `Trainer`.
     """
 
     path: Path
@@ -66,29 +68,26 @@ class Launch:
     make_trainer: Callable[[RunContext, str], Trainer] | None = None
 
     def check_folder(self) -> None:
-        """Raise the errors of opening the run's folder, RunIsFinishedError among them. Change nothing."""
+        """Raise the errors of opening the run's folder, including RunIsFinishedError. Change nothing."""
         check_launch(self.path, self.config, self.schema, self._find_source)
 
     def select_device(self) -> str:
-        """Import MindSpore and return its target. Raise ValueError for settings that do not go with it."""
-        target = device.select_device(self.config.device)
-        validate_target(self.config, target)
-        if target == "CPU" and (unused := self.config.parallel.unused_on_cpu()):
-            log.warning("warning: %s: for Ascend and GPU only; ignored on a CPU", ", ".join(unused))
-        return target
+        """Import MindSpore and return its target. Raise ValueError for a target that cannot be used here."""
+        return device.select_device(self.config.device)
 
     def train(self, target: str, group: ProcessGroup = ONE_PROCESS) -> int:
-        """Train on the device `target`, as one of the ranks `group`, and return the exit status.
+        """Train on the device `target` as one rank of `group`, and return the exit status.
 
-        Raises as `Trainer.train`, but for what it has saved.
+        Raise the errors of `Trainer.train`, except those after which the state was saved.
         """
-        # One process finds a damaged checkpoint as it loads it, which reads each byte once. Several verify it before.
+        # A single process detects a damaged checkpoint while loading it, so each byte is read once. Several ranks
+        # verify it before they load it.
         damaged: dict[Path, str] | None = None if group.sharded else {}
         while True:
             try:
                 return self._train_in_folder(target, group, damaged)
             except RunIsFinishedError as finished:
-                with group:  # so that servers end
+                with group:  # Entering the group makes the servers end.
                     return report_finished(finished)
             except DamagedCheckpointError as error:
                 if damaged is None or error.checkpoint is None or error.checkpoint in damaged:
@@ -113,6 +112,11 @@ class Launch:
                 log.warning("warning: a newer checkpoint is not used, %s: %s", checkpoint.name, reason)
             for line in describe_kept(self.asked, config):
                 log.info("%s", line)
+            saved = folder.plan.checkpoint.manifest.config if folder.plan.checkpoint else {}
+            if settings_before := ignored(saved):
+                log.warning(
+                    "warning: this run had %s; every rank now holds the whole tower", ", ".join(settings_before)
+                )
             self.describe_steps(config)
             for line in filter(None, self.choices):
                 log.info("%s", line)
@@ -124,10 +128,6 @@ class Launch:
             if group.size > 1:
                 rows = config.train.batch_size
                 log.info("rank %d of %d, which share batches of %d rows", group.rank, group.size, rows)
-            if config.parallel.is_spread:
-                write_strategy(folder.path / STRATEGY_FILE, strategy_record(config, self.schema, group.size))
-            else:
-                (folder.path / STRATEGY_FILE).unlink(missing_ok=True)  # an earlier launch may have written it
             on_step, on_evaluation = (*LOGS, *self.on_step), (*LOGS, *self.on_evaluation)
             try:
                 with group:
@@ -138,9 +138,10 @@ class Launch:
                 raise
 
     def describe_steps(self, config: Config) -> None:
-        """Log what follows from the rows, and a warning where that is few steps."""
+        """Log the settings that follow from the number of rows, and warn if they lead to few steps."""
         train = self.schema.splits["train"]
-        if self.make_trainer is not None:  # its steps are not of these rows
+        # An online trainer does not train on the rows of the prepared folder.
+        if self.make_trainer is not None:
             return
         if config.train.auto:
             log.info("%s", describe_by_rows(config, train))
@@ -151,17 +152,17 @@ class Launch:
 def plan_launch(
     config: Config, dataset: Path, path: Path, num_ranks: int = 1, num_servers: int = 0, choices: Sequence[str] = ()
 ) -> Launch:
-    """Check settings and data, and set the environment of MindSpore. Nothing is imported or written yet.
+    """Check settings and data, and set MindSpore's environment variables. MindSpore is not imported, and nothing is
+    written.
 
-    `path` is the run's folder, on several ranks that of the first. `choices` are lines for the log on what was
-    chosen before. Raises ValueError or FileNotFoundError.
+    `path` is the run folder of rank 0. `choices` are log lines about settings chosen before. Raise ValueError or
+    FileNotFoundError if something is wrong.
     """
     schema = read_schema(dataset)
     check_files(dataset, schema)
-    # The settings of a run are on record beside it: those of its data are the folder's, whatever a file or default has.
+    # A run records the settings that its data were prepared with, whatever a configuration file says about `prepare`.
     config = replace(config, prepare=read_recorded(schema.options, str(dataset / SCHEMA_FILE)))
-    asked = read_strategies(config, schema)
-    config = settings_of_run(path, asked, schema)
+    asked, config = config, settings_of_run(path, config, schema)
     tower_precision, precision_line = precision.choose(config, schema, num_ranks)
     config = replace(config, device=replace(config.device, precision=tower_precision))
     device.prepare_environment(config.device)
@@ -174,7 +175,7 @@ def plan_launch(
 
 
 def report_finished(finished: RunIsFinishedError) -> int:
-    """Log that the run needs no training. Return the exit status that its training had."""
+    """Log that the run is finished. Return the exit status that its training had."""
     log.info("%s", finished)
     useless_because = read_state(finished.path).get(USELESS_BECAUSE, "")
     return _warn_of_useless(useless_because) if useless_because else 0
@@ -187,7 +188,7 @@ def _warn_of_useless(reason: str) -> int:
 
 @contextmanager
 def _log_to(path: Path) -> Iterator[None]:
-    """Copy the log to a file."""
+    """Copy the log to a file while the block runs."""
     log_file = logging.FileHandler(path, encoding="utf-8")
     log_file.setFormatter(PrintableFormatter("%(asctime)s %(message)s"))
     logging.getLogger().addHandler(log_file)
@@ -199,7 +200,7 @@ def _log_to(path: Path) -> Iterator[None]:
 
 
 def _train(context: RunContext, backend: str, make_trainer: Callable[[RunContext, str], Trainer] | None = None) -> int:
-    """Train, write the run's status and report to its folder, and return the exit status."""
+    """Train, write the run's status and report into its folder, and return the exit status."""
     from app.training.loop import Trainer
     from app.training.saving import NotSavedError
 
@@ -211,7 +212,8 @@ def _train(context: RunContext, backend: str, make_trainer: Callable[[RunContext
         run.set_status("stopped")
         log.info("stopped after saving: %s; run the same command to resume", stopped)
     except DamagedCheckpointError:
-        if run.plan.checkpoint is None:  # of a warm start
+        # The damaged checkpoint is the source of a warm start.
+        if run.plan.checkpoint is None:
             run.set_status("failed")
         raise
     except NotSavedError as error:

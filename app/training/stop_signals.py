@@ -1,10 +1,10 @@
-"""Stops a run early, after a signal or at the time limit. Checked between steps, so no step is cut short.
+"""Stop a run early, after a signal or at the time limit. This is checked between steps, so no step is interrupted.
 
-MindSpore 2.10 has a handler of its own for SIGINT while it compiles and while a graph runs, in some of its threads for
-good: it sends this process SIGTERM (`SignalGuard` in its signal_util.h). So no handler may be called at all: all
-threads block both signals (`held`), and one of ours waits for them.
+While MindSpore 2.10 compiles or runs a graph, it installs its own handler for SIGINT, in some of its threads
+permanently, which sends SIGTERM to this process (`SignalGuard` in its signal_util.h). Therefore no handler may be
+called at all: all threads block both signals, and one thread of this module waits for them.
 
-Exit status: 143 after SIGTERM, 130 after SIGINT (128 and the signal's number, as shells have it), 0 when time is up.
+Exit status: 143 after SIGTERM, 130 after SIGINT (128 plus the signal's number, as in shells), 0 at the time limit.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from common.signals import SIGNALS
 
 log = logging.getLogger(__name__)
 
-_END = signal.SIGRTMIN  # ends the waiting thread
-# The launcher sends a job's ranks these two through mpirun, which forwards them. They may come again.
+_END = signal.SIGRTMIN  # This signal ends the waiting thread.
+# The launcher sends these two signals to the ranks through mpirun, which forwards them. They may arrive repeatedly.
 FORWARDED_SIGNALS = {signal.SIGUSR1: signal.SIGINT, signal.SIGUSR2: signal.SIGTERM}
 
-CONTINUE, TIME_LIMIT = -1, 0  # numbers of signals are larger, so they win if ranks differ
-# Reserved for the last save while none was timed: a tenth of the limit, five minutes at most.
+# Codes that `all_reduce_max` compares. Signal numbers are larger, so they win if ranks differ.
+CONTINUE, TIME_LIMIT = -1, 0
+# Time reserved for the last save until a save has been timed: a tenth of the limit, at most five minutes.
 UNTIMED_SAVE_SHARE = 0.1
 
 UNTIMED_SAVE_SECONDS = 300.0
 
 
 class Stopped(Exception):
-    """The run stopped early and can be resumed. `exit_status` is that of the process."""
+    """Raised to stop a run early, so that it can be resumed. `exit_status` is the exit status of the process."""
 
     def __init__(self, reason: str, exit_status: int) -> None:
         super().__init__(reason)
@@ -43,10 +44,11 @@ class Stopped(Exception):
 
 
 class StopRequest:
-    """Context manager, on the main thread, that listens for signals. `check` raises `Stopped` after one.
+    """Context manager for the main thread that listens for signals. After one, `check` raises `Stopped`.
 
-    `time_limit_minutes` counts from now. 0 is no limit. `clock` returns seconds. `all_reduce_max` returns the largest
-    code of all ranks, so that all stop after the same step. `ending` is logged: what is still done after a signal.
+    `time_limit_minutes` counts from the construction. 0 stands for no limit. `clock` returns seconds. `all_reduce_max`
+    returns the largest code of all ranks, so that all stop after the same step. `ending` is logged after a signal and
+    says what is still done.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class StopRequest:
     def __enter__(self) -> StopRequest:
         self._before = {number: signal.getsignal(number) for number in (*SIGNALS, *FORWARDED_SIGNALS)}
         self._listen()
-        # Threads that are made from now on inherit this.
+        # Threads that are started from now on inherit the blocked signals.
         self._mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, {*SIGNALS, _END})
         self._waiter = threading.Thread(target=self._wait_for_signals, name="signals", daemon=True)
         self._waiter.start()
@@ -89,11 +91,11 @@ class StopRequest:
             self._note(number)
 
     def note_save(self, seconds: float) -> None:
-        """Reserve twice the time of this save for the last one, as tables grow."""
+        """Reserve twice the time of this save for the last one, because tables grow."""
         self._save_seconds = 2 * seconds
 
     def check(self) -> None:
-        """Raise Stopped after a signal, or if another step and a save might exceed the time limit."""
+        """Raise Stopped after a signal, or if another step and a save could exceed the time limit."""
         code = self._all_reduce_max(self._code())
         if code == TIME_LIMIT:
             raise Stopped(f"train.time_limit={self._limit_seconds / 60:g} minutes are up", 0)
@@ -101,7 +103,7 @@ class StopRequest:
             raise Stopped(f"{signal.Signals(code).name} was received", 128 + code)
 
     def _code(self) -> int:
-        """Return this rank's reason to stop: the number of a signal, or one of the codes above."""
+        """Return this rank's reason to stop: a signal number, TIME_LIMIT, or CONTINUE."""
         if self._received is not None:
             return self._received
         self._listen()
@@ -112,8 +114,8 @@ class StopRequest:
         return CONTINUE
 
     def _listen(self) -> None:
-        # For library threads that were started before the signals were held, and receive them; again at each check, as
-        # MindSpore may have replaced this handler.
+        # Library threads that were started before the signals were blocked may receive them. This is repeated at each
+        # check, because MindSpore may have replaced the handler.
         for number in SIGNALS:
             signal.signal(number, self._receive)
         for number in FORWARDED_SIGNALS:
@@ -127,7 +129,7 @@ class StopRequest:
         if self._received is not None:
             quit_at_once(number)
         for each in SIGNALS:
-            signal.signal(each, signal.SIG_DFL)  # a second signal ends the process at once
+            signal.signal(each, signal.SIG_DFL)  # A second signal ends the process at once.
         self._note(number)
 
     def _note(self, number: int) -> None:
@@ -136,7 +138,8 @@ class StopRequest:
 
 
 def quit_at_once(number: int) -> None:
-    """End the process as an unhandled signal does, from any thread."""
-    ctypes.CDLL(None).signal(ctypes.c_int(number), None)  # SIG_DFL; Python's own is for the main thread alone
+    """End the process as an unhandled signal would. Any thread may call it."""
+    # C's signal() with SIG_DFL, because Python's function is restricted to the main thread.
+    ctypes.CDLL(None).signal(ctypes.c_int(number), None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     os.kill(os.getpid(), number)

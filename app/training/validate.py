@@ -1,29 +1,27 @@
-"""The rules between the sections of a run's settings, its data and its ranks. A rule within one section stands there.
+"""Check the rules between the sections of a run's settings, its data and its ranks.
 
-Left out is what only a file can answer: `warm_start.source.check_source` opens the model that a new run starts from.
+Rules within a section are checked in its class. `warm_start.source.check_source` checks the model that a new run starts
+from, because that requires opening files.
 """
 
 from __future__ import annotations
 
 from app.config.config import Config
 from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
-from app.config.parallel import recomputed_runs
 from app.config.run_settings import EvalOptions
 from app.config.schedules import ConstantSchedule
-from app.distributed.process_group import max_rank_rows
 from app.evaluation.metrics import METRICS
 from app.tables.model_fields import fields_of_model, is_plain
-from app.training.parallel.pipeline.stage_plan import plan_pipeline
-from app.training.parallel.tensor.layout_plan import plan_run, run_shapes
 from common.settings import did_you_mean
 from data_prep.prepared.data_files import has_one_class, whole_log
 from data_prep.prepared.schema import Schema
 
 
 def validate(config: Config, schema: Schema, num_ranks: int, num_servers: int, backend: str) -> None:
-    """Raise ValueError for the first rule that is broken, in one line that names the settings.
+    """Raise ValueError for the first broken rule, with one line that names the settings.
 
-    `num_ranks` train, `num_servers` more own all rows. `backend` as `pick_backend` chose it. Imports no MindSpore.
+    `num_ranks` processes train, and `num_servers` more own all rows. `backend` is the result of `pick_backend`. No
+    import of MindSpore is needed.
     """
     if num_ranks < 1:
         raise ValueError(f"RANK_SIZE must be 1 or more, found {num_ranks}")
@@ -43,12 +41,8 @@ def validate(config: Config, schema: Schema, num_ranks: int, num_servers: int, b
             "own the rows: servers receive only gradients; set wide_optimizer.schedule.name=constant and "
             "deep_optimizer.schedule.name=constant (train.auto chooses cosine)"
         )
-    _validate_tower(config, num_ranks)
-    shapes, rows = run_shapes(config, schema), max_rank_rows(config.train.batch_size, num_ranks) * num_ranks
-    if config.parallel.pipeline_stages > 1:
-        plan_pipeline(config.parallel, shapes, num_ranks)
-    if config.parallel.is_sharded:
-        plan_run(shapes, config.parallel, rows, num_ranks)
+    if num_ranks > 1 and config.model.batch_norm:
+        raise ValueError("model.batch_norm=true is for one rank: each would see the statistics of its own rows alone")
 
 
 def _validate_data(config: Config, schema: Schema) -> None:
@@ -79,7 +73,7 @@ def _validate_data(config: Config, schema: Schema) -> None:
 
 
 def check_group_field(options: EvalOptions, schema: Schema) -> None:
-    """Raise ValueError unless `group_field` is a categorical field of the data, no list, or a column of kind id."""
+    """Raise ValueError unless `group_field` is a categorical field of the data (not a list) or a column of kind id."""
     lists = [field.name for field in schema.categorical if field.max_length > 1]
     names = [*(field.name for field in schema.categorical if field.name not in lists), *schema.keys]
     if options.group_field in lists:
@@ -96,7 +90,7 @@ def _check_both_classes(schema: Schema, name: str, consequence: str) -> None:
     if has_one_class(split):
         which = "none of them is a click" if split.clicks == 0 else "all of them are clicks"
         way = f"{consequence}prepare the data with both classes in every split (prepare.split=stratified)"
-        if has_one_class(whole_log(schema)):  # which no split mends
+        if has_one_class(whole_log(schema)):  # No choice of splits can change this.
             way = (
                 "the whole log has one class, so there is nothing to learn: python -m data_prep describe LOG names its "
                 "column and its values, and --label NAME=VALUE says which value is a click"
@@ -122,7 +116,9 @@ def _validate_backend(config: Config, num_processes: int, backend: str, plain: b
 
 
 def fits_stock(config: Config, plain: bool) -> bool:
-    """Return whether the backend stock has all that the settings ask for, of `plain` fields or others."""
+    """Return True if the backend stock supports the settings. `plain` says if both parts of the model see plain
+    fields.
+    """
     try:
         _check_stock(config, plain)
     except ValueError:
@@ -155,52 +151,10 @@ def _check_stock(config: Config, plain: bool) -> None:
     for setting, value in settings.items():
         if value:
             raise ValueError(f"{setting}={value} is for tables.backend=native or reference; stock has none")
-    # Their step assigns to parameters, which crashes MindSpore 2.10's compiler in one graph with EmbeddingLookup.
+    # The steps of these optimizers assign to parameters. In a graph with EmbeddingLookup this crashes MindSpore 2.10's
+    # compiler.
     if config.tower_optimizer.name in ("adagrad", "sgd"):
         raise ValueError(
             f"tower_optimizer.name={config.tower_optimizer.name} is for tables.backend=native or reference; stock "
             "has adam and adamw only"
-        )
-
-
-def _validate_tower(config: Config, num_ranks: int) -> None:
-    options = config.parallel
-    if config.train.ema_decay and (options.is_spread or options.search_mode != "none"):
-        raise ValueError(
-            f"train.ema_decay={config.train.ema_decay} is for a tower that each rank has whole; leave out the section "
-            "parallel, or the running mean"
-        )
-    if num_ranks > 1 and config.model.batch_norm:
-        raise ValueError("model.batch_norm=true is for one rank: each would see the statistics of its own rows alone")
-    if options.is_sharded and num_ranks == 1:
-        raise ValueError("the section parallel splits the tower over ranks, and there is one; raise RANK_SIZE")
-    if num_ranks % options.tensor_parallel:
-        raise ValueError(
-            f"parallel.tensor_parallel={options.tensor_parallel} does not divide the {num_ranks} ranks: "
-            f"{num_ranks % options.tensor_parallel} would be left over"
-        )
-    recomputes = recomputed_runs(options.recompute, len(config.model.hidden_widths))
-    if recomputes and options.is_sharded:
-        raise ValueError("parallel.recompute does not go with a tower that is split over ranks; leave one out")
-    if recomputes and config.model.batch_norm:
-        raise ValueError(
-            "parallel.recompute does not go with model.batch_norm=true, which notes each pass; leave one out"
-        )
-    if config.checkpoint.tower_slices and not options.is_spread:
-        raise ValueError("checkpoint.tower_slices=true is for a tower that is spread over ranks (section parallel)")
-    if options.is_sharded and config.device.precision == "bfloat16":
-        raise ValueError(
-            "device.precision=bfloat16 does not go with a tower that is split over ranks (section parallel), whose "
-            "products are float32; leave one out"
-        )
-
-
-def validate_target(config: Config, target: str) -> None:
-    """Raise ValueError for what a split tower does on a CPU alone. `target` is known once MindSpore is imported."""
-    options = config.parallel
-    split_by_mindspore = target != "CPU" and (options.is_sharded or options.search_mode != "none")
-    if split_by_mindspore and config.model.dropout:
-        raise ValueError(
-            f"model.dropout={config.model.dropout} does not go with a tower that MindSpore splits over ranks (section "
-            f"parallel) on {target}, where all of a step's inputs are cut by rows; leave one out"
         )

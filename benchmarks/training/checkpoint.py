@@ -70,7 +70,7 @@ def measure_disk(parts: Any, folder: Path, rounds: int) -> dict[str, Any]:
     path, dd_file = folder / "step-00000001", folder / "dd.bin"
 
     def save() -> None:
-        save_at_once(folder, parts.dense_to_save(), parts.snapshot_rows(changed_only=False))
+        save_at_once(folder, parts.dense_values(), parts.snapshot_rows(changed_only=False))
 
     def load() -> None:
         parts.restore(Checkpoint.open(path))
@@ -115,7 +115,7 @@ def measure_steps(parts: Any, folder: Path, take_steps: Callable[[int], object],
     for _ in range(rounds):
         alone += [seconds_of(lambda: take_steps(1)) for _ in range(4)]
         start = time.perf_counter()
-        dense, snapshot = parts.dense_to_save(), parts.snapshot_rows(changed_only=False)
+        dense, snapshot = parts.dense_values(), parts.snapshot_rows(changed_only=False)
         throttle = Throttle(BACKGROUND_SHARE, snapshot.awaited)
         state = ModelState(dense, snapshot.tables)
         writing = thread.submit(seconds_of, partial(write_checkpoint, folder, state, MANIFEST, 1, throttle))

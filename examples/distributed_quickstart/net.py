@@ -2,8 +2,8 @@
 
     x [16, 32] ─ MatMul ((2, 4), (4, 1)) ─► relu ─ MatMul ─► softmax cross entropy with 16 classes
 
-On a CPU the ranks are processes of MPI and the split is `app.training.parallel`'s; on GPU and Ascend it is MindSpore's
-own (`--target`, never run on such a device). Run it by `bash run_with_mpi.sh`.
+On a CPU the ranks are processes of MPI, and the split is that of examples/tower_over_ranks. On GPU and Ascend it is
+MindSpore's own (`--target`, never run on such a device). Run it by `bash run_with_mpi.sh`.
 """
 
 from __future__ import annotations
@@ -87,11 +87,10 @@ def train_on_cpu() -> None:
     """Train on all ranks of an `mpirun`, or in one process."""
     from mpi4py import MPI
 
-    from app.training.parallel.tensor.collectives import InTurn, SumOver, split
-    from app.training.parallel.tensor.layout_plan import TowerPlan
-    from app.training.parallel.tensor.split_tower import ShardedMatMul
-    from app.training.parallel.tensor.strategy import BATCH as BATCH_AXIS
-    from app.training.parallel.tensor.strategy import check, parse, shard
+    from examples.tower_over_ranks.collectives import InTurn, SumOver, split
+    from examples.tower_over_ranks.layouts import BATCH as BATCH_AXIS
+    from examples.tower_over_ranks.layouts import TowerPlan, check, parse, split_product
+    from examples.tower_over_ranks.split_tower import SplitMatMul
 
     world = MPI.COMM_WORLD
     rank, num_ranks = world.Get_rank(), world.Get_size()
@@ -102,14 +101,13 @@ def train_on_cpu() -> None:
     weights, products, blocks = make_weights(), {}, {}
     for name, weight in weights.items():
         strategy = parse(STRATEGIES[name] if num_ranks == 8 else "((1, 1), (1, 1))", name)
-        inputs, outputs = weight.shape
-        check(name, strategy, BATCH, inputs, outputs, group_size=num_ranks)
-        products[name] = shard(strategy, data_parallel=1, group_size=num_ranks)
+        check(name, strategy, BATCH, weight.shape, num_ranks)
+        products[name] = split_product(strategy, num_ranks)
         blocks[name] = np.ascontiguousarray(weight[products[name].weight.block(rank, weight.shape)])
     widths = (WIDTH_IN, *(weight.shape[1] for weight in weights.values()))
     plan = TowerPlan(BATCH, num_ranks, tuple(products.values()), widths, parameters={})
-    net = Net(ShardedMatMul(world, plan, 0), ShardedMatMul(world, plan, 1), blocks)
-    groups = [split(world, product.weight.mesh.group(rank, [BATCH_AXIS])) for product in products.values()]
+    net = Net(SplitMatMul(world, plan, 0), SplitMatMul(world, plan, 1), blocks)
+    groups = [split(world, product.weight.group(rank, [BATCH_AXIS])) for product in products.values()]
     step = TrainStep(net, InTurn([SumOver(group) for group in groups]), SumOver(world))
     shapes = {"input": products["fc1"].input.block_shape((BATCH, WIDTH_IN)), "weight": blocks["fc1"].shape}
     print(f"rank {rank} of {num_ranks}: slices of the first product: {shapes}", flush=True)
@@ -154,7 +152,7 @@ class MatMul(nn.Cell):
 
 
 def _sharded_by_mindspore(text: str) -> MatMul:
-    from app.training.parallel.tensor.strategy import parse
+    from examples.tower_over_ranks.layouts import parse
 
     strategy = parse(text, "net")
     return MatMul(((strategy.batch, strategy.inner), (strategy.inner, strategy.outer)))

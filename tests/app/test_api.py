@@ -23,6 +23,7 @@ from app.evaluation.calibration import Calibration
 from app.evaluation.metrics import MEASURED
 from app.run.record import EFFECTS
 from app.run.report import REPORT_FILE
+from app.tables.native import library
 from app.training.start import plan_launch
 from app.training.step import first_layer, precision
 from common import settings
@@ -174,9 +175,13 @@ def test_a_choice_of_distinct_rows_is_in_the_log_and_kept_by_ranks(
     launch = plan_launch(asked, tiny_dataset, run.path, num_ranks=2)
     assert (launch.config.model.first_layer, launch.backend) == ("distinct", "native")
     assert "several ranks multiply the first layer position by position" in launch.choices[1]
-    recomputed = settings.merge(asked, {"parallel": {"recompute": ["all"]}}, where="test")
-    with pytest.raises(ValueError, match=r"multiplies distinct rows once .*, but now parallel\.recompute="):
-        plan_launch(recomputed, tiny_dataset, run.path)
+
+    def not_built():
+        raise OSError("not built; run `make native`")
+
+    monkeypatch.setattr(library.LIBRARY, "load", not_built)
+    with pytest.raises(ValueError, match=r"multiplies distinct rows once .*, but now tables\.backend=stock looks its"):
+        plan_launch(settings.merge(asked, {"tables": {"backend": "auto"}}, where="test"), tiny_dataset, run.path)
 
 
 def test_a_run_keeps_the_precision_that_auto_chose(cpu, tiny_config, tiny_dataset, tmp_path, monkeypatch):

@@ -1,13 +1,19 @@
-"""A model that learns from a log as it comes, part by part: command, online_settings, log_parts (which is next, and its
-rows), online_trainer (score, train, save), candidate (is it to be published), expiry (which values lose their ids),
-publish (a bundle for the service), state (what a watcher sees and may ask), progress and online_page (the last parts as
-a page, and beside the bundles).
+"""Train a model on a log as it comes, one part after another.
+
+- `command`: the command line. `online_settings`: the settings of an online run.
+- `log_parts`: finds, reads and checks the next part.
+- `online_trainer`: scores each part, trains on it, and saves a checkpoint.
+- `candidate`: decides if the new model is good enough to publish. `publish` writes its bundle for the service.
+- `expiry`: chooses the values that lose their ids.
+- `state`: the status for monitoring, and the release of parts that were held aside.
+- `progress`, `online_page`: the page about the last parts.
 
     part -> score -> train on each row once -> checkpoint, with the list of parts -> bundle
 
-The run's folder is that of a training, and so are tables, step and checkpoints. A part is trained on in whole or not at
-all: the checkpoint after it has the parts so far in its manifest, and everything else follows from the checkpoint. So
-after a kill at any moment the same command ends with the same weights as one that was never killed.
+The run's folder has the form of any training's, with the same tables, step and checkpoints. A part is trained on
+completely or not at all: the manifest of the checkpoint after it lists all parts so far, and everything else follows
+from the checkpoint. So if a process is killed at any time, the same command ends with the same weights as without the
+kill.
 
-Letters: n rows, V ids.
+Shapes use n for rows and V for ids.
 """

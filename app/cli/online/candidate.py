@@ -1,7 +1,7 @@
-"""The guard after a part: a model that scores the last parts worse than the one that is served is not published.
-And how far a part's values and scores are from those of the last parts.
+"""Decide if the model after a part may be published, and measure how much a part differs from the last parts.
 
-Of each part some rows are kept in a file, so that a process that was killed decides as one that was not.
+A model that scores rows of the last parts worse than the served model is not published. These rows are kept in files,
+so that a process that was killed decides the same after its restart.
 """
 
 from __future__ import annotations
@@ -26,24 +26,30 @@ from data_prep.prepared.schema import Schema
 
 log = logging.getLogger("app")
 
-SAMPLE_ROWS = 4000  # of a part
-LAST_PARTS = 3  # whose rows a candidate is judged by
-MOST_WORSE = 0.02  # default of the share by which its log loss may be above the served model's
-CHANCE = 2.0  # standard errors of the mean difference of losses
+SAMPLE_ROWS = 4000  # Number of rows kept from each part.
+LAST_PARTS = 3  # Number of last parts whose rows a candidate is compared on.
+# Default limit for the log loss of a candidate, as a share above that of the served model.
+MOST_WORSE = 0.02
+# A difference of the mean loss below this number of standard errors is attributed to chance.
+CHANCE = 2.0
 
 
 class Samples:
-    """Rows of the last parts, in files of a folder."""
+    """Rows of the last parts, stored in files of a folder."""
 
     def __init__(self, folder: Path) -> None:
         make_folder(folder)
         self._folder = folder
 
     def add(self, step: int, rows: Examples, keep: int) -> str:
-        """Store rows of the part that ended with a step, and return the file's name. With `keep`, so many stay."""
+        """Store rows of the part that ended with `step`, and return the file's name.
+
+        With `keep`, files that the last `keep` checkpoints do not need are removed.
+        """
         name = f"{step_name(step)}.npz"
         self._write(name, _sampled(rows))
-        of_parts = sorted(self._folder.glob("step-????????.npz"))  # others are renumbered ones
+        # The pattern does not match renumbered files, which have longer names.
+        of_parts = sorted(self._folder.glob("step-????????.npz"))
         oldest = of_parts[-(keep + LAST_PARTS) :][0].stem if keep else ""
         for path in self._folder.glob("step-*.npz"):
             if path.stem[: len(oldest)] < oldest:
@@ -51,7 +57,10 @@ class Samples:
         return name
 
     def renumber(self, names: Sequence[str], new_ids: np.ndarray, step: int) -> list[str]:
-        """Write these files anew with the ids `new_ids[i]` in place of i after a step, and return their names."""
+        """Write copies of the files for a new numbering of ids after `step`, in which the id i becomes `new_ids[i]`.
+
+        Return the names of the new files.
+        """
         renumbered = []
         for name, rows in self._load(names):
             renumbered.append(f"{name[: len(step_name(0))]}-{step:08d}.npz")
@@ -59,7 +68,7 @@ class Samples:
         return renumbered
 
     def read(self, names: Sequence[str]) -> Examples:
-        """Return the rows of these files, one of which at least must be there and whole."""
+        """Return the rows of these files. At least one of them must exist and be undamaged."""
         return concatenate([rows for _, rows in self._load(names)])
 
     def _write(self, name: str, rows: Examples) -> None:
@@ -67,7 +76,7 @@ class Samples:
         write_arrays(self._folder / name, ids=rows.ids, numeric=rows.numeric, labels=rows.labels, weights=weights)
 
     def _load(self, names: Sequence[str]) -> Iterator[tuple[str, Examples]]:
-        """Yield the names and rows of the files. One that is missing or damaged is left out, with a warning."""
+        """Yield the names and rows of the files. Skip a file that is missing or damaged, with a warning."""
         for name in names:
             path = self._folder / name
             try:
@@ -76,9 +85,9 @@ class Samples:
                 log.warning("warning: models are compared without the rows of %s: %s", path, error)
 
     def shift(self, names: Sequence[str], part: Examples, schema: Schema, log_format: LogFormat) -> dict[str, Any]:
-        """Return the field whose values in a part are farthest from those in these files, and its PSI.
+        """Return the field whose values in a part differ most from those in the files `names`, with its PSI.
 
-        Fields of the time are left out: a part of one day has one weekday, which says nothing of the log.
+        Fields derived from times are left out, because a part of one day naturally has a single weekday.
         """
         earlier = [rows for _, rows in self._load(names)]
         if not earlier:
@@ -88,7 +97,7 @@ class Samples:
             counts.add(rows.ids, rows.numeric, np.zeros(len(rows)))
         of_time = {f"{name}{ending}" for name in log_format.time_fields for ending in TIME_FEATURES.values()}
         for field in here.drift_from(before):
-            if of_time.isdisjoint(field["field"].split("*")):  # nor their crosses
+            if of_time.isdisjoint(field["field"].split("*")):  # Crosses with such fields are left out, too.
                 return {"shifted_field": field["field"], "fields_psi": field["psi"]}
         return {}
 
@@ -100,29 +109,32 @@ def _sampled(rows: Examples) -> Examples:
 
 
 def scores_shift(scores: np.ndarray, recent: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the PSI between a part's counts of scores and those of the last parts, if they have any."""
+    """Return the PSI between a part's counts of scores and those of the last parts, or {} if there are none."""
     before = [counts["scores"] for counts in recent if counts.get("scores")]
     return {"scores_psi": float(stability_index(scores[None], np.sum(before, 0)[None])[0])} if before else {}
 
 
 def served_logits(served: Predictor, rows: Examples, schema: Schema) -> np.ndarray | None:
-    """Return the logits [n] of a bundle, for which ids that it lacks are out of vocabulary. None for another model.
+    """Return the logits [n] that a bundle gives to encoded rows, or None if the bundle does not fit them.
 
-    `schema` is that of the ids.
+    `schema` is the schema of the rows' ids. Ids that the bundle lacks count as out-of-vocabulary.
     """
     ours, theirs = ([(f.name, f.oov_ids, f.max_length) for f in each.categorical] for each in (schema, served.schema))
     if ours != theirs or served.schema.numeric != schema.numeric:
         return None
     fields = zip(served.schema.categorical, schema.categorical, strict=True)
     if any(there != here for old, new in fields for there, here in zip(old.id_ranges, new.id_ranges, strict=False)):
-        return None  # its ids are those of other values
+        return None  # The bundle's ids belong to other values.
     of_positions = np.repeat([oov[0] for _, oov, _ in ours], [length for _, _, length in ours])
     ids = np.where(rows.ids >= served.schema.vocabulary_size, of_positions, rows.ids).astype(rows.ids.dtype)
     return served.logits_of_ids(ids, rows.numeric)
 
 
 def why_worse(candidate: np.ndarray, served: np.ndarray, rows: Examples, most_worse: float) -> str:
-    """Return why a candidate with these logits [n] must not be served in place of a model with others, else ""."""
+    """Return why a candidate must not replace the served model, or "" if it may.
+
+    `candidate` and `served` are the logits [n] of the two models on `rows`.
+    """
     losses, served_losses = (
         np.logaddexp(0, logits.astype(np.float64)) - rows.labels * logits for logits in (candidate, served)
     )

@@ -30,15 +30,15 @@ from data_prep.prepared.schema import SCHEMA_FILE, read_schema
 
 if TYPE_CHECKING:
     from app.training.context import RunContext
-    from app.training.loop import Trainer  # imports MindSpore
+    from app.training.loop import Trainer  # Imported for its type only, because it imports MindSpore.
 
 log = logging.getLogger("app")
 
-BOUNDS = {  # of the guard: what beyond X holds a part aside
-    "change": "its click rate is X times that of the last ones, or an Xth",
-    "miscalibration": "the model expects X times as many clicks, for each that came, as in the last ones, or an Xth",
-    "missing": "the share of missing cells of a column is X above the most of the last ones",
-    "unknown": "the share of a column's values without ids is X above the most of the last ones",
+BOUNDS = {  # Options of the guard: a part is held aside if a statement is true, where X is the value of the option.
+    "change": "its click rate differs from that of the last parts by more than factor X",
+    "miscalibration": "its calibration (expected clicks per click) differs from the last parts' by more than factor X",
+    "missing": "the share of missing cells in a column exceeds the maximum of the last parts by more than X",
+    "unknown": "the share of values without ids in a column exceeds the maximum of the last parts by more than X",
 }
 
 
@@ -46,20 +46,20 @@ ANOTHER_WORK = "copy its folder again from a backup, or begin another run with a
 
 
 def add_parser(commands: Any) -> None:
-    """Add the command to those of `python -m app`."""
+    """Add the command to `python -m app`."""
     parser = commands.add_parser("online", help="train on the parts of a log as they come, and publish bundles")
     parser.add_argument(
         "source",
         metavar="SOURCE",
-        help="folder into which whole parts of the log are renamed; or `status`, which prints that of the run in "
-        "--work as JSON (exit status 5: parts are held aside, 6: it ended by an error); or `release PART`, which lets "
-        "a part that is held aside be trained on",
+        help="folder into which complete parts of the log are renamed; or `status`, which prints the status of the run "
+        "in --work as JSON (exit status 5: parts are held aside, 6: the run ended with an error); or `release PART`, "
+        "which allows training on a part that is held aside",
     )
-    parser.add_argument("--from", dest="run", type=Path, metavar="RUN", help="the run (or a checkpoint) to go on from")
-    parser.add_argument("--serve", type=Path, metavar="FOLDER", help="folder of bundles, for `serve`")
-    parser.add_argument("--once", action="store_true", help="end when no part is left, as for cron")
+    parser.add_argument("--from", dest="run", type=Path, metavar="RUN", help="run or checkpoint to start from")
+    parser.add_argument("--serve", type=Path, metavar="FOLDER", help="folder for the bundles, which `serve` watches")
+    parser.add_argument("--once", action="store_true", help="exit when no part is left, for example in a cron job")
     parser.add_argument(
-        "--work", type=Path, default=Path("online"), metavar="DIR", help="the online run's own folder (%(default)s)"
+        "--work", type=Path, default=Path("online"), metavar="DIR", help="folder of the online run itself (%(default)s)"
     )
     parser.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one RUN was trained on)")
     for bound, help_text in BOUNDS.items():
@@ -70,22 +70,22 @@ def add_parser(commands: Any) -> None:
         type=_seconds,
         default=0.0,
         metavar="TIME",
-        help="let a part wait so long (90s, 30m, 2h, 1d) from the last change of its file on, until its labels are in",
+        help="wait this long (90s, 30m, 2h, 1d) after the last change of a part's file, until its labels are complete",
     )
     parser.add_argument(
         "--most-worse",
         type=float,
         default=MOST_WORSE,
         metavar="X",
-        help="do not publish a model whose log loss on rows of the last parts is by the share X above that of the "
-        "served one (%(default)g)",
+        help="do not publish a model whose log loss on rows of the last parts exceeds that of the served model by more "
+        "than the share X (%(default)g)",
     )
     parser.add_argument(
         "--keep",
         type=int,
         default=KEPT,
         metavar="N",
-        help="keep so many checkpoints, bundles and records of parts that are gone, and what these need "
+        help="number of checkpoints, bundles and records of removed parts to keep, in addition to what these need "
         "(%(default)s; 0: all)",
     )
     parser.add_argument(
@@ -93,25 +93,27 @@ def add_parser(commands: Any) -> None:
         type=int,
         default=ADMISSION_MIB,
         metavar="N",
-        help="count values that have no id yet over all parts, in so much memory (%(default)s; 0: in each part alone)",
+        help="memory for counting values without ids over all parts (%(default)s; 0: count in each part separately)",
     )
     parser.add_argument(
         "--expire-after",
         type=_age,
         default=(0.0, IN_ROWS),
         metavar="AGE",
-        help="let a value lose its id when its row was not touched for so many rows (5000000) or so much time by the "
-        "times of the parts' files (12h, 30d); when it comes again it is a new one (0: never)",
+        help="expire the id of a value whose embedding row was not touched for AGE: a number of rows (5000000), or a "
+        "time (12h, 30d) measured by the times of the parts' files; a value that returns gets a new id (0: never)",
     )
     parser.add_argument(
         "--most-ids",
         type=int,
         default=0,
         metavar="N",
-        help="let so many values have ids at most after a part: those untouched for longest lose theirs (%(default)s: "
-        "no bound)",
+        help="keep at most N ids of values after a part; the least recently touched expire first (%(default)s: no "
+        "limit)",
     )
-    parser.add_argument("--frozen", type=Path, metavar="BUNDLE", help="score each part by this bundle, to compare")
+    parser.add_argument(
+        "--frozen", type=Path, metavar="BUNDLE", help="for comparison, score parts with this bundle, too"
+    )
     parser.add_argument(
         "settings", nargs="*", default=(), metavar="section.key=value", help="settings (docs/configuration.md)"
     )
@@ -119,7 +121,10 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train until no part is left or a signal comes, or print or change the run's state. Return the exit status."""
+    """Run the command: train until no part is left or a signal arrives, or print or change the state of the run.
+
+    Return the exit status.
+    """
     work = arguments.work.absolute()
     if arguments.source == "status" and not arguments.settings:
         content, exit_status = status_of(work)
@@ -148,7 +153,7 @@ def run(arguments: argparse.Namespace) -> int:
     launch = plan_launch(config, arguments.dataset or dataset, work)
     if launch.backend == "stock":
         raise ValueError("online needs tables.backend=native or reference; build the native tables: make native")
-    # Every byte is read: a launch that finds no usable checkpoint would begin a new run and rename this one.
+    # Check every byte of the checkpoints. Without a usable one, the launch would rename this run and begin a new one.
     if resumes and config.train.resume == "auto":
         plan = make_plan(work, launch.config, launch.schema)
         if plan.kind == "new":
@@ -170,13 +175,14 @@ def _new(arguments: argparse.Namespace) -> tuple[Config, Path]:
 
 
 def _resumed(arguments: argparse.Namespace, work: Path) -> tuple[Config, Path]:
-    """Return the settings and the prepared folder of the run that has begun in `work` and must be resumed.
+    """Return the settings and the prepared folder of the online run in `work`, which must be resumed.
 
-    A new run would train again on the same parts. The settings come from the newest checkpoint, whose manifest has a
-    checksum, so neither a missing nor a damaged config.yaml matters: a launch writes it again. Raises ValueError if
-    the run began from another model, and FileNotFoundError if no checkpoint's manifest can be read.
+    A new run would train on the same parts again. The settings come from the newest checkpoint, whose manifest has a
+    checksum, so a missing or damaged config.yaml does not matter: a launch writes it again. Raise ValueError if the run
+    started from another model, and FileNotFoundError if no checkpoint's manifest can be read.
     """
-    newest = best_or_newest(work / CHECKPOINTS, "auc")  # No checkpoint of an online run has metrics.
+    # Checkpoints of an online run have no metrics.
+    newest = best_or_newest(work / CHECKPOINTS, "auc")
     if not newest.manifest.online:
         raise ValueError(f"{work} holds the run of a training, not an online run; give another --work")
     config = read_config(newest.manifest.config, where=str(newest.path))
@@ -187,10 +193,12 @@ def _resumed(arguments: argparse.Namespace, work: Path) -> tuple[Config, Path]:
         )
     with_settings = override(config, arguments.settings)
     resume: Literal["auto", "require"] = "auto" if "train.resume=auto" in arguments.settings else "require"
-    dataset = work / Path(newest.manifest.dataset).name  # It lies in the run's folder, which may have been moved.
+    # The prepared folder lies in the run's folder, which may have been moved.
+    dataset = work / Path(newest.manifest.dataset).name
     try:
         read_schema(dataset)
-    except (OSError, ValueError):  # Its text advises to prepare the data again, which would lose the new ids.
+    # The original error advises to prepare the data again, but the new ids would then be lost.
+    except (OSError, ValueError):
         raise ValueError(f"{dataset / SCHEMA_FILE} is missing or damaged; {ANOTHER_WORK}") from None
     return replace(with_settings, train=replace(with_settings.train, resume=resume)), dataset
 

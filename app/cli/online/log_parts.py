@@ -1,6 +1,6 @@
-"""The parts of a log that comes: which one is next, which were trained on, which are held aside and why.
+"""Find and check the parts of a growing log: which one is next, which were trained on, and which are held aside.
 
-A part is a file that is whole when it gets its name. Parts are taken in the natural order of their names.
+A part is a file that is complete when it gets its name. Parts are taken in the natural order of their names.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ log = logging.getLogger("app")
 T = TypeVar("T")
 
 CHUNK_BYTES = 8 << 20
-NO_STATE = FileState(-1, -1)  # of what is no file
-RECENT = 14  # parts by which the guard knows the usual click rate
-# A part is read again so many seconds after each error of a disk or a network, then held aside and tried again now and
-# then: the parts after it must not wait for a bad disk, nor be taken first because a network was away for a moment.
+NO_STATE = FileState(-1, -1)  # State of something that is not a file.
+# Number of last parts from which the guard knows the usual click rate.
+RECENT = 14
+# Retry pauses in seconds after an error of a disk or network. Afterwards the part is held aside and retried every
+# READ_AGAIN_SECONDS. So later parts need not wait for a bad disk, and are not taken first after a short interruption.
 READ_PAUSES, READ_AGAIN_SECONDS = (0.5, 1.0, 2.0, 4.0), 60.0
-FEW_CLICKS = 5.0  # standard deviations of a small part's clicks, or cells, that are chance, whatever the bound
+# Deviations below this number of standard deviations of the counts are attributed to chance, whatever the bounds say.
+FEW_CLICKS = 5.0
 
 
 @dataclass(frozen=True)
@@ -44,23 +46,27 @@ class Part:
 
     file: LogFile
     checksum: str
-    parsed: Sequence[ParsedRows]  # its good lines, in their order, in pieces
-    rows: Examples  # of the same
+    parsed: Sequence[ParsedRows]  # The good lines in parsed form, in their order, in several pieces.
+    rows: Examples  # The good lines in encoded form.
     num_lines: int
-    first_reject: str  # reason and line of the first bad line, "" if all are good
-    missing: Sequence[float] = ()  # share of each column's cells, see GrowingVocabulary.shares
-    unknown: Sequence[float] = ()  # share of each categorical column's rows, before its new values get ids
-    calibration: float | None = None  # of the model before, on its rows
-    scores: Sequence[int] = ()  # rows by the score of the model before, see count_scores
+    first_reject: str  # Reason and text of the first bad line, "" if all lines are good.
+    missing: Sequence[float] = ()  # Share of missing cells of each column, see GrowingVocabulary.shares.
+    # Share of each categorical column's rows whose value had no id before this part.
+    unknown: Sequence[float] = ()
+    calibration: float | None = None  # Calibration of the previous model on the part's rows.
+    scores: Sequence[int] = ()  # Numbers of rows by the score of the previous model, see count_scores.
 
     @property
     def row_numbers(self) -> np.ndarray:
-        """The numbers [n] of the good lines, from 0."""
+        """Numbers [n] of the good lines, starting at 0."""
         return np.concatenate([rows.row_numbers for rows in self.parsed])
 
     @property
     def counts(self) -> dict[str, Any]:
-        """Lines, rows and clicks, of weighted rows the sums of weights, and what the guard looks at besides."""
+        """Numbers of lines, rows and clicks, and the other figures that the guard compares.
+
+        For weighted rows, the sums of weights replace the numbers of rows and clicks.
+        """
         weights = np.ones(len(self.rows)) if self.rows.weights is None else self.rows.weights.astype(np.float64)
         clicks = float((weights * self.rows.labels).sum())
         looked_at = {name: getattr(self, name) for name in ("missing", "unknown", "calibration", "scores")}
@@ -69,28 +75,35 @@ class Part:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds of the guard, beyond which a part is held aside."""
+    """Bounds of the guard. A part beyond one of them is held aside."""
 
-    rejected: float  # share of a part's lines that are bad
-    change: float = 3.0  # factor, either way, between its click rate and that of the last parts
-    miscalibration: float = 2.0  # factor, either way, between its calibration and that of the last parts
-    missing: float = 0.2  # rise of the share of a column's cells that are missing, above the most of the last parts
-    unknown: float = 0.3  # the same of a column's rows whose value has no id
+    rejected: float  # Share of bad lines in a part.
+    change: float = 3.0  # Factor, in both directions, between the part's click rate and that of the last parts.
+    # Factor, in both directions, between the part's calibration and that of the last parts.
+    miscalibration: float = 2.0
+    # Rise of the share of a column's missing cells above the maximum of the last parts.
+    missing: float = 0.2
+    # Rise of the share of a column's values without ids above the maximum of the last parts.
+    unknown: float = 0.3
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """The parts that a model was trained on. A checkpoint's manifest has it as plain values."""
+    """The record of the parts that a model was trained on. A checkpoint's manifest stores it as JSON."""
 
-    # By name, in their order: `checksum` of the file's bytes, and its `state`, by which it need not be read again.
+    # For each part by name, in order: the checksum of the file, and its `state`, which shows an unchanged file without
+    # reading it.
     trained: dict[str, dict[str, Any]] = field(default_factory=dict)
-    recent: list[dict[str, Any]] = field(default_factory=list)  # `Part.counts` of the last ones
-    samples: list[str] = field(default_factory=list)  # files with rows of the last ones, see `candidate`
-    withheld: str = ""  # why the model is not published
-    ages_in: str = ""  # what the ages of values are in: rows or seconds, "" if none expires
+    recent: list[dict[str, Any]] = field(default_factory=list)  # `Part.counts` of the last parts.
+    samples: list[str] = field(default_factory=list)  # Files with rows of the last parts, see `candidate`.
+    withheld: str = ""  # Reason why the model is not published, or "".
+    ages_in: str = ""  # Unit of the values' ages: rows or seconds. "" if no value expires.
 
     def after(self, part: Part, existing: Collection[str] = (), keep: int = 0) -> Ledger:
-        """Return the ledger with one part more, and with `keep` without those before the last but `existing` ones."""
+        """Return the ledger including `part`.
+
+        With `keep`, drop all records except the last `keep` and those of files that still exist.
+        """
         record = {"checksum": part.checksum, "state": asdict(part.file.state)}
         recent = [*self.recent, part.counts][-RECENT:]
         trained = self.trained | {part.file.name: record}
@@ -98,12 +111,14 @@ class Ledger:
         return replace(self, trained={name: trained[name] for name in trained if name in needed}, recent=recent)
 
     def has(self, file: LogFile) -> bool:
-        """Return True if a part was trained on and has not been written since."""
+        """Return True if a part was trained on, and its file has not changed since."""
         record = self.trained.get(file.name)
         return record is not None and record["state"] == vars(file.state)
 
     def why_never(self, name: str, checksum: str) -> str | None:
-        """Return why a part must not be trained on: "" if it was already, or None if it may be."""
+        """Return a reason if a part must never be trained on, "" if it was trained on already, and None if it
+        may be.
+        """
         if name in self.trained:
             if self.trained[name]["checksum"] == checksum:
                 return ""
@@ -113,44 +128,49 @@ class Ledger:
         return None
 
     def why_late(self, name: str) -> str | None:
-        """Return why a part comes too late, None if it comes after the others."""
+        """Return a reason if a part comes before one that was trained on, otherwise None."""
         if self.trained and _order(name) < _order(last := max(self.trained, key=_order)):
             return f"it comes before {last}, which was trained on; rename it to a name after that to train on it now"
         return None
 
 
 class Source:
-    """The parts in a folder. `held` are those that are held aside: the reason by name, until they are changed.
+    """The parts in a folder.
 
-    Those of `can_be_released`, with the checksum of each, are taken all the same once they are in `released`, a folder
-    that has a file of the part's name with that checksum.
+    `held` maps the name of each part that was held aside to the reason. A part stays there until its file changes. The
+    parts in `can_be_released`, which maps their names to checksums, are also taken when a user releases them. To
+    release a part, a file with its name, containing its checksum, is written into the folder `released`.
     """
 
     def __init__(self, folder: str, released: Path, delay_seconds: float = 0.0) -> None:
-        """A part waits so many seconds from its file's last change on, and the parts after it with it.
+        """Open the folder of parts. A part, and all after it, waits until `delay_seconds` after the last change of its
+        file.
 
-        Raises FileNotFoundError if there is no such folder.
+        Raise FileNotFoundError if the folder does not exist.
         """
         self.folder, self._released, self._delay_seconds = folder, released, delay_seconds
-        self.waiting = ""  # the name of the part that the others wait for
+        self.waiting = ""  # Name of the part that the others wait for.
         self.held: dict[str, str] = {}
         self.can_be_released: dict[str, str] = {}
         self._looked_at: dict[str, FileState] = {}
-        self._read_again: dict[str, float] = {}  # when those are tried again that could not be read
-        self._no_parts: set[str] = set()  # names of files that were logged as such
+        # Time at which a part that could not be read is tried again.
+        self._read_again: dict[str, float] = {}
+        self._no_parts: set[str] = set()  # Names of files that were already logged as not being parts.
         self._files()
 
     def names(self) -> set[str]:
-        """Return the names of the parts that are there."""
+        """Return the names of the parts in the folder."""
         return {file.name for file in self._files()}
 
     def is_released(self, name: str, checksum: str) -> bool:
-        """Return True if somebody who looked at the part wants it to be trained on."""
+        """Return True if a user has released this content of the part."""
         path = self._released / name
         return path.is_file() and path.read_bytes().strip() == checksum.encode()
 
     def next_part(self, ledger: Ledger) -> tuple[LogFile, str] | None:
-        """Return the next part and its checksum, None if none is left. Hold aside what must not be trained on."""
+        """Return the next part and its checksum, or None if none is left. Hold aside the parts that must not be trained
+        on.
+        """
         files, self.waiting = self._files(), ""
         no_files = self._no_files(files)
         for name in self._looked_at.keys() - {file.name for file in files} - no_files.keys():
@@ -161,7 +181,7 @@ class Source:
         for file in files:
             if ledger.has(file) or (self._is_known(file) and not self._is_wanted(file.name)):
                 continue
-            # Without a delay the time of the file does not matter: it may be of a clock that is ahead of this one.
+            # Without a delay, the time of the file is ignored, because the clock that set it may be ahead of this one.
             if self._delay_seconds and time.time() - file.state.modified_ns / 1e9 < self._delay_seconds:
                 self.waiting = file.name
                 return None
@@ -177,12 +197,15 @@ class Source:
         return None
 
     def read(self, file: LogFile, reading: Callable[[], T]) -> T | None:
-        """Return what `reading` a part returns. None for one that was removed, or cannot be read and is held aside."""
+        """Call `reading` and return its result. Return None if the part was removed, or hold it aside if it cannot be
+        read.
+        """
         pauses = () if file.name in self._read_again else READ_PAUSES
         for pause in (*pauses, None):
             try:
                 return reading()
-            except FileNotFoundError:  # it is forgotten at the next look
+            # The part was removed. The next call of `next_part` forgets it.
+            except FileNotFoundError:
                 return None
             except OSError as error:
                 if pause is None or isinstance(error, PermissionError):
@@ -195,7 +218,11 @@ class Source:
         return None
 
     def hold(self, file: LogFile, reason: str, checksum: str = "") -> None:
-        """Pass a part over until it is changed, or with a `checksum` released. List and log the reason, if any."""
+        """Hold a part aside until its file changes or, with a `checksum`, until it is released. Record and log the
+        reason.
+
+        Without a reason, the part is passed over silently.
+        """
         before = self.held.get(file.name)
         self._forget(file.name)
         self._looked_at[file.name] = file.state
@@ -218,9 +245,9 @@ class Source:
         return name in self.can_be_released and self.is_released(name, self.can_be_released[name])
 
     def _no_files(self, files: Sequence[LogFile]) -> dict[str, str]:
-        """Return what lies beside `files`, has the name of a part and is none: what it is, by name.
+        """Return entries that have the name of a part but are not files: what each one is, by name.
 
-        A folder without a log's ending is left alone: it may hold old parts.
+        A folder whose name lacks a log's ending is ignored, because it may contain old parts.
         """
         kinds: dict[str, str] = {}
         names = set() if is_uri(self.folder) else {path.name for path in Path(self.folder).iterdir()}
@@ -234,18 +261,19 @@ class Source:
 
     def _files(self) -> list[LogFile]:
         paths = files_in(self.folder)
-        while paths != (again := files_in(self.folder)):  # a listing may miss a part, and have one that came later
+        # A listing is not atomic: it may contain a later part and miss an earlier one. List until nothing changes.
+        while paths != (again := files_in(self.folder)):
             paths = again
         if paths is None:
             raise FileNotFoundError(f"SOURCE {self.folder}: there is no such folder; parts are renamed into it")
         names = {path: file_name(path) for path in paths}
         self._log_no_parts({name for name in names.values() if not is_part(name)})
         parts = sorted((path for path, name in names.items() if is_part(name)), key=lambda path: _order(names[path]))
-        states = {path: file_state(path) for path in parts}  # None: it was removed meanwhile
+        states = {path: file_state(path) for path in parts}  # The state is None if the file was removed meanwhile.
         return [LogFile(path, names[path], state) for path, state in states.items() if state is not None]
 
     def _log_no_parts(self, names: set[str]) -> None:
-        """Log files, once each, that their names keep from being parts, and that may have been intended as such."""
+        """Log, once each, files that were perhaps intended as parts but do not have the name of one."""
         names = {name for name in names if not name.startswith((".", "_")) and not name.endswith(".truth.parquet")}
         if new := shortened(sorted(names - self._no_parts), 5):
             log.warning(
@@ -262,11 +290,11 @@ def _checksum(file: LogFile) -> str:
 
 
 def read_part(file: LogFile, checksum: str, encoder: RowEncoder) -> Part:
-    """Read a part as a preparation does.
+    """Read a part in the same way as a preparation reads a log.
 
-    Raises ValueError if it is damaged, has other columns, or changes meanwhile, without reading on what is appended.
+    Raise ValueError if the part is damaged, has other columns or changes meanwhile. Data that is appended is not read.
     """
-    find_log(file.location)  # checks the name
+    find_log(file.location)  # Raises an error for a wrong name.
     pieces, examples, num_lines, first_reject = [], [], 0, ""
     log_format = encoder.log_format
     with open_reader(file, log_format) as reader:
@@ -286,9 +314,10 @@ def read_part(file: LogFile, checksum: str, encoder: RowEncoder) -> Part:
 def why_suspicious(
     part: Part, ledger: Ledger, click_rate: float, bounds: Bounds, columns: Sequence[str] = ()
 ) -> str | None:
-    """Return why a part should not be trained on, None if it looks like the last ones.
+    """Return why a part should not be trained on, or None if it is similar to the last parts.
 
-    `click_rate` is that before the first part. `columns` are the names of those that the shares are of.
+    `click_rate` is that of the training before the first part. `columns` are the names of the columns in the part's
+    shares.
     """
     counts = part.counts
     num_rejected = part.num_lines - len(part.rows)
@@ -321,9 +350,9 @@ def why_suspicious(
 
 
 def why_miscalibrated(part: Part, ledger: Ledger, bounds: Bounds) -> str | None:
-    """Return why what the model expects of a measured part is too far from its labels, None if it is not.
+    """Return a reason if the model's expectation differs too much from a part's labels, otherwise None.
 
-    A model that is withheld says nothing of a part.
+    A model that was not published is no evidence against a part.
     """
     last = [each["calibration"] for each in ledger.recent if each.get("calibration")]
     clicks, actual = part.counts["clicks"], part.calibration
@@ -344,7 +373,7 @@ def _is_far(value: float, usual: float, factor: float) -> bool:
 
 
 def why_useless(part: Part) -> str | None:
-    """Return why nothing can be learned from a part, None if something can."""
+    """Return why nothing can be learned from a part, or None if something can."""
     if 0 < part.counts["clicks"] < part.counts["rows"]:
         return None
     if not len(part.rows):

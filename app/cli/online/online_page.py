@@ -1,4 +1,4 @@
-"""The page of an online run: metrics of its last parts, its vocabulary, lag and drift, and what is held aside."""
+"""Draw the page of an online run: metrics of its last parts, vocabulary, lag, drift, and parts that were held aside."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from common.html.charts import Axis, Chart, Series, Size, line_chart
 from common.html.page import Part, Section, render_page
 from common.text import Unit, number_text
 
-Line = Mapping[str, Any]  # what was measured of a part
+Line = Mapping[str, Any]  # The measurements of one part.
 
-IN_TABLE = 50  # parts
-CHANGE = 0.25  # PSI above which one speaks of a change
+IN_TABLE = 50  # Number of parts in the table.
+CHANGE = 0.25  # PSI above which a shift counts as a change.
 X = Axis("part")
-COLUMNS = {  # of the table of parts
+COLUMNS = {  # Title and kind of each column in the table of parts.
     "part": ("part", "line"),
     "rows": ("rows", "number"),
     "rejected": ("bad lines", "number"),
@@ -30,7 +30,7 @@ COLUMNS = {  # of the table of parts
 
 
 def online_page(name: str, lines: Sequence[Line], status: Mapping[str, Any]) -> str:
-    """Return the page as HTML. `status` has `held`, `waiting` and `withheld` of status.json."""
+    """Return the page as HTML. `status` contains `held`, `waiting` and `withheld` of status.json."""
     warnings = (
         [Part("warning", f"The newest model is not published: {status['withheld']}")] if status["withheld"] else []
     )
@@ -129,7 +129,7 @@ def _chart(
     size: Size = "half",
     low: float | None = None,
 ) -> Chart | None:
-    """Draw the quantities of these keys over the parts, from `low` on. None if no part has one."""
+    """Draw the values with these keys over the parts. The axis starts at `low`. Return None if no part has a value."""
     series = []
     for key, name in names.items():
         points = [(place, line[key]) for place, line in enumerate(lines, 1) if line.get(key) is not None]

@@ -1,4 +1,4 @@
-"""The settings of an online run: those of the run that it goes on from, but for what has to stand still."""
+"""Derive the settings of an online run from those of the run that it continues."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ from app.checkpoint.read import Checkpoint
 from app.checkpoint.write import PARTIAL
 from app.config.config import Config
 from app.config.optimizer_settings import AdamOptions, LazyAdamOptions
-from app.config.parallel import ParallelOptions
 from app.config.run_settings import CheckpointOptions
 from app.config.schedules import ConstantSchedule
 from app.run.older import read_config
 from app.training.learning_rates import learning_rates
 from common.yaml_settings import override
 
-# Of the rate that a run began with. A schedule that ends near 0 suits the end of a training: here there is none. On a
-# log that drifts this gained twice the AUC of a tenth (docs/online.md).
+# Minimum learning rate as a share of the rate that the run began with. A schedule that ends near 0 suits the end of a
+# training, but an online run has no end. On a drifting log, this gained twice as much AUC as a tenth (docs/online.md).
 RATE_FLOOR = 0.3
-KEPT, FULL_EVERY = 14, 24  # checkpoints
+KEPT, FULL_EVERY = 14, 24  # Number of kept checkpoints, and number of checkpoints between full ones.
 ADMISSION_MIB = 64
-CHECKPOINTS = "checkpoints"  # folder of the run
+CHECKPOINTS = "checkpoints"  # Folder of the checkpoints within the run's folder.
 
 
 def online_config(source: Checkpoint, words: Sequence[str] = ()) -> tuple[Config, list[str]]:
-    """Return the settings of an online run that goes on from a checkpoint, changed by `words`, and lines that say why.
+    """Return the settings of an online run that continues from a checkpoint, changed by `words`.
 
-    Raises ValueError for a run that cannot go on so.
+    Return also lines that explain the settings. Raise ValueError if the run cannot be continued online.
     """
     manifest = source.manifest
     trained = read_config(manifest.config, where=str(source.path))
@@ -65,13 +64,14 @@ def online_config(source: Checkpoint, words: Sequence[str] = ()) -> tuple[Config
         train=train,
         eval=replace(trained.eval, batch_size=0, every_steps=0, patience=0),
         checkpoint=CheckpointOptions(keep_last=KEPT, keep_best=0, background=False, delta=True, full_every=FULL_EVERY),
-        parallel=ParallelOptions(),
     )
     return override(config, words), lines
 
 
 def _constant_optimizers(trained: Config, manifest: Manifest) -> tuple[dict[str, Any], list[str]]:
-    """Return the optimizers with the rates that a run ended with, by section, and lines that say why."""
+    """Return the optimizers by section with constant rates, those that the run ended with, and lines that
+    explain them.
+    """
     lines = []
     rates = learning_rates(trained)
     rates.load_state(manifest.schedules)
@@ -98,5 +98,7 @@ def _constant_optimizers(trained: Config, manifest: Manifest) -> tuple[dict[str,
 
 
 def is_begun(work: Path) -> bool:
-    """Return True if an online run in the folder `work` has a checkpoint, whole or not, but for one never finished."""
+    """Return True if the online run in `work` has a checkpoint, even a damaged one. Unfinished checkpoints do not
+    count.
+    """
     return any(path.suffix != PARTIAL for path in (work / CHECKPOINTS).glob("step-*"))

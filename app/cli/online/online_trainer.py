@@ -1,4 +1,4 @@
-"""The loop over parts: score, train on each row once, save, publish."""
+"""Run the loop over the parts of a log: score, train on each row once, save, publish."""
 
 from __future__ import annotations
 
@@ -67,13 +67,15 @@ from data_prep.raw_log.log_files import LogFile
 
 log = logging.getLogger("app")
 
-SAMPLES = "samples"  # folder of the run: rows of the last parts
+SAMPLES = "samples"  # Folder within the run's folder that holds rows of the last parts.
 POLL_SECONDS = 0.5
-REST = 20  # between two looks into the folder, times the last one, which takes long if many parts are left there
-# Of a part's logits, for its intervals: with 8 times as many the ends move no more than by other draws, and take 0.5 s
-# of the processor in place of 0.1.
+# Pause between two looks into the folder, as a multiple of the last look's time. A folder with many parts is slow.
+REST = 20
+# Bins of a part's logits for confidence intervals. With 8 times as many, the intervals change no more than with another
+# random draw, and take 0.5 s of CPU time instead of 0.1 s.
 INTERVAL_BINS = 2000
-MOST_AHEAD = 0.1  # share of --expire-after by which the time of a part's file may be ahead of the clock
+# Share of --expire-after by which a file's time may be ahead of the clock.
+MOST_AHEAD = 0.1
 
 
 @dataclass(frozen=True)
@@ -84,16 +86,20 @@ class OnlineOptions:
     serve: Path
     bounds: Bounds
     once: bool = False
-    frozen: Path | None = None  # a bundle whose scores are measured beside
-    delay_seconds: float = 0.0  # that a part waits for its labels
-    most_worse: float = MOST_WORSE  # share by which the log loss of what is published may be above the served model's
-    keep: int = KEPT  # bundles, and records of parts that are gone. 0 keeps all
-    admission_mib: int = ADMISSION_MIB  # of the counts of values without ids over all parts. 0 counts in each alone
+    # Bundle whose scores are measured for comparison.
+    frozen: Path | None = None
+    delay_seconds: float = 0.0  # Time that a part waits for its labels.
+    # Share by which the log loss of a published model may exceed that of the served one.
+    most_worse: float = MOST_WORSE
+    # Number of kept bundles, and of records of parts whose files are gone. 0 keeps all.
+    keep: int = KEPT
+    # Memory for counts over all parts of values without ids. 0 counts within each part only.
+    admission_mib: int = ADMISSION_MIB
     expiry: ExpiryOptions = field(default_factory=ExpiryOptions)
 
 
 class OnlineTrainer(Trainer):
-    """A launch of an online run. Its epochs are the parts."""
+    """The training of an online run. Its epochs are the parts."""
 
     def __init__(self, context: RunContext, backend: str, options: OnlineOptions) -> None:
         saved, prepared = context.run.plan.checkpoint, context.run.path / PREPARED
@@ -107,7 +113,8 @@ class OnlineTrainer(Trainer):
         self.ledger = Ledger(**saved.manifest.online) if saved is not None else self._ledger_of_source()
         self.expiry = self._open_expiry()
         self.vocabulary = GrowingVocabulary(prepared, options.admission_mib << 20)
-        self._counted_at: int | None = None  # the step whose counts of values without ids are in files
+        # Step whose counts of values without ids were saved.
+        self._counted_at: int | None = None
         if options.admission_mib and saved is not None:
             counts = load_counts(self.run.path / VALUE_COUNTS, saved.manifest.step)
             self.vocabulary.load_counts(counts)
@@ -116,15 +123,15 @@ class OnlineTrainer(Trainer):
         scorer = Scorer(self.training.step.prepare, self.training.step.score)
         self.publisher = Publisher(options.serve, self.config, self.vocabulary, scorer)
         self.frozen = self._open_frozen(options.frozen) if options.frozen else None
-        self._last: dict[str, Any] = {}  # what was measured of the last part
+        self._last: dict[str, Any] = {}  # Measurements of the last part.
         self._status, self._is_shown = "", False
         self.progress = Progress(self.run.path, options.serve, self.position.step)
         self._click_rate = self.schema.splits["train"].click_rate
 
     def train(self) -> None:
-        """Train on the parts that come. Raise Stopped after a signal, or with `once` if none is left.
+        """Train on the parts as they come. Raise Stopped after a signal, or with `once` when no part is left.
 
-        Raises FloatingPointError and NotSavedError as `Trainer.train`, OSError if a bundle cannot be written.
+        Raise FloatingPointError and NotSavedError like `Trainer.train`, and OSError if a bundle cannot be written.
         """
         try:
             self._save_and_publish()
@@ -133,7 +140,7 @@ class OnlineTrainer(Trainer):
                 start = time.monotonic()
                 if (part_and_checksum := self.source.next_part(self.ledger)) is not None:
                     self._take_part(*part_and_checksum)
-                    give_back_freed_memory()  # of a part's rows and files
+                    give_back_freed_memory()  # The part's rows and files are no longer needed.
                     continue
                 self._write_status(is_idle=True)
                 if self.options.once:
@@ -144,7 +151,7 @@ class OnlineTrainer(Trainer):
             self.publisher.close()
 
     def _take_part(self, file: LogFile, checksum: str) -> None:
-        """Score a part, train on it, save and publish, or hold it aside."""
+        """Score a part, train on it, save and publish. If the guard finds a fault, hold the part aside instead."""
         start = time.perf_counter()
         try:
             part = self.source.read(file, lambda: read_part(file, checksum, self.vocabulary.encoder))
@@ -194,7 +201,10 @@ class OnlineTrainer(Trainer):
         self._write_status(is_idle=False)
 
     def _why_ahead(self, file: LogFile) -> str | None:
-        """Return why values would expire by a clock that is ahead of this machine's, None if they would not."""
+        """Return why the file's time would make too many values expire, or None if it would not.
+
+        A file time ahead of this machine's clock makes values look older than they are.
+        """
         ahead, after = file.state.modified_ns / 1e9 - time.time(), self.options.expiry.after
         if not after or self.options.expiry.ages_in != IN_SECONDS or ahead <= MOST_AHEAD * after:
             return None
@@ -204,13 +214,15 @@ class OnlineTrainer(Trainer):
         )
 
     def _note(self, values: dict[str, Any]) -> None:
-        """Write a line of metrics.jsonl on the last part."""
+        """Write a line about the last part to metrics.jsonl, and pass it to the page."""
         line = {"step": self.position.step, **values}
         self.run.write_metrics(line)
         self.progress.add(line)
 
     def _ledger_of_source(self) -> Ledger:
-        """Return the ledger of a new run, which passes over the parts that the model it begins from was trained on."""
+        """Return the ledger of a new run. It contains the parts that the source model was trained on, which are passed
+        over.
+        """
         source = find_source(Path(self.config.train.init_from))
         known = source.manifest.online.get("trained", {}) if isinstance(source, Checkpoint) else {}
         if there := sorted(self.source.names() & known.keys(), key=natural_order):
@@ -219,7 +231,10 @@ class OnlineTrainer(Trainer):
         return Ledger(trained=dict(known))
 
     def _judge(self, part: Part) -> None:
-        """Note in the ledger whether the model is to be published after a part: not if the served one is better."""
+        """Decide whether the model after `part` is published, and record the decision in the ledger.
+
+        The model is withheld if the served one scores rows of the last parts better.
+        """
         names = [*self.ledger.samples, self.samples.add(self.position.step, part.rows, self.options.keep)][-LAST_PARTS:]
         rows, served, reason = self.samples.read(names), self.publisher.served(), ""
         if len(expired := self.vocabulary.expired):
@@ -231,9 +246,9 @@ class OnlineTrainer(Trainer):
         self.ledger = replace(self.ledger, samples=names, withheld=reason)
 
     def _open_expiry(self) -> Expiry | None:
-        """Return when rows were touched, None if no value of this run ever expires.
+        """Return the ages of rows, or None if no value of this run ever expires.
 
-        Raises ValueError if ages are in another unit than before.
+        Raise ValueError if ages are given in another unit than before.
         """
         saved, options = self.run.plan.checkpoint, self.options.expiry
         expiry = Expiry(self.schema.vocabulary_size, saved)
@@ -250,9 +265,9 @@ class OnlineTrainer(Trainer):
         return expiry
 
     def _expire(self, part: Part) -> int:
-        """Let values lose their ids whose rows were not touched for long, and return their number.
+        """Expire values whose rows were not touched for long, and return their number.
 
-        If the next checkpoint is a full one, ids are given anew, without those that lost their values.
+        If the next checkpoint is a full one, ids are renumbered without the expired ones.
         """
         expiry, rows = self.expiry, part.rows
         assert expiry is not None
@@ -280,12 +295,12 @@ class OnlineTrainer(Trainer):
         return len(expired)
 
     def _seen_positions(self) -> list[int]:
-        """Return the columns of ids that a part of the model sees: the others have no rows."""
+        """Return the columns of `ids` that the model uses. Other columns have no rows in the tables."""
         fields = fields_of_model(self.schema, self.config.model)
         return sorted({*columns_of(fields, "wide"), *columns_of(fields, "deep")})
 
     def _renumber(self) -> None:
-        """Give ids anew, without those that lost their values: in a new folder, in tables, samples and ages."""
+        """Renumber the ids without the expired ones: in a new prepared folder, the tables, the samples and the ages."""
         counts, expired = self.vocabulary.counts(), self.vocabulary.expired
         folder = self.run.path / f"{PREPARED}-{self.position.step:08d}"
         new_ids = self.vocabulary.renumbered(folder)
@@ -302,7 +317,9 @@ class OnlineTrainer(Trainer):
         log.info("ids are given anew, in %s: %s of %s are left", folder, schema.vocabulary_size, len(new_ids))
 
     def _save_counts(self) -> None:
-        """Write the counts of values without ids: with a full checkpoint all, else what the last part added."""
+        """Save the counts of values without ids: all with a full checkpoint, otherwise the changes since the
+        last save.
+        """
         step, since = self.position.step, self._counted_at
         if since is None or self.checkpoints.is_full(step):
             save_counts(self.run.path / VALUE_COUNTS, step, self.vocabulary.counts())
@@ -312,13 +329,13 @@ class OnlineTrainer(Trainer):
 
     def _tables_step(self) -> HostTablesStep:
         step = self.training.step
-        assert isinstance(step, HostTablesStep)  # as `run` has checked
+        assert isinstance(step, HostTablesStep)  # `run` has checked this.
         return step
 
     def _save_and_publish(self) -> Path | None:
-        """Save if no checkpoint has this state, and publish if no bundle has it. Return the bundle.
+        """Save a checkpoint and publish its bundle, if they do not exist yet for this state. Return the bundle.
 
-        None if the model is worse than the served one.
+        Return None if the model is withheld because it is worse than the served one.
         """
         if self.options.admission_mib and self.checkpoints.saved != self.position:
             self._save_counts()
@@ -333,15 +350,16 @@ class OnlineTrainer(Trainer):
         bundle = self.publisher.publish(newest)
         if self.progress.awaits_publishing(self.position.step):
             closed = list(self.ledger.trained.values())[-1]["state"]["modified_ns"] / 1e9
-            self._note({"lag_seconds": max(0.0, round(time.time() - closed, 3))})  # a clock may have been set back
+            # Setting the clock back could make the difference negative.
+            self._note({"lag_seconds": max(0.0, round(time.time() - closed, 3))})
         try:
             remove_old_bundles(self.options.serve, self.options.keep)
-        except (OSError, ValueError) as error:  # they are in nobody's way
+        except (OSError, ValueError) as error:  # Old bundles do no harm.
             log.warning("warning: old bundles stay: %s", error)
         return bundle
 
     def _take_new_ids(self) -> None:
-        """Take the vocabulary's new ids into tables, checkpoints and bundles."""
+        """Add the vocabulary's new ids to the tables, the checkpoints and the bundles."""
         schema = self.schema = self.checkpoints.schema = self.vocabulary.schema
         self._tables_step().grow(schema.vocabulary_size)
 
@@ -352,9 +370,11 @@ class OnlineTrainer(Trainer):
                 yield counting, self.training.step.prepare(counting)
 
     def _measure_part(self, part: Part) -> tuple[dict[str, Any], np.ndarray]:
-        """Return the metrics of the model on rows that it has not seen, of `frozen`, and of the true probabilities.
+        """Measure the model on rows that it was not trained on yet. Return the metrics, and the number of rows by
+        score.
 
-        With them the rows by score, see `count_scores`.
+        The metrics include those of the bundle `frozen` and of the true probabilities, if there are any. For the
+        numbers of rows see `count_scores`.
         """
         stream, scores = MetricStream(), np.zeros(SCORE_BINS, np.int64)
         with Prefetcher(self._batches(part.rows)) as batches:
@@ -374,29 +394,30 @@ class OnlineTrainer(Trainer):
         return values, scores
 
     def _values(self, stream: MetricStream) -> dict[str, Any]:
-        """Return metrics with their intervals."""
+        """Return metrics with their confidence intervals."""
         metrics, bins = stream.result_and_bins()
         measured = Measurement(metrics, bins.coarsened(INTERVAL_BINS))
         return defined(metrics) | interval_ends(intervals_of(measured, self.config))
 
     def _train_part(self, part: Part) -> dict[str, float]:
-        """Train on each row of a part once, in their order, and return the mean losses of its steps."""
+        """Train on each row of a part once, in order. Return the mean losses of the steps."""
         losses = []
         with Prefetcher(self._batches(part.rows)) as batches:
             for batch, unique in batches:
-                self.context.stop.check()  # what was trained of the part is forgotten with the process
+                # After a stop, the steps of the unfinished part are lost with the process.
+                self.context.stop.check()
                 losses.append(self._take_step(batch, unique))
         return {name: float(np.mean([getattr(each, name) for each in losses])) for name in ("wide_loss", "deep_loss")}
 
     def _open_frozen(self, bundle: Path) -> Predictor:
-        """Return a bundle that scores rows of this run's log. Raise ValueError for another one."""
+        """Open the bundle given by --frozen. Raise ValueError if it is for other columns."""
         frozen = Predictor.open(bundle, self.config.device.num_threads)
         if frozen.log_format.fields != self.vocabulary.encoder.log_format.fields:
             raise ValueError(f"--frozen {bundle} is for a log with other columns than this run's; leave it out")
         return frozen
 
     def _write_status(self, is_idle: bool) -> None:
-        """Write status.json and show the parts if they changed: what was measured last, and what is held aside."""
+        """Write status.json and update the page, if anything in them has changed."""
         content = {
             "step": self.position.step,
             "parts": len(self.ledger.trained),
@@ -415,7 +436,7 @@ class OnlineTrainer(Trainer):
 
 
 def _described(values: dict[str, Any]) -> str:
-    """Return what was measured of a part as a line of the log."""
+    """Return the measurements of a part as a line of the log."""
     beside = [f"{of} {values[f'{of}_auc']:.4f}" for of in ("frozen", "best") if f"{of}_auc" in values]
     between = f" ({', '.join(beside)})" if beside else ""
     return (

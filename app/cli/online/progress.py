@@ -1,4 +1,4 @@
-"""The last parts of an online run as they were measured, for its page and for that of the service."""
+"""Keep the measurements of the last parts, and write them for the run's page and for the service."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from common.files import message_of, write_whole
 log = logging.getLogger("app")
 
 PAGE = "online.html"
-PAGE_SECONDS = 10.0  # between two pages while parts wait: one takes as long as a small part
-ON_PAGE, BESIDE_BUNDLES = 200, 40  # parts
-TAIL_BYTES = 1 << 20  # of metrics.jsonl, more than the lines of ON_PAGE parts
-# Of a part's line, for the service.
+# Minimum time between two pages while parts wait, because drawing a page takes as long as a small part.
+PAGE_SECONDS = 10.0
+ON_PAGE, BESIDE_BUNDLES = 200, 40  # Number of parts on the page and in parts.json.
+# Bytes at the end of metrics.jsonl that are read. They contain more than the lines of ON_PAGE parts.
+TAIL_BYTES = 1 << 20
+# Keys of a part's line that are passed to the service.
 PRINTED = (
     *("part", "rows", "rejected", "auc", "auc_low", "auc_high", "frozen_auc", "best_auc", "log_loss", "calibration"),
     *("new_values", "pending_values", "expired_values", "ids_in_use"),
@@ -28,10 +30,10 @@ PRINTED = (
 
 
 class Progress:
-    """The lines of metrics.jsonl on the last parts, each with the seconds until its model was published."""
+    """The lines of metrics.jsonl about the last parts, each with the seconds until its model was published."""
 
     def __init__(self, work: Path, serve: Path, step: int) -> None:
-        """Read the lines of the parts up to a step. Those of a part that was not saved come again."""
+        """Read the lines of parts up to `step`. Later lines are of a part that was not saved and will be repeated."""
         self._work, self._serve = work, serve
         self._page_time = float("-inf")
         by_step: dict[int, dict[str, Any]] = {}
@@ -41,20 +43,21 @@ class Progress:
         self._lines = [line for _, line in sorted(by_step.items())][-ON_PAGE:]
 
     def add(self, line: dict[str, Any]) -> None:
-        """Take the line of a part, or what comes later of the last one."""
+        """Add the line of a part, or add later values to the line of the last part."""
         if self._lines and self._lines[-1]["step"] == line["step"]:
             self._lines[-1] |= line
         else:
             self._lines = [*self._lines[1 - ON_PAGE :], dict(line)]
 
     def awaits_publishing(self, step: int) -> bool:
-        """Return True for the step after the last part, if it has not been published yet."""
+        """Return True if `step` is the step after the last part and its model has not been published yet."""
         return bool(self._lines) and self._lines[-1]["step"] == step and "lag_seconds" not in self._lines[-1]
 
     def show(self, status: dict[str, Any], is_idle: bool) -> bool:
-        """Write parts.json for the service, and the page unless parts wait and the last one is new. Return if it was.
+        """Write parts.json for the service, and the page. Return True if the page was written.
 
-        An error is logged: nobody's training ends for it.
+        While parts wait, the page is not written more often than every PAGE_SECONDS. An error is logged and does not
+        end the training.
         """
         beside = {name: status[name] for name in ("held", "waiting", "withheld")}
         last = self._lines[-BESIDE_BUNDLES:]
@@ -71,4 +74,4 @@ class Progress:
 
 
 def _plain(line: dict[str, Any]) -> dict[str, Any]:
-    return {name: None if value != value else value for name, value in line.items()}  # JSON knows no NaN
+    return {name: None if value != value else value for name, value in line.items()}  # JSON has no NaN.

@@ -1,4 +1,4 @@
-"""The bundle of each checkpoint, in a folder that a service reads: the changes since the bundle before, or all."""
+"""Write the bundle of each checkpoint into a folder that a service reads: as a delta if possible, otherwise whole."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ log = logging.getLogger("app")
 
 
 class Publisher:
-    """Writes bundles into `folder`. What it writes follows from checkpoint and folder alone."""
+    """Writes bundles into `folder`. Their content depends only on the checkpoint and the folder."""
 
     def __init__(self, folder: Path, config: Config, vocabulary: GrowingVocabulary, scorer: Scorer) -> None:
-        """`scorer` scores with the newest weights, for the comparison of each bundle.
+        """`scorer` runs the training code with the newest weights, for comparison with each bundle.
 
-        Raises ValueError if the folder is a bundle, or if another trainer publishes into it: they would remove what the
-        other's deltas need.
+        Raise ValueError if the folder is itself a bundle, or if another online run publishes into it, because each run
+        would remove parents of the other's deltas.
         """
         make_folder(folder)
         if (folder / MANIFEST).exists():
@@ -49,11 +49,11 @@ class Publisher:
         self._newest: Predictor | None = None
 
     def close(self) -> None:
-        """Let another process publish."""
+        """Release the folder for other processes."""
         self._lock.close()
 
     def served(self) -> Predictor | None:
-        """Return the newest bundle of the folder, None if there is none that can be opened."""
+        """Return the newest bundle in the folder, or None if none can be opened."""
         newest = max(chains(read_manifests(self._folder)).values(), key=rank, default=None)
         if newest is None:
             return None
@@ -67,11 +67,11 @@ class Publisher:
         return self._newest
 
     def publish(self, checkpoint: Checkpoint) -> Path:
-        """Write the bundle of a checkpoint unless it is there. Return its folder.
+        """Write the bundle of a checkpoint unless it exists. Return its folder.
 
-        It is a delta if the folder's newest bundle is of the checkpoint's parent, else a whole one. Its name is that of
-        its step. If another run's bundle has this name, or a damaged one that may be another run's, the id of the
-        checkpoint is added: nothing that this run has not written is ever replaced.
+        It is a delta if the folder's newest bundle belongs to the checkpoint's parent, otherwise a whole bundle. It is
+        named after its step. If that name belongs to another run's bundle, or to a damaged one that may be another
+        run's, the id of the checkpoint is appended. Bundles of other runs are never replaced.
         """
         manifests = read_manifests(self._folder)
         for path, manifest in manifests.items():
@@ -98,9 +98,10 @@ class Publisher:
 
 
 def _changes_of(trained: Trained) -> ExportedModel:
-    """Return the model of a delta checkpoint with the rows that it changed, read from its own files if they suffice.
+    """Return the model of a delta checkpoint with only the rows that it changed.
 
-    They do if both tables changed the same rows, as tables of the same fields do.
+    The rows are read from the checkpoint's own files if both tables changed the same rows, as tables of the same fields
+    do, and otherwise from the whole chain.
     """
     alone = Trained(replace(trained.checkpoint, older=()), trained.config, trained.folder, trained.schema)
     alone.checkpoint.verify()

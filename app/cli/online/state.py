@@ -1,4 +1,4 @@
-"""The state of an online run for those who watch it, what they may release, and the bundles that are kept."""
+"""Store the state of an online run for monitoring, and manage released parts, old bundles and counts of values."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ from common.files import is_locked, make_folder, parse_json, room_for, sync_fold
 log = logging.getLogger("app")
 
 STATUS, RELEASED = "status.json", "released"
-VALUE_COUNTS = "value_counts"  # folder of the run: occurrences of values that have no id yet
-HELD_ASIDE, NOT_RUNNING = 5, 6  # exit statuses
+# Folder in the run's folder with the numbers of occurrences of values that have no id yet.
+VALUE_COUNTS = "value_counts"
+HELD_ASIDE, NOT_RUNNING = 5, 6  # Exit statuses.
 REMOVED, ADDED = ".removed", ".added.npz"
-PREPARED = "prepared"  # folder of the run: the vocabulary as it grows. Later ones have a step in their names
+# Folder in the run's folder with the growing vocabulary. Later folders have a step in their names.
+PREPARED = "prepared"
 
 
 def read_status(work: Path) -> dict[str, Any]:
-    """Return the content of status.json. Raises FileNotFoundError or ValueError if it cannot be read."""
+    """Return the content of status.json. Raise FileNotFoundError or ValueError if it cannot be read."""
     path = work / STATUS
     try:
         content = parse_json(path.read_text(encoding="utf-8"))
@@ -45,19 +47,20 @@ def read_status(work: Path) -> dict[str, Any]:
 
 
 def status_of(work: Path) -> tuple[dict[str, Any], int]:
-    """Return the status of an online run, and the exit status that says it to a machine. Raises as `read_status`."""
+    """Return the status of an online run, and the exit status that expresses it. Raise the errors of `read_status`."""
     content = {"running": is_locked(work), **read_status(work)}
     content["ended"] = "" if content["running"] else read_state(work).get("status", "")
     if content["ended"] not in ("", "stopped"):
-        content["ended"] = content["ended"].replace("running", "killed")  # it could not write that it ended
+        # The process was killed before it could write that it ended.
+        content["ended"] = content["ended"].replace("running", "killed")
         return content, NOT_RUNNING
     return content, HELD_ASIDE if content["held"] or content.get("withheld") else 0
 
 
 def release(work: Path, name: str) -> str:
-    """Let a part that is held aside be trained on all the same. Return its reason.
+    """Release a part that was held aside, so that it will be trained on. Return the reason why it was held aside.
 
-    Raises as `read_status`, and ValueError for a part that is not held, or must never be trained on.
+    Raise the errors of `read_status`, and ValueError if the part is not held aside or must never be trained on.
     """
     status = read_status(work)
     if name not in status["held"]:
@@ -73,11 +76,12 @@ def release(work: Path, name: str) -> str:
 
 
 def remove_old_bundles(folder: Path, keep: int) -> list[Path]:
-    """Remove the bundles named after their step, but for the `keep` newest, the pinned one, and what these need.
+    """Remove old bundles that are named after their step. Return the removed folders.
 
-    Return what was removed. A `keep` of 0 removes none. Raises ValueError if it cannot be known which one is pinned.
+    The `keep` newest bundles, the pinned one, and all that they need are kept. With `keep` 0 nothing is removed. Raise
+    ValueError if the pinned version cannot be read.
     """
-    for leftover in folder.glob(f".*{REMOVED}"):  # a process was killed
+    for leftover in folder.glob(f".*{REMOVED}"):  # A process was killed during a removal.
         shutil.rmtree(leftover)
     manifests = read_manifests(folder)
     by_version = chains(manifests)
@@ -86,7 +90,8 @@ def remove_old_bundles(folder: Path, keep: int) -> list[Path]:
     needed = {path for chain in [*newest, by_version.get(pinned or "", ())] for path, _ in chain}
     old = [path for path in bundles_in(folder) if keep and path in manifests and path not in needed]
     old = [path for path in old if path.name.startswith(step_name(manifests[path].checkpoint["step"]))]
-    for path in sorted(old, key=lambda path: -manifests[path].generation):  # a delta before what it needs
+    # Remove deltas before their parents.
+    for path in sorted(old, key=lambda path: -manifests[path].generation):
         hidden = path.rename(path.with_name(f".{path.name}{REMOVED}"))
         sync_folder(folder)
         shutil.rmtree(hidden)
@@ -94,7 +99,7 @@ def remove_old_bundles(folder: Path, keep: int) -> list[Path]:
 
 
 def remove_old_folders(work: Path, current: Path) -> None:
-    """Remove the prepared folders of an online run that neither is `current` nor any of its checkpoints names."""
+    """Remove prepared folders of an online run, except `current` and those that a checkpoint refers to."""
     folders = {path for path in work.glob(f"{PREPARED}*") if path.name != current.name}
     if folders:
         datasets = {Path(each.manifest.dataset).name for each in whole_checkpoints(run_checkpoints(work))}
@@ -104,13 +109,13 @@ def remove_old_folders(work: Path, current: Path) -> None:
 
 
 def save_counts(folder: Path, step: int, counts: dict[str, Any], since: int | None = None) -> None:
-    """Write the counts of values without ids as they are after a step, or what was added to those of the step `since`.
+    """Save the counts of values without ids after `step`. With `since`, `counts` are only the changes since that step.
 
-    Those that the save before needs stay beside them.
+    Older files are removed, except those that the previous save needs.
     """
     make_folder(folder)
     if since is None:
-        # Of a process that was killed before its checkpoint, when this one was to be a delta.
+        # ^A process may have left this file when it was killed before its checkpoint, which was to be a delta.
         (folder / f"{step_name(step)}{ADDED}").unlink(missing_ok=True)
         write_arrays(folder / f"{step_name(step)}.npz", **counts)
     else:
@@ -122,7 +127,9 @@ def save_counts(folder: Path, step: int, counts: dict[str, Any], since: int | No
 
 
 def load_counts(folder: Path, step: int) -> list[dict[str, Any]]:
-    """Return the counts of `save_counts`, and after them what was added. Without a file: a warning, and none."""
+    """Return the counts saved for `step`: the whole counts first, then the changes. If a file is missing, warn and
+    return [].
+    """
     newest_first: list[dict[str, Any]] = []
     try:
         while (path := folder / f"{step_name(step)}{ADDED}").is_file():
@@ -136,7 +143,7 @@ def load_counts(folder: Path, step: int) -> list[dict[str, Any]]:
 
 
 def write_arrays(path: Path, **arrays: Any) -> None:
-    """Write an .npz file that is whole or not there, whatever ends the process."""
+    """Write an .npz file atomically."""
     beside = path.with_name(f".{path.name}")
     with room_for(path):
         try:

@@ -1,5 +1,7 @@
-"""`report.html` of a run, or of several laid over one another, drawn from the run folders alone: quality,
-column_effects and speed make its sections, run_report the page, sweep_report that of a sweep.
+"""Draw `report.html` of a run, or of several runs laid over one another, from the files of the run folders.
+
+`quality`, `column_effects` and `speed` draw the sections. `run_report` assembles the page of runs, and `sweep_report`
+the page of a sweep.
 """
 
 from app.run.report.run_report import NOT_WRITTEN, REPORT_FILE, leave_report, report_page, write_report

@@ -1,4 +1,4 @@
-"""Charts of how far each column moves the logit over a log, by which numbers and by which values."""
+"""Draw how much each column moves the logit over a log, and for which numbers and values."""
 
 from __future__ import annotations
 
@@ -19,12 +19,17 @@ NOTE = (
     "counts in each of its columns. +0.7 doubles the odds of a click."
 )
 MOST_COLUMNS = 60
-MOST_CURVES = 24  # columns with a chart of their own
+# Number of columns that get a chart of their own.
+MOST_CURVES = 24
 CHANGE = Axis("mean change of the logit")
 
 
 def effects(runs: Sequence[RunRecord]) -> Section:
-    """Draw the mean absolute effect of each column and, of a single run, the strongest columns by number and value."""
+    """Draw the mean absolute effect of each column. For a single run, also draw the effects within the strongest
+    columns.
+
+    The effect within a column is shown by ranges of its number, or for its strongest values.
+    """
     explained = [run for run in runs if run.effects[1]]
     if not explained:
         return Section(TITLE, note=NOT_THERE.format(runs[0].name if len(runs) == 1 else "RUN"))
@@ -47,7 +52,9 @@ def effects(runs: Sequence[RunRecord]) -> Section:
 
 
 def _of_column(name: str, lines: Any) -> list[Chart]:
-    """Return the chart of a number's curve or a category's strongest values, or none if it has neither."""
+    """Return the chart of a numeric column's curve or a categorical column's strongest values, or [] if it has
+    neither.
+    """
     parts = [line for line in lines if line["value"] is not None]
     if not parts:
         return []

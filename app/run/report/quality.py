@@ -1,6 +1,7 @@
-"""Charts of how well a run learned: losses, learning rates, metrics over steps, and the curves of one evaluation.
+"""Draw how well a run learned: losses, learning rates, metrics over steps, and the curves of one evaluation.
 
-It also has what every section draws with. Lines have the name of their run if there are several.
+This module also holds the functions that all sections draw with. If a chart shows several runs, each line is named
+after its run.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ SLICE_COLUMNS = [("by", "text"), ("rows with", "text"), ("rows", "number"), ("cl
                  ("95 % interval", "right"), ("log loss", "right"), ("mean score / click rate", "right"),
                  ("95 % interval", "right"), ("scores", "text")]  # fmt: skip
 NOT_EVALUATED = "No evaluation yet: one follows each epoch, and every eval.every_steps steps."
-MOST_MEANS = 200  # points of a line that stands for the losses of all steps
-MOST_DOTS = 60  # lines with more points have no dots
+MOST_MEANS = 200  # Maximum number of points of the line that shows the training loss.
+MOST_DOTS = 60  # A line with more points is drawn without dots.
 
-MOST_BESIDE = 3  # runs whose figures stand side by side; more stand one below the other, without intervals
+# Maximum number of runs whose figures are shown in columns side by side. For more runs, each gets a row without
+# intervals.
+MOST_BESIDE = 3
 
-Evaluated = Sequence[tuple[RunRecord, dict[str, Any]]]  # runs with the evaluation whose curves are drawn
+Evaluated = Sequence[tuple[RunRecord, dict[str, Any]]]  # Runs, each with the evaluation whose curves are drawn.
 
 
 def lines(
@@ -38,14 +41,17 @@ def lines(
     size: Size = "half",
     note: str = "",
 ) -> Chart:
-    """Return a line chart. If no line has a point, the text `otherwise` takes its place."""
+    """Return a line chart. If no line has a point, the chart shows the text `otherwise` instead."""
     if not any(len(line.x) and not line.reference for line in series):
         return Chart(title, size, otherwise)
-    return line_chart(title, series, x, y, size, note)  # a run without points keeps its colour from the others
+    # Lines without points are kept, so that every run has the same colour in all charts.
+    return line_chart(title, series, x, y, size, note)
 
 
 def overlay(runs: Sequence[RunRecord], name: str, points: Sequence[Points], dots: bool = True) -> list[Series]:
-    """Return a line for the points of each run. A single run's line is called `name`, others have their run's name."""
+    """Return one line for each run's points. A single run's line is called `name`, otherwise a line is named after its
+    run.
+    """
     return [
         Series(label(runs, run, name), x, y, points=dots and len(x) <= MOST_DOTS)
         for run, (x, y) in zip(runs, points, strict=True)
@@ -53,17 +59,20 @@ def overlay(runs: Sequence[RunRecord], name: str, points: Sequence[Points], dots
 
 
 def label(runs: Sequence[RunRecord], run: RunRecord, name: str) -> str:
-    """Return the name of a line, which is its run's if there are several."""
+    """Return the name of a line in a chart: the run's name if there are several runs, otherwise `name`."""
     return run.name if len(runs) > 1 else name
 
 
 def step_axis(runs: Sequence[RunRecord]) -> Axis:
-    """Return an axis of as many steps as the longest run took."""
+    """Return an x axis that covers the steps of the longest run."""
     return Axis("step", low=0, high=max([1, *(run.steps for run in runs)]))
 
 
 def means(values: np.ndarray) -> tuple[Points, int]:
-    """Return the values of steps 1, 2, … as at most MOST_MEANS means at their last steps, and how many each is of."""
+    """Average the values of steps 1, 2, … over intervals of equal length, so that at most MOST_MEANS points remain.
+
+    Return the points, each at the last step of its interval, and the number of steps in an interval.
+    """
     every = max(-(-len(values) // MOST_MEANS), 1)
     starts = np.arange(0, len(values), every)
     if not len(starts):
@@ -74,15 +83,17 @@ def means(values: np.ndarray) -> tuple[Points, int]:
 
 
 def learning(runs: Sequence[RunRecord]) -> Section:
-    """Draw the losses of training and valid rows, and the learning rates."""
+    """Draw the losses on training and valid rows, and the learning rates."""
     series, note, one = [], "", runs[0]
     for run in runs:
         (x, y), every = means(run.wide_losses)
         name = "training" if every == 1 else f"training, mean of {every:,} steps"
         series.append(Series(label(runs, run, name), x, y))
-    if len(runs) == 1 and one.points("log_loss", "valid")[0]:  # of several, the next section has them
+    # The next section compares the valid losses of several runs.
+    if len(runs) == 1 and one.points("log_loss", "valid")[0]:
         series.append(Series("valid", *one.points("log_loss", "valid"), points=True))
-    if len(runs) == 1 and one.steps:  # the loss is taken before its step: the first is that of an untrained model
+    # A step's loss is measured before its update, so the first one is that of an untrained model.
+    if len(runs) == 1 and one.steps:
         first, last = one.wide_losses[0], one.wide_losses[-1]
         note = f"The wide_loss of loss.log: {first:.4f} at the first step, {last:.4f} at the last."
     title = "Loss" if len(runs) == 1 else "Training loss"
@@ -92,7 +103,9 @@ def learning(runs: Sequence[RunRecord]) -> Section:
 
 
 def _learning_rates(runs: Sequence[RunRecord]) -> list[Chart]:
-    """Return a chart for each optimizer whose rate changed. Constant rates are given in words."""
+    """Return a chart for each optimizer's learning rate. If all rates are constant, return one text that states
+    them.
+    """
     keys = list(dict.fromkeys(key for run in runs for key in run.keys("learning_rate")))
     if all(len(set(run.points(key)[1])) <= 1 for run in runs for key in keys):
         rates = [_constant_rates(run) for run in runs]
@@ -117,7 +130,7 @@ def _constant_rates(run: RunRecord) -> str:
 
 
 def metrics_over_steps(runs: Sequence[RunRecord]) -> Section:
-    """Draw each metric on valid."""
+    """Draw each metric on the valid rows over the steps of training."""
     title = "Metrics over steps"
     if not any(run.points("auc", "valid")[0] or run.points("log_loss", "valid")[0] for run in runs):
         return Section(title, note=NOT_EVALUATED)
@@ -126,7 +139,8 @@ def metrics_over_steps(runs: Sequence[RunRecord]) -> Section:
         series = overlay(runs, "valid", [run.points(key, "valid") for run in runs])
         steps = [x for line in series for x in line.x]
         if key == "grouped_auc" and not steps:
-            continue  # no field was chosen
+            # No field for grouped AUC was chosen.
+            continue
         lacking = [line.name for line in series if not line.x]
         if metric.at_one and steps:
             series.append(Series(metric.at_one, [0, max(steps)], [1.0, 1.0], reference=True))
@@ -137,7 +151,9 @@ def metrics_over_steps(runs: Sequence[RunRecord]) -> Section:
 
 
 def evaluations(runs: Sequence[RunRecord]) -> Section:
-    """Show one evaluation of each run: metrics, ROC, calibration, scores, parts of the rows and groups."""
+    """Show one evaluation of each run: metrics, ROC, calibration, histogram of scores, slices of the rows, and
+    groups.
+    """
     title = "Ranking and calibration"
     pairs = [(run, content) for run in runs if (content := run.shown_evaluation())]
     if not pairs:
@@ -169,7 +185,10 @@ def evaluations(runs: Sequence[RunRecord]) -> Section:
 
 
 def _metric_rows(pairs: Evaluated) -> list[list[str]]:
-    """Return [metric, (value, interval) of each run, best possible]. The best is known for synthetic logs alone."""
+    """Return the table rows [metric, value and interval of each run, best possible].
+
+    The best possible value is only known for synthetic logs.
+    """
     rows = []
     for key, metric in METRICS.items():
         if key == "grouped_auc" and not any(content["groups"] for _, content in pairs):
@@ -240,7 +259,10 @@ def _scores(of_run: str, content: dict[str, Any]) -> Chart:
 
 
 def _slice_rows(slices: list[dict[str, Any]]) -> list[list[Any]]:
-    """Return a row of the table for each part. Its last cell says if predictions differ from clicks beyond chance."""
+    """Return one table row for each slice of the rows.
+
+    The last cell says if predictions are too high or too low by more than chance explains.
+    """
     rows = []
     for each in slices:
         metrics, intervals = each["metrics"], each["intervals"]

@@ -1,4 +1,4 @@
-"""The whole page of a run or of several, with key figures, warnings and settings. quality and speed draw the charts."""
+"""Assemble the report page of one or several runs, with key figures, warnings and settings."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from common.yaml_settings import dump_yaml
 log = logging.getLogger("app")
 
 REPORT_FILE = "report.html"
-NOT_WRITTEN = 3  # exit status
+NOT_WRITTEN = 3  # Exit status if the report could not be written.
 OVERVIEW = [("run", "text"), ("status", "text"), ("steps", "number"), ("best step", "number"), ("valid AUC", "right"),
             ("valid log loss", "right"), ("test AUC", "right"), ("95 % interval", "right"), ("samples/s", "number"),
             ("time", "seconds")]  # fmt: skip
 
 
 def write_report(runs: Sequence[Path], output: Path) -> None:
-    """Write the page of some run folders, whole or not at all. Raises FileNotFoundError if one holds no run."""
+    """Write the page of some run folders atomically. Raise FileNotFoundError if one of them holds no run."""
     write_whole(output, report_page(read_runs(runs)))
 
 
 def leave_report(run: Path) -> list[str]:
-    """Write a run's report beside its other files. Return the names of files that could not be written."""
+    """Write a run's report into its folder. Return the names of the files that could not be written."""
     try:
         write_report([run], run / REPORT_FILE)
     except OSError as error:
@@ -42,7 +42,7 @@ def leave_report(run: Path) -> list[str]:
 
 
 def report_page(runs: Sequence[RunRecord]) -> str:
-    """Return the page as HTML."""
+    """Return the page as HTML. Several runs are compared with one another."""
     several = len(runs) > 1
     title = f"{len(runs)} runs side by side" if several else f"Run {runs[0].name}"
     warnings = [Part("warning", f"{run.name}: {text}" if several else text) for run in runs for text in _warnings(run)]
@@ -74,7 +74,7 @@ def _subtitle(run: RunRecord, with_name: bool) -> str:
 
 
 def _key_figures(run: RunRecord) -> list[tuple[str, str, str]]:
-    """Return (quantity, number, a word on it), with a dash for a number that the run does not have."""
+    """Return (quantity, number, explanation) for each key figure. An unknown number is shown as a dash."""
     best, test = run.best_evaluation(), run.test_evaluation()
     of_best = f"best by {run.metric}, step {best['step']:,}" if best else "not evaluated yet"
     figures = [("valid AUC", _digits(best, "auc"), of_best), ("valid log loss", _digits(best, "log_loss"), of_best)]
@@ -119,13 +119,14 @@ def _warnings(run: RunRecord) -> list[str]:
     }
     notes = [status[run.state["status"]]] if run.state["status"] in status else []
     notes += [str(line["stopped_early"]) for line in run.lines if "stopped_early" in line]
-    errors = {line["step"]: line["save_error"] for line in run.lines if "save_error" in line}  # the last is tried twice
+    # The keys are steps, because saving the last step is tried twice.
+    errors = {line["step"]: line["save_error"] for line in run.lines if "save_error" in line}
     last = next(reversed(errors.values()), "")
     return [*notes, f"{len(errors)} checkpoint(s) could not be written: {last}"] if errors else notes
 
 
 def settings_section(runs: Sequence[RunRecord]) -> Section:
-    """Show settings that differ, and each run's command, data and machine."""
+    """Show the settings that differ between runs, and each run's command, data and machine."""
     several, compared = len(runs) > 1, []
     if several:
         rows, columns = differences(runs), [("setting", "text"), *((run.name, "text") for run in runs)]
@@ -139,7 +140,9 @@ def settings_section(runs: Sequence[RunRecord]) -> Section:
 
 
 def differences(runs: Sequence[RunRecord]) -> list[list[str]]:
-    """Return [name, its value in each run] of the settings that differ. A run without the setting has "–"."""
+    """Return [setting, its value in each run] for each setting that differs. "–" means that the run lacks the
+    setting.
+    """
     flat = [flatten(run.config) for run in runs]
     names = dict.fromkeys(name for each in flat for name in each)
     rows = [[name, *(str(each.get(name, "–")) for each in flat)] for name in names]

@@ -1,4 +1,4 @@
-"""Charts and tables of a run's time and memory by part, and of the growth of its tables."""
+"""Draw the time and memory of a run, split by the parts of a step, and the growth of its tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from app.run.report.quality import MOST_BESIDE, label, lines, overlay, step_axis
 from common.html.charts import Axis, Bars, Chart, Series, bar_chart
 from common.html.page import Part, Section
 
-PART = "_ms"  # ends the keys of a step's parts
+PART = "_ms"  # Ending of the keys in metrics.jsonl that hold the time of one part of a step.
 SHOWN_OPS = 15
 OPERATOR_COLUMNS = [("operator", "text"), ("runs in", "text"), ("runs", "number"), ("total time", "seconds"),
                     ("share of all", "share")]  # fmt: skip
@@ -26,15 +26,18 @@ NOT_LOGGED = "Not logged yet: a line comes every train.log_every_steps steps."
 
 
 def samples_per_second(run: RunRecord) -> float | None:
-    """Return rows over seconds, or None without an interval.
+    """Return the mean training speed in rows per second, or None if no interval was logged.
 
-    This is the harmonic mean of the intervals' speeds, since each interval has as many steps."""
+    All intervals have the same number of steps, so this is the harmonic mean of their speeds.
+    """
     speeds = [line["samples_per_second"] for line in run.steady_lines()]
     return round(len(speeds) / sum(1 / speed for speed in speeds)) if speeds else None
 
 
 def parts_of(line: dict, batch_size: int) -> dict[str, float]:
-    """Return seconds a step by part: the measured ones, the wait for batches, and the rest."""
+    """Return the seconds per step that each part took: the measured parts, the wait for batches, and the rest
+    ("other").
+    """
     whole = batch_size / line["samples_per_second"]
     parts = {"wait": line["wait_share"] * whole}
     parts |= {key.removesuffix(PART): value / 1000 for key, value in line.items() if key.endswith(PART)}
@@ -42,14 +45,14 @@ def parts_of(line: dict, batch_size: int) -> dict[str, float]:
 
 
 def parts_over_steps(run: RunRecord) -> dict[str, list[float]]:
-    """Return the seconds of each part in every steady line."""
+    """Return the seconds of each part in every steady line, by part."""
     parts_by_line = [parts_of(line, run.config["train"]["batch_size"]) for line in run.steady_lines()]
     names = dict.fromkeys(name for parts in parts_by_line for name in parts)
     return {name: [parts.get(name, 0.0) for parts in parts_by_line] for name in names}
 
 
 def time_and_memory(runs: Sequence[RunRecord]) -> Section:
-    """Draw a step's parts, speed and memory."""
+    """Draw the time of a step by its parts, the training speed and the memory."""
     title = "Time and memory"
     if not any(run.steady_lines() for run in runs):
         return Section(title, note=NOT_LOGGED)
@@ -61,7 +64,8 @@ def time_and_memory(runs: Sequence[RunRecord]) -> Section:
         Bars(label(runs, run, "mean"), [mean.get(name, 0.0) for name in names])
         for run, mean in zip(runs, means, strict=True)
     ]
-    if len(runs) > 1:  # the whole step of each
+    # Compare the time of whole steps.
+    if len(runs) > 1:
         whole = [[sum(each) for each in zip(*of_run.values(), strict=True)] for of_run in parts]
         over_steps = overlay(runs, "", list(zip(steps, whole, strict=True)), dots=False)
     else:
@@ -89,7 +93,7 @@ def time_and_memory(runs: Sequence[RunRecord]) -> Section:
 
 
 def operators(runs: Sequence[RunRecord]) -> Section:
-    """Show the slowest operators of the profiled steps."""
+    """Show the slowest operators in the profiled steps."""
     title, profiled = "Slowest operators", [run for run in runs if run.op_times]
     if not profiled:
         return Section(title, note="Not profiled: train with train.profile=true.")
@@ -105,7 +109,7 @@ def operators(runs: Sequence[RunRecord]) -> Section:
 
 
 def embedding_tables(runs: Sequence[RunRecord]) -> Section:
-    """Draw how many rows were touched and how large they are, at each save."""
+    """Draw, for each save, the share of embedding rows touched so far and the norm of the touched rows."""
     touched = overlay(runs, "touched rows", [run.points("touched_share") for run in runs])
     norms = [
         Series(f"{run.name} {name}" if len(runs) > 1 else name, *run.points(f"{name}_row_norm"), points=True)

@@ -1,4 +1,4 @@
-"""The page of a sweep: a table with a column a setting, the metric against each setting, and the best runs overlaid."""
+"""Write the page of a sweep: a table of all runs, charts of the metric by setting, and the best runs overlaid."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ from common.files import write_whole
 from common.html.charts import Axis, Chart, Series, line_chart
 from common.html.page import Part, Section, render_page
 
-MOST_OVERLAID = 8  # runs whose lines can be told apart
-RUN = "run"  # the key of a result with the run's folder
+MOST_OVERLAID = 8  # Maximum number of runs whose lines can be told apart in one chart.
+RUN = "run"  # Key of the run folder in a result.
 
-Result = Mapping[str, Any]  # of a run: its folder, settings, metric, epochs, status and seconds
+# One run of a sweep: its folder, settings, metric, epochs, status and seconds.
+Result = Mapping[str, Any]
 
 
 def write_sweep_report(
     results: Sequence[Result], tried: Mapping[str, Sequence[Any]], metric: str, output: Path
 ) -> None:
-    """Write the page of a sweep's results, the best first. `tried` are the values of each setting."""
+    """Write the page of a sweep to `output`. `results` begins with the best run. `tried` holds each setting's
+    values.
+    """
     varied = {name: _in_order(values) for name, values in tried.items() if len(values) > 1 or len(tried) == 1}
     names = short_names([[result[name] for name in varied] for result in results])
     pairs = [(result, name) for result, name in zip(results, names, strict=True) if result["status"]]
@@ -42,21 +45,23 @@ def write_sweep_report(
 
 
 def short_names(points: Sequence[Sequence[Any]]) -> list[str]:
-    """Return a name for each run: its values, and its place if another one has the same."""
+    """Return a name for each run, made of its settings' values. Runs with the same values also get their rank in the
+    list.
+    """
     names = [" · ".join(map(value_text, point)) for point in points]
     counts = Counter(names)
     return [f"{name} #{place}" if counts[name] > 1 else name for place, name in enumerate(names, 1)]
 
 
 def value_text(value: Any) -> str:
-    """Return a setting's value in few letters."""
+    """Return a setting's value as a short text."""
     if isinstance(value, list) and all(isinstance(item, int) for item in value):
         return "-".join(map(str, value)) or "[]"
     return value if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else json.dumps(value)
 
 
 def _in_order(values: Sequence[Any]) -> list[Any]:
-    """Return distinct values, numbers by size."""
+    """Return the distinct values. Numbers are sorted."""
     distinct = [value for place, value in enumerate(values) if value not in values[:place]]
     are_numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in distinct)
     return sorted(distinct) if are_numbers else distinct

@@ -1,5 +1,7 @@
-"""The forms in which a request gives its rows. form has what they share, packed unpacks compressed bodies. tensors is
-that of V2. Every other file has a FORM of /v1/score and is found by listing this folder, so a new form is one new file.
+"""Convert the body of a request to rows, in each form that the service accepts.
+
+`form` holds what all forms share, `packed` decompresses bodies, and `tensors` is the form of V2. Every other file has a
+FORM of /v1/score. Forms are found by listing this folder, so a new form is one new file.
 """
 
 import pkgutil

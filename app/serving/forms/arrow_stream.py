@@ -1,4 +1,4 @@
-"""Rows as an Arrow IPC stream."""
+"""Read rows from an Arrow IPC stream."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
         _check_claims(body, limits)
         table = pa.ipc.open_stream(body).read_all()
         table.validate()
-        _check_bytes(sum(map(_view_bytes, table.columns)), limits)  # all of which are looked at next
+        # Checked first, because full validation reads all these bytes.
+        _check_bytes(sum(map(_view_bytes, table.columns)), limits)
         table.validate(full=True)
     except (pa.ArrowException, OSError, UnicodeError, struct.error) as error:
         raise RequestError(400, f"the body is no Arrow IPC stream: {error}") from None
@@ -35,10 +36,12 @@ def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
 
 
 def _check_claims(body: bytes, limits: Limits) -> None:
-    """Check what an Arrow IPC stream claims to hold, before it is read: null or compressed columns may claim anything.
+    """Raise RequestError if a stream claims to hold too many rows or bytes, before it is read.
 
-    Counts 8 bytes a value, nested ones too, for its text, and buffers as they are without compression. pyarrow gives
-    no access to these numbers: https://github.com/apache/arrow/blob/main/format/Message.fbs, which it has verified.
+    Null and compressed columns can claim any size with few bytes. A value counts 8 bytes, including nested values and
+    texts, and a buffer counts its size without compression. pyarrow does not offer these numbers, so they are read from
+    the flatbuffers of the messages, which pyarrow has verified
+    (https://github.com/apache/arrow/blob/main/format/Message.fbs).
     """
     num_rows = num_bytes = 0
     for message in pa.ipc.MessageReader.open_stream(body):
@@ -65,12 +68,12 @@ def _check_claims(body: bytes, limits: Limits) -> None:
 
 
 def _leads_to(data: bytes, place: int) -> int:
-    """Return the place to which an offset of a flatbuffer leads."""
+    """Return the position that the offset at `place` of a flatbuffer points to."""
     return place + int(struct.unpack_from("<I", data, place)[0])
 
 
 def _field(data: bytes, table: int, number: int) -> int:
-    """Return the place of a field of a flatbuffer's table, or 0 if it has the default."""
+    """Return the position of a field of a flatbuffer's table, or 0 if the field has its default value."""
     first = table - struct.unpack_from("<i", data, table)[0]
     place, (size,) = first + 4 + 2 * number, struct.unpack_from("<H", data, first)
     offset = struct.unpack_from("<H", data, place)[0] if place < first + size else 0
@@ -78,7 +81,7 @@ def _field(data: bytes, table: int, number: int) -> int:
 
 
 def _pairs(data: bytes, table: int, number: int) -> Iterator[tuple[int, int]]:
-    """Yield the structures of a flatbuffer's vector, of two numbers each."""
+    """Yield the structures in a flatbuffer's vector, each a pair of int64 values."""
     if place := _field(data, table, number):
         start = _leads_to(data, place)
         yield from struct.iter_unpack(
@@ -87,7 +90,7 @@ def _pairs(data: bytes, table: int, number: int) -> Iterator[tuple[int, int]]:
 
 
 def _dictionary_bytes(column: pa.ChunkedArray) -> int:
-    """Return the bytes that a dictionary's texts, which may be long, take in the cells that name them."""
+    """Return the bytes that a dictionary column takes with each cell's text written out."""
     if _is_list(column.type):
         column = pc.list_flatten(column)
     if not pa.types.is_dictionary(column.type):
@@ -103,7 +106,7 @@ def _dictionary_bytes(column: pa.ChunkedArray) -> int:
 
 
 def _view_bytes(column: pa.ChunkedArray) -> int:
-    """Return the bytes that views, many of which may share a text, take together."""
+    """Return the bytes that a column of views takes with each text written out. Many views may share a text."""
     chunks = [chunk.values if _is_list(column.type) else chunk for chunk in column.chunks]
     return sum(int(_view_lengths(chunk).sum()) for chunk in chunks)
 
@@ -113,16 +116,21 @@ def _is_list(of_type: pa.DataType) -> bool:
 
 
 def _view_lengths(texts: pa.Array) -> np.ndarray:
-    """Return the lengths [n] of texts that are views, 16 bytes of which the first four are the length. Else none."""
+    """Return the lengths [n] of texts that are views, or an empty array for other types. Raise RequestError for bad
+    views.
+
+    A view has 16 bytes. The first four are the length.
+    """
     if not (pa.types.is_string_view(texts.type) or pa.types.is_binary_view(texts.type)):
         return np.zeros(0, np.int64)
     _, places, *data = texts.buffers()
     views = np.frombuffer(places or b"", np.uint8)
     views = views[: len(views) // 16 * 16].view(np.int32).reshape(-1, 4)[texts.offset : texts.offset + len(texts)]
     lengths = views[:, 0].astype(np.int64)
-    # pyarrow 26 casts a view without a look at its place, and its validation leaves out views of missing texts.
+    # pyarrow 26 casts a view without checking its position, and its validation skips views of missing texts.
     _, numbers, starts = views[lengths > _SHORT_VIEW, 1:].T.astype(np.int64)
-    sizes = np.array([*(buffer.size for buffer in data), -1])  # -1: of a number that is out of range
+    # The last size, -1, is used for buffer numbers out of range.
+    sizes = np.array([*(buffer.size for buffer in data), -1])
     ends = sizes[np.where((numbers >= 0) & (numbers < len(data)), numbers, -1)]
     if len(views) < len(texts) or min(lengths.min(initial=0), starts.min(initial=0)) < 0:
         raise RequestError(400, "the body is no Arrow IPC stream: a view of a text is cut or negative")
@@ -137,7 +145,7 @@ def _check_bytes(num_bytes: int, limits: Limits) -> None:
 
 
 def describe(log_format: LogFormat, row: dict[str, Any]) -> dict[str, Any]:
-    """Return an example. OpenAPI has no schema for bytes."""
+    """Return an example for the OpenAPI document, which has no schema for bytes."""
     table = pa.table({name: pa.array([row.get(name)]) for name, _ in log_format.fields})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:

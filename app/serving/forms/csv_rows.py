@@ -1,4 +1,4 @@
-"""Rows as CSV with a header: quoted as RFC 4180 says, in UTF-8. An empty cell is a missing value."""
+"""Read rows from CSV with a header, quoted according to RFC 4180 and encoded as UTF-8. An empty cell is missing."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from app.serving.forms.form import Form, RequestError, RowsToScore, check_rows, 
 from app.serving.options import Limits
 from data_prep.options.log_format import LogFormat
 
-FOUND_CHARACTERS = 100  # of line 1 in an error
+FOUND_CHARACTERS = 100  # Number of characters of line 1 that an error message quotes.
 
 
 def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
-    """Return the rows of a body as a chunk. Columns may have any order, and those of no field are ignored."""
+    """Return the rows of a body. Columns may be in any order, and unknown columns are ignored."""
     records = _records(body)
     _, header = next(records, (1, []))
     names, counts = [name for name, _ in log_format.fields], Counter(header)
@@ -41,7 +41,7 @@ def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
 
 
 def _records(body: bytes) -> Iterator[tuple[int, list[str]]]:
-    """Yield the cells of each record behind the number, from 1, of the line on which it begins."""
+    """Yield (line number, cells) of each record. Line numbers start at 1."""
     try:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -63,13 +63,13 @@ def _records(body: bytes) -> Iterator[tuple[int, list[str]]]:
 
 
 def name_row(body: bytes, row: int) -> str:
-    """Return the line on which a row begins."""
+    """Return the name of a row in error messages: the line on which it begins."""
     line, _ = next(islice(_records(body), row + 1, None))
     return f"line {line}"
 
 
 def describe(log_format: LogFormat, row: dict[str, Any]) -> dict[str, Any]:
-    """Return schema and example."""
+    """Return the schema and an example for the OpenAPI document."""
     names, text = [name for name, _ in log_format.fields], io.StringIO()
     csv.writer(text).writerows([names, [row.get(name) for name in names]])
     return {"schema": {"type": "string"}, "example": text.getvalue()}

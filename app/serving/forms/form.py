@@ -1,4 +1,4 @@
-"""Description, errors and bounds of a request, which all forms of its rows share."""
+"""Define what all forms of rows share: their description, errors and bounds."""
 
 from __future__ import annotations
 
@@ -18,38 +18,47 @@ from data_prep.encoding.from_values import bad_cell
 from data_prep.options.log_format import LogFormat
 
 RowsToScore = Chunk | RawTable
-NameRow = Callable[[bytes, int], str]  # of a body and a row's number, for errors if that is not the row's name
-_NO_NUMBER = re.compile(rb"[^\w-]?(-?(?:NaN|Infinity))\b")  # as Python's json writes them
-_MOST_SHOWN = 500  # characters of a message: it may quote the request
+# Function from a body and a row number to the row's name in error messages.
+NameRow = Callable[[bytes, int], str]
+# Words that Python's json module writes for non-finite numbers.
+_NO_NUMBER = re.compile(rb"[^\w-]?(-?(?:NaN|Infinity))\b")
+# Maximum length of an error message, because it may quote the request.
+_MOST_SHOWN = 500
 
 
 class RequestError(Exception):
-    """A request that gets an error as its answer."""
+    """Raised to answer a request with an error. `status` is the HTTP status."""
 
     def __init__(self, status: int, message: object, headers: dict[str, str] | None = None) -> None:
         super().__init__(str(message)[:_MOST_SHOWN])
         self.status, self.headers = status, headers or {}
 
     def with_row_as(self, name_of: Callable[[int], str]) -> RequestError:
-        """Return the error with another name of the row that its message begins with, if it begins with one."""
+        """Return the error with the row number at the start of its message replaced by `name_of(row)`.
+
+        A message that does not begin with a row number stays as it is.
+        """
         row = re.match(r"row (\d+)", str(self))
         return RequestError(self.status, name_of(int(row[1])) + str(self)[row.end() :]) if row else self
 
 
 @dataclass(frozen=True)
 class Form:
-    """A form of the rows of /v1/score."""
+    """A form in which /v1/score accepts rows."""
 
     content_type: str
-    title: str  # in a list of all forms
-    to_chunk: Callable[[bytes, LogFormat, Limits], RowsToScore]  # raises RequestError
-    describe: Callable[[LogFormat, dict[str, Any]], dict[str, Any]]  # for /docs: its schema, and a row as an example
-    has_small_rows: bool = True  # a small body may have so many that the event loop must not score them
+    title: str  # Name of the form in a list of all forms.
+    # Converts a body to rows. Raises RequestError.
+    to_chunk: Callable[[bytes, LogFormat, Limits], RowsToScore]
+    # Returns the schema for /docs, with the given row as an example.
+    describe: Callable[[LogFormat, dict[str, Any]], dict[str, Any]]
+    # True if a small body can have so many rows that the event loop must not score them.
+    has_small_rows: bool = True
     name_row: NameRow | None = None
 
 
 def rows_to_chunk(rows: Any, log_format: LogFormat, limits: Limits) -> RowsToScore:
-    """Return as a chunk rows of any form. Raises RequestError if a row is wrong or none is there."""
+    """Convert rows of any form. Raise RequestError if a row is wrong or there are no rows."""
     check_rows(len(rows), limits)
     try:
         chunk = chunk_of(rows, log_format)
@@ -66,18 +75,18 @@ def rejected_row(chunk: Chunk, row: int, reason: str, log_format: LogFormat) -> 
 
 
 def check_rows(num_rows: int, limits: Limits) -> None:
-    """Raise RequestError 413 if a request has too many rows."""
+    """Raise RequestError with status 413 if a request has too many rows."""
     if num_rows > limits.max_rows:
         raise RequestError(413, f"the request has {num_rows:,} rows, expected at most {limits.max_rows:,}")
 
 
 def without_mark(body: bytes) -> bytes:
-    """Return a body without the byte order mark that some writers of UTF-8 begin with."""
+    """Return a body without the byte order mark with which some programs begin UTF-8."""
     return body[len(BOM_UTF8) :] if body.startswith(BOM_UTF8) else body
 
 
 def decode_json(decode: Callable[[bytes], Any], body: bytes) -> Any:
-    """Return a body of JSON by one of msgspec's decoders. Raises RequestError."""
+    """Decode JSON with a decoder of msgspec. Raise RequestError if it is not the expected JSON."""
     if not body:
         raise RequestError(400, "the body is empty, expected JSON")
     try:

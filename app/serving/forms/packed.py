@@ -1,4 +1,4 @@
-"""Bodies that a client has compressed. They are unpacked piece by piece, as a small one may hold terabytes."""
+"""Decompress bodies piece by piece, because a small body may expand to terabytes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pyarrow as pa
 from app.serving.forms.form import RequestError
 
 _ACCEPTED = "gzip, zstd"
-_CODECS = {"gzip": "gzip", "x-gzip": "gzip", "zstd": "zstd"}  # names of HTTP to pyarrow's
+_CODECS = {"gzip": "gzip", "x-gzip": "gzip", "zstd": "zstd"}  # Codecs of pyarrow by their names in HTTP.
 _PIECE = 1 << 20
 
 
 def codec_of(encoding: str) -> str | None:
-    """Return the codec of a header content-encoding, None for a body as it is. Raises RequestError 415."""
+    """Return the codec for a content-encoding header, or None if the body is not compressed. Raise RequestError 415."""
     name = encoding.strip().lower()
     if name in ("", "identity"):
         return None
@@ -26,9 +26,9 @@ def codec_of(encoding: str) -> str | None:
 
 
 async def unpack(body: bytes | bytearray, codec: str) -> AsyncIterator[bytes]:
-    """Yield what a body holds in pieces of 1 MiB. A thread unpacks each, which leaves the interpreter to others.
+    """Yield the decompressed body in pieces of 1 MiB. A thread decompresses each piece without holding the interpreter.
 
-    Raises RequestError if the body is damaged or cut.
+    Raise RequestError if the body is damaged or incomplete.
     """
     try:
         with pa.CompressedInputStream(pa.BufferReader(body), codec) as stream:

@@ -1,6 +1,6 @@
-"""Rows by V2, the Open Inference Protocol: one input of n values for each field, as JSON or as binary data behind it.
+"""Read rows from V2 requests (Open Inference Protocol): one input of n values for each field.
 
-Letters: n rows.
+Values are part of the JSON or follow it as binary data. Shapes use n for the number of rows.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from data_prep.options.kinds import KINDS, Kind
 from data_prep.options.log_format import LogFormat
 
 OUTPUTS = "score", "logit"
-HEADER_LENGTH = "inference-header-content-length"  # of V2's binary extension: bytes of JSON before the binary data
+# Header of V2's binary extension: number of bytes of JSON before the binary data.
+HEADER_LENGTH = "inference-header-content-length"
 _TYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
     **{f"{sign}INT{bits}": np.dtype(f"{sign.lower()}int{bits}") for sign in ("", "U") for bits in (8, 16, 32, 64)},
     "FP32": np.dtype(np.float32),
     "FP64": np.dtype(np.float64),
 }
-# Extensions of V2 that other servers have. Unknown parameters are hints, and are ignored.
+# These V2 extensions of other servers are refused. Other unknown parameters are hints and are ignored.
 UNSUPPORTED, UNSUPPORTED_KINDS = ("classification",), ("shared_memory_", "sequence_")
 UNSUPPORTED_REASON = "there are no classes but the click, no shared memory and no sequences of requests"
 _WRONG_VALUE = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
 class Tensor(msgspec.Struct):
-    """An input of V2."""
+    """An input tensor of a V2 request."""
 
     name: str
     shape: list[int]
@@ -49,7 +50,7 @@ class WantedOutput(msgspec.Struct):
 
 
 class InferRequest(msgspec.Struct):
-    """The JSON of a V2 request."""
+    """The JSON part of a V2 request."""
 
     inputs: list[Tensor]
     id: str | None = None
@@ -58,7 +59,7 @@ class InferRequest(msgspec.Struct):
 
     @property
     def wanted(self) -> dict[str, bool]:
-        """The outputs' names, and whether each shall follow the answer's JSON as binary data."""
+        """Names of the requested outputs, and for each if it is wanted as binary data."""
         by_default = _parameter(self, "binary_data_output", False)
         outputs = self.outputs or [WantedOutput(OUTPUTS[0])]
         return {output.name: _parameter(output, "binary_data", by_default) for output in outputs}
@@ -75,7 +76,9 @@ def _parameter(part: WantedOutput | InferRequest, name: str, default: bool) -> b
 
 
 def _check_parameters(request: InferRequest) -> None:
-    """Raise RequestError for a parameter that would change the answer or the rows, and is none of this service's."""
+    """Raise RequestError if a parameter would change the answer or the rows in a way that this service does not
+    support.
+    """
     for part in (request, *request.inputs, *(request.outputs or ())):
         for name in part.parameters or ():
             if name in UNSUPPORTED or name.startswith(UNSUPPORTED_KINDS):
@@ -83,7 +86,7 @@ def _check_parameters(request: InferRequest) -> None:
 
 
 def split_body(body: bytes, header_length: str | None) -> tuple[InferRequest, memoryview]:
-    """Return the JSON of a V2 request and the binary data behind it."""
+    """Split the body of a V2 request into its JSON and the binary data after it. Raise RequestError if it is wrong."""
     size = len(body)
     if header_length is not None:
         if not (header_length.isascii() and header_length.isdigit() and len(header_length) < 12):
@@ -100,7 +103,7 @@ def split_body(body: bytes, header_length: str | None) -> tuple[InferRequest, me
 
 
 def to_chunk(request: InferRequest, binary: memoryview, log_format: LogFormat, limits: Limits) -> RowsToScore:
-    """Return the rows of a V2 request."""
+    """Return the rows of a V2 request. Raise RequestError if they are wrong or too many."""
     kinds = dict(log_format.fields)
     names = [tensor.name for tensor in request.inputs]
     if sorted(names) != sorted(kinds):
@@ -176,13 +179,13 @@ def _binary_column(tensor: Tensor, data: memoryview, num_rows: int) -> pa.Array:
             f"input {tensor.name!r} has {len(data)} bytes of binary data, expected {num_rows * dtype.itemsize}: "
             f"{num_rows} values of {tensor.datatype}",
         )
-    if dtype == np.bool_:  # any byte but 0 is true
+    if dtype == np.bool_:  # In binary data any byte except 0 is true.
         return pa.array(np.frombuffer(data, np.uint8) != 0)
     return pa.array(np.frombuffer(data, dtype))
 
 
 def _texts(name: str, data: memoryview, num_rows: int) -> pa.Array:
-    """Return texts that each have their length, uint32, before them."""
+    """Return texts from binary data in which each text follows its length (uint32)."""
     if (texts := _texts_of_eight(np.frombuffer(data, np.uint8), num_rows)) is not None:
         return texts
     lengths: list[int] = []
@@ -201,7 +204,7 @@ def _texts(name: str, data: memoryview, num_rows: int) -> pa.Array:
         )
     sizes = np.array(lengths, np.int64)
     ends = np.cumsum(sizes)
-    # The texts without their lengths: byte i of the result lies 4 bytes further for each text up to its own.
+    # Mark the bytes of the texts. The length before each text takes 4 bytes.
     is_text = np.ones(len(data), np.bool_)
     starts = ends - sizes + 4 * np.arange(num_rows)
     for offset in range(4):
@@ -210,14 +213,19 @@ def _texts(name: str, data: memoryview, num_rows: int) -> pa.Array:
 
 
 def _texts_of_eight(data: np.ndarray, num_rows: int) -> pa.Array | None:
-    """Return the texts if each has eight bytes, as hex digits have, or none, and no half reads as 0 or 8. Else None."""
+    """Return the texts, if each has eight bytes or none and no 4-byte word of a text equals 0 or 8. Otherwise return
+    None.
+
+    Eight hexadecimal digits always fulfil this. The function then finds all lengths without a loop.
+    """
     if len(data) % 4:
         return None
     words = data.view("<u4")
     is_length = (words == 0) | (words == 8)
     places = np.flatnonzero(is_length)
     sizes = words[places].astype(np.int64)
-    after = np.concatenate([places, [len(words)]])  # each length, then as many words as it has
+    # Each length must be followed by as many words as it says.
+    after = np.concatenate([places, [len(words)]])
     if len(places) != num_rows or after[0] != 0 or not np.array_equal(np.diff(after), 1 + sizes // 4):
         return None
     return _binary_array(sizes, words[~is_length])
@@ -231,9 +239,9 @@ def _binary_array(sizes: np.ndarray, texts: np.ndarray) -> pa.Array:
 def answer(
     request: InferRequest, model: str, version: str, generation: int, values: dict[str, np.ndarray]
 ) -> tuple[bytes, int | None]:
-    """Return the body that answers a V2 request, and the length of its JSON if binary data follow.
+    """Return the body of a V2 answer, and the length of its JSON if binary data follows, otherwise None.
 
-    `values` has each output [n].
+    `values` holds each output by name, float32 [n].
     """
     outputs, binary = [], b""
     for name, is_binary in request.wanted.items():
@@ -254,12 +262,12 @@ def answer(
 
 
 def inputs_of(log_format: LogFormat) -> list[dict[str, Any]]:
-    """Return name, type and shape of each input, as the model's description has them."""
+    """Return name, type and shape of each input for the model's metadata."""
     return [{"name": name, "datatype": KINDS[kind].datatype, "shape": [-1]} for name, kind in log_format.fields]
 
 
 def outputs_of_model() -> list[dict[str, Any]]:
-    """Return name, type and shape of each output."""
+    """Return name, type and shape of each output for the model's metadata."""
     return [{"name": name, "datatype": "FP32", "shape": [-1]} for name in OUTPUTS]
 
 
@@ -278,12 +286,12 @@ def schema(log_format: LogFormat) -> dict[str, Any]:
 
 
 def example(log_format: LogFormat, row: dict[str, Any]) -> dict[str, Any]:
-    """Return the request of a row."""
+    """Return a request with the row `row`, as JSON."""
     return {"inputs": [{**tensor, "shape": [1], "data": [row.get(tensor["name"])]} for tensor in inputs_of(log_format)]}
 
 
 def binary_example(log_format: LogFormat, row: dict[str, Any]) -> tuple[bytes, int]:
-    """Return the request of a row with its values as binary data, and the length of its JSON."""
+    """Return a request with the row `row` as binary data, and the length of its JSON."""
     texts = {name: b"" if row.get(name) is None else str(row[name]).encode() for name, _ in log_format.fields}
     tensor = {"shape": [1], "datatype": "BYTES"}
     inputs = [

@@ -1,3 +1,1 @@
-"""The tower over ranks: strategy_file, placement, data_parallel, accelerator (Ascend, GPU), tensor/, pipeline/, and
-server (a rank that owns rows alone).
-"""
+"""Several ranks: data_parallel (each trains on its slice of a batch) and server (a rank that owns rows alone)."""

@@ -7,8 +7,6 @@ NCCL) inside the one graph. No such device was at hand, so that part was never r
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
@@ -16,37 +14,39 @@ from mindspore import Tensor, nn, ops
 from app.batches import Batch, slice_of_batch
 from app.config.device import init_communication
 from app.distributed.gradient_sum import GradientSum
-from app.distributed.process_group import ProcessGroup, mark_collective, rank_slice
-from app.model.graph import DEEP_LOSS, NUM_BAD, WIDE_LOSS, AllFinite, Gradients, HostGraph, Optimizers, scalars
+from app.distributed.process_group import ProcessGroup, mark_collective
+from app.model.graph import (
+    DEEP_LOSS,
+    NUM_BAD,
+    WIDE_LOSS,
+    AllFinite,
+    DeviceGraph,
+    Gradients,
+    HostGraph,
+    OnDevice,
+    Optimizers,
+    scalars,
+)
 from app.model.native_tower import NativeStep
-from app.model.wide_deep import WideDeep
 from app.tables.interface import UniqueIds
-from app.training.parallel.placement import TowerPlacement
-from app.training.step.step import OVERFLOWED, Graph, HostTablesScorer, HostTablesStep, Losses, StepSettings, TrainStep
-
-RowsOf = Callable[[int, int, int], slice]
+from app.training.step.step import OVERFLOWED, HostTablesScorer, HostTablesStep, Losses, StepSettings, TrainStep
 
 
-class DataParallelPlacement(TowerPlacement):
-    """The whole tower on every rank, each of which computes its slice of the batch."""
+def step_graph(settings: StepSettings, group: ProcessGroup) -> HostGraph:
+    """Return the graph of a step as a function of host arrays, with sums over the ranks of `group`, if it has several.
 
-    def __init__(self, model: WideDeep, batch_rows: int, group: ProcessGroup) -> None:
-        super().__init__(model, batch_rows)
-        self._group = group
-
-    def graph(self, settings: StepSettings) -> Graph:
-        if self._group.size == 1:
-            return super().graph(settings)
-        if ms.get_current_device().device_target == "CPU":
-            return SummedGraph(settings, self._group)
-        init_communication()
-        return AllReducedGraph(settings, self._group)
-
-    def host_graph(self, settings: StepSettings) -> HostGraph:
-        if self._group.size == 1 or not NativeStep.takes(settings.model, settings.optimizers):
-            return super().host_graph(settings)
-        loss, drops = settings.shared_by(self._group.size).loss, settings.noise.rate > 0
-        return NativeStep(settings.model, settings.optimizers, loss, drops, GradientSum(self._group.communicator))
+    It is one of native kernels if they cover the whole model, else one of MindSpore's.
+    """
+    if NativeStep.takes(settings.model, settings.optimizers):
+        loss, drops = settings.shared_by(group.size).loss, settings.noise.rate > 0
+        sum_over_ranks = GradientSum(group.communicator) if group.size > 1 else None
+        return NativeStep(settings.model, settings.optimizers, loss, drops, sum_over_ranks)
+    if group.size == 1:
+        return OnDevice(DeviceGraph(settings.forward_backward(), settings.optimizers))
+    if ms.get_current_device().device_target == "CPU":
+        return OnDevice(SummedGraph(settings, group))
+    init_communication()
+    return OnDevice(AllReducedGraph(settings, group))
 
 
 class SummedGraph:
@@ -75,9 +75,7 @@ class SummedGraph:
 class DataParallelStep(TrainStep):
     """Step on whole batches, of which each rank takes its slice."""
 
-    def __init__(self, step: HostTablesStep, group: ProcessGroup, rows_of: RowsOf = rank_slice) -> None:
-        """`rows_of(batch rows, rank, number of ranks)` returns the rows that the rank looks up."""
-        self._rows_of = rows_of
+    def __init__(self, step: HostTablesStep, group: ProcessGroup) -> None:
         self.tables, self.seconds = step.tables, step.seconds
         self._step = step
         self._group = group
@@ -103,13 +101,13 @@ class DataParallelStep(TrainStep):
     def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
         """Return the logits of the whole batch, on every rank."""
         logits = self._step.score(self._slice(batch), unique)
-        return gather_logits(logits, batch, self._group, self._rows_of)
+        return gather_logits(logits, batch, self._group)
 
     def kernel_seconds(self) -> dict[str, float]:
         return self._step.kernel_seconds()
 
     def _slice(self, batch: Batch) -> Batch:
-        return slice_of_batch(batch, self._rows_of(batch.num_rows, self._group.rank, self._group.size))
+        return slice_of_batch(batch, self._group.rows_of(batch.num_rows))
 
 
 class DataParallelScorer:
@@ -127,9 +125,9 @@ class DataParallelScorer:
         return gather_logits(logits, batch, self._group)
 
 
-def gather_logits(logits: np.ndarray, batch: Batch, group: ProcessGroup, rows_of: RowsOf = rank_slice) -> np.ndarray:
+def gather_logits(logits: np.ndarray, batch: Batch, group: ProcessGroup) -> np.ndarray:
     """Join the ranks' logits to those of the whole batch, on every rank."""
-    slices = [rows_of(batch.num_rows, rank, group.size) for rank in range(group.size)]
+    slices = [group.rows_of(batch.num_rows, rank) for rank in range(group.size)]
     return group.gather_rows(logits, [part.stop - part.start for part in slices])
 
 

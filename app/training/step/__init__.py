@@ -1,7 +1,11 @@
-"""A training step: step (lookup, graph, update), distinct (rows cross to the device once), first_layer (when),
-precision, kernel_times, and stock_step with stock_tables, which use MindSpore's operators.
+"""Take training steps.
 
-Letters: B batch size, n rows of this batch (n < B only in an epoch's last), C categorical fields, N numeric fields,
-D embedding width, U distinct rows, V vocabulary size. `stock` looks up F fields: C, or N + C unfolded. An array of
-messages has F fields of W columns.
+- `step`: the step over tables outside the graph (lookup, graph, update).
+- `distinct`: passes each distinct row to the device only once. `first_layer` decides when to do so.
+- `precision`: chooses float32 or bfloat16. `kernel_times`: profiles the kernels.
+- `stock_step`, `stock_tables`: the step with MindSpore's own operators.
+
+Shapes use B for the batch size, n for the rows of this batch (n < B only in an epoch's last batch), C for categorical
+fields, N for numeric fields, D for the embedding width, U for distinct rows and V for the vocabulary size. `stock`
+looks up F fields: C, or N + C with unfolded numeric fields. Arrays in error messages have F fields of W columns.
 """

@@ -1,7 +1,7 @@
-"""The form in which each distinct row crosses to the device once, and its gradient comes back summed.
+"""Pass each distinct row of a batch to the device once, and receive one summed gradient for it.
 
-The tables then see a batch of one field: the distinct rows, field by field. A row that two fields share is there for
-each of them.
+The tables see the distinct rows, field by field, as a batch with one field. A row that two fields share appears once
+for each of them.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from app.training.step.step import ByPosition, Watched, gradient_places, pad_row
 
 log = logging.getLogger(__name__)
 
-CAPACITY_STEP = 256  # rows
-# Room for a larger batch than the one for which a graph is compiled. The last graph is for any batch.
+CAPACITY_STEP = 256  # Capacities are multiples of this number of rows.
+# Capacity of the first and the second compiled graph relative to the batch that they are compiled for. The last graph
+# fits any batch.
 MARGINS = 1.08, 1.5
 
 
 @dataclass(frozen=True)
 class DistinctIds(UniqueIds):
-    """The distinct rows of a batch as a batch of one field, [U, 1], which `rows` is to the tables.
+    """The distinct rows of a batch. For the tables, `rows` is a batch with one field, [U, 1].
 
-    `index` int32 [B, C] has the row of each position, and `fields` int32 [2 * C + 1] where each field's rows start and
-    then 1 for each field whose rows are multiplied once each.
+    `index`, int32 [B, C], is the row of each position. `fields`, int32 [2 * C + 1], holds the start of each field's
+    rows, and then for each field 1 if its distinct rows are multiplied once each, otherwise 0.
     """
 
     rows: UniqueIds
@@ -38,13 +39,15 @@ class DistinctIds(UniqueIds):
 
 
 class ByDistinctRow(ByPosition):
-    """Distinct rows, padded to one of at most three capacities. Each is a graph to compile."""
+    """Passes distinct rows to the device, padded to one of at most three capacities, each of which has a compiled
+    graph.
+    """
 
     def __init__(self, tables: HostTables, spec: TablesSpec, batch_size: int, most_distinct: float) -> None:
         """`tables` have the spec `one_field(spec)`.
 
-        A field whose distinct rows are more than the share `most_distinct` of its positions in a batch is multiplied
-        position by position.
+        If the distinct rows of a field are more than the share `most_distinct` of its positions in a batch, the field
+        is multiplied position by position.
         """
         super().__init__(tables, batch_size)
         self._spec = spec
@@ -57,7 +60,8 @@ class ByDistinctRow(ByPosition):
         row_ids, index, starts = distinct_rows(batch.ids)
         is_distinct = np.diff(starts) <= self._most_distinct * batch.num_rows
         rows = self.tables.unique(row_ids[:, None])
-        # The rows that fill up a short batch repeat its first one, and weigh nothing. Without any, a field has one row.
+        # A short batch is filled up with copies of its first row, which have weight 0. An empty batch gets one row per
+        # field.
         filling = index[:1]
         if not batch.num_rows:
             starts = np.arange(len(starts), dtype=np.int32)
@@ -85,7 +89,7 @@ class ByDistinctRow(ByPosition):
         capacity = self._capacity(max(num_rows, len(self._spec.fields)))
         if len(self._deep) != capacity:
             self._deep = np.zeros((capacity, rows.deep.shape[1]), np.float32)
-        self._deep[:num_rows] = rows.deep  # those behind are read by no one
+        self._deep[:num_rows] = rows.deep  # Later rows of the array are not used.
         return self._deep, pad_rows(rows.wide, capacity)
 
     def index(self, unique: UniqueIds) -> dict[str, np.ndarray]:
@@ -116,6 +120,6 @@ class ByDistinctRow(ByPosition):
 
 
 def own(unique: UniqueIds) -> DistinctIds:
-    """Return `unique`, which `ByDistinctRow.prepare` made."""
+    """Return `unique`, which must come from `ByDistinctRow.prepare`."""
     assert isinstance(unique, DistinctIds)
     return unique

@@ -1,8 +1,8 @@
-"""The choice of `model.first_layer`: which way the tower's first layer is multiplied, for data, batch size and widths.
+"""Choose `model.first_layer`: how to multiply the tower's first layer, given the data, the batch size and the widths.
 
-Distinct rows save products and cost two sums over all positions. With a share s of a field's positions distinct, the
-products fall from 1 to s, and the sums cost as much as the products of SUM_COST / D would. So a field gains below the
-share 1 - SUM_COST / D.
+Multiplying distinct rows saves products and costs two sums over all positions. If a share s of a field's positions is
+distinct, the products fall from 1 to s, and the sums cost as much as a share SUM_COST / D of the products. So a field
+gains if s is below 1 - SUM_COST / D.
 """
 
 from __future__ import annotations
@@ -12,31 +12,33 @@ from pathlib import Path
 import numpy as np
 
 from app.config.config import Config, FirstLayer
-from app.config.parallel import recomputed_runs
 from app.config.run_settings import Precision
 from app.model.layer_library import LIBRARY
 from app.tables.model_fields import fields_of_model, is_plain
 from data_prep.prepared.schema import Schema
 
-# Columns of products that take as long as both sums. Measured: 6 to 16 and 18 (Zen 4, 2 cores;
-# benchmarks/results/training.md); more here, so that a field near the limit does not lose on another machine.
+# Number of columns whose products take as long as both sums. Measured: 6 to 16 and 18 (Zen 4, 2 cores, see
+# benchmarks/results/training.md). Larger values are used so that a field near the limit does not lose on other
+# machines.
 SUM_COST: dict[Precision, float] = {"float32": 20.0, "bfloat16": 24.0}
-LEAST_SAVING = 0.25  # of the first layer's products; less is not worth other sums' rounding
-LEAST_BATCH = 1000  # below, the products by field are too small to run as fast as whole ones
+# Minimum share of the first layer's products to save. A smaller gain does not justify a different rounding.
+LEAST_SAVING = 0.25
+# Minimum batch size. In smaller batches, the products by field are too small to be as fast as whole ones.
+LEAST_BATCH = 1000
 
 
 def most_distinct(config: Config) -> float:
-    """Return the share of distinct rows up to which a field gains, 0 or less if none does."""
+    """Return the share of distinct rows below which a field gains. It is 0 or less if no field gains."""
     return 1 - SUM_COST[config.device.precision] / config.model.embedding_dim
 
 
 def choose(
     asked: FirstLayer, config: Config, schema: Schema, dataset: Path, backend: str, num_processes: int
 ) -> tuple[FirstLayer, str]:
-    """Return how the first layer is multiplied, and a line for the log. It is empty if distinct rows save nothing.
+    """Return how the first layer is multiplied, and a line for the log, which is "" if distinct rows save nothing.
 
-    `asked` is what the user asked for. `config` has the choice of the run that is resumed. Raises ValueError if
-    distinct rows are asked for, or that run has them, and they cannot be used.
+    `asked` is the setting that the user gave. `config` has the choice of the run that is resumed. Raise ValueError if
+    distinct rows are asked for, or were used by that run, and cannot be used now.
     """
     running = config.model.first_layer
     why_not = obstacle(config, schema, backend, num_processes)
@@ -60,7 +62,10 @@ def choose(
 
 
 def _resume_distinct(config: Config, schema: Schema, backend: str, num_processes: int) -> str:
-    """Return the log's line on resuming a run for which auto chose distinct rows. Several ranks may do that too."""
+    """Return the log line for resuming a run that multiplies distinct rows. Several ranks may resume it, too.
+
+    Raise ValueError if distinct rows cannot be used.
+    """
     if why_not := obstacle(config, schema, backend, num_processes=1):
         raise ValueError(
             f"the run multiplies distinct rows once (model.first_layer=distinct), but now {why_not}; resume it without "
@@ -72,20 +77,21 @@ def _resume_distinct(config: Config, schema: Schema, backend: str, num_processes
 
 
 def obstacle(config: Config, schema: Schema, backend: str, num_processes: int) -> str | None:
-    """Return why distinct rows cannot be used, naming the setting, or None if they can."""
+    """Return the reason why distinct rows cannot be used, naming the setting, or None if they can."""
     if backend == "stock":
         return "tables.backend=stock looks its rows up inside the graph"
     if num_processes > 1:
         return "several ranks exchange the rows of their positions"
-    if any(first == 0 for first, _ in recomputed_runs(config.parallel.recompute, len(config.model.hidden_widths))):
-        return f"parallel.recompute={config.parallel.recompute} recomputes the first layer"
     if not is_plain(fields_of_model(schema, config.model)):
         return "the parts of the model see different fields, or a list"
     return None
 
 
 def expected_saving(config: Config, schema: Schema, dataset: Path) -> tuple[str, list[str]]:
-    """Return what distinct rows should save, "" if too little, and the fields without a gain, by the data's counts."""
+    """Return a text on the work that distinct rows should save, "" if it is too little, and the fields without a gain.
+
+    The estimate uses the counts of values in the data.
+    """
     limit = most_distinct(config)
     if limit <= 0 or config.train.batch_size < LEAST_BATCH:
         return "", []
@@ -98,12 +104,12 @@ def expected_saving(config: Config, schema: Schema, dataset: Path) -> tuple[str,
 
 
 def expected_shares(schema: Schema, dataset: Path, batch_size: int) -> np.ndarray:
-    """Return the share of each field's positions [C] that are expected to be distinct in a batch.
+    """Return for each field the expected share [C] of distinct positions in a batch.
 
-    A field's ids without counts (out of vocabulary, or hashed) count as equally frequent, the case with most of them,
-    and the pooled rows of lists as all distinct.
+    Ids of a field without counts (out of vocabulary, or hashed) are treated as equally frequent, which gives the
+    largest share. The pooled rows of lists are all treated as distinct.
     """
-    import pyarrow as pa  # slow
+    import pyarrow as pa  # This import is slow.
     from pyarrow import parquet
 
     columns = ["id", "count"]
@@ -125,5 +131,5 @@ def expected_shares(schema: Schema, dataset: Path, batch_size: int) -> np.ndarra
 
 
 def _expected(probabilities: np.ndarray | float, batch_size: int) -> np.ndarray:
-    """Return the probability that an id is in a batch, 1 - (1 - p)^B."""
+    """Return the probability 1 - (1 - p)^B that an id occurs in a batch."""
     return -np.expm1(batch_size * np.log1p(-np.minimum(probabilities, 1 - 1e-12)))

@@ -1,7 +1,8 @@
-"""Times of the table kernels, for `train.profile=true`: lines `host kernel: EmbeddingLookup costs 3066 us`.
+"""Measure the table kernels for `train.profile=true`. Log lines look like `host kernel: EmbeddingLookup costs 3066 us`.
 
-`stock`'s kernels run inside MindSpore's graph, so MindSpore's own profiler times them. The other backends time their
-calls. The profiler is not free, so it sees `PROFILED_STEPS` only, from the second on, as the first compiles the graph.
+The kernels of `stock` run inside MindSpore's graph and are timed by MindSpore's profiler. The other backends time their
+own calls. Profiling slows a step, so it is limited to `PROFILED_STEPS` steps. It starts with the second one, because
+the first step compiles the graph.
 """
 
 from __future__ import annotations
@@ -26,19 +27,20 @@ TIMES_FILE = "cpu_op_execute_timestamp_*.txt"
 class KernelProfile:
     """Times of the kernels over a few steps. MindSpore's profiler writes its raw output to `folder`.
 
-    The output is written elsewhere first: MindSpore 2.10's profiler refuses paths with a space or beyond ASCII.
+    The output is first written to another folder, because MindSpore 2.10's profiler refuses paths with spaces or with
+    characters beyond ASCII.
     """
 
     def __init__(self, step: TrainStep, folder: Path) -> None:
         self._step = step
         self._folder = folder
-        self._host_runs: list[tuple[str, float]] = []  # kernel, microseconds: what ran outside the graph
-        self._profiler: Any = None  # while it runs
+        self._host_runs: list[tuple[str, float]] = []  # Kernels that ran outside the graph, with their microseconds.
+        self._profiler: Any = None  # None unless the profiler is running.
         self._made_in = Path()
         self._steps = 0
 
     def after_step(self) -> None:
-        """Call after each step."""
+        """Record the kernel times of a step. Call it after each step."""
         self._steps += 1
         if 1 < self._steps <= 1 + PROFILED_STEPS:
             for kernel, seconds in self._step.kernel_seconds().items():
@@ -50,7 +52,9 @@ class KernelProfile:
             self.finish()
 
     def finish(self) -> None:
-        """Call after the last step: a run may have fewer of them than are profiled."""
+        """Stop the profiler and write its results. Call it after the last step, because a run may have too few
+        steps.
+        """
         if self._profiler is None:
             return
         with records_dropped(lambda record: True):
@@ -68,7 +72,8 @@ class KernelProfile:
         from mindspore import profiler
 
         self._made_in = Path(tempfile.mkdtemp(prefix="profile-"))
-        with records_dropped(lambda record: True):  # it warns that there is no warm-up schedule
+        # The profiler warns that it has no warm-up schedule.
+        with records_dropped(lambda record: True):
             self._profiler = profiler.profile(
                 activities=[profiler.ProfilerActivity.CPU],
                 start_profile=False,
@@ -78,7 +83,7 @@ class KernelProfile:
 
 
 def sum_by_op(graph: list[tuple[str, float]], host: list[tuple[str, float]]) -> list[dict[str, Any]]:
-    """Return runs and milliseconds of each operator over the profiled steps, the slowest first."""
+    """Return the number of runs and the milliseconds of each operator over the profiled steps, slowest first."""
     times: dict[tuple[str, str], list[float]] = {}
     for where, runs in (("graph", graph), ("host", host)):
         for op, micros in runs:
@@ -88,8 +93,8 @@ def sum_by_op(graph: list[tuple[str, float]], host: list[tuple[str, float]]) -> 
 
 
 def graph_op_times(folder: Path) -> list[tuple[str, float]]:
-    """Return (operator, microseconds) of every run in the profiler's output, in order of time."""
-    # A line of its file is `scope/Kernel-op0;side;start_ns,milliseconds,… start_ns,milliseconds,…`.
+    """Return (operator, microseconds) of every run in the profiler's output, ordered by time."""
+    # Each line of the profiler's file is `scope/Kernel-op0;side;start_ns,milliseconds,… start_ns,milliseconds,…`.
     runs = []
     for path in folder.rglob(TIMES_FILE):
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -101,5 +106,5 @@ def graph_op_times(folder: Path) -> list[tuple[str, float]]:
 
 
 def log_kernel_time(kernel: str, micros: float) -> None:
-    """Log one line in the tutorial's form."""
+    """Log a kernel time in the form of MindSpore's tutorial."""
     log.info("host kernel: %s costs %.0f us", kernel, micros)

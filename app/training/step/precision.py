@@ -1,11 +1,11 @@
-"""The choice of `device.precision=auto`: the faster of float32 and bfloat16 for a tower on this processor.
+"""Choose `device.precision=auto`: the faster of float32 and bfloat16 for a tower on this processor.
 
-What the processor says of itself does not tell: bfloat16 is up to 1.8 times as fast, or half as fast if a hypervisor
-hides AMX. So the native step of a tower of these widths is timed in both, once, and the answer is kept for the next
-run. `python -m app.training.step.precision ROWS INPUTS WIDTHS THREADS` times them in a process of its own, since
-oneDNN reads its settings once, which depend on the choice. Imports no MindSpore.
+The processor's feature flags do not tell which is faster: bfloat16 is up to 1.8 times as fast, or half as fast if a
+hypervisor hides AMX. So the native step of a tower with these widths is timed once in both precisions, and the result
+is cached for later runs. The timing runs in its own process, because oneDNN reads settings that depend on the choice
+only once: `python -m app.training.step.precision ROWS INPUTS WIDTHS THREADS`. MindSpore is not imported.
 
-Letters: B rows, K inputs.
+Shapes use B for rows and K for inputs.
 """
 
 from __future__ import annotations
@@ -38,22 +38,26 @@ from common.packages import PROJECT
 from data_prep.prepared.schema import Schema
 
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
-MOST_ROWS = 1024  # of the batch that is timed; more only take longer
-SECONDS, LEAST_STEPS = 1.0, 5  # of both precisions, of each
-LEAST_GAIN = 1.05  # of bfloat16: less is not worth its rounding
+# Maximum number of rows in the timed batch. More rows would only take longer.
+MOST_ROWS = 1024
+# Time for measuring both precisions, and minimum number of steps in each.
+SECONDS, LEAST_STEPS = 1.0, 5
+# Minimum speedup of bfloat16. A smaller one does not justify its rounding.
+LEAST_GAIN = 1.05
 
 
 def choose(config: Config, schema: Schema, num_ranks: int) -> tuple[Precision, str]:
-    """Return the precision to train in, and a line for the log if it was `auto` and there was a choice.
+    """Return the precision to train in, and a log line if there was a choice to make.
 
-    `config` has the precision of the run that is resumed, if there is one. Ranks take the choice of the process that
-    started them, and float32 if that was not this program.
+    `config` has the precision of the run that is resumed, if there is one. Ranks use the choice of the process that
+    started them, or float32 if they were not started by this program.
     """
     if config.device.precision != "auto":
         return config.device.precision, ""
-    if config.device.target not in ("auto", "CPU") or config.parallel.is_sharded:
+    if config.device.target not in ("auto", "CPU"):
         return "float32", ""
-    # The file alone: to load it loads OpenMP, which then reads variables that follow from the precision.
+    # Only look for the file. Loading the library would load OpenMP, which then reads variables that depend on the
+    # precision.
     if not cpu_flags() & BFLOAT16_FLAGS or not LIBRARY.path.is_file():
         return "float32", ""
     if started_by_mpi():
@@ -70,7 +74,10 @@ def choose(config: Config, schema: Schema, num_ranks: int) -> tuple[Precision, s
 
 
 def _seconds_of(rows: int, inputs: int, widths: tuple[int, ...], num_threads: int) -> dict[str, float]:
-    """Return the processor seconds of a step by precision: of an earlier start with this tower, or measured now."""
+    """Return the CPU seconds of a step by precision, cached from an earlier launch or measured now.
+
+    Return {} if the measurement fails.
+    """
     words = [rows, inputs, json.dumps(widths), num_threads]
     model = next((line for line in _lines_of(CPU_INFO) if line.startswith("model name")), "")
     key = " ".join(map(str, [*words, model.partition(":")[2].strip(), *sorted(cpu_flags() & BFLOAT16_FLAGS)]))
@@ -79,7 +86,7 @@ def _seconds_of(rows: int, inputs: int, widths: tuple[int, ...], num_threads: in
     with suppress(OSError, ValueError, TypeError):
         known = dict(parse_json(file.read_text(encoding="utf-8")))
     if key not in known:
-        # The threads sleep when idle, as those of a training do: to spin would count as work.
+        # Idle threads sleep, as in a training. If they spun, this would count as work.
         threads = {"OMP_NUM_THREADS": str(num_threads), "OMP_WAIT_POLICY": "passive"}
         environment = {**os.environ, **threads, "PYTHONPATH": str(PROJECT)}
         command = [sys.executable, "-P", "-m", __name__, *map(str, words)]
@@ -100,14 +107,14 @@ def _lines_of(path: Path) -> list[str]:
 
 
 def measure(rows: int, inputs: int, widths: tuple[int, ...], num_threads: int) -> dict[str, float]:
-    """Return the median processor seconds of forward and backward by precision, which take turns.
+    """Return the median CPU seconds of forward and backward pass by precision. The precisions take turns.
 
-    By the clock, a busy machine gives both what its scheduler's turns take, and the answer is kept.
+    CPU time is used because on a busy machine elapsed time would measure the scheduler, and the result is cached.
     """
     LIBRARY.load().dense_set_threads(num_threads)
     steps = {precision: _step_of(rows, inputs, widths, precision) for precision in PRECISIONS}
     for step in steps.values():
-        step()  # makes the kernels
+        step()  # The first call creates the kernels.
     times: dict[str, list[float]] = {precision: [] for precision in PRECISIONS}
     until = time.perf_counter() + SECONDS
     while time.perf_counter() < until or len(times["float32"]) < LEAST_STEPS:
@@ -119,7 +126,9 @@ def measure(rows: int, inputs: int, widths: tuple[int, ...], num_threads: int) -
 
 
 def _step_of(rows: int, inputs: int, widths: tuple[int, ...], precision: Precision) -> Callable[[], None]:
-    """Return forward and backward of a tower [B, K] without numeric fields, on values as they are after some steps."""
+    """Return the forward and backward pass of a tower [B, K] without numeric fields, on values like those in a
+    training.
+    """
     rng = np.random.default_rng(1)
 
     def normal(*shape: int) -> NDArray[np.float32]:

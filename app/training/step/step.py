@@ -1,11 +1,12 @@
-"""A training step: rows go to the device, row gradients come back, nothing else crosses between host and device.
+"""Take a training step. Rows go to the device, row gradients come back, and nothing else crosses from host to device.
 
     rows = tables.lookup(unique)
     loss, row_gradients = forward_backward(rows, numeric, labels)     model/graph.py, dense optimizers inside
     tables.update(unique, row_gradients)
 
-All or nothing: the graph computes one flag of loss, row gradients, dense gradients and dense parameters. If a value is
-NaN or infinite, no optimizer writes and the step raises FloatingPointError, naming the first bad value.
+A step changes everything or nothing: the graph computes one flag from the loss, row gradients, dense gradients and
+dense parameters. If any value is NaN or infinite, no optimizer writes, and the step raises FloatingPointError, which
+names the first bad value.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from app.tables.checks import LARGEST_GRADIENT
 from app.tables.interface import DEEP, LOOKUP, WIDE, HostTables, RowGradients, Rows, Tables, UniqueIds
 from app.training.learning_rates import LearningRates
 
-NATIVE_TOWER = "NativeTower"  # among the kernels that a profile shows
+NATIVE_TOWER = "NativeTower"  # Name of the native tower among the profiled kernels.
 OVERFLOWED = "the loss or a gradient overflowed"
 ADVICE = "try a lower loss.loss_scale or learning rate"
 
 
 @dataclass(frozen=True)
 class Losses:
-    """The losses of one step, as in docs/internals/DESIGN.md."""
+    """The losses of one step, defined in docs/internals/DESIGN.md."""
 
     wide_loss: float
     deep_loss: float
@@ -46,29 +47,29 @@ class TrainStep(ABC):
     """A training step and scoring over one table backend."""
 
     tables: Tables
-    seconds: dict[str, float]  # spent in each part of the steps so far, by name
-    is_native = False  # the tower runs as native kernels, and not as a graph
+    seconds: dict[str, float]  # Total time of each part of the steps so far.
+    is_native = False  # True if native kernels compute the tower, False if a graph does.
 
     @abstractmethod
     def prepare(self, batch: Batch) -> UniqueIds:
-        """Return what can be computed of a batch before its step. It is called on the prefetch thread."""
+        """Return what can be computed from a batch in advance. The prefetch thread calls this."""
 
     @abstractmethod
     def __call__(self, batch: Batch, unique: UniqueIds) -> Losses:
-        """Take one step. Raise FloatingPointError, with nothing written, if a value is NaN or infinite."""
+        """Take one step. Raise FloatingPointError, and change nothing, if a value is NaN or infinite."""
 
     @abstractmethod
     def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
-        """Return the logits [n] of a batch, and change nothing."""
+        """Return the logits [n] of a batch. Nothing changes."""
 
     def kernel_seconds(self) -> dict[str, float]:
-        """Return what the table kernels of the last step took outside the graph, by name."""
+        """Return the time of each table kernel outside the graph in the last step."""
         return {}
 
 
 @dataclass(frozen=True)
 class StepSettings:
-    """The parts of a step besides its tables. `numeric_names` are for messages."""
+    """The parts of a step other than its tables. `numeric_names` are used in messages."""
 
     model: WideDeep
     optimizers: DenseOptimizers
@@ -79,49 +80,51 @@ class StepSettings:
     numeric_names: tuple[str, ...]
 
     def forward_backward(self) -> ForwardBackward:
-        """Return the cell that computes the gradients."""
+        """Return the cell that computes the losses and gradients."""
         return ForwardBackward(self.model, self.loss, drops=self.noise.rate > 0)
 
     def shared_by(self, num_ranks: int) -> StepSettings:
-        """Return the parts for one of several ranks, each with its share of the L2 term of the numeric fields' rows."""
+        """Return the settings of one of several ranks. Each gets its share of the L2 term of the numeric
+        fields' rows.
+        """
         return replace(self, loss=replace(self.loss, l2_coef=self.loss.l2_coef / num_ranks))
 
     def set_learning_rates(self, step: int) -> None:
-        """Set the dense optimizers' learning rates of step 1, 2, …"""
+        """Set the dense optimizers' learning rates for step 1, 2, …"""
         rates = self.learning_rates.at(step)
         self.optimizers.set_learning_rates(rates["wide"], rates["tower"])
         self.optimizers.set_step(step)
 
 
-# `DeviceGraph`, or the same over several ranks.
+# A `DeviceGraph`, or its equivalent over several ranks.
 Graph = Callable[..., tuple[Tensor, ...]]
 
 
 class ByPosition:
-    """The form in which rows cross to the device: one row for each position of the batch."""
+    """Passes rows to the device by position: one row for each position of the batch."""
 
     def __init__(self, tables: HostTables, batch_size: int) -> None:
         self.tables = tables
         self.batch_size = batch_size
 
     def prepare(self, batch: Batch) -> UniqueIds:
-        """Return the ids that `tables` look up and update. It is called on the prefetch thread."""
+        """Return the ids for lookup and update of the tables. The prefetch thread calls this."""
         return self.tables.unique(batch.ids)
 
     def grow(self, vocabulary_size: int) -> None:
-        """See `HostTables.grow`."""
+        """Grow the tables, see `HostTables.grow`."""
         self.tables.grow(vocabulary_size)
 
     def renumber(self, new_ids: np.ndarray, vocabulary_size: int) -> None:
-        """See `HostTables.renumber`."""
+        """Renumber the ids of the tables, see `HostTables.renumber`."""
         self.tables.renumber(new_ids, vocabulary_size)
 
     def lookup(self, unique: UniqueIds, means: bool = False) -> Rows:
-        """See `HostTables.lookup`."""
+        """Look up the rows of a batch, see `HostTables.lookup`."""
         return self.tables.lookup(unique, means)
 
     def update(self, unique: UniqueIds, gradients: RowGradients) -> None:
-        """Take a step of the tables. The graph has checked the gradients."""
+        """Update the tables with gradients that the graph has already checked."""
         self.tables.update(unique, gradients, checked=True)
 
     def inputs(self, unique: UniqueIds, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
@@ -129,43 +132,44 @@ class ByPosition:
         return pad_rows(rows.deep, self.batch_size), pad_rows(rows.wide, self.batch_size)
 
     def index(self, unique: UniqueIds) -> dict[str, np.ndarray]:
-        """Return the model's further inputs by name."""
+        """Return further inputs of the model by name. There are none in this form."""
         return {}
 
     def places(self, batch: Batch, unique: UniqueIds, rows: Rows) -> tuple[Watched, Watched, Watched]:
-        """Return deep rows, wide rows and their sums, to find a value that is not finite."""
+        """Return deep rows, wide rows and sums of wide rows, in which to search for a value that is not finite."""
         spec, wide_ids = self.tables.spec, ids_of(unique.of(WIDE))
-        # The next lookup may write over `rows`.
+        # Copied because the next lookup may overwrite `rows`.
         deep = Watched("deep row", rows.deep.copy(), spec.deep_names, ids_of(unique.of(DEEP)))
         wide_names = tuple(spec.field_names[place] for place in spec.columns_of(WIDE))
         wide = Watched("wide row", self._wide_rows_of_bad_sum(wide_ids, rows.wide), wide_names, wide_ids)
         return deep, wide, Watched("sum of wide rows", rows.wide)
 
     def gradient_places(self, batch: Batch, unique: UniqueIds, gradients: RowGradients) -> tuple[Watched, Watched]:
-        """Return the gradients of deep rows and of sums of wide rows."""
+        """Return the gradients of the deep rows and of the sums of wide rows, in which to search for a bad value."""
         return gradient_places(gradients.deep, gradients.wide, self.tables.spec.deep_names, ids_of(unique.of(DEEP)))
 
     def _wide_rows_of_bad_sum(self, ids: np.ndarray, sums: np.ndarray) -> np.ndarray:
-        """[n, C]: the wide rows behind the first of `sums` [n] that is not finite, each C times. The rest is 0.
+        """Return wide rows [n, C] for the first entry of `sums` [n] that is not finite. All other rows are 0.
 
-        `lookup` gives sums over fields only, so each id of that batch row is looked up as a row of its own.
+        `lookup` returns only sums over fields. So each id of that batch row is looked up as a row of its own, repeated
+        over all positions.
         """
         wide = np.zeros(ids.shape, np.float32)
         bad_row = np.flatnonzero(~np.isfinite(sums))[:1]
-        # Also if there is none: a lookup may be one of all ranks together.
+        # This lookup also happens without a bad sum, because all ranks may have to take part in it.
         id_by_id = np.repeat(ids[bad_row].reshape(-1, 1), self.tables.spec.num_positions, axis=1)
         wide[bad_row] = self.tables.lookup(self.tables.unique(id_by_id)).wide.reshape(-1, ids.shape[1])
         return wide
 
 
 class HostTablesScorer:
-    """Logits of a batch from tables outside the graph, which needs no optimizer and changes nothing.
+    """Computes the logits of a batch from tables outside the graph, without optimizers and without changing anything.
 
-    If the tables keep running means of their rows, it scores with those. The model must then have its own.
+    If the tables keep running means of their rows, these are used. The model must then have its own running means.
     """
 
     def __init__(self, rows: ByPosition, logits: Callable[..., np.ndarray]) -> None:
-        """`logits` computes those of the host's arrays."""
+        """`logits` computes logits from arrays on the host."""
         self.tables = rows.tables
         self.prepare = rows.prepare
         self._rows = rows
@@ -180,7 +184,7 @@ class HostTablesScorer:
 
 
 class HostTablesStep(TrainStep):
-    """The step over tables that live outside the graph (`reference`, `native`)."""
+    """The step over tables that live outside the graph (backends `reference` and `native`)."""
 
     tables: HostTables
 
@@ -191,25 +195,25 @@ class HostTablesStep(TrainStep):
         graph: HostGraph,
         logits: Callable[..., np.ndarray],
     ) -> None:
-        """`graph` and `logits` compute a step's `DeviceGraph`, and scores, of the host's arrays."""
+        """`graph` computes a step's `DeviceGraph` from arrays on the host, and `logits` the scores."""
         self.tables = rows.tables
         self.rows = rows
         self.settings = settings
         self.graph, self.is_native = graph, graph.is_native
-        self._kernel_seconds: dict[str, float] = {}  # of the last step
+        self._kernel_seconds: dict[str, float] = {}  # Kernel times of the last step.
         self.seconds = {"lookup": 0.0, "tower": 0.0, "update": 0.0}
         self._scorer = HostTablesScorer(rows, logits)
 
     def grow(self, vocabulary_size: int) -> None:
-        """See `HostTables.grow`."""
+        """Grow the tables, see `HostTables.grow`."""
         self.rows.grow(vocabulary_size)
 
     def remove(self, row_ids: np.ndarray) -> None:
-        """See `HostTables.remove`."""
+        """Remove rows from the tables, see `HostTables.remove`."""
         self.rows.tables.remove(row_ids)
 
     def renumber(self, new_ids: np.ndarray, vocabulary_size: int) -> None:
-        """See `HostTables.renumber`."""
+        """Renumber the ids of the tables, see `HostTables.renumber`."""
         self.rows.renumber(new_ids, vocabulary_size)
 
     def prepare(self, batch: Batch) -> UniqueIds:
@@ -233,7 +237,9 @@ class HostTablesStep(TrainStep):
         return Losses(wide_loss, deep_loss + float(l2_loss(rows.squared_norm, self.settings.loss.l2_coef)))
 
     def _forward_backward(self, batch: Batch, unique: UniqueIds, rows: Rows) -> tuple[float, float, bool, RowGradients]:
-        """Run the device's graph: wide loss, deep loss without the tables' L2 term, finite, row gradients."""
+        """Run the graph. Return the wide loss, the deep loss without the tables' L2 term, the finite flag and row
+        gradients.
+        """
         of_batch = (batch.numeric, batch.labels, batch.shares())
         inputs = (*self.rows.inputs(unique, rows), *(pad_rows(values, self.settings.batch_size) for values in of_batch))
         noise, index = self.settings.noise.of_step(self.tables.step + 1, batch.first_row), self.rows.index(unique)
@@ -257,13 +263,13 @@ class HostTablesStep(TrainStep):
 
 
 def ids_of(unique: UniqueIds) -> np.ndarray:
-    """Return the ids [n, C] that the distinct ones were found in, of a list the first."""
+    """Return the ids [n, C] of each row and field. For a list, this is its first id."""
     inverse = unique.inverse if unique.lists is None else unique.inverse[unique.lists.first[:-1]]
     return unique.values[inverse].reshape(unique.shape)
 
 
 def pad_rows(values: np.ndarray, batch_size: int) -> np.ndarray:
-    """Return `values` [n, …] with zero rows up to `batch_size`: one shape is one compiled graph."""
+    """Return `values` [n, …] padded with zero rows to `batch_size`, because each shape needs its own compiled graph."""
     if len(values) == batch_size:
         return values
     padded = np.zeros((batch_size, *values.shape[1:]), values.dtype)
@@ -273,7 +279,7 @@ def pad_rows(values: np.ndarray, batch_size: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Watched:
-    """Input or output array of a step: [n], or [n, F * W] for F `fields`, with `ids` [n, F] for messages."""
+    """An input or output of a step: [n], or [n, F * W] for F `fields`, with `ids` [n, F] for error messages."""
 
     what: str
     values: np.ndarray
@@ -282,7 +288,7 @@ class Watched:
     limit: float = math.inf
 
     def first_bad(self) -> str | None:
-        """Describe the first value that is NaN or outside ±limit, or None if there is none."""
+        """Describe the first value that is NaN or outside ±limit, or return None if there is none."""
         bad = np.argwhere(~(np.abs(self.values) < self.limit))
         if not len(bad):
             return None
@@ -297,14 +303,14 @@ class Watched:
 
 
 def batch_places(batch: Batch, numeric_names: tuple[str, ...]) -> tuple[Watched, Watched]:
-    """Return the values of a batch besides its ids."""
+    """Return the values of a batch other than its ids, in which to search for a bad value."""
     return Watched("numeric input", batch.numeric, numeric_names), Watched("label", batch.labels)
 
 
 def gradient_places(
     deep: np.ndarray, wide: np.ndarray, fields: tuple[str, ...], ids: np.ndarray
 ) -> tuple[Watched, Watched]:
-    """Return the row gradients [n, F * D] and [n], with the limit beyond which optimizers might overflow."""
+    """Return the row gradients [n, F * D] and [n], with the limit above which optimizers could overflow."""
     limit = float(LARGEST_GRADIENT)
     return (
         Watched("gradient of the deep row", deep, fields, ids, limit),
@@ -315,7 +321,10 @@ def gradient_places(
 def describe_not_finite(
     inputs: Iterable[Watched], parameters: dict[str, Parameter], gradients: Iterable[Watched]
 ) -> str:
-    """Describe the first bad value among inputs, then parameters, then gradients: each may result from those before."""
+    """Describe the first bad value in a step, to report the cause rather than a consequence.
+
+    Inputs are searched first, then parameters, then gradients, because bad values spread in this order.
+    """
     reason = _first_in(inputs)
     for name, parameter in parameters.items():
         if reason:

@@ -1,4 +1,4 @@
-"""The training step of the `stock` backend: lookup, tower and all optimizers are one graph."""
+"""Take training steps with the backend `stock`, where lookup, tower and all optimizers form one graph."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from app.training.step.stock_tables import StockIds, StockTables
 
 
 class StockLookup(nn.Cell):
-    """ids -> the model's inputs. Unfolded numeric fields multiply their rows by their values."""
+    """Cell that looks up the model's inputs for ids. Rows of unfolded numeric fields are multiplied by their values."""
 
     def __init__(self, tables: StockTables) -> None:
         super().__init__()
@@ -38,11 +38,11 @@ class StockLookup(nn.Cell):
         self.sum = ops.ReduceSum()
 
     def field_weights(self, numeric: Tensor) -> Tensor:
-        """[B, F, 1]: x_f for a numeric field, 1 for a categorical one."""
+        """Return the factor of each field's rows, [B, F, 1]: x_f for a numeric field, 1 for a categorical one."""
         return ops.concat((numeric, ops.ones((numeric.shape[0], self.num_categorical), ms.float32)), 1).expand_dims(-1)
 
     def construct(self, ids: Tensor, numeric: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """`ids` [B, F] -> table rows [B, F, D], deep rows [B, F * D], wide rows [B]."""
+        """Look up `ids` [B, F]. Return table rows [B, F, D], deep rows [B, F * D] and wide rows [B]."""
         table_rows, wide = self.parameters_of_tables(ids)
         deep = table_rows
         if self.unfolded:
@@ -52,7 +52,7 @@ class StockLookup(nn.Cell):
 
 
 class StockGraph(nn.Cell):
-    """Lookup, forward, backward and all optimizers in one graph."""
+    """Lookup, forward pass, backward pass and all optimizers in one graph."""
 
     def __init__(
         self, tables: StockTables, forward_backward: ForwardBackward, optimizers: DenseOptimizers, loss_scale: float
@@ -76,9 +76,10 @@ class StockGraph(nn.Cell):
         deep_rate: Tensor,
         noise: Tensor,
     ) -> tuple:
-        """`ids` [B, F]. `first_seen` [B * F, 1]: 1 at the first position of an id in the batch, else 0.
+        """Take a step. Return deep_loss without the tables' L2 term, wide_loss, Σ‖unique deep row‖² and finite.
 
-        -> deep_loss without the tables' L2 term, wide_loss, Σ‖unique deep row‖², finite
+        `ids` has shape [B, F]. `first_seen` [B * F, 1] is 1 at the first position of each id in the batch, and
+        otherwise 0.
         """
         table_rows, deep_rows, wide_rows = self.lookup(ids, numeric)
         losses, finite, row_gradients, dense_gradients = self.forward_backward(
@@ -96,7 +97,7 @@ class StockGraph(nn.Cell):
         return deep_loss, wide_loss, squared_norm, finite
 
     def gradients_by_position(self, row_gradients: tuple[Tensor, Tensor], numeric: Tensor) -> tuple[Tensor, Tensor]:
-        """Scaled gradients [B, F * D] and [B] -> gradients of the table rows, [B * F, D] and [B * F, 1]."""
+        """Convert scaled gradients [B, F * D] and [B] to gradients of the table rows, [B * F, D] and [B * F, 1]."""
         deep = row_gradients[0].reshape(-1, self.num_fields, self.width) * self.gradient_scale
         wide = row_gradients[1].reshape(-1, 1, 1) * self.gradient_scale
         wide = ops.tile(wide, (1, self.num_fields, 1))
@@ -107,7 +108,7 @@ class StockGraph(nn.Cell):
 
 
 class StockScoring(nn.Cell):
-    """Lookup and forward pass alone."""
+    """Lookup and forward pass only, for scoring."""
 
     def __init__(self, lookup: StockLookup, model: WideDeep) -> None:
         super().__init__()
@@ -115,13 +116,13 @@ class StockScoring(nn.Cell):
         self.model = model
 
     def construct(self, ids: Tensor, numeric: Tensor) -> Tensor:
-        """`ids` [B, F], `numeric` [B, N] -> logits [B]."""
+        """Return the logits [B] for `ids` [B, F] and `numeric` [B, N]."""
         _, deep_rows, wide_rows = self.lookup(ids, numeric)
         return self.model(deep_rows, wide_rows, numeric)
 
 
 class StockStep(TrainStep):
-    """`TrainStep` over MindSpore's own host ops."""
+    """`TrainStep` that uses MindSpore's own operators on the host."""
 
     tables: StockTables
 
@@ -140,7 +141,7 @@ class StockStep(TrainStep):
         start = time.perf_counter()
         first_seen = np.zeros((self.settings.batch_size * unique.shape[1], 1), np.float32)
         first_seen[: len(unique.first_seen)] = unique.first_seen
-        # Padding rows have gradient 0, but LazyAdam moves every row it is given: the operators skip an id below 0.
+        # Padding rows have gradient 0, but LazyAdam moves every row that it gets. The operators skip negative ids.
         padding = ((0, self.settings.batch_size - batch.num_rows), (0, 0))
         inputs = [np.pad(unique.ids, padding, constant_values=NO_ROW), first_seen] + [
             pad_rows(values, self.settings.batch_size) for values in (batch.numeric, batch.labels, batch.shares())

@@ -1,12 +1,12 @@
-"""MindSpore's own host ops in one graph with the tower: the tutorial's way, and the baseline.
+"""Hold the tables in MindSpore's own host operators, in one graph with the tower, as in the tutorial. A baseline.
 
-`EmbeddingLookup`, `FusedSparseFtrl` and `FusedSparseLazyAdam` run on the CPU by the attribute
-`primitive_target`, whatever the device target. MindSpore 2.10 marks them deprecated. They take int32 ids and
-a fixed FTRL rate. `EmbeddingLookup` gives zeros for a bad id and the optimizers silently ignore it, so
-ids are checked on the host first.
+`EmbeddingLookup`, `FusedSparseFtrl` and `FusedSparseLazyAdam` run on the CPU because of the attribute
+`primitive_target`, whatever the device target. MindSpore 2.10 marks them as deprecated. They take int32 ids and a fixed
+FTRL rate. `EmbeddingLookup` returns zeros for a bad id and the optimizers silently ignore it, so ids are checked on the
+host first.
 
-With `fold_numeric` off the numeric fields are looked up like all others, as in the tutorial: field f of the N numeric
-ones looks up row f and multiplies it by x_f.
+With `fold_numeric=false`, numeric fields are looked up like all others, as in the tutorial: the numeric field number f
+looks up row f and multiplies it by x_f.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_VOCABULARY = 2**31
 
 @dataclass(frozen=True)
 class PlacedOps:
-    """The four table ops, each pinned to the host by its attribute."""
+    """The four table operators, each pinned to the host by an attribute."""
 
     wide_lookup: ops.Primitive
     deep_lookup: ops.Primitive
@@ -39,7 +39,9 @@ class PlacedOps:
 
 
 def placed_ops(ftrl: FtrlOptions) -> PlacedOps:
-    """Return the table ops, placed on the host for any device target. The FTRL rate is fixed here."""
+    """Return the table operators, placed on the host for any device target. FTRL's learning rate is fixed at this
+    point.
+    """
     with deprecations_silenced():
         placed = PlacedOps(
             wide_lookup=ops.EmbeddingLookup(),
@@ -53,7 +55,7 @@ def placed_ops(ftrl: FtrlOptions) -> PlacedOps:
 
 
 def describe_placement(placed: PlacedOps) -> list[str]:
-    """Return a line for each table op: its role, name, place and the attribute that sets the place."""
+    """Describe each table operator in a line: its role, its name, where it runs, and the attribute that says so."""
     return [
         f"{role}: {primitive.name} on {primitive.attrs['primitive_target']}, "
         f"primitive_target={primitive.attrs['primitive_target']}"
@@ -62,7 +64,7 @@ def describe_placement(placed: PlacedOps) -> list[str]:
 
 
 class TableParameters(nn.Cell):
-    """Both whole tables with their optimizer state as parameters, and the host ops on them."""
+    """Both complete tables with their optimizer state as parameters, and the host operators on them."""
 
     def __init__(self, spec: TablesSpec) -> None:
         super().__init__()
@@ -79,14 +81,15 @@ class TableParameters(nn.Cell):
         self.no_power = Tensor(0.0, ms.float32)
 
     def construct(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """`ids` [B, F] -> deep rows [B, F, D], wide rows [B, F, 1]."""
+        """Look up `ids` [B, F]. Return deep rows [B, F, D] and wide rows [B, F, 1]."""
         return self.deep_lookup(self.deep_rows, ids, 0), self.wide_lookup(self.wide_rows, ids, 0)
 
     def update(self, ids: Tensor, deep_gradients: Tensor, wide_gradients: Tensor, deep_rate: Tensor) -> tuple:
-        """`ids` [B * F], gradients [B * F, D] and [B * F, 1]. The ops sum those of the same id.
+        """Update both tables for `ids` [B * F] with gradients [B * F, D] and [B * F, 1]. Gradients of equal ids are
+        summed.
 
-        `deep_rate` includes the correction, so the op's own correction gets powers of 0: its float32 `1 - beta2` would
-        lose four digits in the first steps.
+        `deep_rate` includes Adam's bias correction. The operator's own correction is switched off with powers of 0,
+        because its float32 `1 - beta2` would lose four digits in the first steps.
         """
         beta1, beta2, epsilon = self.betas_and_epsilon
         wide = self.wide_update(self.wide_rows, self.wide_accumulator, self.wide_linear, wide_gradients, ids)
@@ -108,7 +111,9 @@ class TableParameters(nn.Cell):
 
 @dataclass(frozen=True)
 class StockIds(UniqueIds):
-    """The ids for the graph, int32 [B, F], and 1 at the first position of each id in the batch, [B * F, 1]."""
+    """The ids for the graph, int32 [B, F], and `first_seen` [B * F, 1], 1 at the first position of each id in the
+    batch.
+    """
 
     ids: np.ndarray
     first_seen: np.ndarray
@@ -117,7 +122,7 @@ class StockIds(UniqueIds):
 class StockTables(WholeTables):
     """The tables as MindSpore parameters. Lookup and update happen inside `StockGraph`.
 
-    `num_looked_up_numeric` is N with unfolded numeric fields, else 0.
+    `num_looked_up_numeric` is N with unfolded numeric fields, otherwise 0.
     """
 
     def __init__(self, spec: TablesSpec, learning_rates: TableRates, num_looked_up_numeric: int = 0) -> None:
@@ -132,13 +137,13 @@ class StockTables(WholeTables):
         self.parameters = TableParameters(spec)
 
     def deep_rate(self, step: int) -> float:
-        """Return LazyAdam's learning rate of a step with its bias corrections."""
+        """Return LazyAdam's learning rate at a step, including its bias corrections."""
         options = self.spec.deep_optimizer
         assert isinstance(options, LazyAdamOptions)
         return self._learning_rates[DEEP](step) * options.correction(step)
 
     def unique(self, ids: np.ndarray) -> StockIds:
-        """See `Tables.unique`. `ids` are those of the C categorical fields."""
+        """Return the ids for the graph. `ids` are those of the C categorical fields. See `Tables.unique`."""
         numeric_ids = np.broadcast_to(
             np.arange(self.num_looked_up_numeric, dtype=ids.dtype), (len(ids), self.num_looked_up_numeric)
         )

@@ -1,6 +1,9 @@
-"""A run that begins with another's model: source, the origins of its rows and blocks of its arrays, start_tables,
-dense.
+"""Start a new run with the weights of a trained model.
 
-Letters: V vocabulary size, N numeric fields, C looked-up fields, D embedding width, H width of the first layer, n rows
-that are read at once.
+- `source`: opens the model. `origins` maps its rows to the ids of the new run.
+- `blocks`: rearranges arrays that are laid out by fields.
+- `start_tables`: takes over rows of the tables. `dense`: takes over the tower, and coordinates the warm start.
+
+Shapes use V for the vocabulary size, N for numeric fields, C for looked-up fields, D for the embedding width, H for the
+width of the first layer and n for rows that are read at once.
 """

@@ -1,7 +1,7 @@
-"""Dense arrays that are laid out by the model's fields, as blocks of rows by the fields' names.
+"""Rearrange dense arrays whose rows are laid out by the model's fields, in blocks with the fields' names.
 
-A layout is the order and the size of an array's blocks. Two models whose fields have another order, or that share some
-fields only, differ in it.
+A layout lists the blocks of an array in order, with their sizes. The layouts of two models differ if their fields are
+ordered differently or if they share only some fields.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from app.config.config import ModelOptions
 from app.tables.fields import TableField
 from data_prep.prepared.schema import Schema
 
-Key = tuple[str, str | None]  # the kind and the name of a field
-Layout = Sequence[tuple[Key, int]]  # key and rows of each block, in their order
+Key = tuple[str, str | None]  # Kind and name of a field.
+Layout = Sequence[tuple[Key, int]]  # Key and number of rows of each block, in order.
 Arrays = Mapping[str, np.ndarray]
 
 NUMERIC, FIELD = "numeric", "field"
@@ -23,9 +23,9 @@ FIELD_PARAMETERS = ("wide.numeric_weight", "tower.numeric_rows", "tower.numeric_
 
 
 def dense_layouts(schema: Schema, fields: Sequence[TableField], model: ModelOptions) -> dict[str, Layout]:
-    """Return the layout of each parameter of `FIELD_PARAMETERS`, of a model with these looked-up `fields`.
+    """Return the layout of each parameter in `FIELD_PARAMETERS` for a model with the looked-up fields `fields`.
 
-    Numeric fields that are not folded are looked up before the others. A deep part without fields has one input of 0.
+    Unfolded numeric fields come before the other looked-up fields. A deep part without fields has one zero input.
     """
     numeric: list[Key] = [(NUMERIC, column.name) for column in schema.numeric]
     inputs: list[Key] = [(FIELD, field.name) for field in fields if field.deep] or [(FIELD, None)]
@@ -39,10 +39,10 @@ def dense_layouts(schema: Schema, fields: Sequence[TableField], model: ModelOpti
 def move_dense(
     source: Arrays, fresh: Arrays, source_layouts: Mapping[str, Layout], layouts: Mapping[str, Layout]
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of `source` as a model with the arrays `fresh` has them, by the layouts of both.
+    """Rearrange the arrays of `source` for a model whose arrays are `fresh`, using the layouts of both models.
 
-    Blocks that `source` lacks are those of `fresh`. Arrays whose fields are all gone are left out. Optimizer state has
-    the layout of its parameter. Raises ValueError for an array that is not of its layout.
+    Blocks that `source` lacks are taken from `fresh`. Arrays are left out if the new model has none of their fields.
+    Optimizer state has the layout of its parameter. Raise ValueError for an array that does not fit its layout.
     """
     moved = {name: array for name, array in source.items() if name in fresh or _parameter(name) is None}
     for name, values in fresh.items():
@@ -60,9 +60,10 @@ def move_dense(
 
 
 def move_blocks(source: np.ndarray, source_layout: Layout, layout: Layout, fresh: np.ndarray) -> np.ndarray:
-    """Return `fresh`, which has `layout`, with the blocks that `source`, which has `source_layout`, has by their names.
+    """Return a copy of `fresh` in which blocks that `source` also has, by name, are taken from `source`.
 
-    Both arrays are [rows, …], and blocks of one name have as many rows.
+    Both arrays have shape [rows, …], and blocks with the same name have the same number of rows. `source_layout` is the
+    layout of `source`, and `layout` that of `fresh`.
     """
     source_slices, moved = _slices(source_layout), fresh.copy()
     for name, block in _slices(layout).items():
@@ -77,5 +78,8 @@ def _slices(layout: Layout) -> dict[Key, slice]:
 
 
 def _parameter(name: str) -> str | None:
-    """Return the parameter that an array is, or is optimizer state of, if that is laid out by fields."""
+    """Return the parameter that an array belongs to, as its value or as optimizer state.
+
+    Return None if the parameter is not laid out by fields.
+    """
     return next((parameter for parameter in FIELD_PARAMETERS if f".{name}".endswith(f".{parameter}")), None)

@@ -1,4 +1,4 @@
-"""Warm start: a new run takes the rows, the tower, or both, of a model that was trained before."""
+"""Warm start a new run: take over rows, tower, or both, from a trained model."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ log = logging.getLogger(__name__)
 
 
 def warm_start(training: TrainingState, config: Config, schema: Schema, dataset: Path, group: ProcessGroup) -> None:
-    """Take what `train.init_take` names from the model at `train.init_from`, and optimizer states if settings ask.
+    """Take over what `train.init_take` names from the model at `train.init_from`, with optimizer state if settings say
+    so.
 
-    Steps, and with them learning-rate schedules, count from 0. Bias corrections continue with Adam's moments. Every
-    rank calls it. Raises ValueError for a model of another shape.
+    Steps, and therefore learning-rate schedules, start from 0. Adam's bias corrections continue if its moments are
+    taken over. Every rank must call this. Raise ValueError if the shapes of the models differ.
     """
     source = open_source(config, schema, dataset)
     if source.metrics:
@@ -50,13 +51,14 @@ def _take_dense(training: TrainingState, source: Source, schema: Schema, config:
         )
     expected = [*training.model.named_parameters(), *training.model.named_statistics()]
     memory = training.optimizers.named_state() if config.train.init_optimizer else {}
-    memory = {name: state for name, state in memory.items() if not name.startswith(f"{MEAN}.")}  # begins anew
+    # Running means start anew.
+    memory = {name: state for name, state in memory.items() if not name.startswith(f"{MEAN}.")}
     dense = source.state.dense
     if config.model.fold_numeric and not source.folded:
         dense = fold_numeric(source.state, training.step.tables.spec, source.schema.num_numeric)
     source_layouts = dense_layouts(source.schema, source.fields, config.model)
     layouts = dense_layouts(schema, fields_of_model(schema, config.model), config.model)
-    # Parameters, and not optimizer states (`adam.first_moment.tower.bias_0`), begin with these.
+    # Names of parameters begin with these prefixes. Names of optimizer state do not (`adam.first_moment.tower.bias_0`).
     arrays = {name: array for name, array in dense.items() if name in memory or name.startswith(("wide.", "tower."))}
     fresh = training.dense_values()
     arrays = move_dense(arrays, {name: fresh[name] for name in [*expected, *memory]}, source_layouts, layouts)
@@ -68,7 +70,7 @@ def _take_dense(training: TrainingState, source: Source, schema: Schema, config:
 
 
 def _log_fields(source: Source, schema: Schema, config: Config) -> None:
-    """Log the fields that a part of one of the two models alone sees."""
+    """Log the fields that are used by a part of only one of the two models."""
     source_fields, fields_here = (
         dict.fromkeys(
             [(NUMERIC, column.name) for column in of.numeric]

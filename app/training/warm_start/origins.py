@@ -1,4 +1,4 @@
-"""Origins of the rows of a new run's tables: the row of each field's value in another preparation's ids."""
+"""Find, for each row of a new run's tables, the row of the same value in the ids of another prepared folder."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ NONE = -1
 
 
 def row_origins(old_folder: Path, old: Schema, new_folder: Path, new: Schema) -> np.ndarray:
-    """Return the old id of each new one, int64 [V of `new`], NONE if `old` has no such field and value.
+    """Return the old id for each new id, int64 [V of `new`]. NONE means that `old` lacks the field or the value.
 
-    Numeric fields follow their names. The rows of values out of vocabulary follow the values' hash. Of fields that
-    share a vocabulary in `new` alone, the rows are those of the first that has them, the vocabulary's own field before
-    the others.
+    Numeric fields are matched by name, values by field and value. Rows for out-of-vocabulary values are matched by the
+    values' hashes. If fields share a vocabulary only in `new`, its rows come from the first field that has them, where
+    the field that the vocabulary is named after precedes the others.
     """
     origins = np.full(new.vocabulary_size, NONE, np.int64)
     numeric = {field.name: place for place, field in enumerate(old.numeric)}
@@ -32,12 +32,13 @@ def row_origins(old_folder: Path, old: Schema, new_folder: Path, new: Schema) ->
     of_old = {field.name: field for field in old.categorical}
     takers: dict[str, list[str]] = {}
     for name, fields in _vocabularies(new).items():
-        sources: dict[str, CategoricalField] = {}  # the fields' vocabularies in `old`, each with its first field
+        # Vocabularies in `old` of these fields, each with the first field that uses it.
+        sources: dict[str, CategoricalField] = {}
         for field in fields:
             if field.name in of_old:
                 sources.setdefault(old.vocabulary_of(field.name), field)
         values = _values(new_folder, new, name)
-        for source, field in reversed(sources.items()):  # the first overrides the others
+        for source, field in reversed(sources.items()):  # The last one written counts, so the first source comes last.
             takers.setdefault(source, []).append(field.name)
             new_ids, old_ids = (
                 np.concatenate(parts)
@@ -63,7 +64,7 @@ def row_origins(old_folder: Path, old: Schema, new_folder: Path, new: Schema) ->
 
 
 def _vocabularies(schema: Schema) -> dict[str, list[CategoricalField]]:
-    """Return the fields of each vocabulary by its name, the one that it is named after first."""
+    """Return the fields of each vocabulary by its name. The field that it is named after comes first."""
     fields_of: dict[str, list[CategoricalField]] = {}
     for field in sorted(schema.categorical, key=lambda field: schema.vocabulary_of(field.name) != field.name):
         fields_of.setdefault(schema.vocabulary_of(field.name), []).append(field)
@@ -73,10 +74,11 @@ def _vocabularies(schema: Schema) -> dict[str, list[CategoricalField]]:
 def _buckets(
     before: CategoricalField, here: CategoricalField, old: Schema, new: Schema
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ids of a field for values out of vocabulary in `new`, and the old ones of the same values.
+    """Return the out-of-vocabulary ids of a field in `new`, and the corresponding ids in `old`.
 
-    A value has bucket ⌊h·k / 2³²⌋ of k. So bucket j of a multiple of k has values of bucket ⌊j·k / multiple⌋ alone.
-    With another number of buckets, or another hash, it has values of several. Then nothing is returned, with a warning.
+    A value with hash h has bucket ⌊h·k / 2³²⌋ of k. If the new number of buckets is a multiple m of k, bucket j of m
+    contains only values of the old bucket ⌊j·k / m⌋. For any other number, or for another hash, a new bucket mixes
+    values of several old ones. In this case, return empty arrays and log a warning.
     """
     (old_first, old_end), (new_first, new_end) = before.oov_ids, here.oov_ids
     old_count, new_count = old_end - old_first, new_end - new_first
@@ -96,13 +98,13 @@ def _buckets(
 
 
 def _same_values(old: pa.Table, new: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """Return the new and the old ids of the values that are in both."""
+    """Return the new and the old ids of the values that occur in both tables."""
     both = new.join(old, "value", join_type="inner", right_suffix="_old")
     return both["id"].to_numpy(), both["id_old"].to_numpy()
 
 
 def _values(folder: Path, of: Schema, field: str) -> pa.Table:
-    """Return `value` and `id` of one field, without values that have lost their ids."""
+    """Return the columns `value` and `id` of one field, without expired values."""
     schema = pa.schema([("value", pa.string()), ("id", pa.int64())])
     parts = [schema.empty_table()]
     for name in of.vocabulary_files:

@@ -1,4 +1,4 @@
-"""The source of a warm start: a checkpoint, the best one of a run, or a `.ckpt` of the model zoo."""
+"""Open the source of a warm start: a checkpoint, the best checkpoint of a run, or a `.ckpt` file of the model zoo."""
 
 from __future__ import annotations
 
@@ -32,32 +32,35 @@ from data_prep.prepared.schema import CategoricalField, NumericField, Schema, re
 
 @dataclass(frozen=True)
 class Source:
-    """A model to take from."""
+    """The model that a warm start copies from."""
 
     where: str
     state: ModelState
-    schema: Schema  # its columns
-    fields: tuple[TableField, ...]  # the looked-up ones, with the parts that see them
-    folded: bool  # True if its numeric fields belong to the tower
-    origins: np.ndarray | None = None  # [V here] the ids that its rows had, None if all are the same
-    rescaled: tuple[str, ...] = ()  # the columns that are scaled or pooled in another way here
-    untouched: Callable[[np.ndarray], TableSnapshot] | None = None  # ids -> their deep rows, which no step touched
-    own_initial: bool = False  # True if such a row differs from the initial row of the same id here
-    steps: int = 0  # of its optimizers
-    metrics: Mapping[str, float] = field(default_factory=dict)  # of its run on `valid`
+    schema: Schema  # Schema with the columns that the model was trained on.
+    fields: tuple[TableField, ...]  # Looked-up fields, with the parts of the model that use them.
+    folded: bool  # True if the numeric fields are folded into the tower.
+    # Ids [V of the new run] in the source. None if all ids are the same.
+    origins: np.ndarray | None = None
+    rescaled: tuple[str, ...] = ()  # Columns that are scaled or pooled differently in the new run.
+    # Returns the deep rows of ids that were never trained.
+    untouched: Callable[[np.ndarray], TableSnapshot] | None = None
+    own_initial: bool = False  # True if untrained rows of the source differ from the initial rows of the new run.
+    steps: int = 0  # Number of steps that its optimizers have taken.
+    metrics: Mapping[str, float] = field(default_factory=dict)  # Metrics of the source's run on the split valid.
 
 
 def check_source(config: Config, schema: Schema) -> Path | None:
-    """Return the path of the model that a new run starts from, None if there is none.
+    """Check the model that a new run starts from, and return its path. Return None if there is none.
 
-    Raises ValueError or FileNotFoundError if it is missing, is a model of another shape, or lacks the vocabulary
-    by which its rows are mapped.
+    Raise ValueError or FileNotFoundError if the model is missing, has another shape, or lacks the vocabulary that is
+    needed to map its rows.
     """
     if not config.train.init_from:
         return None
     source = find_source(Path(config.train.init_from))
     if isinstance(source, Path):
-        return source  # the zoo's file is checked as it is read
+        # The zoo's file is checked when it is read.
+        return source
     path, manifest = source.path, source.manifest
     model = read_config(manifest.config, where=str(path)).model
     for key in ("embedding_dim", "fold_numeric", *(OF_TOWER if config.train.init_take != "tables" else ())):
@@ -71,10 +74,11 @@ def check_source(config: Config, schema: Schema) -> Path | None:
 
 
 def source_settings(config: Config, run: Path) -> Config | None:
-    """Return the settings of the model that the run in `run` starts from, None without one and for the zoo's file.
+    """Return the settings of the model that the run in `run` starts from. None without such a model, or for a zoo file.
 
-    A run that is resumed needs its source no more: if that is gone, its own are returned. If it took the place of its
-    source, that has another name since. Raises as `find_source`.
+    If the run is resumed and its source no longer exists, return the run's own settings, because the source is not
+    needed any more. If the run displaced its source, the source is looked up under its new name. Raise the errors of
+    `find_source`.
     """
     path = Path(config.train.init_from)
     if not config.train.init_from:
@@ -88,7 +92,10 @@ def source_settings(config: Config, run: Path) -> Config | None:
 
 
 def find_source(path: Path) -> Checkpoint | Path:
-    """Return the checkpoint, or the zoo's `.ckpt` file, that a path given as `train.init_from` means."""
+    """Return the checkpoint, or the path of the zoo's `.ckpt` file, that a value of `train.init_from` refers to.
+
+    Raise FileNotFoundError if there is no such thing.
+    """
     if path.is_file():
         return path
     if (path / MANIFEST).is_file() or (path / CONFIG_FILE).is_file():
@@ -102,7 +109,7 @@ def find_source(path: Path) -> Checkpoint | Path:
 def open_source(config: Config, schema: Schema, dataset: Path) -> Source:
     """Open and verify the model at `train.init_from`.
 
-    Raises ValueError if it is damaged, or its rows cannot be mapped to the prepared folder `dataset`.
+    Raise ValueError if it is damaged, or if its rows cannot be mapped to the prepared folder `dataset`.
     """
     checkpoint = find_source(Path(config.train.init_from))
     if isinstance(checkpoint, Path):
@@ -132,9 +139,10 @@ def open_source(config: Config, schema: Schema, dataset: Path) -> Source:
 def _scored_state(
     checkpoint: Checkpoint, trained: Config, history: StepHistory | None, with_optimizer: bool
 ) -> tuple[ModelState, Callable[[np.ndarray], TableSnapshot]]:
-    """Return the model to take, and a function that returns its deep rows of ids that no step touched.
+    """Return the state to take over, and a function that returns deep rows of ids that were never trained.
 
-    Optimizer states belong to the newest weights. Without them the model is the one that was evaluated.
+    With optimizer state, the newest weights are taken, because the state belongs to them. Without it, the weights are
+    those that were evaluated, which may be running means.
     """
     manifest, saved = checkpoint.manifest, checkpoint.state()
     means = None if with_optimizer else running_mean(manifest)
@@ -155,7 +163,7 @@ def _needs_mapping(manifest: Manifest, config: Config, schema: Schema) -> bool:
 
 
 class InitialTable:
-    """A `TableSnapshot` of deep rows that no step has touched."""
+    """A `TableSnapshot` of deep rows that no step has changed."""
 
     def __init__(
         self,
@@ -166,7 +174,9 @@ class InitialTable:
         scale: float,
         dtype: TableDtype = "float32",
     ) -> None:
-        """`layout` is that of a table with this optimizer, widened to float32. The table is stored in `dtype`."""
+        """`layout` is that of a table with this optimizer, widened to float32. `dtype` is the type that rows are stored
+        in.
+        """
         self.row_ids, self.layout = row_ids, layout
         self._seed, self._scale, self._dtype = seed, scale, dtype
         self._initial = {array.name: array.initial for array in state_arrays(options)}
@@ -179,12 +189,12 @@ class InitialTable:
 
 
 def _initial_values(config: Config) -> tuple[int, float, TableDtype]:
-    """Return the seed, scale and dtype that the initial deep rows follow from."""
+    """Return the seed, scale and dtype that determine the initial deep rows."""
     return config.train.seed, config.model.initial_row_scale, config.tables.dtype
 
 
 def _has_same_ids(manifest: Manifest, schema: Schema) -> bool:
-    """Return True if the rows of the source have the ids of the same values here."""
+    """Return True if every value has the same id in the source and in `schema`."""
     source_ids, ids = (
         {
             "vocabulary": (data["vocabulary"], data["vocabulary_size"], data.get("expired")),
@@ -197,7 +207,7 @@ def _has_same_ids(manifest: Manifest, schema: Schema) -> bool:
 
 
 def _trained_columns(manifest: Manifest, schema: Schema) -> Schema:
-    """Return `schema` with the columns that the source was trained on, but for the ids of their values."""
+    """Return `schema` with the columns that the source was trained on. The ids of their values are not included."""
     numeric = tuple(
         NumericField(**{**column, "quantiles": tuple((number, rank) for number, rank in column["quantiles"])})
         for column in manifest.data["numeric"].values()
@@ -212,7 +222,7 @@ def _trained_columns(manifest: Manifest, schema: Schema) -> Schema:
 
 
 def _rescaled(source: Schema, schema: Schema) -> tuple[str, ...]:
-    """Return the common columns with another scale of numbers, or another way to pool the rows of a list."""
+    """Return the common columns whose numbers are scaled differently, or whose lists are pooled differently."""
     scales = {column.name: _scale(column) for column in schema.numeric}
     pools = {column.name: column.pool for column in schema.categorical}
     numeric = [column.name for column in source.numeric if scales.get(column.name, _scale(column)) != _scale(column)]
@@ -225,7 +235,10 @@ def _scale(column: NumericField) -> tuple[object, ...]:
 
 
 def _open_dataset(manifest: Manifest, config: Config) -> tuple[Path, Schema]:
-    """Return the prepared folder that the source was trained on, and its schema. Raise ValueError for another one."""
+    """Return the prepared folder that the source was trained on, and its schema.
+
+    Raise FileNotFoundError if it does not exist, and ValueError if it is another folder.
+    """
     old_folder = Path(config.train.init_dataset or manifest.dataset)
     try:
         old = schema_at(read_schema(old_folder), manifest.data)

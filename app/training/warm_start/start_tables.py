@@ -1,4 +1,6 @@
-"""Rows of a model that was trained before, for a new run's tables. Servers of rows take them too, without MindSpore."""
+"""Load rows of a trained model into the tables of a new run. Servers of rows use this module, too, without
+MindSpore.
+"""
 
 from __future__ import annotations
 
@@ -23,22 +25,25 @@ from data_prep.prepared.schema import Schema
 
 log = logging.getLogger(__name__)
 
-NEVER_TAKEN = LAST_STEP, MEAN, MEAN_STEP  # arrays that begin anew with each run
-OPTIONAL_ARRAYS = LAST_RATE, MEAN, MEAN_STEP  # arrays that the source may have or lack
+NEVER_TAKEN = LAST_STEP, MEAN, MEAN_STEP  # These arrays start anew in each run.
+OPTIONAL_ARRAYS = LAST_RATE, MEAN, MEAN_STEP  # The source may have or lack these arrays.
 
-UNTOUCHED_BYTES = 1 << 26  # of rows that nothing was learned of, unless the others take more
+# Memory limit for copying untrained rows (raised to the size of the trained rows if that is larger).
+UNTOUCHED_BYTES = 1 << 26
 
+# Returns a mask of the ids whose fields are used.
 Seen = Callable[[np.ndarray], np.ndarray]
-Loading = Callable[[int], AbstractContextManager[PlaceRows]]  # `loading` of all tables, or of those of one owner
+# Function `loading` of all tables, or of the tables of one owner.
+Loading = Callable[[int], AbstractContextManager[PlaceRows]]
 
 
 def take_rows(
     loading: Loading, spec: TablesSpec, rates: LearningRates, config: Config, schema: Schema, source: Source
 ) -> None:
-    """Load the source's rows, and with `train.init_optimizer` their optimizer states, into empty tables.
+    """Load the source's rows, and with `train.init_optimizer` their optimizer state, into empty tables.
 
-    Rows that no step of it touched come along if they would have other values here. Raises ValueError if the source's
-    tables have other arrays than `spec`.
+    Untrained rows of the source are loaded, too, if their values differ from the initial values in this run. Raise
+    ValueError if the source's tables have other arrays than `spec`.
     """
     with_optimizer = config.train.init_optimizer
     _check_tables(source, spec, with_optimizer)
@@ -72,8 +77,8 @@ def take_rows(
 
 
 def _seen_by_both(table: str, config: Config, schema: Schema, source: Source) -> Seen:
-    """Return a function of ids that masks those of fields which this part of both models sees."""
-    # If the numeric fields belong to the tower, their rows are not taken.
+    """Return a function that masks the ids of fields which this part of both models uses."""
+    # If the numeric fields are folded into the tower, their rows are not taken.
     first_id = schema.num_numeric if config.model.fold_numeric else 0
     there = {field.name: field for field in source.fields}
     fields = fields_of_model(schema, config.model)
@@ -84,7 +89,7 @@ def _seen_by_both(table: str, config: Config, schema: Schema, source: Source) ->
 
 
 def _touched(row_ids: np.ndarray, source: Source, seen: Seen) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ids here, and the old ones, of the rows `row_ids` of the source."""
+    """Return the ids in the new run, and those in the source, of the source's rows `row_ids`."""
     if source.origins is None:
         same_ids = row_ids[seen(row_ids)]
         return same_ids, same_ids
@@ -96,9 +101,11 @@ def _touched(row_ids: np.ndarray, source: Source, seen: Seen) -> tuple[np.ndarra
 def _untouched(
     row_ids: np.ndarray, num_touched: int, spec: TablesSpec, source: Source, seen: Seen
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ids here, and the old ones, of rows that are not among those touched, `row_ids`, and differ here.
+    """Return the ids in the new run, and those in the source, of untrained rows whose values would differ in the new
+    run.
 
-    Too many of them, of a large hashed vocabulary, begin anew: nothing was learned of them that is worth the memory.
+    `row_ids` are the source's trained rows. If there are too many untrained rows, as in a large hashed vocabulary,
+    return none: they are not worth the memory, because nothing was learned in them.
     """
     nothing = np.empty(0, np.int64)
     if source.origins is None and not source.own_initial:
@@ -124,9 +131,9 @@ def _untouched(
 def _pieces(
     rows: TableSnapshot, places: np.ndarray, options: TableOptimizer, with_optimizer: bool
 ) -> Iterator[tuple[str, int, np.ndarray]]:
-    """Yield some of the rows at `places` [k] at a time, array by array: name, number of the first, values [n, width].
+    """Yield the rows at the indices `places` [k] in pieces: array name, index of the first row, values [n, width].
 
-    FTRL computes its weights from its linear terms, so these are fitted to the weights.
+    FTRL computes its weights from its linear terms, so these terms are fitted to the weights.
     """
     names = [name for name in rows.layout if name not in NEVER_TAKEN and (with_optimizer or name == ROWS)]
     count = max(1, PIECE_BYTES // (4 * rows.layout[ROWS].width))
@@ -141,9 +148,11 @@ def _pieces(
 
 def _check_tables(source: Source, spec: TablesSpec, with_optimizer: bool) -> None:
     for table, rows in source.state.tables.items():
-        # An FTRL's last learning rates are of no use to one with another schedule, and can be done without. So can the
-        # last steps of rows that moved at every step, if these here do not: the rows were brought up to the newest one.
-        layout_here = widened_layout(spec.layout(table))  # the source's rows come so
+        # Two kinds of arrays are optional. FTRL's last learning rates are not needed by an FTRL with another schedule.
+        # The last steps of rows are not needed by tables that update only looked-up rows, because the source's rows
+        # were brought up to date.
+        # The source's rows are given in a widened layout.
+        layout_here = widened_layout(spec.layout(table))
         unneeded = OPTIONAL_ARRAYS if LAST_STEP in layout_here else (*OPTIONAL_ARRAYS, LAST_STEP)
         actual, expected = (
             {name: array for name, array in layout.items() if name == ROWS or (with_optimizer and name not in unneeded)}

@@ -1,28 +1,63 @@
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
-from app.checkpoint.tower_slices import dense_files, join, slice_file, slice_name
+from app.checkpoint.manifest import read_manifest, write_manifest
+from app.checkpoint.tower_slices import dense_files, join
+from app.checkpoint.write import ModelState, write_checkpoint
+from common.files import FileRecord, checksum
+from tests.checkpoints import load, plain_manifest
 
 
-def test_slices_join_to_the_whole_in_any_order():
+@pytest.fixture
+def whole():
     rng = np.random.default_rng(1)
-    whole = {"tower.matrix_0": rng.random((4, 6)), "tower.bias_0": rng.random(6), "beta1_power": np.float32(0.9)}
-    slices = [("beta1_power", whole["beta1_power"])]
-    for start in (3, 0):
-        columns = (slice(0, 4), slice(start, start + 3))
-        slices.append((slice_name("tower.matrix_0", columns, (4, 6)), whole["tower.matrix_0"][columns]))
-        slices.append((slice_name("tower.bias_0", columns[1:], (6,)), whole["tower.bias_0"][columns[1]]))
-    assert slices[1][0] == "tower.matrix_0[0:4, 3:6] of [4, 6]"
-    joined = join(slices)
+    return {"tower.matrix_0": rng.random((4, 6)), "tower.bias_0": rng.random(6), "beta1_power": np.array(0.9)}
+
+
+@pytest.fixture
+def slices(whole):
+    """Those of two ranks, each with its half of the columns."""
+    matrix, bias = whole["tower.matrix_0"], whole["tower.bias_0"]
+    of_ranks = [
+        {
+            f"tower.matrix_0[0:4, {i}:{i + 3}] of [4, 6]": matrix[:, i : i + 3],
+            f"tower.bias_0[{i}:{i + 3}] of [6]": bias[i : i + 3],
+        }
+        for i in (0, 3)
+    ]
+    of_ranks[0]["beta1_power"] = whole["beta1_power"]
+    return of_ranks
+
+
+def test_slices_join_to_the_whole_in_any_order(whole, slices):
+    joined = join([*slices[1].items(), *slices[0].items()])
     assert joined.keys() == whole.keys()
     for name, array in whole.items():
         np.testing.assert_array_equal(joined[name], array)
     with pytest.raises(ValueError, match=r"the slices of tower.matrix_0 have 12 values, the whole has 24"):
-        join(slices[:2])
+        join(slices[0].items())
+
+
+def test_a_checkpoint_of_slices_is_read_whole(tmp_path, whole, slices):
+    """Release 1.0.0 wrote such checkpoints with checkpoint.tower_slices=true."""
+    path = write_checkpoint(tmp_path, ModelState(whole, {}), plain_manifest(3))
+    manifest = read_manifest(path)
+    manifest.files.pop("dense.safetensors")
+    (path / "dense.safetensors").unlink()
+    for rank, arrays in enumerate(slices):
+        name = f"dense-{rank}-of-2.safetensors"
+        save_file({key: np.ascontiguousarray(array) for key, array in arrays.items()}, path / name)
+        manifest.files[name] = FileRecord(size_bytes=(path / name).stat().st_size, checksum=checksum(path / name))
+    write_manifest(path, manifest)
+    _, state = load(path)
+    assert state.dense.keys() == whole.keys()
+    for name, array in whole.items():
+        np.testing.assert_array_equal(state.dense[name], array)
 
 
 def test_dense_files_are_known_by_their_names():
-    names = ["deep-0-of-2.safetensors", "dense.safetensors", slice_file(1, 4), "dense-x-of-4.safetensors"]
+    names = ["deep-0-of-2.safetensors", "dense.safetensors", "dense-1-of-4.safetensors", "dense-x-of-4.safetensors"]
     assert dense_files(names) == ["dense.safetensors", "dense-1-of-4.safetensors"]
 
 

@@ -18,7 +18,7 @@ import pytest
 from app.__main__ import _parser, main
 from app.api import load_run
 from app.batches import Batch
-from app.checkpoint.manifest import MANIFEST, read_manifest
+from app.checkpoint.manifest import MANIFEST, read_manifest, write_manifest
 from app.checkpoint.retention import whole_checkpoints
 from app.evaluation import results
 from app.trained import evaluate_split
@@ -88,19 +88,11 @@ def test_dry_run_of_host_tables(command, capsys):
     assert capsys.readouterr().out.splitlines()[1] == "tables: reference, on the host, outside the graph"
 
 
-def test_dry_run_of_a_pipeline_prints_what_each_rank_holds(command, capsys, tmp_path):
-    assert command("train", "--ranks", "4", "--dry-run", "parallel.pipeline_stages=2")[0] == 0
-    held = capsys.readouterr().out.splitlines()[2:]
-    first = (
-        "4 micro-batches: wide head, matrix_0 [208, 32], bias_0 [32], numeric_rows [26, 8], numeric_matrix [26, 8, 32]"
-    )
-    last = "4 micro-batches: matrix_1 [32, 16], matrix_2 [16, 1], bias_1 [16]"
-    assert held == [
-        f"rank 0: stage 0, with rank 2, {first}",
-        f"rank 1: stage 0, with rank 3, {first}",
-        f"rank 2: stage 1, with rank 0, {last}",
-        f"rank 3: stage 1, with rank 1, {last}",
-    ]
+@pytest.mark.parametrize("word", ["parallel.pipeline_stages=2", "checkpoint.tower_slices=true"])
+def test_a_removed_setting_names_what_replaces_it(command, tmp_path, word):
+    status, log = command("train", "--dry-run", word)
+    assert status == 2
+    assert "ranks no longer split the tower; examples/tower_over_ranks has a program for each parallel mode" in log
     assert list(tmp_path.iterdir()) == []
 
 
@@ -503,6 +495,16 @@ def test_a_finished_run_is_not_trained_again_but_more_epochs_are(command, traine
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert command("train", "tables.backend=reference", "train.epochs=2")[0] == 0
     assert len((trained / "loss.log").read_text().splitlines()) == 10
+
+
+def test_a_run_that_split_its_tower_goes_on_with_a_warning(command, trained):
+    for checkpoint in whole_checkpoints(trained / "checkpoints"):
+        path, manifest = checkpoint.path, checkpoint.manifest
+        manifest.config["parallel"] = {"tensor_parallel": 2}
+        write_manifest(path, manifest)
+    status, log = command("train", "tables.backend=reference", "train.epochs=2")
+    assert status == 0
+    assert "warning: this run had parallel.tensor_parallel=2; every rank now holds the whole tower" in log
 
 
 def test_a_run_begins_with_the_model_of_the_run_that_it_displaces(command, trained, tmp_path):

@@ -90,7 +90,6 @@ def test_scores_of_the_same_weights_are_the_graph_s(both, random_batch):
         ("model.first_layer=distinct",),
         ("tower_optimizer.name=sgd",),
         ("wide_optimizer.name=adagrad",),
-        ("parallel.recompute=[matrix_0]",),
     ],
 )
 def test_what_the_kernels_do_not_cover_runs_as_a_graph(make_parts, make_schema, overrides):

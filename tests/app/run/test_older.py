@@ -10,7 +10,8 @@ from app.config.config import Config
 from app.run import older as older_runs
 from app.run.decision import describe_kept
 from app.run.folder import best_of_run, run_config
-from app.run.older import read_config, upgraded
+from app.run.older import ignored, read_config, upgraded
+from common import settings
 
 
 def forget(run, section, key):
@@ -108,3 +109,32 @@ def test_a_run_that_used_a_removed_setting_cannot_resume(start, monkeypatch):
     with_removed_setting(run, 2)
     plan = start().plan
     assert (plan.kind, plan.reason) == ("new", "the run there differs: loss.halve was 2, is None")
+
+
+def test_a_run_that_split_its_tower_goes_on_without(start, tmp_path):
+    """Release 1.0.0 had settings that said where a run computes. Its dense arrays are whole under all of them."""
+    run = start(steps=(7,), status="stopped").path
+    removed = {"tensor_parallel": 2, "strategies": {"matrix_0": "((1, 2), (2, 1))"}, "recompute": []}
+    for checkpoint in whole_checkpoints(run / "checkpoints"):
+        path, manifest = checkpoint.path, checkpoint.manifest
+        manifest.config["parallel"] = removed
+        manifest.config["checkpoint"]["tower_slices"] = True
+        write_manifest(path, manifest)
+    opened = start()
+    assert (opened.plan.kind, opened.plan.refused) == ("resume", {})
+    saved = opened.plan.checkpoint.manifest.config
+    assert read_config(saved, where="manifest.json") == opened.config
+    assert ignored(saved) == ["checkpoint.tower_slices=True", "parallel.tensor_parallel=2"]
+    assert ignored(settings.as_dict(opened.config)) == []
+
+
+def test_default_values_of_removed_settings_are_not_told():
+    assert ignored({"parallel": {"tensor_parallel": 1, "recompute": []}, "checkpoint": {"tower_slices": False}}) == []
+
+
+def test_settings_of_single_fields_are_read_as_prepare_fields():
+    sections = {"prepare": {"field_min_count": {"C3": 20}, "field_max_size": {"C3": 900}, "field_max_length": {}}}
+    config = read_config(sections, where="config.yaml")
+    assert settings.as_dict(config)["prepare"]["fields"]["C3"].items() >= {"min_count": 20, "max_size": 900}.items()
+    today = settings.as_dict(config)
+    assert upgraded(today)["prepare"] == today["prepare"]

@@ -53,9 +53,9 @@ class RankState(StateOfTables):
         self.snapshots.append(Released(rows_of(self._group.rank, self._group.size)))
         return self.snapshots[-1]
 
-    def dense_to_save(self):
+    def dense_values(self):
         self._group.gather("a tower that is spread")
-        return super().dense_to_save()
+        return super().dense_values()
 
 
 @pytest.fixture

@@ -6,11 +6,10 @@ import pytest
 
 from app.tables.native import library
 from app.training.start import plan_launch
-from app.training.validate import validate, validate_target
+from app.training.validate import validate
 from data_prep.prepared.schema import Split
 
 RANKS = {"num_ranks": 2}
-SPLIT = "parallel.tensor_parallel=2"
 STOCK = {"backend": "stock"}
 PLATEAU = "deep_optimizer.schedule.name=plateau"
 
@@ -40,11 +39,8 @@ def check(tiny_config, make_schema):
         ((), {"valid": (0, 0)}),
         ((), {"train": (3, 10, 6)}),
         (("eval.metric=log_loss",), {"valid": (0, 10)}),
-        ((SPLIT,), {"num_ranks": 6}),
-        (("parallel.recompute=[all]", "model.dropout=0.1", "device.precision=bfloat16"), RANKS),
         (("tower_optimizer.schedule.name=cosine",), {"num_servers": 1}),
         (("tables.backend=stock", "model.fold_numeric=false"), STOCK),
-        (("parallel.pipeline_stages=2", "checkpoint.tower_slices=true"), RANKS),
     ],
 )
 def test_what_fits_together_passes(check, words, others):
@@ -99,37 +95,12 @@ def test_what_fits_together_passes(check, words, others):
         (("deep_optimizer.schedule.name=step",), {"num_servers": 1}, "must be constant, without a warm-up, where"),
         # the tower over ranks
         (("model.batch_norm=true",), RANKS, r"model\.batch_norm=true is for one rank"),
-        (("parallel.optimizer_shards=true",), {}, "there is one; raise RANK_SIZE"),
-        (("parallel.tensor_parallel=4",), {"num_ranks": 6}, "does not divide the 6 ranks: 2 would be left over"),
-        ((SPLIT, "parallel.recompute=[all]"), RANKS, r"parallel\.recompute does not go with a tower that is split"),
-        (("parallel.recompute=[all]", "model.batch_norm=true"), {}, r"recompute does not go with model\.batch_norm"),
-        (("parallel.recompute=[matrix_9]",), {}, "there is no hidden layer 'matrix_9'"),
-        (
-            ("checkpoint.tower_slices=true",),
-            {},
-            r"checkpoint\.tower_slices=true is for a tower that is spread",
-        ),
-        ((SPLIT, "device.precision=bfloat16"), RANKS, r"device\.precision=bfloat16 does not go with a tower that is"),
-        ((SPLIT, "train.ema_decay=0.9"), RANKS, r"train\.ema_decay=0\.9 is for a tower that each rank has whole"),
-        (("parallel.pipeline_stages=2",), {"num_ranks": 3}, "needs an even number of ranks, found 3"),
-        (("parallel.pipeline_stages=2", "parallel.second_stage=x"), RANKS, "the last stage begins with one of"),
-        ((SPLIT, "parallel.strategies={matrix_9: x}"), RANKS, "there is no layer 'matrix_9'"),
-        ((SPLIT, 'parallel.strategies={matrix_1: "((1, 2), (2, 3))"}'), RANKS, "needs 6 ranks, there are 2"),
     ],
 )
 def test_a_broken_rule_is_one_line(check, words, others, message):
     with pytest.raises(ValueError, match=message) as caught:
         check(*words, **others)
     assert len(str(caught.value).splitlines()) == 1
-
-
-@pytest.mark.parametrize("word", ["parallel.optimizer_shards=true", "parallel.search_mode=sharding_propagation"])
-def test_dropout_is_refused_if_mindspore_splits_the_tower(tiny_config, word):
-    validate_target(tiny_config("model.dropout=0.1", word), "CPU")
-    validate_target(tiny_config("model.dropout=0.1", "parallel.pipeline_stages=2"), "Ascend")
-    validate_target(tiny_config("model.dropout=0", word), "Ascend")
-    with pytest.raises(ValueError, match=r"model.dropout=0.1 does not go with .* on Ascend"):
-        validate_target(tiny_config("model.dropout=0.1", word), "Ascend")
 
 
 @pytest.mark.parametrize(("words", "backend"), [((), "stock"), (("deep_optimizer.name=adam",), "reference")])

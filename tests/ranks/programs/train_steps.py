@@ -96,6 +96,25 @@ def check_one_step(found, expected, owner, num_owners):
                 np.testing.assert_allclose(array, whole[own], rtol=0, atol=1e-6 * np.abs(whole).max(), err_msg=name)
 
 
+def check_bad_row(parts, num_ranks):
+    """Check that all ranks name a bad value as the rank that has it does, and that nothing changed."""
+    before = parts.state()
+    (batch,) = batches(1)
+    batch.numeric[-1, 1] = np.nan
+    rows, rank = BATCH // num_ranks, num_ranks - 1
+    where = f"rank {rank}, whose rows begin at the batch's row {rows * rank}"
+    expected = f"{where}: the numeric input of batch row {rows - 1}, field I1 is nan"
+    try:
+        parts.step(batch, parts.step.prepare(batch))
+    except FloatingPointError as error:
+        assert str(error).startswith(expected), error
+    else:
+        raise AssertionError("the step was taken")
+    after = parts.state()
+    for name, array in before.dense.items():
+        np.testing.assert_array_equal(after.dense[name], array, name)
+
+
 def nudge(parts):
     from app.model.dense_layer import write_parameter
 
@@ -129,6 +148,7 @@ def main(config_path):
             parts = assemble(config, schema, "reference", group)
             assert parts.step.is_native is not as_graph
             run = take_steps(parts, STEPS)
+            check_bad_row(parts, part.size - servers)
         check_one_step(run.first, alone.first, part.rank, group.num_owners)
         np.testing.assert_allclose(run.losses[:CLOSE_STEPS], alone.losses[:CLOSE_STEPS], rtol=0, atol=1e-5)
         assert (np.abs(run.losses - alone.losses)[CLOSE_STEPS:] <= np.maximum(10 * drift, 1e-6)).all()

@@ -69,7 +69,6 @@ def test_auto_chooses_direct_elsewhere(data, words):
 @pytest.mark.parametrize(
     ("words", "given", "why"),
     [
-        (["parallel.recompute=[all]"], {}, "parallel.recompute=('all',) recomputes the first layer"),
         (["model.wide_fields=[few]"], {}, "the parts of the model see different fields, or a list"),
         (["model.first_layer=direct"], {"asked": "auto"}, "the run began so"),
         ([], {"backend": "stock"}, "tables.backend=stock looks its rows up inside the graph"),

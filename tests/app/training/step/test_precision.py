@@ -96,7 +96,7 @@ def test_a_precision_that_is_asked_for_is_not_measured(tiny_schema, started, wor
     assert not started
 
 
-@pytest.mark.parametrize("word", ["device.target=Ascend", "device.target=GPU", "parallel.tensor_parallel=2"])
+@pytest.mark.parametrize("word", ["device.target=Ascend", "device.target=GPU"])
 def test_what_cannot_round_is_not_measured(tiny_schema, started, word):
     assert chosen(tiny_schema, word) == ("float32", "")
     assert not started

@@ -1,9 +1,10 @@
-"""Optimizer-parallel: of what an optimizer remembers of a parameter, each rank that holds a copy keeps only a share.
+"""Optimizer-parallel: each rank that holds a copy of a parameter keeps only a share of its optimizer's state.
 
     gradients ─ reduce-scatter ─► a share a rank ─ optimizer ─► a share of the weights ─ all-gather ─► weights
 
-The shares are of the parameter's block, flattened and cut into as many pieces as ranks know a part of its gradient.
-Zeros fill up the last one. The numbers are those of the whole optimizer (ZeRO, Rajbhandari et al., 2020, stage 1).
+A share is a part of the parameter's block, which is flattened and cut into as many pieces as ranks know a part of its
+gradient. Zeros fill up the last one. The results are those of the whole optimizer (ZeRO, Rajbhandari et al., 2020,
+stage 1).
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
-from app.model import dense_layer
-from app.training.parallel.tensor.collectives import Communicator, HostOperator, InTurn
+from app.model.dense_layer import write_parameter
+from examples.tower_over_ranks.collectives import Communicator, HostOperator, InTurn
 
 
 class OptimizerShards(nn.Cell):
-    """An optimizer over this rank's shares of `weights`. `groups` share each weight's work, by name.
+    """An optimizer over this rank's shares of `weights`. `groups` share each weight's state, by name.
 
     `make_optimizer` makes the optimizer of the shares: a cell that takes their gradients and changes them.
     """
@@ -32,8 +33,7 @@ class OptimizerShards(nn.Cell):
         make_optimizer: Callable[[dict[str, Parameter]], nn.Cell],
     ) -> None:
         super().__init__()
-        self.names = tuple(weights)
-        self.whole = ParameterTuple(weights.values())
+        self.names, self.whole = tuple(weights), ParameterTuple(weights.values())
         self._groups = [groups[name] for name in self.names]
         shares = {
             name: Parameter(Tensor(share_of(parameter.asnumpy(), groups[name])), name=f"share.{name}")
@@ -42,68 +42,62 @@ class OptimizerShards(nn.Cell):
         self.shares = ParameterTuple(shares.values())
         self.optimizer = make_optimizer(shares)
         self.learning_rate = self.optimizer.learning_rate
-        # Gradients of this rank's rows -> this rank's shards of their sums.
-        self.scatter = InTurn([reduce_scatter_over(groups[name]) for name in self.names])
+        # These map gradients of this rank's rows to this rank's shares of their sums, and shares to weights.
+        self.scatter = InTurn([reduce_scatter_over(group) for group in self._groups])
         self.gather = nn.CellList([all_gather_over(groups[name], p.shape) for name, p in weights.items()])
 
     def named_state(self) -> dict[str, Parameter]:
         return self.optimizer.named_state()
 
     def take_weights(self) -> None:
-        """Copy the shards from the weights again, after something else has written them."""
+        """Copy the shares from the weights again, after something else has written them."""
         for share, whole, group in zip(self.shares, self.whole, self._groups, strict=True):
-            dense_layer.write_parameter(share, share_of(whole.asnumpy(), group))
+            write_parameter(share, share_of(whole.asnumpy(), group))
 
     def construct(self, gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Take one step on the gradients' shards, then gather the weights of this rank's blocks."""
+        """Take one step on the shares of the gradients, then gather the weights of this rank's blocks."""
         after = self.optimizer(gradients)
         updates: tuple[Tensor, ...] = ()
         for i in range(len(self.names)):
-            gathered = self.gather[i](ops.depend(self.shares[i], after))
-            after = ops.assign(self.whole[i], gathered)
+            after = ops.assign(self.whole[i], self.gather[i](ops.depend(self.shares[i], after)))
             updates = (*updates, after)
         return updates
 
 
 def reduce_scatter_over(group: Communicator) -> HostOperator:
-    """Return `reduce_scatter` in a graph: any shape -> [share]."""
+    """Return `reduce_scatter` as an operator: any shape -> [share]."""
     size = group.Get_size()
-    function = functools.partial(reduce_scatter, group)
-    return HostOperator(function, lambda shape: (share_length(math.prod(shape), size),))
+    return HostOperator(functools.partial(reduce_scatter, group), lambda shape: (-(-math.prod(shape) // size),))
 
 
 def all_gather_over(group: Communicator, shape: tuple[int, ...]) -> HostOperator:
-    """Return `all_gather` in a graph: [share] -> `shape`."""
+    """Return `all_gather` as an operator: [share] -> `shape`."""
     return HostOperator(functools.partial(all_gather, group, shape), lambda _: shape)
 
 
-def share_length(size: int, num_ranks: int) -> int:
-    """Return the length of each rank's shard of `size` values."""
-    return -(-size // num_ranks)
-
-
-def padded(values: np.ndarray, num_ranks: int) -> np.ndarray:
-    """Return `values` flattened, with zeros up to equal shards."""
-    flat = np.zeros(share_length(values.size, num_ranks) * num_ranks, values.dtype)
-    flat[: values.size] = values.ravel()
+def pieces(values: np.ndarray, num_ranks: int) -> np.ndarray:
+    """Return `values` flattened and cut into equal pieces [num_ranks, n], with zeros at the end."""
+    flat = np.zeros((num_ranks, -(-values.size // num_ranks)), values.dtype)
+    flat.reshape(-1)[: values.size] = values.ravel()
     return flat
 
 
 def share_of(values: np.ndarray, group: Communicator) -> np.ndarray:
-    """Return this rank's shard of an array."""
-    return padded(values, group.Get_size()).reshape(group.Get_size(), -1)[group.Get_rank()].copy()
+    """Return this rank's share of an array."""
+    share: np.ndarray = pieces(values, group.Get_size())[group.Get_rank()].copy()
+    return share
 
 
 def reduce_scatter(group: Communicator, values: np.ndarray) -> np.ndarray:
-    """Return this rank's shard of the sum over the group."""
-    flat = padded(values, group.Get_size())
-    share = np.empty(len(flat) // group.Get_size(), flat.dtype)
+    """Return this rank's share of the sum over the group."""
+    flat = pieces(values, group.Get_size())
+    share = np.empty(flat.shape[1], flat.dtype)
     group.Reduce_scatter_block(flat, share)
     return share
 
 
 def all_gather(group: Communicator, shape: tuple[int, ...], share: np.ndarray) -> np.ndarray:
-    """Join the shards of all ranks of the group to an array of `shape`."""
+    """Join the shares of all ranks of the group to an array of `shape`."""
     flat = np.empty(share.size * group.Get_size(), share.dtype)
     group.Allgather(np.ascontiguousarray(share), flat)
     return flat[: math.prod(shape)].reshape(shape)

@@ -1,0 +1,315 @@
+"""A pipeline of two stages: the first and the last layers of the tower are on different ranks of a pair.
+
+    first stage: rows ─► first layers ─► hidden, wide logit, label, weight ─── message ──► last stage: layers ─► loss
+                 rows' gradients ◄─ the layers once more ◄─── gradient of hidden and wide logit ◄──────────────┘
+
+Of N ranks the first N / 2 hold the wide head and the first layers, the others the rest and the loss. Ranks p and
+p + N / 2 are a pair. The batch is split among the pairs, and the first of a pair looks its rows up. Micro-batches pass
+a pair one forward, one backward in turn:
+
+    first stage   F0 F1    B0 F2 B1 F3 B2    B3      F forward, B backward (which computes the values again)
+    last stage       FB0   FB1   FB2   FB3           forward and backward at once
+
+Losses are sums over rows, so the gradients of micro-batches add up to those of the batch. Letters: n rows of a
+micro-batch, C fields, N numeric fields, D embedding width, H units of the hidden layer in the message.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn, ops
+
+from app.config.config import Config, LossOptions
+from app.distributed.gradient_sum import GradientSum
+from app.distributed.process_group import MpiGroup, max_rank_rows, rank_slice
+from app.model.dense_layer import MatMul, Total
+from app.model.graph import (
+    DEEP_LOSS,
+    NUM_BAD,
+    WIDE_LOSS,
+    Gradients,
+    LossGradient,
+    Optimizers,
+    cross_entropy,
+    l2_loss,
+    smoothed,
+)
+from app.model.wide_deep import NumericFields, Tower, WideDeep, WideHead, hidden_layers, initial_tower
+from app.training.step.step import StepSettings
+from data_prep.prepared.schema import Schema
+from examples.tower_over_ranks.whole_tower import Arrays, Options, WholeTower
+
+FIRST, LAST = 0, 1  # the stages
+NUM_DATA = 2  # columns at the message's end that are data: label and weight
+
+
+class FirstStage(nn.Cell):
+    """The wide head and the first layers."""
+
+    def __init__(self, tower: Tower, wide: WideHead) -> None:
+        super().__init__()
+        self.tower, self.wide = tower, wide
+
+    def construct(
+        self, deep_rows: Tensor, wide_rows: Tensor, numeric: Tensor, labels: Tensor, example_weights: Tensor
+    ) -> Tensor:
+        """Return the message [n, H + 3]."""
+        columns = (self.wide(wide_rows, numeric), labels, example_weights)
+        return ops.concat((self.tower(deep_rows, numeric), ops.stack(columns, 1)), 1)
+
+
+class LastStage(nn.Cell):
+    """The layers after the first stage. Their model has no wide head."""
+
+    def __init__(self, model: WideDeep) -> None:
+        super().__init__()
+        self.model = model
+
+    def construct(self, message: Tensor) -> Tensor:
+        """Map the message [n, H + 3] to logits [n]."""
+        width = message.shape[1] - 1 - NUM_DATA
+        return self.model(message[:, :width], message[:, width], message)
+
+
+class FirstLoss(nn.Cell):
+    """Σ message · its gradient, plus this micro-batch's L2 term: the gradient of that is the first stage's."""
+
+    def __init__(self, stage: FirstStage, options: LossOptions) -> None:
+        super().__init__()
+        self.stage, self.total = stage, Total()
+        self.l2_coef, self.loss_scale = options.l2_coef, options.loss_scale
+
+    def construct(
+        self,
+        deep_rows: Tensor,
+        wide_rows: Tensor,
+        numeric: Tensor,
+        labels: Tensor,
+        example_weights: Tensor,
+        gradient: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return that sum for `gradient` [n, H + 1], and the deep and wide loss that this stage adds."""
+        message = self.stage(deep_rows, wide_rows, numeric, labels, example_weights)
+        l2 = l2_loss(self.stage.tower.numeric_fields.squared_norm(), self.l2_coef)
+        product = self.total(message[:, : gradient.shape[1]] * gradient)
+        return product + l2 * self.loss_scale, l2, Tensor(0.0, ms.float32)
+
+
+class LastLoss(nn.Cell):
+    """The scaled loss of a micro-batch from its message."""
+
+    def __init__(self, stage: LastStage, options: LossOptions) -> None:
+        super().__init__()
+        self.stage = stage
+        self.loss_scale, self.label_smoothing = options.loss_scale, options.label_smoothing
+
+    def construct(self, message: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the scaled loss, the deep loss and the wide loss."""
+        width = message.shape[1] - NUM_DATA
+        labels, weights = ops.stop_gradient(message[:, width]), ops.stop_gradient(message[:, width + 1])
+        if self.label_smoothing:
+            labels = smoothed(labels, self.label_smoothing)
+        loss = cross_entropy(self.stage(message), labels, weights)
+        return loss * self.loss_scale, loss, loss
+
+
+class PairGroup(MpiGroup):
+    """The ranks of a pipeline: the first ranks of the pairs look up the rows of a batch, the others none."""
+
+    @property
+    def num_pairs(self) -> int:
+        """The number of pairs, which is the number of copies of the tower."""
+        return self.size // 2
+
+    def rows_of(self, num_rows: int, rank: int | None = None) -> slice:
+        """Return the rows that `rank` looks up: on the last stage an empty slice where those of its pair begin."""
+        rank = self.rank if rank is None else rank
+        rows = rank_slice(num_rows, rank % self.num_pairs, self.num_pairs)
+        return rows if rank < self.num_pairs else slice(rows.start, rows.start)
+
+
+class Pipeline(WholeTower):
+    """One stage of the tower on this rank."""
+
+    group_class = PairGroup
+    group: PairGroup
+    cell: FirstStage | LastStage
+
+    def make_model(self, config: Config, schema: Schema, options: Options) -> WideDeep:
+        arrays, layers = initial_tower(config, schema), hidden_layers(config, schema)
+        if self.group.size % 2:
+            raise ValueError(f"a pipeline of two stages needs an even number of ranks, found {self.group.size}")
+        if options.micro_batches < 1:
+            raise ValueError(f"a batch has 1 micro-batch or more, found {options.micro_batches}")
+        self.num_layers = len(layers) + 1
+        names = [f"matrix_{i}" for i in range(self.num_layers)]
+        if options.second_stage not in ("", *names[1:]):
+            raise ValueError(f"the second stage begins with one of {', '.join(names[1:])}, not {options.second_stage}")
+        sizes = [arrays[name].size for name in names]
+        self.second = names.index(options.second_stage) if options.second_stage else balanced(sizes)
+        self.num_micro_batches = options.micro_batches
+        pair_rows = max_rank_rows(config.train.batch_size, self.group.num_pairs)
+        self.micro_rows = max_rank_rows(pair_rows, self.num_micro_batches)  # Rows of weight 0 fill up the last one.
+        self.rows = self.micro_rows * self.num_micro_batches
+        self.stage = int(self.group.rank >= self.group.num_pairs)
+        self.batch_rows = self.rows if self.stage == FIRST else 1
+        self.link = Channel(self.group, arrays[names[self.second]].shape[0])
+        if self.stage == FIRST:
+            tower = Tower(NumericFields(arrays), arrays, layers[: self.second], output=None)
+            wide = WideHead(schema.num_numeric)
+            model, self.cell = WideDeep(tower, wide), FirstStage(tower, wide)
+        else:
+            tower = Tower(NumericFields({}), arrays, layers[self.second :], MatMul(), first=self.second)
+            model = WideDeep(tower, wide=None)
+            self.cell = LastStage(model)
+        return model
+
+    def graph(self, settings: StepSettings) -> PipelineGraph:
+        return PipelineGraph(self, settings.shared_by(self.group.num_pairs * self.num_micro_batches))
+
+    def scorer(self) -> PipelineScorer:
+        return PipelineScorer(self)
+
+    def slices(self, arrays: Arrays) -> Arrays:
+        """The first rank of each stage saves its arrays: the optimizers' powers, which both have, are of the first."""
+        if self.group.rank % self.group.num_pairs:
+            return {}
+        return {name: array for name, array in arrays.items() if self.stage == FIRST or not self._holds(FIRST, name)}
+
+    def parts(self, whole: Arrays) -> Arrays:
+        return {name: array for name, array in whole.items() if self._holds(self.stage, name)}
+
+    def describe(self) -> dict[str, dict[str, str]]:
+        last = {f"matrix_{i}": str(LAST) for i in range(self.second, self.num_layers)}
+        return {"stages": {f"matrix_{i}": str(FIRST) for i in range(self.second)} | last}
+
+    def _holds(self, stage: int, name: str) -> bool:
+        """Return whether a stage holds an array of model or optimizer, such as `adam.first_moment.tower.bias_1`."""
+        _, dot, key = name.rpartition("tower.")
+        if not dot:
+            return "wide." not in name or stage == FIRST
+        kind, _, number = key.rpartition("_")
+        if kind not in ("matrix", "bias"):
+            return stage == FIRST  # the numeric fields' rows and matrix
+        return stage == (FIRST if int(number) < self.second else LAST)
+
+
+class Channel:
+    """The link of a pair: messages [n, H + 3] to the last stage, gradients [n, H + 1] back."""
+
+    def __init__(self, group: PairGroup, width: int) -> None:
+        self.world, self.width = group.communicator, width
+        self.partner = (group.rank + group.num_pairs) % group.size
+        self._on_its_way: list[tuple[Any, np.ndarray]] = []
+
+    def send(self, values: np.ndarray) -> None:
+        """Start to send an array, of which a copy is kept until `finish`."""
+        array = np.array(values, order="C")
+        self._on_its_way.append((self.world.Isend(array, dest=self.partner), array))
+
+    def receive(self, *shape: int) -> Tensor:
+        array = np.empty(shape, np.float32)
+        self.world.Recv(array, source=self.partner)
+        return Tensor.from_numpy(array)
+
+    def finish(self) -> None:
+        for request, _ in self._on_its_way:
+            request.Wait()
+        self._on_its_way.clear()
+
+
+class PipelineGraph:
+    """`DeviceGraph` over a pair of ranks, with losses, flag and dense gradients summed over all pairs."""
+
+    def __init__(self, run: Pipeline, settings: StepSettings) -> None:
+        self._run, self._group, self._link, self._rows = run, run.group, run.link, run.micro_rows
+        loss, positions = (FirstLoss, (0, 1)) if run.stage == FIRST else (LastLoss, (0,))
+        parameters = run.model.named_parameters().values()
+        self._gradients = Gradients(LossGradient(loss(run.cell, settings.loss), positions, parameters))
+        self._sum = GradientSum(self._group.communicator.Split(color=run.stage, key=self._group.rank))
+        self._optimizers = Optimizers(settings.optimizers)
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Take `DeviceGraph.construct`'s inputs. The last stage has no rows, and returns zeros as their gradients."""
+        *arrays, _ = inputs
+        if self._run.stage == FIRST:
+            sums, (deep, wide) = self._first(arrays)
+        else:
+            sums, (deep, wide) = self._last(), (np.zeros(values.shape, np.float32) for values in arrays[:2])
+        self._link.finish()
+        scalars, *gradients = sums
+        gradients, finite = self._sum(gradients)
+        scalars[NUM_BAD] += not finite
+        scalars = np.sum(self._group.gather(scalars), axis=0)
+        finite = bool(scalars[NUM_BAD] == 0)
+        if finite:
+            self._optimizers(*map(Tensor.from_numpy, gradients)).asnumpy()
+        losses = Tensor(float(scalars[DEEP_LOSS])), Tensor(float(scalars[WIDE_LOSS]))
+        return (*losses, Tensor(finite), Tensor(deep), Tensor(wide))
+
+    def _first(self, arrays: list[Tensor]) -> tuple[list[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+        sums: list[np.ndarray] = []
+        rows: list[tuple[np.ndarray, np.ndarray]] = []
+        before: list[Tensor] = []
+        for number in range(self._run.num_micro_batches):
+            part = slice(number * self._rows, (number + 1) * self._rows)
+            micro_batch = [Tensor.from_numpy(array.asnumpy()[part]) for array in arrays]
+            self._link.send(self._run.cell(*micro_batch).asnumpy())
+            if before:
+                rows.append(self._backward(before, sums))
+            before = micro_batch
+        rows.append(self._backward(before, sums))
+        deep, wide = zip(*rows, strict=True)
+        return sums, (np.concatenate(deep), np.concatenate(wide))
+
+    def _backward(self, micro_batch: list[Tensor], sums: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Add a micro-batch's dense gradients to `sums`. Return its row gradients."""
+        gradient = self._link.receive(self._rows, self._link.width + 1)
+        deep, wide, *stage_gradients = (values.asnumpy() for values in self._gradients(*micro_batch, gradient))
+        add(sums, stage_gradients)
+        return np.array(deep), np.array(wide)
+
+    def _last(self) -> list[np.ndarray]:
+        sums: list[np.ndarray] = []
+        for _ in range(self._run.num_micro_batches):
+            message = self._link.receive(self._rows, self._link.width + 1 + NUM_DATA)
+            gradient, *stage_gradients = (values.asnumpy() for values in self._gradients(message))
+            self._link.send(gradient[:, : self._link.width + 1])
+            add(sums, stage_gradients)
+        return sums
+
+
+class PipelineScorer:
+    """Scores the rows of a pair: forward through both stages. The logits return to the first."""
+
+    def __init__(self, run: Pipeline) -> None:
+        self._run, self._link = run, run.link
+
+    def __call__(self, deep_rows: Tensor, wide_rows: Tensor, numeric: Tensor) -> Tensor:
+        """Map [B, C * D], [B], [B, N] to logits [B]. All ranks call it together."""
+        if self._run.stage == FIRST:
+            self._link.send(self._run.cell(deep_rows, wide_rows, numeric, wide_rows, wide_rows).asnumpy())
+            logits = self._link.receive(self._run.rows)
+        else:
+            message = self._link.receive(self._run.rows, self._link.width + 1 + NUM_DATA)
+            self._link.send(self._run.cell(message).asnumpy())
+            logits = wide_rows
+        self._link.finish()
+        return logits
+
+
+def add(sums: list[np.ndarray], terms: list[np.ndarray]) -> None:
+    """Add the terms to the sums in place. Empty `sums` become copies of the terms."""
+    if not sums:
+        sums.extend(np.array(term) for term in terms)
+        return
+    for total, term in zip(sums, terms, strict=True):
+        total += term
+
+
+def balanced(sizes: list[int]) -> int:
+    """Return the number of the last stage's first layer for which the larger stage has the fewest weights."""
+    return min(range(1, len(sizes)), key=lambda i: max(sum(sizes[:i]), sum(sizes[i:])))
