@@ -1,10 +1,11 @@
-"""The command line: `python -m data_prep {download,describe,pre-check,prepare,inspect,suggest-crosses,…}`."""
+"""Define the command line `python -m data_prep` with its commands, such as describe, pre-check, prepare and inspect."""
 
 from __future__ import annotations
 
 from common.signals import Stopped, die_quietly, stop_by_signals
 
-if __name__ == "__main__":  # the imports take a moment
+# The imports below take a while, so Ctrl-C must not print a traceback during them.
+if __name__ == "__main__":
     die_quietly()
 
 import argparse
@@ -18,7 +19,8 @@ from typing import TypeAlias
 
 from common.packages import explain_missing, require
 
-require("bokeh", "isal", "jinja2", "numpy", "pyarrow", "tqdm", "xxhash", "yaml")  # the others only when they are needed
+# Further packages are only required by the commands that need them.
+require("bokeh", "isal", "jinja2", "numpy", "pyarrow", "tqdm", "xxhash", "yaml")
 
 from common.text import show
 from common.yaml_settings import CommandParser
@@ -30,9 +32,9 @@ CRITEO_DATA = Path(__file__).parents[1] / "configs" / "data" / "criteo.yaml"
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 Run: TypeAlias = Callable[[argparse.Namespace, list[str]], None]
 _DATA_HELP = "YAML file with the log's format (Criteo's)"
-_SETTING = re.compile(r"\w+(\.\w+)+=")  # section.key=value
+_SETTING = re.compile(r"\w+(\.\w+)+=")  # Matches the start of an argument such as section.key=value.
 _SETTING_NAMES = [field.name for field in dataclasses.fields(PrepareOptions)]
-# Settings that a layout stands for. Those on the command line come after them.
+# Settings that each value of --layout stands for. Settings on the command line override them.
 _LAYOUTS = {
     "blocks": (),
     "zoo": (
@@ -45,10 +47,13 @@ _LAYOUTS = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command. The exit status is 2 for wrong input or settings, 130 after Ctrl-C, 143 after SIGTERM."""
+    """Run the command that `arguments` name, by default those of the process. Return the exit status.
+
+    The status is 0 on success, 2 for wrong input or settings, 130 after Ctrl-C, and 143 after SIGTERM.
+    """
     parser = _parser()
     argv = sys.argv[1:] if arguments is None else arguments
-    # Settings may come before and after all other arguments, which argparse does not support.
+    # Settings may be anywhere among the other arguments. argparse does not support that, so they are taken out first.
     settings = [argument for argument in argv if _SETTING.match(argument)]
     command = parser.parse_args([argument for argument in argv if not _SETTING.match(argument)])
     if settings and command.run not in (_prepare, _pre_check):
@@ -56,9 +61,10 @@ def main(arguments: list[str] | None = None) -> int:
     for argument in argv:
         if argument.partition("=")[0] in _SETTING_NAMES and "=" in argument:
             parser.error(f"{argument}: a setting needs its section before it: {PREPARE_SECTION}.{argument}")
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that is not UTF-8 gets ? for …
+    if isinstance(sys.stdout, io.TextIOWrapper):  # A terminal that is not UTF-8 shows ? for characters such as ….
         sys.stdout.reconfigure(errors="replace")
-    from common.console import STOPPED_BY_READER, has_no_reader, log_to_console  # not for workers
+    # Imported here, because workers import this module too and do not need the console.
+    from common.console import STOPPED_BY_READER, has_no_reader, log_to_console
     from common.files import message_of
 
     log_to_console()
@@ -68,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.flush()
         return 0
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "data_prep":  # a bug of this program
+        if error.name is None or error.name.partition(".")[0] == "data_prep":  # This would be a bug of the program.
             raise
         show(f"error: {explain_missing(error.name.partition('.')[0])}", file=sys.stderr)
         return 2
@@ -156,7 +162,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_command(commands: Commands, run: Run, example: str) -> argparse.ArgumentParser:
-    """Add the command of a function, whose docstring is its help. `example` are its arguments."""
+    """Add the command that `run` implements. Its name and help are the function's name and docstring.
+
+    `example` are arguments of the command, which the help shows.
+    """
     name, summary = run.__name__.lstrip("_").replace("_", "-"), run.__doc__ or ""
     command = commands.add_parser(
         name,

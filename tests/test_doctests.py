@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).parents[1]
-QUICK = ("app.tables.optimizers", "app.evaluation.metrics")
+QUICK = ("app.tables.optimizers", "app.evaluation.metrics", "data_prep.checks.propose")
 
 
 @pytest.mark.parametrize("name", QUICK)
