@@ -31,7 +31,7 @@ from data_prep.options.prepare_options import PrepareOptions
 CRITEO_DATA = Path(__file__).parents[1] / "configs" / "data" / "criteo.yaml"
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 Run: TypeAlias = Callable[[argparse.Namespace, list[str]], None]
-_DATA_HELP = "YAML file with the log's format (Criteo's)"
+_DATA_HELP = "YAML file with the format of the log (Criteo's format)"
 _SETTING = re.compile(r"\w+(\.\w+)+=")  # Matches the start of an argument such as section.key=value.
 _SETTING_NAMES = [field.name for field in dataclasses.fields(PrepareOptions)]
 # Settings that each value of --layout stands for. Settings on the command line override them.
@@ -99,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
 
     download = _add_command(commands, _download, "data")
     download.add_argument(
-        "output", type=Path, nargs="?", default=Path(), help="file or folder to write to (the current folder)"
+        "output", type=Path, nargs="?", default=Path(), help="file or folder to write (the current folder)"
     )
     download.add_argument(
         "--data", type=Path, metavar="FILE", default=CRITEO_DATA, help="YAML file with the addresses (%(default)s)"
@@ -108,23 +108,23 @@ def _parser() -> argparse.ArgumentParser:
     download.set_defaults(after_stop="; the same command resumes")
 
     describe = _add_command(commands, _describe, "log.csv > my.yaml")
-    describe.add_argument("input", nargs="+", help="the log, as for prepare. Only the first of several files is read")
-    describe.add_argument("--rows", type=int, default=100_000, metavar="N", help="rows to read (%(default)s)")
+    describe.add_argument("input", nargs="+", help="the log, as for prepare. Of several files, up to 20 are read")
+    describe.add_argument("--rows", type=int, default=100_000, metavar="N", help="number of rows to read (%(default)s)")
     describe.add_argument(
         "--label",
         metavar="NAME",
-        help="the label's column, if the proposal has another or is not sure. NAME=VALUE: this value is a click, all "
-        "others are not. 'NAME>=4': numbers of 4 or more are clicks",
+        help="column of the label, if the proposal chooses another column or is not sure. NAME=VALUE: this value means "
+        "a click, and all other values mean no click. 'NAME>=4': numbers of 4 or more mean a click",
     )
 
     pre_check = _add_command(commands, _pre_check, "data/dac.tar.gz")
     pre_check.add_argument(
         "input",
         nargs="+",
-        help="the log, as for prepare. The first rows of each file are read. With prepare.crosses=[[C1,C2]] those "
-        "crosses are shown too",
+        help="the log, as for prepare. The first rows of each file are read. With prepare.crosses=[[C1,C2]], figures "
+        "of these crosses are shown too",
     )
-    pre_check.add_argument("--rows", type=int, default=100_000, metavar="N", help="rows to read in all (%(default)s)")
+    pre_check.add_argument("--rows", type=int, default=100_000, metavar="N", help="rows to read in total (%(default)s)")
     pre_check.add_argument("--data", type=Path, metavar="FILE", help=_DATA_HELP)
 
     example = "data/dac.tar.gz prepared --config configs/criteo.yaml prepare.min_count=101"
@@ -132,17 +132,17 @@ def _parser() -> argparse.ArgumentParser:
 
     inspect = _add_command(commands, _inspect, "prepared")
     inspect.add_argument("folder", type=Path, help="the prepared folder")
-    inspect.add_argument("--report", action="store_true", help="only draw its report.html again")
+    inspect.add_argument("--report", action="store_true", help="only write its report.html again")
 
     suggest = _add_command(commands, _suggest_crosses, "prepared")
     suggest.add_argument("folder", type=Path, help="the prepared folder")
-    suggest.add_argument("--top", type=int, default=10, metavar="N", help="pairs to show (%(default)s)")
+    suggest.add_argument("--top", type=int, default=10, metavar="N", help="number of pairs to show (%(default)s)")
 
     synthesize = _add_command(commands, _synthesize, "log.txt --rows 1000000")
     synthesize.add_argument(
-        "output", type=Path, help="the log to write, compressed if it ends in .gz; with --part-rows a folder"
+        "output", type=Path, help="file to write, compressed if its name ends in .gz; with --part-rows, a folder"
     )
-    synthesize.add_argument("--rows", type=int, required=True, metavar="N", help="rows to write")
+    synthesize.add_argument("--rows", type=int, required=True, metavar="N", help="number of rows to write")
     synthesize.add_argument(
         "--seed",
         type=int,
@@ -154,10 +154,11 @@ def _parser() -> argparse.ArgumentParser:
         "--drift",
         type=int,
         metavar="N",
-        help="let clicks change over time, at N rows a day. The log has a column time: --data configs/data/drift.yaml",
+        help="let the probability of clicks change over time, with N rows per day. The log has a column time, so use "
+        "it with --data configs/data/drift.yaml",
     )
-    synthesize.add_argument("--part-rows", type=int, metavar="N", help="write files of N rows")
-    synthesize.add_argument("--workers", type=int, metavar="N", help="processes (one per core)")
+    synthesize.add_argument("--part-rows", type=int, metavar="N", help="write several files of N rows each")
+    synthesize.add_argument("--workers", type=int, metavar="N", help="number of processes (one per core)")
     return parser
 
 
@@ -182,27 +183,28 @@ def _add_prepare_arguments(prepare: argparse.ArgumentParser) -> None:
     prepare.add_argument(
         "input",
         nargs="+",
-        help="the log: text, JSON lines or Parquet, .gz, .zst, .tar.gz, as files, a folder or a quoted glob, by "
-        "paths or URIs (s3://bucket/day_*.gz)",
+        help="the log: files, a folder or a quoted glob, as paths or URIs (s3://bucket/day_*.gz). Files are text, JSON "
+        "lines or Parquet; text and JSON may be compressed (.gz, .zst, .tar.gz)",
     )
-    prepare.add_argument("output", type=Path, help="the prepared folder to make")
+    prepare.add_argument("output", type=Path, help="the prepared folder to create")
     prepare.set_defaults(after_stop="; the same command resumes")
 
     settings = prepare.add_argument_group(
         "settings",
-        "Any number of prepare.key=value changes settings. docs/configuration.md lists all of them.",
+        "Arguments of the form prepare.key=value change single settings. docs/configuration.md lists all settings.",
     )
-    settings.add_argument("--config", type=Path, metavar="FILE", help="YAML file; its section prepare: is used")
+    settings.add_argument("--config", type=Path, metavar="FILE", help="YAML file whose section prepare is used")
     settings.add_argument("--data", type=Path, metavar="FILE", help=_DATA_HELP)
     settings.add_argument(
         "--layout",
         choices=tuple(_LAYOUTS),
         default="blocks",
-        help="zoo: MindRecord as the MindSpore model zoo's Wide&Deep reads it. Short for: " + " ".join(_LAYOUTS["zoo"]),
+        help="zoo: write files that the Wide&Deep of MindSpore's model zoo can read. Short for: "
+        + " ".join(_LAYOUTS["zoo"]),
     )
     vocabulary = prepare.add_argument_group("vocabulary of another folder")
     vocabulary.add_argument(
-        "--vocabulary", type=Path, metavar="DIR", help="use the ids of this prepared folder and fit nothing"
+        "--vocabulary", type=Path, metavar="DIR", help="use the ids of this prepared folder, and fit nothing"
     )
     vocabulary.add_argument(
         "--extend", action="store_true", help="with --vocabulary: new values of this log get ids after all others"
@@ -213,12 +215,12 @@ def _add_prepare_arguments(prepare: argparse.ArgumentParser) -> None:
 
     workers = prepare.add_argument_group("workers")
     workers.add_argument(
-        "--executor", choices=EXECUTORS, default=EXECUTORS[0], help="run on local processes, Dask or MPI (%(default)s)"
+        "--executor", choices=EXECUTORS, default=EXECUTORS[0], help="use local processes, Dask or MPI (%(default)s)"
     )
     workers.add_argument(
         "--scheduler",
         metavar="ADDRESS",
-        help="address of a Dask cluster, such as tcp://host:8786 (a new one on this machine)",
+        help="address of a Dask cluster, such as tcp://host:8786 (a new cluster on this machine)",
     )
 
 
