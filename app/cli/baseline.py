@@ -43,12 +43,12 @@ MAX_ROWS = 1_000_000
 # Inverse penalty C: first value, factor between values, and the limits of the search.
 FIRST_C, STEP_OF_C, SMALLEST_C, LARGEST_C = 10**-1.5, 10**0.5, 1e-4, 1e2
 MAX_NEWTON_STEPS = 100
-# Crosses count for `train.auto` if they raise the AUC on valid rows by the first number, and lower the log loss by
-# CERTAIN of its standard errors. From a gain of the second number on, their effects are more than slight. If clicks
+# Crosses count for `train.auto` if they raise the AUC on valid rows by LEAST_AUC_OF_CROSSES, and lower the log loss by
+# CERTAIN of its standard errors. From LARGE_AUC_OF_CROSSES on, their effects are more than slight. If clicks
 # hardly depend on a cross, a limit of 0.005 would be better. But the crosses suggested for real tables, which cost up
 # to 0.014 AUC at that limit, raise the AUC by up to 0.0066. For larger tables the gain is not measured.
 LEAST_AUC_OF_CROSSES, LARGE_AUC_OF_CROSSES, CERTAIN = 0.0075, 0.015, 2.0
-STRONG_C = 0.5  # From this inverse penalty on, the effects of crosses are strong.
+STRONG_C = 0.5  # The effects of crosses are strong if the best inverse penalty is at least this large.
 MAX_CROSSED_ROWS, MAX_CROSSED_IDS = 400_000, 2_000_000
 # Checksum of the schema that a choice is valid for ("" for the choice of an existing run), the effects, and a line for
 # the log.
@@ -120,7 +120,7 @@ def run(arguments: argparse.Namespace) -> None:
         show(json.dumps(gain and asdict(gain)) if arguments.json else text)
         return
     rows: dict[str, dict[str, Any]] = {"logistic regression": {}}
-    # Read before the fit, so that a wrong folder fails early.
+    # Read the run before the fit, so that a wrong folder fails early.
     if arguments.run:
         (record,) = read_runs([arguments.run])
         of_split = [content for content in record.evaluations if content["split"] == split]
@@ -200,6 +200,7 @@ class CrossesGain:
 
     @property
     def effects(self) -> CrossEffects:
+        """Strength of the crosses' effects: none, slight, weak or strong."""
         if self.auc < LEAST_AUC_OF_CROSSES or self.log_loss <= CERTAIN * self.error:
             return "none"
         if self.auc < LARGE_AUC_OF_CROSSES:
@@ -270,7 +271,7 @@ def _choice_of_crosses() -> ChoiceOfCrosses:
 
 
 def _gain_in_a_process(folder: Path) -> str:
-    """Return what the option --crosses prints, computed in a separate process.
+    """Return the output of the option --crosses, computed in a separate process.
 
     Reading rows imports MindSpore, whose environment may not be prepared yet in this process.
     """

@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.rank_table != "-":
         check_rank_table(Path(arguments.rank_table), arguments.ranks)
     if not started_by_mpi() and not arguments.dry_run:
-        # Checked before the slow import of MindSpore. `open_run` checks it again.
+        # Check the folder before the slow import of MindSpore. `open_run` checks it again.
         try:
             plan.check_folder()
         except RunIsFinishedError as finished:

@@ -28,7 +28,7 @@ ADDED: dict[int, dict[str, Any]] = {4: {"tables.dtype": "float32"}}
 # Settings by the format version that removed them, with the only value that a run can be continued with.
 REMOVED: dict[int, dict[str, Any]] = {}
 
-# Removed settings that said where a run computes and not what: setting -> its default. A run continues without them.
+# Removed settings that only chose where a run computes, with their defaults. A run continues without them.
 WITHOUT_EFFECT: dict[str, Any] = {
     "checkpoint.tower_slices": False,
     "parallel.tensor_parallel": 1,
@@ -69,7 +69,7 @@ def upgraded(sections: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def ignored(sections: Mapping[str, Any]) -> list[str]:
-    """Return the settings of a run of any release, as `section.key=value`, that are ignored today."""
+    """Return the settings in a run of any release that are now ignored, as `section.key=value`."""
     values = WITHOUT_EFFECT | settings.flatten(dict(sections))
     return [f"{name}={values[name]}" for name, default in WITHOUT_EFFECT.items() if values[name] != default]
 

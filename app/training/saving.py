@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Returns the arrays of a checkpoint's file EXPIRY. The argument says if the checkpoint is a delta.
+# Function that returns the arrays of a checkpoint's file EXPIRY. Its argument says if the checkpoint is a delta.
 ExpiryArrays = Callable[[bool], Mapping[str, np.ndarray]]
 
 # Share of one core's time that a background save may use. docs/results.md has measurements on two training cores.
@@ -53,7 +53,7 @@ class Throttle:
         self.slept_seconds = 0.0
         self._rest_over_work = 1 / share - 1
         self._hurried = hurried
-        # Measured with the thread's CPU clock, which stands still while the thread waits.
+        # Time on the thread's CPU clock, which stands still while the thread waits.
         self._worked_until: float | None = None
 
     def __call__(self, _: int) -> None:
@@ -70,7 +70,7 @@ class Written:
     """A finished checkpoint. `tidy_error` is set if older checkpoints could not be removed or compacted."""
 
     checkpoint: Checkpoint
-    seconds: float  # Without the time that the throttle slept.
+    seconds: float  # Duration of the save without the time that the throttle slept.
     tidy_error: OSError | ValueError | None
 
 
@@ -93,7 +93,7 @@ class CheckpointManager:
 
     def __init__(self, context: RunContext, training: TrainingState, selection: Selection) -> None:
         self.saved: Position | None = None
-        # Stored in the next checkpoint's manifest, like `schema` and `dataset`.
+        # The next checkpoint's manifest stores these values, like `schema` and `dataset`.
         self.online: dict[str, Any] = {}
         self.schema, self.dataset = context.schema, context.dataset
         self.expiry: ExpiryArrays | None = None
@@ -254,7 +254,8 @@ class CheckpointManager:
         folder = self._run.checkpoints
         try:
             path = write_checkpoint(folder, state, manifest, self._options.shards, progress, self._group)
-            self._newest = None  # if this one cannot be opened, a full one follows: servers count its rows as saved
+            # If reopening fails, the next checkpoint must be full, because servers already marked these rows as saved.
+            self._newest = None
             self._newest = written = self._group.on_rank0(lambda: Checkpoint.open(path, self._read_manifest))
             saved, self.wants_full = True, False
         finally:

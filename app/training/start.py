@@ -72,13 +72,15 @@ class Launch:
         check_launch(self.path, self.config, self.schema, self._find_source)
 
     def select_device(self) -> str:
-        """Import MindSpore and return its target. Raise ValueError for a target that cannot be used here."""
+        """Import MindSpore and return its device target. Raise ValueError if the target cannot be used on this
+        machine.
+        """
         return device.select_device(self.config.device)
 
     def train(self, target: str, group: ProcessGroup = ONE_PROCESS) -> int:
         """Train on the device `target` as one rank of `group`, and return the exit status.
 
-        Raise the errors of `Trainer.train`, except those after which the state was saved.
+        Raise the errors of `Trainer.train` except Stopped and NotSavedError, which become exit statuses.
         """
         # A single process detects a damaged checkpoint while loading it, so each byte is read once. Several ranks
         # verify it before they load it.
@@ -87,7 +89,7 @@ class Launch:
             try:
                 return self._train_in_folder(target, group, damaged)
             except RunIsFinishedError as finished:
-                with group:  # Entering the group makes the servers end.
+                with group:  # Leaving the group ends the servers.
                     return report_finished(finished)
             except DamagedCheckpointError as error:
                 if damaged is None or error.checkpoint is None or error.checkpoint in damaged:

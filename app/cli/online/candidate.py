@@ -44,7 +44,7 @@ class Samples:
     def add(self, step: int, rows: Examples, keep: int) -> str:
         """Store rows of the part that ended with `step`, and return the file's name.
 
-        With `keep`, files that the last `keep` checkpoints do not need are removed.
+        With `keep`, remove all files except those of the last `keep` + LAST_PARTS parts.
         """
         name = f"{step_name(step)}.npz"
         self._write(name, _sampled(rows))

@@ -30,11 +30,12 @@ from data_prep.prepared.schema import SCHEMA_FILE, read_schema
 
 if TYPE_CHECKING:
     from app.training.context import RunContext
-    from app.training.loop import Trainer  # Imported for its type only, because it imports MindSpore.
+    from app.training.loop import Trainer  # Import only the type, because the module imports MindSpore.
 
 log = logging.getLogger("app")
 
-BOUNDS = {  # Options of the guard: a part is held aside if a statement is true, where X is the value of the option.
+# Options of the guard, each with the condition for holding a part aside. X stands for the option's value.
+BOUNDS = {
     "change": "its click rate differs from that of the last parts by more than factor X",
     "miscalibration": "its calibration (expected clicks per click) differs from the last parts' by more than factor X",
     "missing": "the share of missing cells in a column exceeds the maximum of the last parts by more than X",

@@ -81,9 +81,9 @@ class Bounds:
     change: float = 3.0  # Factor, in both directions, between the part's click rate and that of the last parts.
     # Factor, in both directions, between the part's calibration and that of the last parts.
     miscalibration: float = 2.0
-    # Rise of the share of a column's missing cells above the maximum of the last parts.
+    # Maximum rise of the share of a column's missing cells above the highest share in the last parts.
     missing: float = 0.2
-    # Rise of the share of a column's values without ids above the maximum of the last parts.
+    # Maximum rise of the share of a column's values without ids above the highest share in the last parts.
     unknown: float = 0.3
 
 
@@ -91,8 +91,8 @@ class Bounds:
 class Ledger:
     """The record of the parts that a model was trained on. A checkpoint's manifest stores it as JSON."""
 
-    # For each part by name, in order: the checksum of the file, and its `state`, which shows an unchanged file without
-    # reading it.
+    # Parts by name, in order, each with the checksum of its file and the file's `state`, which shows
+    # without reading the file that it is unchanged.
     trained: dict[str, dict[str, Any]] = field(default_factory=dict)
     recent: list[dict[str, Any]] = field(default_factory=list)  # `Part.counts` of the last parts.
     samples: list[str] = field(default_factory=list)  # Files with rows of the last parts, see `candidate`.
@@ -153,7 +153,7 @@ class Source:
         self.held: dict[str, str] = {}
         self.can_be_released: dict[str, str] = {}
         self._looked_at: dict[str, FileState] = {}
-        # Time at which a part that could not be read is tried again.
+        # Times at which parts that could not be read are tried again, by name.
         self._read_again: dict[str, float] = {}
         self._no_parts: set[str] = set()  # Names of files that were already logged as not being parts.
         self._files()
@@ -294,7 +294,7 @@ def read_part(file: LogFile, checksum: str, encoder: RowEncoder) -> Part:
 
     Raise ValueError if the part is damaged, has other columns or changes meanwhile. Data that is appended is not read.
     """
-    find_log(file.location)  # Raises an error for a wrong name.
+    find_log(file.location)  # This raises an error for a wrong name.
     pieces, examples, num_lines, first_reject = [], [], 0, ""
     log_format = encoder.log_format
     with open_reader(file, log_format) as reader:

@@ -99,7 +99,7 @@ class OnlineOptions:
 
 
 class OnlineTrainer(Trainer):
-    """The training of an online run. Its epochs are the parts."""
+    """Trains on the parts of a log as they come. Each part is an epoch."""
 
     def __init__(self, context: RunContext, backend: str, options: OnlineOptions) -> None:
         saved, prepared = context.run.plan.checkpoint, context.run.path / PREPARED

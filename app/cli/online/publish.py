@@ -57,7 +57,8 @@ class Publisher:
         newest = max(chains(read_manifests(self._folder)).values(), key=rank, default=None)
         if newest is None:
             return None
-        # A service folds deltas into a whole bundle of the same version. They are removed then, so they must not be used.  # noqa: E501
+        # A service may fold deltas into a whole bundle of the same version. The deltas are then removed, so use the
+        # whole bundle.
         if self._newest is None or [path for path, _ in self._newest.chain] != [path for path, _ in newest]:
             try:
                 self._newest = Predictor.open(newest[-1][0], self._config.device.num_threads)

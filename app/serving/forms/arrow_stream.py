@@ -15,18 +15,22 @@ from app.serving.options import Limits
 from data_prep.options.log_format import LogFormat
 
 _FILE = b"ARROW1\0\0"
-_SHORT_VIEW = 12  # bytes of a text that its view holds itself
-_OLD_COMPRESSION = b"ARROW:experimental_compression"  # of one release, beside the format: nothing else names the sizes
+_SHORT_VIEW = 12  # Texts of at most this many bytes are stored in the view itself.
+# Metadata key of compression in Arrow 0.17. Streams with it do not state their decompressed sizes.
+_OLD_COMPRESSION = b"ARROW:experimental_compression"
 
 
 def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
-    """Return the rows of a stream as a chunk. A file (Feather) is a stream after eight bytes, with a footer."""
+    """Return the rows of a stream or of a Feather file. Raise RequestError if they are wrong or too many.
+
+    A Feather file consists of eight bytes, a stream and a footer.
+    """
     body = body[len(_FILE) :] if body.startswith(_FILE) else body
     try:
         _check_claims(body, limits)
         table = pa.ipc.open_stream(body).read_all()
         table.validate()
-        # Checked first, because full validation reads all these bytes.
+        # Check the total size first, because full validation reads all these bytes.
         _check_bytes(sum(map(_view_bytes, table.columns)), limits)
         table.validate(full=True)
     except (pa.ArrowException, OSError, UnicodeError, struct.error) as error:

@@ -42,7 +42,7 @@ class Source:
     # Ids [V of the new run] in the source. None if all ids are the same.
     origins: np.ndarray | None = None
     rescaled: tuple[str, ...] = ()  # Columns that are scaled or pooled differently in the new run.
-    # Returns the deep rows of ids that were never trained.
+    # Function that returns the deep rows of ids that were never trained.
     untouched: Callable[[np.ndarray], TableSnapshot] | None = None
     own_initial: bool = False  # True if untrained rows of the source differ from the initial rows of the new run.
     steps: int = 0  # Number of steps that its optimizers have taken.
