@@ -43,7 +43,7 @@ _MOST = 0.9  # A form such as libsvm's is recognized if at least this fraction o
 _MOST_BROKEN = 0.5  # At least this fraction of the lines must have the same number of columns.
 _BROKEN = 0.02  # Fraction of broken lines that is tolerated in a comparison of separators and in a check of quotes.
 _SLIPS = 0.002  # Fraction of the cells of a column that may have another form than all others.
-_LEAST_PLACES = 4  # Names 0, 1, 2 … count as a header, not as a row, if there are at least so many.
+_LEAST_PLACES = 4  # At least this many names 0, 1, 2 … count as a header, not as a row.
 _SHOWN = 60  # Number of characters of a line that a message shows.
 # Names of a contest's files, which often share a folder but are not one log. Parts of a log may be named train or test
 # too, so these names only count if both occur.
@@ -145,7 +145,7 @@ class FirstRows:
     location: str
     columns: list[Column]
     layout: dict[str, Any]  # Fields of LogFormat, such as separator and header, that differ from the defaults.
-    lines: bytes = b""  # The rows as lines of a chunk, or b"" for a table.
+    lines: bytes = b""  # The rows as lines of text, or b"" for a table.
     table: pa.Table | None = None
     file: FileOfLog = field(default=ONLY_FILE)
     remarks: tuple[str, ...] = ()  # Sentences about oddities of the lines.

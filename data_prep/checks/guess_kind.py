@@ -45,11 +45,12 @@ _THOUSANDS = re.compile(r"[-+]?[1-9][0-9]{0,2}(,[0-9]{3})+|[-+]?[0-9]{1,3}")
 # Matches numbers with marks between thousands: 1,234.50 or 1.234,50.
 _GROUPED = re.compile(r"[-+]?[0-9]{1,3}(,[0-9]{3})*(\.[0-9]+)?|[-+]?[0-9]{1,3}(\.[0-9]{3})*(,[0-9]+)?")
 _MARKED = re.compile(r"[-+]?[$€£]?[-+]?[0-9]+([.,][0-9]+)* ?[%$€£]?")  # Matches numbers such as 12.5% and $3,000.
-_MANY_ROWS = 1_000  # With so many rows, a fraction of distinct values is meaningful.
-_FEW_ROWS = 20  # With so many rows, a column in which all values are distinct is meaningful.
+_MANY_ROWS = 1_000  # From this many rows on, a fraction of distinct values is meaningful.
+_FEW_ROWS = 20  # From this many rows on, it is meaningful that all values of a column are distinct.
 _UNIQUE_SHARE = 0.99  # Fraction of rows with distinct values from which a column counts as unique.
-_FEW_CODES = 50  # Whole numbers with at most so many distinct values are codes if some of them are large.
-_LONG_CODE = 12  # Numbers that have the same length of so many digits are codes, such as those of products.
+_FEW_CODES = 50  # Whole numbers with at most this many distinct values are codes if some of them are large.
+# Numbers that all have the same length, and at least this many digits, are codes, such as product codes.
+_LONG_CODE = 12
 _SAME_LENGTH = 0.8  # Fraction of the distinct numbers that must have the same length to count as codes.
 _SLIP_SHARE = 0.001  # Fraction of the cells that may differ from the kind of all others.
 # Up to 3 words in a column with at least 20 distinct numbers are words for a missing value.
@@ -251,7 +252,10 @@ def _declared(column: Column, declared: str, of: str, separator: str) -> Guess:
 
 
 def _are_booleans(column: Column) -> bool:
-    """Return True if a column has two words for true and false, or the type boolean. 1 and 0 may be numbers."""
+    """Return True if a column has the type boolean, or two words for true and false.
+
+    The texts 1 and 0 do not count as such words, because they may be numbers.
+    """
     if column.of_type is not None and str(column.of_type) == "bool":
         return True
     words = {value.lower() for value in column.values}

@@ -27,7 +27,7 @@ _MOST_NO_TIMES = 0.5  # Fraction of the rows that may have 0 or -1, which mean t
 # and the minimum fraction of rows with distinct times.
 _MOST_SPREAD = 3 * 365 * 86_400
 _LEAST_DISTINCT = 0.5
-# If so many distinct numbers are all valid dates with a year of two digits, that is hardly chance.
+# If at least this many distinct numbers are all valid dates with a year of two digits, that is hardly chance.
 _FEW_DAYS = 24
 # Forms of dates without punctuation, by their number of digits. Those with a year of two digits need more evidence,
 # see `_digit_form`.

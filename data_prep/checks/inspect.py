@@ -102,8 +102,8 @@ class SplitSummary:
     missing_percent: NDArray[np.float64]  # Percentage of rows with a missing cell, by categorical column [C].
     # Percentage of rows with an out-of-vocabulary value, by categorical column [C]. In a list one such value is enough.
     oov_percent: NDArray[np.float64]
-    # Percentage of missing cells and quantiles of the present cells, by numeric column. Without missing indicators the
-    # quantiles are those of all cells.
+    # Percentage of missing cells, followed by the quantiles of the present cells, by numeric column. Without missing
+    # indicators, the quantiles include missing cells.
     numeric: dict[str, list[float]]
 
 

@@ -473,7 +473,7 @@ def _positive(common: str, rare: str) -> str:
         without = _NEGATION.sub("", value).strip().lower()
         if without != value.strip().lower() and other.lower() in (without, value.lower()):
             return other
-        # This finds "satisfied" within "neutral or dissatisfied", for example.
+        # A negated value may contain its opposite among other words: "neutral or dissatisfied" contains "satisfied".
         if other.lower() in value.lower() and _NEGATION.search(value):
             return other
     return rare

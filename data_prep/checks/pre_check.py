@@ -1,8 +1,8 @@
 """Examine the first rows of a log in seconds, before hours are spent on all rows, for the command `pre-check`.
 
-It prints figures of each column, and beside them those of Criteo's log if the log has its columns. Then it prints what
-is wrong, so that the preparation would fail or a model would learn nothing, and what is odd. It does not need
-MindSpore.
+It prints figures of each column. If the log has Criteo's columns, it also prints the figures of Criteo's log beside
+them. Then it prints what is wrong, so that the preparation would fail or a model would learn nothing, and what is odd.
+It does not need MindSpore.
 """
 
 from __future__ import annotations

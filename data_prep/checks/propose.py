@@ -28,7 +28,7 @@ from data_prep.options.kinds import KINDS
 from data_prep.options.log_format import INEXACT, TIME_FEATURES, ListForm, LogFormat
 
 DEFAULT_ROWS = 100_000
-# A value that occurs in clicks only is not chance if it occurs in at least so many rows.
+# If a value occurs in at least this many rows, and in clicks only, that is not chance.
 _MOST_BY_CHANCE = 50
 _NO_TEXT = "\N{REPLACEMENT CHARACTER}"  # Character that replaces bytes that are not valid UTF-8.
 # A column that predicts the label with at least this AUC is ignored. A column that only exceeds the lower limit of

@@ -80,7 +80,7 @@ class LogToScore:
 
 
 def ending_of(start: bytes) -> str:
-    """Guess the file name ending of a log from the file's first bytes: that of a compression, .jsonl or .txt."""
+    """Guess the file name ending of a log from the file's first bytes: .gz, .zst, .jsonl or .txt."""
     return next((ending for magic, ending in {**ENDINGS, b"{": ".jsonl"}.items() if start.startswith(magic)), ".txt")
 
 

@@ -73,9 +73,9 @@ def added_file_name(first_id: int) -> str:
 def open_to_grow(prepared: Path, folder: Path, moment: Mapping[str, Any] | None) -> Schema:
     """Turn `folder` into a prepared folder whose vocabulary can grow, and return its schema.
 
-    All files except schema.json are links to those of the folder `prepared`. If `moment` is None, the vocabulary is
-    that of `prepared`. Otherwise `folder` may have grown before, and it is reset to this moment (see `schema_at`):
-    values that were added later lose their ids, and values that expired later get them back.
+    All files except schema.json are links to the files of the folder `prepared`. If `moment` is None, the vocabulary
+    equals that of `prepared`. Otherwise `folder` may have grown before, and it is reset to this moment (see
+    `schema_at`): values that were added later lose their ids, and values that expired later get their ids back.
     """
     schema = read_schema(prepared)
     if folder.resolve() != prepared.resolve():

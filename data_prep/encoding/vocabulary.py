@@ -33,7 +33,8 @@ class FieldVocabulary:
     oov_ids: tuple[int, int]  # Half-open range of the out-of-vocabulary ids.
     # Half-open ranges of ids in ascending order. There are several if values were added later.
     id_ranges: tuple[tuple[int, int], ...]
-    # Values [K] as in ParsedRows.number_columns, or indices into `texts` in a text field. The missing value is MISSING.
+    # The values [K]: integers as in ParsedRows.number_columns, or in a text field indices into `texts`. The missing
+    # value is MISSING.
     values: NDArray[np.int64]
     counts: NDArray[np.int64]  # Count of each value [K].
     texts: Strings | None = None  # Texts [K] of a text field.
@@ -114,7 +115,7 @@ def order_values(packed: NDArray[np.uint64], num_missing: int, max_size: int | N
     MISSING is added with the count `num_missing`. It comes before values of the same count.
     """
     check_count(num_missing)
-    # Both are sorted as one number, which has the complement of the count in its upper bits and the value below.
+    # Count and value are sorted as one number, which has the complement of the count in its upper bits.
     order = (COUNT_MASK - (packed & COUNT_MASK)) << COUNT_BITS | packed >> COUNT_BITS
     order.sort()
     order = order[:max_size]

@@ -37,7 +37,7 @@ class FileOfLog:
     name: str = ""  # Name of the file, or "" if the log is a single file.
     first_line: int = 0  # Number of the file's first line among all lines of the log.
     num_header_lines: int = 0  # Number of lines before the first line, which are not counted as lines of the log.
-    columns: tuple[str, ...] = ()  # Names of the columns in this file, or () if they are those of the format.
+    columns: tuple[str, ...] = ()  # Names of the columns in this file, or () for the columns of the format.
 
 
 ONLY_FILE = FileOfLog()

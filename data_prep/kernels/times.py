@@ -21,7 +21,7 @@ Parsed: TypeAlias = tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.bool_]]
 # First and last millisecond of the years 1 to 9999, counted from 1970.
 FIRST_TIME, LAST_TIME = -62_135_596_800_000, 253_402_300_799_999
 _NUMBER = re.compile(rb"(-?)([0-9]{1,19})(?:\.([0-9]{0,18}))?(?:[eE]([-+]?[0-9]{1,2}))?")
-_NUMBER_DIGITS = 19  # Maximum number of digits of a number. So many digits always fit in 64 bits.
+_NUMBER_DIGITS = 19  # Maximum number of digits of a number. A number of 19 digits always fits in 64 bits.
 _LIKELY = range(LIKELY_SECONDS.start * 1000, LIKELY_SECONDS.stop * 1000)  # Likely times in milliseconds since 1970.
 # Changes of a zone's clock are searched from 1850 to 2100 in steps of three days (in seconds). No zone changes its
 # clock twice within a step.
@@ -98,7 +98,7 @@ def parse_times(cells: Sequence[bytes], form: str, zone: str) -> Parsed:
 
 
 def parse_whole_numbers(numbers: NDArray[np.int64], form: str) -> Parsed:
-    """Convert whole numbers [n] since 1970, in the unit `form`, to times. The result is that of `parse_times`."""
+    """Convert whole numbers [n] since 1970, in the unit `form`, to times. The result has the form of `parse_times`."""
     unit, power = 10 ** abs(UNITS[form]), UNITS[form]
     within = np.clip(numbers, FIRST_TIME // unit - 1, LAST_TIME // unit + 1)
     times = within * unit if power > 0 else numbers // unit

@@ -89,7 +89,8 @@ class PrepareOptions(Checked):
     # The number of processes. None: one per core, or fewer if memory_limit requires it.
     workers: Annotated[int | None, Bounds(least=1)] = None
     memory_limit: str = "4 GiB"  # The maximum memory of all processes together (the sum of their Pss).
-    kernels: Literal["auto", "native", "numpy"] = "auto"  # auto: the native kernels if they are built.
+    # native: the kernels in C++. numpy: the slower ones in NumPy. auto: native if they are built.
+    kernels: Literal["auto", "native", "numpy"] = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()

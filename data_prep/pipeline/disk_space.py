@@ -26,8 +26,8 @@ _COUNTS_BYTES_A_ROW = 60
 # A finished folder takes at least this fraction of the rows' bytes: line numbers are not written, and the zoo's
 # layout stores small ids in fewer bytes.
 _LEAST_FRACTION = 0.6
-# Estimate of the rows that are in temporary files at once: this fraction of the log (valid and test), and a number of
-# rows of the files being written and of the chunks encoded ahead.
+# Estimate of the rows that are in temporary files at the same time: this fraction of the log (valid and test), and this
+# number of rows (of the files being written and of the chunks encoded ahead).
 _PIECES_FRACTION, _PIECES_ROWS = 0.25, 4_000_000
 
 log = logging.getLogger(__name__)

@@ -50,10 +50,10 @@ class RowsToSplit(NamedTuple):
     `assign` returns TRAIN, VALID or TEST for each row.
     """
 
-    numbers: NDArray[np.int64]  # Line numbers.
-    labels: NDArray[np.bool_] = np.empty(0, np.bool_)  # Only needed by a stratified split.
-    file: int = 0  # Number of the file in the log, only needed by a split by files.
-    times: Times = np.empty(0, np.int64)  # Only needed by a split by time.
+    numbers: NDArray[np.int64]  # Line numbers of the rows in the log.
+    labels: NDArray[np.bool_] = np.empty(0, np.bool_)  # Labels of the rows, which only a stratified split needs.
+    file: int = 0  # Number of the file in the log, which only a split by files needs.
+    times: Times = np.empty(0, np.int64)  # Times of the rows, which only a split by time needs.
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class FileToWrite:
     work_folder: Path
     split: str
     number: int
-    rows: range  # The rows of the file, numbered after shuffling.
+    rows: range  # The rows of the file, by their numbers after shuffling.
     # Ranges of rows, numbered before shuffling, with the names of the pieces that hold them.
     parts: tuple[tuple[range, str], ...]
     windows: Windows

@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 def num_shards(split: str, num_samples: int) -> int:
     """Return the number of files that divides `num_samples` with the smallest remainder.
 
-    If several numbers do, return the one nearest to that of the zoo's own preparation.
+    Among several such numbers, choose the one nearest to the number in the zoo's own preparation.
     """
     possible = range(_FEWEST[split], _MOST[split] + 1)
     return min(possible, key=lambda number: (num_samples % number, abs(number - _USUAL[split])))

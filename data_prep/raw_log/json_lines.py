@@ -174,7 +174,7 @@ def names_in(file: LogFile) -> list[str]:
 
 
 def first_objects(file: LogFile, num_rows: int = 1000) -> list[Row]:
-    """Return the JSON objects at the start of a file: at least `num_rows` objects, if there are so many.
+    """Return the JSON objects at the start of a file: at least `num_rows` objects, unless the file has fewer.
 
     Raise ValueError if no line is an object, or if the file is a JSON array.
     """
