@@ -37,12 +37,7 @@ _SETTING_NAMES = [field.name for field in dataclasses.fields(PrepareOptions)]
 # Settings that each value of --layout stands for. Settings on the command line override them.
 _LAYOUTS = {
     "blocks": (),
-    "zoo": (
-        "prepare.layout=zoo",
-        "prepare.missing_indicator=false",
-        "prepare.integer_buckets=false",
-        "prepare.block_rows=1000",
-    ),
+    "zoo": ("prepare.layout=zoo", "prepare.integer_buckets=false"),
 }
 
 

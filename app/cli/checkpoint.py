@@ -13,12 +13,7 @@ from tqdm import tqdm
 from app.checkpoint.array_file import read_entries
 from app.checkpoint.manifest import read_manifest
 from app.checkpoint.read import Checkpoint, row_layout
-from app.checkpoint.retention import (
-    compact,
-    open_named,
-    rewrite,
-    step_folders,
-)
+from app.checkpoint.retention import compact, open_named, rewrite, step_folders
 from app.checkpoint.write import ROW_IDS, step_name
 from app.run.folder import best_of_run, named_or_best, run_checkpoints
 from app.run.identity import check_same_inputs

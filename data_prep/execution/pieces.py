@@ -196,7 +196,9 @@ def _array(content: Any, parts: list[memoryview]) -> NDArray[Any]:
     part, dtype, shape = content
     if np.dtype(dtype).kind not in _NUMBER_KINDS:
         raise TypeError(f"an array of {dtype} is not an array of numbers")
-    return np.ndarray(shape, dtype, parts[part])
+    array = np.ndarray(shape, dtype, parts[part])
+    # A view keeps the whole file mapped, which costs more than to copy an array of less than a page.
+    return array.copy() if array.nbytes < mmap.PAGESIZE else array
 
 
 def _pairs(content: Any, parts: list[memoryview]) -> dict[Any, Any]:

@@ -102,7 +102,6 @@ class LogFormat:
     # String and list columns in which the whole number 7 of a Parquet or JSON file is written as 7.0. Columns whose
     # vocabulary already has such values are added.
     point_zero: tuple[str, ...] = ()
-    archive_member: str = "train.txt"  # The name of the log in a .tar.gz file.
 
     origin = "prepare.data.columns (--data FILE, which describe proposes)"  # Source of the columns, for errors.
     key_fields = _of_kind("id")

@@ -23,14 +23,10 @@ RECORDED = {
     "field_hash_size": "hash_size",
     "field_max_length": "max_length",
 }
-ZOO_BLOCK_ROWS = 1000  # Rows of a MindRecord sample with `layout: zoo`.
+# Number of rows of a MindRecord sample, which the zoo's layout prescribes. Readers use block_rows of schema.json.
+BLOCK_ROWS = ZOO_BLOCK_ROWS = 1_000
 MAX_CROSSED = 4  # Maximum number of fields of a cross.
 MOST_OF_A_CROSS = 1 << 24  # Maximum number of values of a cross that get ids, unless its max_size is set.
-# Maximum rows of a block. MindRecord's largest page, 256 MB, then still holds eight blocks with 300 bytes per row.
-MAX_BLOCK_ROWS = 100_000
-
-
-BlockRows = Annotated[int, Bounds(least=1, most=MAX_BLOCK_ROWS, expected=f"between 1 and {MAX_BLOCK_ROWS:,}")]
 SplitFraction = Annotated[float, Bounds(least=0, expected=">= 0 and sum to 1")]
 
 
@@ -79,10 +75,9 @@ class PrepareOptions(Checked):
     # Each entry adds a categorical field: [C1, C2] becomes the field C1*C2, whose values are pairs of a value of C1
     # and a value of C2.
     crosses: tuple[tuple[str, ...], ...] = ()
-    missing_indicator: bool = True  # Each numeric field has a second column, which is 1 if the cell is missing.
     shuffle_window_rows: Count = 1_000_000  # The number of training rows that are shuffled together in memory.
-    block_rows: BlockRows = 1_000  # The number of rows of a MindRecord sample.
-    # blocks: the files of this project. zoo: files that the Wide&Deep of MindSpore's model zoo can read.
+    # blocks: the files of this project. zoo: files that the Wide&Deep of MindSpore's model zoo can read, which have no
+    # columns that tell missing numbers.
     layout: Literal["blocks", "zoo"] = "blocks"
     # The preparation fails if more than this fraction of the lines is rejected.
     max_reject_fraction: Annotated[float, Bounds(least=0, most=1, expected="between 0 and 1")] = 0.01
@@ -130,15 +125,12 @@ class PrepareOptions(Checked):
                 f"layout zoo has no place for columns of kind weight or id; found {', '.join(beside)}. Give them the "
                 "kind ignored, or leave --layout zoo out"
             )
-        needed = {"missing_indicator": False, "integer_buckets": False, "block_rows": ZOO_BLOCK_ROWS}
         if self.crosses:
             raise ValueError("layout zoo has one id a field of the log, so it takes no prepare.crosses; leave one out")
-        wrong = [f"{name} {getattr(self, name)}" for name, value in needed.items() if getattr(self, name) != value]
-        if wrong:
+        if self.integer_buckets:
             raise ValueError(
-                f"layout zoo has samples of {ZOO_BLOCK_ROWS} rows and one id a field of the log; found "
-                f"{', '.join(wrong)}. Set {' '.join(f'prepare.{k}={str(v).lower()}' for k, v in needed.items())}, as "
-                "the flag --layout zoo does"
+                "layout zoo has one id a field of the log; found integer_buckets True. Set "
+                "prepare.integer_buckets=false, as the flag --layout zoo does"
             )
 
     def _check_crosses(self) -> None:
@@ -212,6 +204,16 @@ class PrepareOptions(Checked):
             )
 
     @property
+    def block_rows(self) -> int:
+        """The number of rows of a MindRecord sample."""
+        return ZOO_BLOCK_ROWS if self.layout == "zoo" else BLOCK_ROWS
+
+    @property
+    def has_indicators(self) -> bool:
+        """True if each numeric field has a second column, which is 1 if its cell is missing."""
+        return self.layout != "zoo"
+
+    @property
     def needs_counting(self) -> bool:
         """True if a vocabulary or a transform is fitted to the training rows, which takes a first pass over the log."""
         return (
@@ -276,15 +278,6 @@ def fields_as_set(recorded: Mapping[str, Any]) -> dict[str, dict[str, int]]:
         for field_name, number in recorded.get(name, {}).items():
             of_fields.setdefault(field_name, {})[key] = number
     return of_fields
-
-
-def read_recorded(recorded: Mapping[str, Any], where: str) -> PrepareOptions:
-    """Return the options that schema.json records.
-
-    Raise ValueError for an unknown option or a wrong value. `where` names the file in the message.
-    """
-    plain = {name: value for name, value in recorded.items() if name not in RECORDED}
-    return settings.merge(PrepareOptions(), plain | {"fields": fields_as_set(recorded)}, where=where)
 
 
 def parse_bytes(text: str) -> int:

@@ -163,7 +163,7 @@ def open_log(file: LogFile, log_format: LogFormat) -> Iterator[LogReader]:
     without a log.
     """
     with _stored(file) as (stored, buffered):
-        with unpacked(file.location, buffered, log_format.archive_member) as stream:
+        with unpacked(file.location, buffered) as stream:
             _check_text(file.location, stream)
             plain_location = file.location if stream is buffered else None
             # Every cell of a line takes at least a byte, including the separator after it.
@@ -241,7 +241,7 @@ def _names_in(line: bytes, log_format: LogFormat) -> list[str]:
 
 def header_columns(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
     """Return the names of the columns of a text file from its first line. Raise the errors of `open_log`."""
-    with _stored(file) as (_, buffered), unpacked(file.location, buffered, log_format.archive_member) as stream:
+    with _stored(file) as (_, buffered), unpacked(file.location, buffered) as stream:
         _check_text(file.location, stream)
         line = stream.readline(MAX_LINE_BYTES)
         _check_encoding(file.location, line)

@@ -5,9 +5,10 @@ import re
 
 import pytest
 
-from app.config.by_rows import describe_by_rows, describe_few_steps, resolve_by_rows, settings_by_rows
+from app.auto.by_rows import resolve_by_rows, settings_by_rows
 from app.config.config import Config
 from app.tables.model_fields import fields_of_model
+from app.training.start import describe_by_rows, describe_few_steps
 from common import settings, yaml_settings
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
@@ -19,22 +20,13 @@ from data_prep.prepared.schema import CategoricalField, Split
 def resolved(project, tiny_schema):
     def resolve(num_rows, *words, source=None):
         path = project / "configs" / "auto.yaml"
-        return resolve_by_rows(
-            lambda base: yaml_settings.resolve(Config, path, words, base), lambda: sized(num_rows), lambda _: source
-        )
+        return resolve_by_rows(lambda base: yaml_settings.resolve(Config, path, words, base), sized(num_rows), source)
 
     def sized(num_rows):
         return dataclasses.replace(tiny_schema, splits={"train": Split(num_rows, 0, ())})
 
     resolve.schema = sized
     return resolve
-
-
-def test_rows_are_not_read_unless_they_count():
-    def fail():
-        raise AssertionError
-
-    assert resolve_by_rows(lambda base: base, fail, fail) == Config()
 
 
 @pytest.mark.parametrize("num_rows", [0, 1, 50, 94_000, 400_000, 4_000_000, 10**10])
@@ -144,30 +136,6 @@ def test_a_wide_part_whose_clicks_follow_crosses_learns_faster_in_more_epochs(
     assert follow == others
 
 
-def test_crosses_are_asked_for_in_a_new_training_that_has_some(resolved, project, tiny_schema):
-    asked = []
-
-    def resolve(has_cross, *words, source=None):
-        cross = CategoricalField("C1*C2", (0, 1), ((1, 9),), cross=("C1", "C2"))
-        fields = (*tiny_schema.categorical, cross) if has_cross else tiny_schema.categorical
-        schema = dataclasses.replace(tiny_schema, categorical=fields, splits={"train": Split(50_000, 0, ())})
-        path = project / "configs" / "auto.yaml"
-        return resolve_by_rows(
-            lambda base: yaml_settings.resolve(Config, path, words, base),
-            lambda: schema,
-            lambda _: source,
-            lambda schema, by_effects: asked.append([by_effects(of) for of in ("none", "strong")]) or "strong",
-        )
-
-    assert resolve(False).train.epochs == resolve(True, source=resolve(False)).train.epochs + 11 == 12
-    assert resolve(True, "train.auto=false").train == Config().train and not asked
-    config = resolve(True, "wide_optimizer.l2=0.5")
-    assert (config.train.epochs, config.wide_optimizer.learning_rate, config.wide_optimizer.l2) == (20, 0.3, 0.5)
-    assert config.tower_optimizer.schedule.decay_steps == 20 * math.ceil(50_000 / config.train.batch_size)
-    ((one, other),) = asked
-    assert other == config and (one.train.epochs, one.wide_optimizer.l2) == (12, 0.5)
-
-
 def test_what_is_set_counts_and_the_rest_follows_it(resolved):
     config = resolved(94_000, "train.epochs=2", "train.batch_size=4000", "deep_optimizer.learning_rate=0.5")
     assert (config.train.epochs, config.train.batch_size, config.deep_optimizer.learning_rate) == (2, 4000, 0.5)
@@ -190,7 +158,7 @@ def test_a_resolved_run_resolves_to_itself(resolved):
     config = resolved(300_000)
     again = resolve_by_rows(
         lambda base: settings.merge(base, settings.as_dict(config), where="config.yaml"),
-        lambda: resolved.schema(5),
+        resolved.schema(5),
     )
     assert again == config
 

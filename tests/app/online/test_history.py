@@ -21,8 +21,9 @@ from hypothesis import Phase, example, given, settings
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import whole_checkpoints
 from app.checkpoint.write import step_name
-from app.cli.online.online_trainer import OnlineTrainer
 from app.distributed.process_group import ONE_PROCESS
+from app.online import online_trainer
+from app.online.online_trainer import OnlineTrainer
 from app.run.folder import run_config
 from app.scoring.bundle_folder import chains, read_chain, read_manifests
 from app.scoring.bundle_writer import fold
@@ -37,9 +38,9 @@ from data_prep.options.log_format import ListForm, LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
-from tests.app.cli.online.conftest import Online
-from tests.app.cli.online.test_expiry import Model, assert_copies_have_what_is_left, counts_of, values_of
-from tests.app.cli.online.test_online_trainer import Killed, assert_same_end, metrics_of
+from tests.app.online.conftest import Online
+from tests.app.online.test_expiry import Model, assert_copies_have_what_is_left, counts_of, values_of
+from tests.app.online.test_online_trainer import Killed, assert_same_end, metrics_of
 from tests.checkpoints import load
 
 # The few histories that are drawn where examples are fixed see no more than test_expiry.py and test_online_trainer.py;
@@ -128,7 +129,7 @@ class History:
     keep: int = 0
 
     def words(self, launch):
-        words = [f"checkpoint.full_every={self.full_every}", "--keep", self.keep, "--admission-mib", 1]
+        words = ["--keep", self.keep, "--admission-mib", 1]
         words += [f"--most-{bound}=99" for bound in ("missing", "unknown", "miscalibration", "change")]
         after = launch.expire_after or LONG * (launch.most_ids > 0)  # which gives the unit of ages
         return [*words, f"--expire-after={after}{'s' * self.in_seconds}", "--most-ids", launch.most_ids]
@@ -387,4 +388,5 @@ def warm(tmp_path_factory, cpu, tiny_config):
 def test_whatever_happens_it_leaves_what_the_model_says(history, warm, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(growing, "SMALL_FIELD", SMALL_FIELD)
+        patch.setattr(online_trainer, "FULL_EVERY", history.full_every)
         assert_history(history, warm, tmp_path_factory.mktemp("told"))

@@ -77,7 +77,7 @@ class Part:
 class Bounds:
     """Bounds of the guard. A part beyond one of them is held aside."""
 
-    rejected: float  # Share of bad lines in a part.
+    rejected: float = 0.0  # Share of bad lines in a part. An online run takes prepare.max_reject_fraction.
     change: float = 3.0  # Factor, in both directions, between the part's click rate and that of the last parts.
     # Factor, in both directions, between the part's calibration and that of the last parts.
     miscalibration: float = 2.0

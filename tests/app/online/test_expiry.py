@@ -15,9 +15,10 @@ from app.checkpoint import write
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import compact, step_folders
 from app.cli.checkpoint import reshard
-from app.cli.online.expiry import IN_ROWS, Expiry, ExpiryOptions
-from app.cli.online.online_trainer import OnlineTrainer
-from app.cli.online.publish import Publisher
+from app.online import online_trainer
+from app.online.expiry import IN_ROWS, Expiry, ExpiryOptions
+from app.online.online_trainer import OnlineTrainer
+from app.online.publish import Publisher
 from app.scoring.bundle_folder import read_chain
 from app.scoring.bundle_writer import fold
 from app.scoring.predictor import Predictor
@@ -29,12 +30,12 @@ from data_prep.encoding.base import read_base_vocabulary
 from data_prep.encoding.growing import GrowingVocabulary
 from data_prep.encoding.prepared_vocabulary import open_vocabulary
 from data_prep.prepared.schema import read_schema
-from tests.app.cli.online.test_online_trainer import Killed, assert_same_end, fails_at, metrics_of
+from tests.app.online.test_online_trainer import Killed, assert_same_end, fails_at, metrics_of
 from tests.checkpoints import load
 
 AFTER, FULL_EVERY, MIN_COUNT = 450, 3, 2
 SMALL_FIELD = 20  # in place of 256
-SETTINGS = (f"checkpoint.full_every={FULL_EVERY}", "--expire-after", AFTER)
+SETTINGS = ("--expire-after", AFTER)
 GIVEN_ANEW = "step-00000009"  # the checkpoint whose ids are
 
 
@@ -42,6 +43,7 @@ GIVEN_ANEW = "step-00000009"  # the checkpoint whose ids are
 def _small_fields():
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(growing, "SMALL_FIELD", SMALL_FIELD)
+        monkeypatch.setattr(online_trainer, "FULL_EVERY", FULL_EVERY)
         yield
 
 

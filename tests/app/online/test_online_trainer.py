@@ -17,11 +17,11 @@ from app.batches import batches_of
 from app.checkpoint import write
 from app.checkpoint.manifest import read_manifest
 from app.checkpoint.retention import step_folders, whole_checkpoints
-from app.cli.online import online_trainer
-from app.cli.online.online_settings import ADMISSION_MIB
-from app.cli.online.online_trainer import OnlineTrainer
-from app.cli.online.publish import Publisher
 from app.distributed.process_group import ONE_PROCESS
+from app.online import online_trainer
+from app.online.online_options import ADMISSION_MIB
+from app.online.online_trainer import OnlineTrainer
+from app.online.publish import Publisher
 from app.run.folder import run_config
 from app.scoring.bundle_folder import chains, read_chain, read_manifests
 from app.scoring.bundle_folder import read_manifest as read_bundle
@@ -34,7 +34,7 @@ from common.files import checksum, lock_folder
 from data_prep.encoding import growing
 from data_prep.encoding.growing import GrowingVocabulary, open_to_grow
 from data_prep.kernels.parsed import Chunk
-from tests.app.cli.online.conftest import SETTINGS, Online
+from tests.app.online.conftest import SETTINGS, Online
 from tests.checkpoints import load
 from tests.damage import flip_bit
 from tests.kills import num_kills

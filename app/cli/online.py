@@ -4,35 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import re
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
-from app.checkpoint.retention import best_or_newest
-from app.cli.online.candidate import MOST_WORSE
-from app.cli.online.expiry import IN_ROWS, IN_SECONDS, ExpiryOptions
-from app.cli.online.log_parts import Bounds
-from app.cli.online.online_settings import ADMISSION_MIB, CHECKPOINTS, KEPT, is_begun, online_config
-from app.cli.online.state import release, status_of
-from app.config.config import Config
-from app.run.decision import make_plan
-from app.run.older import read_config
-from app.training.start import plan_launch
-from app.training.warm_start.source import find_source
+from app.online.candidate import MOST_WORSE
+from app.online.expiry import IN_ROWS, IN_SECONDS, ExpiryOptions
+from app.online.log_parts import Bounds
+from app.online.online_options import ADMISSION_MIB, KEPT, OnlineOptions
+from app.online.online_start import plan_online
+from app.online.state import release, status_of
 from common.files import room_for
 from common.packages import require
 from common.text import show
-from common.yaml_settings import override
-from data_prep.prepared.schema import SCHEMA_FILE, read_schema
-
-if TYPE_CHECKING:
-    from app.training.context import RunContext
-    from app.training.loop import Trainer  # Import only the type, because the module imports MindSpore.
-
-log = logging.getLogger("app")
 
 # Options of the guard, each with the condition for holding a part aside. X stands for the option's value.
 BOUNDS = {
@@ -41,9 +25,6 @@ BOUNDS = {
     "missing": "the share of missing cells in a column exceeds the maximum of the last parts by more than X",
     "unknown": "the share of values without ids in a column exceeds the maximum of the last parts by more than X",
 }
-
-
-ANOTHER_WORK = "copy its folder again from a backup, or begin another run with another --work"
 
 
 def add_parser(commands: Any) -> None:
@@ -68,6 +49,7 @@ def add_parser(commands: Any) -> None:
         parser.add_argument(f"--most-{bound}", type=float, default=getattr(Bounds, bound), metavar="X", help=text)
     parser.add_argument(
         "--label-delay",
+        dest="delay_seconds",
         type=_seconds,
         default=0.0,
         metavar="TIME",
@@ -147,83 +129,17 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("keep", "admission_mib", "most_ids"):
         if (found := getattr(arguments, name)) < 0:
             raise ValueError(f"--{name.replace('_', '-')} must be 0 or more, found {found}")
-    resumes = is_begun(work)
-    config, dataset = _resumed(arguments, work) if resumes else _new(arguments)
-    if not any(word.startswith("checkpoint.keep_last=") for word in arguments.settings):
-        config = replace(config, checkpoint=replace(config.checkpoint, keep_last=arguments.keep))
-    launch = plan_launch(config, arguments.dataset or dataset, work)
-    if launch.backend == "stock":
-        raise ValueError("online needs tables.backend=native or reference; build the native tables: make native")
-    # Check every byte of the checkpoints. Without a usable one, the launch would rename this run and begin a new one.
-    if resumes and config.train.resume == "auto":
-        plan = make_plan(work, launch.config, launch.schema)
-        if plan.kind == "new":
-            reason = "; ".join([plan.reason, *plan.refused.values()])
-            raise ValueError(f"the online run in {work} cannot be resumed: {reason}; {ANOTHER_WORK}")
+    after, ages_in = arguments.expire_after
+    same = ("source", "serve", "once", "frozen", "delay_seconds", "most_worse", "keep", "admission_mib")
+    options = OnlineOptions(
+        **{name: getattr(arguments, name) for name in same},
+        bounds=Bounds(**{bound: getattr(arguments, f"most_{bound}") for bound in BOUNDS}),
+        expiry=ExpiryOptions(after, ages_in, arguments.most_ids),
+    )
+    launch = plan_online(work, arguments.run, arguments.dataset, options, arguments.settings)
     target = launch.select_device()
     with room_for(work):
-        return replace(launch, make_trainer=partial(_trainer, arguments)).train(target)
-
-
-def _new(arguments: argparse.Namespace) -> tuple[Config, Path]:
-    source = find_source(arguments.run)
-    if isinstance(source, Path):
-        raise ValueError(f"--from {source}: expected a run or a checkpoint of this program")
-    config, lines = online_config(source, arguments.settings)
-    for line in lines:
-        log.info("%s", line)
-    return config, Path(source.manifest.dataset)
-
-
-def _resumed(arguments: argparse.Namespace, work: Path) -> tuple[Config, Path]:
-    """Return the settings and the prepared folder of the online run in `work`, which must be resumed.
-
-    A new run would train on the same parts again. The settings come from the newest checkpoint, whose manifest has a
-    checksum, so a missing or damaged config.yaml does not matter: a launch writes it again. Raise ValueError if the run
-    started from another model, and FileNotFoundError if no checkpoint's manifest can be read.
-    """
-    # Checkpoints of an online run have no metrics.
-    newest = best_or_newest(work / CHECKPOINTS, "auc")
-    if not newest.manifest.online:
-        raise ValueError(f"{work} holds the run of a training, not an online run; give another --work")
-    config = read_config(newest.manifest.config, where=str(newest.path))
-    began_from = Path(config.train.init_from)
-    if not began_from.is_relative_to(arguments.run.resolve()):
-        raise ValueError(
-            f"the online run in {work} began from {began_from}, not from {arguments.run}; give that, or another --work"
-        )
-    with_settings = override(config, arguments.settings)
-    resume: Literal["auto", "require"] = "auto" if "train.resume=auto" in arguments.settings else "require"
-    # The prepared folder lies in the run's folder, which may have been moved.
-    dataset = work / Path(newest.manifest.dataset).name
-    try:
-        read_schema(dataset)
-    # The original error advises to prepare the data again, but the new ids would then be lost.
-    except (OSError, ValueError):
-        raise ValueError(f"{dataset / SCHEMA_FILE} is missing or damaged; {ANOTHER_WORK}") from None
-    return replace(with_settings, train=replace(with_settings.train, resume=resume)), dataset
-
-
-def _trainer(arguments: argparse.Namespace, context: RunContext, backend: str) -> Trainer:
-    from app.cli.online.online_trainer import OnlineOptions, OnlineTrainer
-
-    words = arguments
-    most = {bound: getattr(words, f"most_{bound}") for bound in BOUNDS}
-    after, ages_in = words.expire_after
-    bounds = Bounds(context.config.prepare.max_reject_fraction, **most)
-    options = OnlineOptions(
-        words.source,
-        words.serve,
-        bounds,
-        words.once,
-        words.frozen,
-        words.label_delay,
-        words.most_worse,
-        words.keep,
-        words.admission_mib,
-        ExpiryOptions(after, ages_in, words.most_ids),
-    )
-    return OnlineTrainer(context, backend, options)
+        return launch.train(target)
 
 
 def _age(text: str) -> tuple[float, str]:

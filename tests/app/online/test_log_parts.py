@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from app.cli.online import command, log_parts
-from app.cli.online.log_parts import (
+from app.cli import online as command
+from app.online import log_parts
+from app.online.log_parts import (
     RECENT,
     Bounds,
     Ledger,

@@ -1,6 +1,6 @@
 """Train a model on a log as it comes, one part after another.
 
-- `command`: the command line. `online_settings`: the settings of an online run.
+- `online_options`: the options of an online run. `online_start`: its settings, and how it begins or resumes.
 - `log_parts`: finds, reads and checks the next part.
 - `online_trainer`: scores each part, trains on it, and saves a checkpoint.
 - `candidate`: decides if the new model is good enough to publish. `publish` writes its bundle for the service.

@@ -16,7 +16,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from app.checkpoint.write import step_name
-from app.cli.online.state import write_arrays
+from app.online.state import write_arrays
 from app.scoring.distribution import Distribution, stability_index
 from app.scoring.predictor import Predictor
 from common.files import make_folder

@@ -10,14 +10,15 @@ import pytest
 
 from app.checkpoint.read import Checkpoint
 from app.checkpoint.retention import step_folders
-from app.cli.online.online_trainer import OnlineTrainer
+from app.online import online_trainer
+from app.online.online_trainer import OnlineTrainer
 from app.scoring.bundle_folder import chains, read_manifests
 from app.training.start import plan_launch
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
-from tests.app.cli.online.conftest import Online
-from tests.app.cli.online.test_online_trainer import metrics_of
+from tests.app.online.conftest import Online
+from tests.app.online.test_online_trainer import metrics_of
 
 NUM_PARTS, ROWS, FULL_EVERY, KEEP = 60, 50_000, 6, 3
 COLUMNS, POOL, BORN_A_PART = 4, 6_000, 1_500  # values of each column that live at a time, and that are born with a part
@@ -82,9 +83,10 @@ class Month:
                 self.deliver()
 
         self.deliver()
-        words = (f"checkpoint.full_every={FULL_EVERY}", "--keep", KEEP, "--admission-mib", 4, *self.words)
+        words = ("--keep", KEEP, "--admission-mib", 4, *self.words)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(OnlineTrainer, "_take_part", take)
+            patch.setattr(online_trainer, "FULL_EVERY", FULL_EVERY)
             assert self.folder.run(*words) == 0
         return self
 

@@ -6,10 +6,10 @@ import re
 
 import numpy as np
 
-from app.cli.online import progress
-from app.cli.online.candidate import scores_shift
-from app.cli.online.online_page import online_page
-from app.cli.online.progress import Progress
+from app.online import progress
+from app.online.candidate import scores_shift
+from app.online.online_page import online_page
+from app.online.progress import Progress
 from app.scoring.trained_parts import read_trained_parts
 
 STATUS = {"held": {}, "waiting": "", "withheld": ""}

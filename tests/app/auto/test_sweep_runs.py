@@ -1,6 +1,7 @@
 """Sweeps: their points, and the runs of a small one as processes, which stop and resume."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -18,8 +19,8 @@ from hypothesis import strategies as st
 
 import app
 from app.__main__ import main
-from app.cli import baseline, sweep
-from app.cli.sweep import SweepOptions, Trial, find_points
+from app.auto import crosses, sweep_runs
+from app.auto.sweep_runs import SweepOptions, Trial, find_points
 from app.run.decision import read_state
 from common.files import lock_folder
 
@@ -82,8 +83,8 @@ def test_a_missing_dataset_is_named_with_the_working_folder(sweep_file, tiny_dat
 
 
 def test_another_sweep_s_folder_is_refused(sweep_file, monkeypatch, caplog, tmp_path):
-    monkeypatch.setattr(sweep, "_train_all", lambda *_: None)
-    monkeypatch.setattr(sweep, "write_sweep_report", lambda *_: None)
+    monkeypatch.setattr(sweep_runs, "_train_all", lambda *_: None)
+    monkeypatch.setattr(sweep_runs, "write_sweep_report", lambda *_: None)
     assert main(["sweep", sweep_file("settings: {train.seed: [1]}")]) == 0
     assert main(["sweep", sweep_file("settings: {train.seed: [1, 2]}")]) == 0  # more points are the same sweep
     other = (tmp_path / "s.yaml").read_text().replace("tiny.yaml", "few_rows.yaml")
@@ -111,10 +112,10 @@ def test_the_end_of_a_run_of_a_killed_sweep_is_waited_for(sweep_file, tmp_path, 
         (trial.run.parent / "train.log").touch()
         return subprocess.Popen(["true"])
 
-    monkeypatch.setattr(sweep, "_start", start)
+    monkeypatch.setattr(sweep_runs, "_start", start)
     monkeypatch.setattr(time, "sleep", lambda _: len(started) == 1 and older.close())
     with caplog.at_level("INFO"):
-        sweep._train_all(trials, 1, SweepOptions(parallel=2), SimpleNamespace(check=lambda: None))
+        sweep_runs._train_all(trials, 1, SweepOptions(parallel=2), SimpleNamespace(check=lambda: None), {})
     assert started == [("train.seed=2", False), ("train.seed=1", True)]
     assert f"{trials[0].run}: another process trains there still" in caplog.text
 
@@ -138,8 +139,8 @@ def test_losers_stop_at_each_rung_and_a_restart_decides_alike(sweep_file, monkey
                 )
             )
 
-    monkeypatch.setattr(sweep, "_train_all", train_all)
-    monkeypatch.setattr(sweep, "write_sweep_report", lambda *_: None)
+    monkeypatch.setattr(sweep_runs, "_train_all", train_all)
+    monkeypatch.setattr(sweep_runs, "write_sweep_report", lambda *_: None)
     path = sweep_file("settings: {train.seed: [1, 2, 3, 4]}\nrungs: [1, 3]\n")
     assert main(["sweep", path]) == 0
     assert trained == [[(f"train.seed={seed}",) for seed in order] for order in ((1, 2, 3, 4), (4, 3))]
@@ -174,11 +175,11 @@ def test_python_refuses_what_the_command_refuses(sweep_file, tiny_dataset, tmp_p
 
 def test_a_run_of_many_settings_has_a_folder_of_its_own(tmp_path):
     many = tuple(f"deep_optimizer.learning_rate_{number}=0.0012345" for number in range(9))
-    folders = {tmp_path / sweep.folder_name((*many, f"train.seed={seed}")) for seed in (1, 2)}
+    folders = {tmp_path / sweep_runs.folder_name((*many, f"train.seed={seed}")) for seed in (1, 2)}
     for folder in folders:
         folder.mkdir()  # which a name of more than 255 bytes does not allow
     assert len(folders) == 2
-    assert sweep.folder_name(("a.b=[1, 2]", 'c.d="x/y"')) == "a.b=[1,2],c.d=x%2Fy"
+    assert sweep_runs.folder_name(("a.b=[1, 2]", 'c.d="x/y"')) == "a.b=[1,2],c.d=x%2Fy"
 
 
 texts = st.text(alphabet='ab1e./_,:="[]{}% né\0', max_size=5) | st.sampled_from(["1", "null", "true", "[1]", "x" * 400])
@@ -190,11 +191,11 @@ values = plain | st.lists(plain, max_size=3) | st.dictionaries(texts, plain, max
 def test_no_two_points_share_a_folder(tried):
     """Nor where their values differ by what a name leaves out: quotes, blanks, slashes."""
     points = {tuple(f"{name}={json.dumps(value)}" for name, value in zip("ab", pair, strict=True)) for pair in tried}
-    names = {sweep.folder_name(point) for point in points}
+    names = {sweep_runs.folder_name(point) for point in points}
     assert len(names) == len(points)
     for name in names:
         assert "/" not in name and "\0" not in name
-        assert len(name.encode()) <= sweep.MAX_NAME_BYTES
+        assert len(name.encode()) <= sweep_runs.MAX_NAME_BYTES
 
 
 def test_a_run_without_a_result_ranks_last(tmp_path):
@@ -209,13 +210,13 @@ def test_runs_with_train_auto_share_what_one_fit_found_of_crosses(tmp_path, monk
     frame = frame.assign(A="a" + frame["A"].astype(str), B="b" + frame["B"].astype(str))
     app.prepare(frame, tmp_path / "crossed", None, app.describe(frame), crosses=[["A", "B"]], workers=1)
     gain, fits = {"auc": 0.0525, "log_loss": 0.02, "error": 0.003, "inverse_penalty": 1.0}, []
-    monkeypatch.setattr(baseline, "_gain_in_a_process", lambda folder: fits.append(folder) or json.dumps(gain))
-    monkeypatch.setenv(baseline.CHOICE_OF_CROSSES, json.dumps(baseline.NO_CHOICE))
+    monkeypatch.setattr(crosses, "run_module", lambda *words: fits.append(words) or json.dumps(gain))
+    monkeypatch.delenv(crosses.CHOICE_OF_CROSSES, raising=False)
     values = {"train.seed": [1, 2], "train.auto": [True]}
     app.sweep(values, tmp_path / "crossed", tmp_path / "sweep", rungs=[1, 2], parallel=2)
-    logs = [path.read_text() for path in (tmp_path / "sweep").glob(f"*/{sweep.LOG}")]
+    logs = [path.read_text() for path in (tmp_path / "sweep").glob(f"*/{sweep_runs.LOG}")]
     assert len(logs) == 2 and all("logistic regression on valid rows by +0.0525" in text for text in logs)
-    assert len(fits) == 1
+    assert len(fits) == 1 and crosses.CHOICE_OF_CROSSES not in os.environ
 
 
 @pytest.mark.slow

@@ -6,10 +6,10 @@ import pytest
 
 from app.checkpoint.manifest import read_manifest
 from app.checkpoint.retention import step_folders
-from app.cli.online.online_trainer import OnlineTrainer
+from app.online.online_trainer import OnlineTrainer
 from app.scoring.bundle_folder import chains, rank, read_manifests
 from app.scoring.predictor import Predictor
-from tests.app.cli.online.test_online_trainer import Killed, assert_same_end, bundle_bytes, fails_at, metrics_of
+from tests.app.online.test_online_trainer import Killed, assert_same_end, bundle_bytes, fails_at, metrics_of
 
 
 @pytest.fixture(scope="module")

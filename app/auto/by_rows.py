@@ -23,8 +23,10 @@ from typing import Any, Literal
 
 from app.config.config import Config
 from app.config.optimizer_settings import FtrlOptions
+from app.training.start import num_steps
+from app.training.warm_start.source import OF_TOWER
 from common import settings
-from data_prep.prepared.schema import CategoricalField, Schema, Split
+from data_prep.prepared.schema import CategoricalField, Schema
 
 _FEW, _MANY = 94_000, 4_000_000  # Numbers of training rows for which settings were searched.
 _WHOLE = 36_670_760  # Training rows of Criteo's whole log. One epoch has AUC 0.8074 there, three epochs 0.8073.
@@ -61,46 +63,38 @@ _WIDE_OF_FEW: dict[CrossEffects, tuple[int, float, float]] = {
     "strong": (20, 0.3, 3e-3),
 }
 _FINAL_FACTOR = 0.05  # Factor of the learning rates at the end of the last epoch.
-OF_TOWER = ("hidden_widths", "activation", "batch_norm")  # Settings of the model that describe its tower.
 # Factor of the learning rates for a warm start. Measured by the AUC on the next 100,000 rows, relative to the source
 # model: -0.0003 instead of -0.0011 with full rates on a log without drift, +0.0010 instead of +0.0022 on a log that
 # drifts.
 _WARM_RATE = 0.3
-_FEW_STEPS = 100  # A model that has taken fewer steps has hardly begun to learn.
 
 
 def resolve_by_rows(
     resolve: Callable[[Config], Config],
-    read: Callable[[], Schema],
-    read_source: Callable[[Config], Config | None] = lambda _: None,
-    find_effects: Callable[[Schema, Callable[[CrossEffects], Config]], CrossEffects] = lambda *_: "none",
+    schema: Schema,
+    source: Config | None = None,
+    cross_effects: CrossEffects = "none",
 ) -> Config:
     """Return `resolve(defaults)`, where `train.auto` replaces the defaults by those for the prepared folder.
 
     `resolve` applies the settings of a file and the command line, which take precedence over the rules. If they set
-    epochs or batch size, the rules adapt the other settings to these. `read` returns the schema of the prepared
-    folder. `read_source` returns the settings of the model from which the run starts, if any. Without a source
-    model, and if the table has crosses, `find_effects` determines how strong the effects of the crosses are; it also
-    gets a function that returns the settings for each answer. Errors of the four functions are passed on.
+    epochs or batch size, the rules adapt the other settings to these. `schema` is the schema of the prepared folder,
+    `source` the settings of the model from which the run starts, if any, and `cross_effects` the strength of the
+    effects of the table's crosses on clicks. Errors of `resolve` are passed on.
     """
     config = resolve(Config())
     if not config.train.auto:
         return config
-    schema, source = read(), read_source(config)
 
-    def by_effects(effects: CrossEffects) -> Config:
-        def by_rows(epochs: int = 0, batch_size: int = 0, steps: int = 0, init_optimizer: bool = False) -> Config:
-            values = settings_by_rows(schema, epochs, batch_size, steps, effects)
-            if source is not None:
-                values = _from_model(values, source, schema, config.train.init_take, init_optimizer)
-            return resolve(settings.merge(Config(), values, where="train.auto"))
+    def by_rows(epochs: int = 0, batch_size: int = 0, steps: int = 0, init_optimizer: bool = False) -> Config:
+        values = settings_by_rows(schema, epochs, batch_size, steps, cross_effects)
+        if source is not None:
+            values = _from_model(values, source, schema, config.train.init_take, init_optimizer)
+        return resolve(settings.merge(Config(), values, where="train.auto"))
 
-        first = by_rows()
-        init_optimizer = source is not None and _have_same_optimizers(source, first)
-        return by_rows(first.train.epochs, first.train.batch_size, first.train.steps, init_optimizer)
-
-    has_crosses = any(field.cross for field in schema.categorical)
-    return by_effects(find_effects(schema, by_effects) if has_crosses and source is None else "none")
+    first = by_rows()
+    init_optimizer = source is not None and _have_same_optimizers(source, first)
+    return by_rows(first.train.epochs, first.train.batch_size, first.train.steps, init_optimizer)
 
 
 def settings_by_rows(
@@ -132,7 +126,7 @@ def settings_by_rows(
     l2_rows = min(_MOST_L2_ROWS, by_fields, _L2_SHARE_OF_ROWS * num_rows)
     schedule = {
         "name": "cosine",
-        "decay_steps": max(1, _num_steps(train.rows, epochs, batch_size, steps)),
+        "decay_steps": max(1, num_steps(train.rows, epochs, batch_size, steps)),
         "final_factor": _FINAL_FACTOR,
     }
     return {
@@ -194,12 +188,6 @@ def _have_same_optimizers(source: Config, config: Config) -> bool:
     return source.train.ema_decay == 0 and theirs == ours
 
 
-def _num_steps(num_rows: int, epochs: int, batch_size: int, steps: int) -> int:
-    """Return the number of steps of a whole training."""
-    of_epochs = epochs * math.ceil(num_rows / batch_size)
-    return min(steps, of_epochs) if steps else of_epochs
-
-
 def _seen_fields(schema: Schema, num_rows: int) -> list[CategoricalField]:
     """Return the fields that the model sees: all, or those besides the buckets of integers."""
     buckets = schema.bucket_fields
@@ -214,35 +202,3 @@ def _parts(schema: Schema, fields: list[CategoricalField]) -> dict[str, Any]:
     if len(fields) == len(schema.categorical) and not any(field.cross for field in fields):
         return {}
     return {part: [field.name for field in fields] for part in ("wide_fields", "deep_fields")}
-
-
-def describe_by_rows(config: Config, train: Split) -> str:
-    """Return a line for the log with the settings of a run with `train.auto` on the training rows `train`."""
-    among = "" if train.num_counting == train.rows else f" that count, of {train.rows:,}"
-    rows = f"{train.num_counting:,} training rows{among}"
-    steps = f", at most {config.train.steps:,} steps" if config.train.steps else ""
-    wide, widths = config.wide_optimizer, "-".join(map(str, config.model.hidden_widths))
-    return (
-        f"settings for {rows} (train.auto): D {config.model.embedding_dim}, tower {widths}, L2 "
-        f"{config.loss.l2_coef:g}; rates wide {wide.learning_rate:g}, deep {config.deep_optimizer.learning_rate:g}, "
-        f"tower {config.tower_optimizer.learning_rate:g}; {config.train.epochs} epochs of batches of "
-        f"{config.train.batch_size:,} rows{steps}. config.yaml has all of them"
-    )
-
-
-def describe_few_steps(config: Config, num_rows: int) -> str:
-    """Return a warning if a training has too few steps or a batch larger than its data, else ""."""
-    epochs, batch_size = config.train.epochs, config.train.batch_size
-    steps = _num_steps(num_rows, epochs, batch_size, config.train.steps)
-    is_asked_for = steps == config.train.steps or config.train.init_from
-    if (steps >= _FEW_STEPS and batch_size <= num_rows) or is_asked_for:
-        return ""
-    fitting = max(1, min(num_rows * epochs // _FEW_STEPS, num_rows))
-    digits = 10 ** (len(str(fitting)) - 1)
-    is_few = steps < _FEW_STEPS
-    return (
-        f"the training takes {steps:,} step(s) in all, {f'fewer than {_FEW_STEPS}' if is_few else 'each on all rows'}: "
-        f"{num_rows:,} training rows, train.batch_size={batch_size}, train.epochs={epochs}; set train.batch_size="
-        f"{fitting // digits * digits} or less{', or more train.epochs' if is_few else ''}"
-        f"{'' if config.train.auto else ', or train.auto=true (configs/auto.yaml), which finds both by the rows'}"
-    )

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.cli.online.expiry import IN_ROWS, Expiry, ExpiryOptions
 from app.config.optimizer_settings import FtrlOptions, LazyAdamOptions
+from app.online.expiry import IN_ROWS, Expiry, ExpiryOptions
 from app.tables.interface import TableField, TablesSpec
 from app.tables.native.tables import NativeTables
 from common.pages import give_back_freed_memory

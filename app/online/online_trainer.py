@@ -7,7 +7,7 @@ import logging
 import shlex
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +16,16 @@ import numpy as np
 from app.batches import Batch, Prefetcher, batches_of
 from app.checkpoint.manifest import Position
 from app.checkpoint.read import Checkpoint
-from app.cli.online.candidate import LAST_PARTS, MOST_WORSE, Samples, scores_shift, served_logits, why_worse
-from app.cli.online.expiry import IN_SECONDS, Expiry, ExpiryOptions
-from app.cli.online.log_parts import (
-    Bounds,
-    Ledger,
-    Part,
-    Source,
-    read_part,
-    why_miscalibrated,
-    why_suspicious,
-    why_useless,
-)
-from app.cli.online.online_settings import ADMISSION_MIB, KEPT
-from app.cli.online.progress import Progress
-from app.cli.online.publish import Publisher
-from app.cli.online.state import (
+from app.evaluation.measure import Scorer, intervals_of
+from app.evaluation.metrics import MetricStream, defined
+from app.evaluation.results import Measurement, interval_ends
+from app.online.candidate import LAST_PARTS, Samples, scores_shift, served_logits, why_worse
+from app.online.expiry import IN_SECONDS, Expiry
+from app.online.log_parts import Ledger, Part, Source, read_part, why_miscalibrated, why_suspicious, why_useless
+from app.online.online_options import OnlineOptions
+from app.online.progress import Progress
+from app.online.publish import Publisher
+from app.online.state import (
     HELD_ASIDE,
     PREPARED,
     RELEASED,
@@ -42,9 +36,6 @@ from app.cli.online.state import (
     remove_old_folders,
     save_counts,
 )
-from app.evaluation.measure import Scorer, intervals_of
-from app.evaluation.metrics import MetricStream, defined
-from app.evaluation.results import Measurement, interval_ends
 from app.scoring.distribution import SCORE_BINS, count_scores
 from app.scoring.predictor import Predictor
 from app.tables.fields import columns_of
@@ -69,6 +60,7 @@ log = logging.getLogger("app")
 
 SAMPLES = "samples"  # Folder within the run's folder that holds rows of the last parts.
 POLL_SECONDS = 0.5
+FULL_EVERY = 24  # Number of checkpoints between full ones.
 # Pause between two looks into the folder, as a multiple of the last look's time. A folder with many parts is slow.
 REST = 20
 # Bins of a part's logits for confidence intervals. With 8 times as many, the intervals change no more than with another
@@ -76,26 +68,6 @@ REST = 20
 INTERVAL_BINS = 2000
 # Share of --expire-after by which a file's time may be ahead of the clock.
 MOST_AHEAD = 0.1
-
-
-@dataclass(frozen=True)
-class OnlineOptions:
-    """Folders and bounds of an online run, and when it ends."""
-
-    source: str
-    serve: Path
-    bounds: Bounds
-    once: bool = False
-    # Bundle whose scores are measured for comparison.
-    frozen: Path | None = None
-    delay_seconds: float = 0.0  # Time that a part waits for its labels.
-    # Share by which the log loss of a published model may exceed that of the served one.
-    most_worse: float = MOST_WORSE
-    # Number of kept bundles, and of records of parts whose files are gone. 0 keeps all.
-    keep: int = KEPT
-    # Memory for counts over all parts of values without ids. 0 counts within each part only.
-    admission_mib: int = ADMISSION_MIB
-    expiry: ExpiryOptions = field(default_factory=ExpiryOptions)
 
 
 class OnlineTrainer(Trainer):
@@ -109,6 +81,7 @@ class OnlineTrainer(Trainer):
         is_own = context.dataset.resolve().parent == context.run.path.resolve()
         schema = open_to_grow(prepared if is_own else context.dataset, prepared, moment)
         super().__init__(replace(context, dataset=prepared, schema=schema), backend)
+        self.checkpoints.full_every = FULL_EVERY
         self.options, self.source = options, Source(options.source, self.run.path / RELEASED, options.delay_seconds)
         self.ledger = Ledger(**saved.manifest.online) if saved is not None else self._ledger_of_source()
         self.expiry = self._open_expiry()

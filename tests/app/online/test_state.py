@@ -9,8 +9,8 @@ import pytest
 
 from app.__main__ import main as app
 from app.checkpoint.write import step_name
-from app.cli.online import state
-from app.cli.online.state import load_counts, remove_old_bundles, save_counts
+from app.online import state
+from app.online.state import load_counts, remove_old_bundles, save_counts
 from app.scoring.bundle_folder import Manifest, chains, read_manifests
 from app.scoring.bundle_writer import write_manifest
 from app.serving.options import ServerOptions

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.cli.online.online_settings import RATE_FLOOR, is_begun, online_config
 from app.config.schedules import ConstantSchedule
+from app.online.online_start import RATE_FLOOR, is_begun, online_config
 from common import settings
 
 

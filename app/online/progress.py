@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from app.cli.online.online_page import online_page
+from app.online.online_page import online_page
 from app.run.logs import METRICS
 from app.run.record import read_lines
 from app.scoring.trained_parts import write_trained_parts
