@@ -281,7 +281,10 @@ def open_lookup(chain: Sequence[tuple[Path, dict[str, Any]]], schema: Schema) ->
 
 
 def _fields_of(cls: type, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recorded options that are fields of `cls`. Earlier releases recorded options that were removed."""
+    """Return the recorded options that are fields of the dataclass `cls`.
+
+    Other options, which an earlier release recorded and a later one removed, are left out.
+    """
     names = recorded.keys() & {field.name for field in dataclasses.fields(cls)}
     return {name: recorded[name] for name in names}
 

@@ -242,12 +242,12 @@ def _rejects_tsv(
     ends: NDArray[np.integer],
     codes: NDArray[np.integer],
 ) -> bytes:
-    """Return rejects as lines of text. See `ParsedChunk.of`."""
+    """Return rejected lines as text for rejects.tsv. The arrays are the `rejects` of `ParsedChunk.of`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     text = pa.large_binary()
-    # The offsets of an array in which rejected lines alternate with what lies between them.
+    # These are the offsets of an Arrow array in which rejected lines alternate with the bytes between them.
     offsets = np.stack([starts, np.minimum(ends, starts + MAX_LINE_BYTES)], axis=1).astype(np.int64)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(chunk.lines)]
     raw = pa.Array.from_buffers(text, 2 * len(lines) - 1, buffers).take(pa.array(np.arange(0, 2 * len(lines), 2)))

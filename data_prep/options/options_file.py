@@ -14,7 +14,8 @@ from data_prep.options.prepare_options import RECORDED, PrepareOptions, fields_a
 # Section of a run's YAML file that this module reads. The package `app` checks the other sections.
 PREPARE_SECTION = "prepare"
 DOWNLOAD_SECTION = "download"
-REMOVED = {  # The settings of the section `prepare` that earlier releases had.
+# Settings of the section `prepare` in earlier releases that were removed.
+REMOVED = {
     "prepare.block_rows": Removed("a MindRecord sample has 1,000 rows"),
     "prepare.missing_indicator": Removed("numeric fields have indicators, but not in prepare.layout=zoo"),
     "prepare.data.archive_member": Removed("the log in a .tar.gz is its file named train; else unpack it"),
@@ -61,7 +62,10 @@ def read_options(
 
 
 def read_recorded(recorded: Mapping[str, Any], where: str) -> PrepareOptions:
-    """Return the options that a prepared folder records. `where` names their file in errors (ValueError)."""
+    """Return the options that schema.json records. Settings that were removed in a later release are left out.
+
+    Raise ValueError for an unknown option or a wrong value. `where` names the file in the message.
+    """
     plain = {name: value for name, value in recorded.items() if name not in RECORDED}
     sections = {PREPARE_SECTION: plain | {"fields": fields_as_set(recorded)}}
     return settings.merge(_Run(), settings.without_removed(sections, REMOVED), where=where).prepare

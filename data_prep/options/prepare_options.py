@@ -205,7 +205,7 @@ class PrepareOptions(Checked):
 
     @property
     def block_rows(self) -> int:
-        """The number of rows of a MindRecord sample."""
+        """Number of rows of a MindRecord sample."""
         return ZOO_BLOCK_ROWS if self.layout == "zoo" else BLOCK_ROWS
 
     @property

@@ -191,7 +191,11 @@ class _Archive(tarfile.TarFile):
 
 @contextmanager
 def _log_in_tar(location: str, unzipped: io.BufferedIOBase) -> Iterator[io.BufferedIOBase]:
-    """Open the log in an archive, which is read as a stream. On leaving, read and check the rest."""
+    """Open the log in an archive for reading. The archive is read as a stream.
+
+    At the end of the `with` block, the rest of the archive is read and checked. Raise ValueError if the archive has no
+    log, has it twice, or has a member that is not trusted.
+    """
     try:
         with _Archive.open(fileobj=unzipped, mode="r|", bufsize=_READ_BYTES) as archive:
             members = _safe_members(archive)

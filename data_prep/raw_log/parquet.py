@@ -42,7 +42,8 @@ NO_INT128 = (
     "pl.String for larger ones. polars.read_parquet_schema(FILE) names the columns of a file"
 )
 _READABLE = "strings, whole numbers, floats, decimals or booleans"
-_ALSO_READABLE = {  # by what a kind of column takes besides
+# Further types that a message lists as readable, by the entries of `ColumnKind.arrow`.
+_ALSO_READABLE = {
     "moments": "timestamps, dates, ",
     "times": "times of a known zone, ",
     "lists": "lists of texts, numbers or times of a known zone, ",
@@ -364,7 +365,10 @@ def is_readable(of_type: pa.DataType, kind: Kind) -> bool:
 
 
 def _is_written_time(of_type: pa.DataType) -> bool:
-    """Return True for times that pyarrow can write as text: no intervals, and no zone that it does not know."""
+    """Return True for a type of times that pyarrow can write as text.
+
+    It cannot write intervals, nor timestamps with a time zone that it does not know.
+    """
     try:
         return bool(pa.types.is_temporal(of_type)) and pa.nulls(1, of_type).cast(pa.large_string()).null_count == 1
     except pa.ArrowException:
