@@ -83,8 +83,8 @@ class NumericFields(nn.Cell):
 
     def folded(self) -> Tensor:
         """Return the first layer's weight of each numeric field, E_f · W_f, [N, H]. N must not be 0."""
-        # Multiply the N constant rows of the numeric fields (width D) by their weights of the first layer (H units). The
-        # result does not depend on the examples, so this is done once per batch.
+        # Multiply the N constant rows of the numeric fields (width D) by their weights of the first layer (H units).
+        # The result does not depend on the examples, so this is done once per batch.
         return self.matmul_each(self.numeric_rows.expand_dims(1), self.numeric_matrix).squeeze(1)
 
     def squared_norm(self) -> Tensor:
