@@ -26,13 +26,13 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from app.checkpoint.array_file import item_bytes
-from app.checkpoint.array_writer import Column, column_of, write_arrays
-from app.checkpoint.disk import Progress, Rows, no_progress
 from app.checkpoint.manifest import EXPIRY_VERSION, FORMAT_VERSION, Manifest, identify, write_manifest
 from app.checkpoint.tower_slices import WHOLE_FILE
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup, is_collective, on_all_ranks
 from app.tables.interface import DEEP, WIDE, Indices, RowArray, TableSnapshot
+from common.arrays.disk import Progress, Rows, no_progress
+from common.arrays.format import item_bytes
+from common.arrays.write import Column, column_of, write_arrays
 from common.files import FileRecord, replace_folder, room_for, sync_folder
 
 PARTIAL = ".partial"

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from app.checkpoint.array_writer import Column, column_of, write_arrays
 from app.scoring.bundle_folder import (
     BFLOAT16_VERSION,
     EXPIRED_VERSION,
@@ -41,6 +40,7 @@ from app.scoring.bundle_tables import (
     BundleTables,
     BundleTablesSpec,
 )
+from common.arrays.write import Column, column_of, write_arrays
 from common.files import (
     FileRecord,
     FolderInUse,

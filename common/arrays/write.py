@@ -1,17 +1,15 @@
-"""Write a file of arrays in the safetensors format, which array_file.py describes."""
+"""Write a file of arrays in the safetensors format, which format.py describes."""
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from app.checkpoint.array_file import DTYPE_NAMES, LENGTH_BYTES, item_bytes
-from app.checkpoint.disk import Part, Progress, Rows, no_progress, write_file
+from common.arrays.disk import Part, Progress, Rows, no_progress, write_file
+from common.arrays.format import make_header
 from common.files import FileRecord
 
 ALIGNMENT = 8  # The first array of a file begins at a multiple of this number of bytes.
@@ -24,10 +22,6 @@ class Column:
     dtype: str
     shape: tuple[int, ...]
     pieces: Callable[[], Iterable[np.ndarray | Rows]]  # Returns the values in order. Arrays are C-contiguous.
-
-    @property
-    def num_bytes(self) -> int:
-        return math.prod(self.shape) * item_bytes(self.dtype)
 
 
 def column_of(array: np.ndarray) -> Column:
@@ -46,18 +40,7 @@ def write_arrays(
 
 
 def _parts(columns: dict[str, Column], alignment: int) -> Iterator[Part]:
-    header: dict[str, object] = {}
-    end = 0
-    for name, column in columns.items():
-        start, end = end, end + column.num_bytes
-        header[name] = {
-            "dtype": DTYPE_NAMES[column.dtype],
-            "shape": list(column.shape),
-            "data_offsets": [start, end],
-        }
-    text = json.dumps(header).encode()
-    text += b" " * (-(LENGTH_BYTES + len(text)) % alignment)
-    yield len(text).to_bytes(LENGTH_BYTES, "little") + text
+    yield make_header({name: (column.dtype, column.shape) for name, column in columns.items()}, alignment)
     for column in columns.values():
         for piece in column.pieces():
             yield piece if isinstance(piece, Rows) else piece.reshape(-1).view(np.uint8).data

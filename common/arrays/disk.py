@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
+from common.arrays.pages import huge_pages
 from common.files import FileRecord, format_checksum
-from common.pages import huge_pages
 
 # Function that is called with the number of bytes just read or written, such as the `update` of tqdm.
 Progress = Callable[[int], object]
