@@ -164,7 +164,7 @@ fuzz: setup  ## draw other examples for MINUTES=10; failures are kept in build/f
 test-faults: setup  ## kill every command NUM_KILLS=100 times and resume; errors and flips in checkpoint calls
 	NUM_KILLS=$(NUM_KILLS) $(RUN_PYTHON) -m pytest tests/app/checkpoint/test_checkpoint_faults.py tests/app/training/test_loop.py \
 		tests/ranks/test_kills.py tests/data_prep/pipeline/test_restart.py tests/app/cli/test_commands_beside_training.py \
-		tests/app/serving/test_life.py tests/app/cli/online/test_online_trainer.py tests/faults $(ARGS)
+		tests/app/serving/test_life.py tests/app/online/test_online_trainer.py tests/faults $(ARGS)
 
 .PHONY: native $(NATIVE_PARTS)
 native: $(VENV)/.installed  ## build the native parts: log kernels, host tables, dense layer

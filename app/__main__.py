@@ -44,8 +44,7 @@ require(
     "yaml",
 )
 
-from app.cli import baseline, bundle, checkpoint, evaluate, export, fold, predict, serve, sweep, train
-from app.cli.online import command as online
+from app.cli import baseline, bundle, checkpoint, evaluate, export, fold, online, predict, serve, sweep, train
 from app.config.flags import advice_on_flag
 from app.distributed.process_group import started_by_mpi
 from app.run import rank

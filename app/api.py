@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import html
 import logging
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,9 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
+from app.auto import sweep_runs
+from app.auto.settle import settle
 from app.checkpoint.read import Checkpoint
-from app.cli import sweep as sweep_command
-from app.cli.train import settle
 from app.config import device
 from app.config.config import Config
 from app.config.run_settings import DeviceOptions
@@ -42,7 +41,7 @@ from app.training.start import plan_launch, report_finished
 from app.training.stop_signals import Stopped
 from common import settings, yaml_settings
 from common.console import AboveBars
-from common.packages import project_environment
+from common.process import run_module
 from common.text import show
 from data_prep.encoding.from_table import arrow_table
 from data_prep.options.options_file import PREPARE_SECTION, read_data
@@ -166,10 +165,10 @@ def train(
     'finished'
     """
     path = Path(run).absolute()
-    settled, lines = settle(lambda base: _config(config, sections, base), Path(dataset), path)
+    settled, crosses = settle(lambda base: _config(config, sections, base), Path(dataset), path)
     with log_shown(*LOGGERS):
         device.check_environment(settled.device)
-        launch = plan_launch(settled, Path(dataset), path, choices=lines)
+        launch = plan_launch(settled, Path(dataset), path, choices=[crosses.line])
         launch = replace(launch, on_step=_for_run(on_step), on_evaluation=_for_run(on_evaluation))
         try:
             launch.check_folder()
@@ -211,8 +210,8 @@ def sweep(
     set_values = {"config": str(config or ""), "dataset": str(dataset), **options}
     with log_shown(*LOGGERS):
         try:
-            sweep_options = settings.merge(sweep_command.SweepOptions(), set_values, where="arguments")
-            _, results = sweep_command.sweep(lists, sweep_options, Path(output), "arguments")
+            sweep_options = settings.merge(sweep_runs.SweepOptions(), set_values, where="arguments")
+            _, results = sweep_runs.sweep(lists, sweep_options, Path(output), "arguments")
         except Stopped as stopped:
             raise KeyboardInterrupt(f"{stopped}; the same call resumes") from None
     return data_frame(results)
@@ -387,7 +386,7 @@ class Run:
                 device.check_environment(replace(self.config.device, precision="float32"))
             except ValueError:
                 words = [str(checkpoint.path), str(bundle), f"rows={rows}", "--overwrite"]
-                _run_command("export", *words, *(["--calibrate"] if calibrate else []))
+                run_module("app", "export", *words, *(["--calibrate"] if calibrate else []))
             else:
                 export(open_trained(checkpoint), bundle, rows, calibrate=calibrate, overwrite=True)
 
@@ -438,14 +437,6 @@ def _for_run(call: Callable[[Run, Values], object] | None) -> tuple[Callback, ..
         call(Run(folder.path), values)
 
     return (called,)
-
-
-def _run_command(*words: str) -> None:
-    """Run `python -m app` in another process. Raise ValueError with the last line of its errors if it fails."""
-    command, environment = [sys.executable, "-m", "app", *words], project_environment()
-    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603 (our own)
-    if process.returncode:
-        raise ValueError(process.stderr.strip().rpartition("\n")[2].removeprefix("error: "))
 
 
 @contextlib.contextmanager

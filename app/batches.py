@@ -28,6 +28,8 @@ from data_prep.prepared.schema import VOCABULARY, Schema, advice
 
 log = logging.getLogger(__name__)
 
+POOL_BLOCKS = 256  # Blocks whose rows are mixed at a time in a training.
+
 
 @dataclass(frozen=True)
 class Batch(Examples):
@@ -115,8 +117,8 @@ class Order:
     shuffle_seed: tuple[int, ...] | None  # None keeps the order in which rows were written.
 
 
-def training_order(schema: Schema, seed: int, epoch: int, pool_blocks: int) -> Order:
-    """Return the order of the training rows in `epoch` (1, 2, …)."""
+def training_order(schema: Schema, seed: int, epoch: int, pool_blocks: int = POOL_BLOCKS) -> Order:
+    """Return the order of the training rows in `epoch` (1, 2, …), which mixes the rows of `pool_blocks` blocks."""
     sizes = np.array(block_sizes(schema, "train"), np.int64)
     blocks = np.random.default_rng([seed % 2**63, epoch]).permutation(len(sizes))
     return Order(_cut(blocks, pool_blocks), sizes, (seed % 2**63, epoch))

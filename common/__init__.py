@@ -6,5 +6,5 @@ The modules:
 - `arrays`: arrays in files and in memory. `native_library`: load C++ libraries.
 - `console`: progress bars and log lines. `text`: names and numbers in messages. `html`: pages with charts.
 - `packages`: check that required packages are installed.
-- `signals`: stop a program at a safe point. `process`: limits of the process, and its end.
+- `signals`: stop a program at a safe point. `process`: limits of the process, its end, other processes.
 """

@@ -1,4 +1,4 @@
-"""Limit the memory and cores of this process, defer its signals, and control how it ends.
+"""Limit the memory and cores of this process, defer its signals, control how it ends, and start others.
 
 The embedding tables ask for memory before they grow, because the system kills a process that takes more memory than
 there is.
@@ -11,6 +11,7 @@ import hashlib
 import os
 import resource
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.packages import project_environment
 from common.signals import SIGNALS
 
 CGROUP_ROOT, PROC = Path("/sys/fs/cgroup"), Path("/proc")
@@ -147,3 +149,21 @@ def checksum_of_sources(project: Path, packages: Iterable[str]) -> str:
             digest.update(f"{path.relative_to(project)}\n".encode())
             digest.update(path.read_bytes())
     return f"sha256:{digest.hexdigest()[:16]}"
+
+
+def run_module(module: str, *words: str) -> str:
+    """Run `python -m MODULE WORDS` in another process, and return its standard output.
+
+    Raise ValueError with the last line of its errors if it fails. Ctrl-C does not reach the process directly.
+    """
+    process = subprocess.run(  # noqa: S603 (this program)
+        [sys.executable, "-P", "-m", module, *words],
+        env=project_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        start_new_session=True,
+    )
+    if process.returncode:
+        raise ValueError(process.stderr.strip().rpartition("\n")[2].removeprefix("error: "))
+    return process.stdout

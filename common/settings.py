@@ -8,6 +8,7 @@ An unknown key or a value of the wrong type is an error that names the place and
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import json
@@ -53,6 +54,21 @@ class Bounds:
         if isinstance(value, tuple):
             return bool(value) and all(map(self.admit, value))
         return value is None or bool(self.least <= value <= self.most and self.above < value < self.below)
+
+
+ANY_VALUE = object()  # The value of a removed setting that changed no result.
+
+
+@dataclass(frozen=True)
+class Removed:
+    """A setting, or a section of them, that an earlier release had.
+
+    The class of all settings of a program has the class attribute `REMOVED`, a mapping of such settings by their full
+    names. `merge` refuses them, and `without_removed` drops them from the settings that an earlier release recorded.
+    """
+
+    now: str  # The behaviour of the program now, and what to use in place of the setting, in words.
+    value: Any = ANY_VALUE  # The program now does what the setting did with this value.
 
 
 class OutOfBoundsError(ValueError):
@@ -103,6 +119,20 @@ def flatten(sections: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return flat
 
 
+def without_removed(recorded: Mapping[str, Any], removed: Mapping[str, Removed]) -> dict[str, Any]:
+    """Return a copy of recorded settings, by section, without removed ones that asked for what the program now does.
+
+    A removed setting with another value stays, so that `merge` refuses it and comparisons see the difference.
+    """
+    result: dict[str, Any] = copy.deepcopy(dict(recorded))
+    for setting, gone in removed.items():
+        *names, key = setting.split(".")
+        section = functools.reduce(lambda inner, name: inner.get(name) or {}, names, result)
+        if key in section and (gone.value is ANY_VALUE or section[key] == gone.value):
+            del section[key]
+    return result
+
+
 def merge(
     settings: Settings, changes: Mapping[str, Any], where: str, prefix: str = "", whole: Settings | None = None
 ) -> Settings:
@@ -110,7 +140,7 @@ def merge(
 
     `where` and `prefix` say in errors where the changes come from. If `settings` are one section, `whole` are all
     settings: the error about an unknown key then looks for the key in other sections. Raise ValueError for an
-    unknown key or a wrong value.
+    unknown key, a removed one (see `Removed`) or a wrong value.
     """
     whole = settings if whole is None else whole
     hints = _type_hints(type(settings))  # type: ignore[arg-type]
@@ -143,10 +173,10 @@ def _advice(name: str, value: object, names: Sequence[str], prefix: str, whole: 
     """Return advice on an unknown key: keys of other sections with the same last word, or a similar key of this
     section.
 
-    If `whole` has a mapping `REMOVED` with the key, the advice is what that says.
+    If the class of `whole` lists the key in `REMOVED`, the advice is what that says.
     """
-    if advice := getattr(whole, "REMOVED", {}).get(f"{prefix}{name}"):
-        return str(advice)
+    if gone := getattr(whole, "REMOVED", {}).get(f"{prefix}{name}"):
+        return f"it was removed, so leave it out: {gone.now}"
     last_words = {key.rpartition(".")[2] for key in flatten({name: value})}
     all_keys = flatten(dataclasses.asdict(whole))  # type: ignore[call-overload]
     elsewhere = [key for key in all_keys if not (prefix and key.startswith(prefix))]

@@ -35,12 +35,7 @@ _SETTING_NAMES = [field.name for field in dataclasses.fields(PrepareOptions)]
 # Settings that a layout stands for. Those on the command line come after them.
 _LAYOUTS = {
     "blocks": (),
-    "zoo": (
-        "prepare.layout=zoo",
-        "prepare.missing_indicator=false",
-        "prepare.integer_buckets=false",
-        "prepare.block_rows=1000",
-    ),
+    "zoo": ("prepare.layout=zoo", "prepare.integer_buckets=false"),
 }
 
 

@@ -21,6 +21,7 @@ from app.config.config import Config
 from app.config.run_settings import DeviceOptions
 from app.tables.native import library
 from common import yaml_settings
+from data_prep.options import prepare_options
 from data_prep.options.options_file import read_options
 from data_prep.pipeline.prepare import prepare
 from data_prep.prepared.schema import read_schema
@@ -64,6 +65,14 @@ def pytest_collection_finish():
 @pytest.fixture(scope="session")
 def project() -> Path:
     return PROJECT
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _small_blocks():
+    """Prepared folders have blocks of 64 rows, so that a small log has many."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prepare_options, "BLOCK_ROWS", 64)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -73,7 +73,7 @@ NOT_RUN = {
     r"python -m app (serve (models|FOLDER)|export device_0 models/).*": IN_LIFE,
     r"curl localhost:8000/v1/(status|pin|rollback|unpin).*": IN_LIFE,
     r"python -m app online parts \w+\.\w+=.*": "other settings, which the same folder refuses",
-    r"python -m app online release PART": "needs a part that is held aside; tests/app/cli/online makes one",
+    r"python -m app online release PART": "needs a part that is held aside; tests/app/online makes one",
     r"bash run_with_mpi.sh|python net.py|bash run.sh \d .*": "run by tests/examples",
     r".*--target Ascend": "needs the device",
 }

@@ -15,6 +15,7 @@ PROJECT = Path(__file__).parents[1]
 LAYERS = [
     "app.__main__ | app.api",
     "app.cli",
+    "app.online | app.auto",
     "app.trained",
     "app.training | app.serving",
     "app.run | app.scoring",
@@ -38,10 +39,10 @@ BEYOND = {
     ("app.api", "data_prep.checks"),
     ("app.api", "data_prep.pipeline"),
     # The parts of a log that comes are read as a preparation reads it.
-    ("app.cli.online.log_parts", "data_prep.raw_log"),
-    ("app.cli.online.online_trainer", "data_prep.raw_log"),
+    ("app.online.log_parts", "data_prep.raw_log"),
+    ("app.online.online_trainer", "data_prep.raw_log"),
 }
-MOST_ENTRIES = {"app": 15}  # of a folder; 12 elsewhere
+MOST_ENTRIES = {"app": 17}  # of a folder; 12 elsewhere
 
 
 FOLDERS = sorted({path.parent for top in TOPS for path in (PROJECT / top).rglob("*.py")})
@@ -67,7 +68,9 @@ def between(house):
 def test_every_package_has_a_place(house):
     tops = {"app", "data_prep"}  # their own __init__.py
     assert {package(module) for module in house.paths} - tops <= FLOORS.keys()
-    assert sum(line.startswith("app.") for line in LAYERS) <= 9
+    # Ten, because the imports of app form a chain of ten: main, cli, online, trained, training, run, checkpoint,
+    # distributed, tables and config.
+    assert sum(line.startswith("app.") for line in LAYERS) <= 10
     assert sum(line.startswith("data_prep.") for line in LAYERS) <= 7
 
 

@@ -105,22 +105,6 @@ def remove_old(folder: Path, options: CheckpointOptions, metric: str, read: Read
             shutil.rmtree(removed)
 
 
-def delta_to_compact(
-    folder: Path, options: CheckpointOptions, metric: str, read: Read = read_manifest
-) -> Checkpoint | None:
-    """Return the oldest kept delta if `full_every` or more checkpoints are kept only because that delta needs them.
-
-    Return None if there is no such delta.
-    """
-    remaining = to_keep(whole_checkpoints(folder, read), options, metric)
-    paths = {checkpoint.path for checkpoint in remaining}
-    for checkpoint in remaining:
-        if checkpoint.older:
-            burden = [member for member in checkpoint.older if member.path not in paths]
-            return checkpoint if len(burden) >= options.full_every else None
-    return None
-
-
 def compact(checkpoint: Checkpoint, num_shards: int, progress: Progress = no_progress) -> Path:
     """Replace a delta by an equivalent full checkpoint. A full checkpoint is left as it is. Return its path.
 

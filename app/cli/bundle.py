@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from common.signals import die_quietly
 
-# Call this before the imports, which take a moment.
+# Do this before the imports, which take a moment, so that Ctrl-C prints no traceback of an import.
 if __name__ == "__main__":
     die_quietly()
 

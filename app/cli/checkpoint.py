@@ -12,12 +12,7 @@ from tqdm import tqdm
 
 from app.checkpoint.manifest import read_manifest
 from app.checkpoint.read import Checkpoint, row_layout
-from app.checkpoint.retention import (
-    compact,
-    open_named,
-    rewrite,
-    step_folders,
-)
+from app.checkpoint.retention import compact, open_named, rewrite, step_folders
 from app.checkpoint.write import ROW_IDS, step_name
 from app.run.folder import best_of_run, named_or_best, run_checkpoints
 from app.run.identity import check_same_inputs
@@ -189,7 +184,7 @@ def _compact(arguments: argparse.Namespace) -> None:
         return
     advice = f"wait for its end, or write a full one elsewhere: checkpoint reshard {path} FOLDER --shards 1"
     with _own(path.parent, advice):
-        # Opened while the lock is held, because a training may remove or compact the parents of a delta.
+        # Open it under the lock, because a training may remove or compact the parents of a delta.
         checkpoint = open_named(path)
         with byte_bar("compact", 2 * checkpoint.num_bytes) as bar:
             compact(checkpoint, max(checkpoint.manifest.shards.values(), default=1), bar.update)
@@ -219,9 +214,7 @@ def _own(folder: Path, advice: str) -> Iterator[None]:
 
 @contextmanager
 def _kept(checkpoint: Checkpoint) -> Iterator[None]:
-    """Raise ValueError with advice in place of an error that occurred because a training removed or compacted the
-    checkpoint.
-    """
+    """Convert an error to a ValueError with advice, if a training has removed or compacted the checkpoint."""
     try:
         yield
     except (OSError, ValueError) as error:

@@ -76,7 +76,7 @@ def _evaluate(arguments: argparse.Namespace, checkpoint: Checkpoint) -> int:
     trained = open_trained(checkpoint, arguments.dataset, arguments.settings)
     trained = trained.with_device(target=arguments.target or "auto")
     what = (arguments.split, arguments.by, arguments.calibrate)
-    # Checked before the slow start of MindSpore.
+    # Check the arguments before the slow start of MindSpore.
     check_evaluation(trained, *what)
     group: ProcessGroup = ONE_PROCESS
     if started_by_mpi():
@@ -84,7 +84,7 @@ def _evaluate(arguments: argparse.Namespace, checkpoint: Checkpoint) -> int:
     elif arguments.ranks > 1:
         status = launch(arguments.ranks, arguments.hostfile, _words(arguments, checkpoint.path))
         if status == WRONG_INPUT and arguments.follow:
-            # Raises an error if the checkpoint is damaged, which the job's exit status alone does not tell.
+            # This raises an error if the checkpoint is damaged, which the job's exit status alone does not tell.
             checkpoint.verify()
         return status
     try:

@@ -6,7 +6,7 @@ from common.process import die_with_parent
 from common.signals import die_quietly
 from common.text import show
 
-# Call this before the imports, which take a moment.
+# Do this before the imports, which take a moment, so that Ctrl-C prints no traceback of an import.
 if __name__ == "__main__":
     die_quietly()
 

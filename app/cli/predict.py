@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from common.signals import Stopped, die_quietly, stop_by_signals
 
-# Call this before the imports, which take a moment.
+# Do this before the imports, which take a moment, so that Ctrl-C prints no traceback of an import.
 if __name__ == "__main__":
     die_quietly()
 
@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _max_reject_fraction(arguments: argparse.Namespace) -> float:
     bound = arguments.max_reject_fraction
     if bound is None:
-        # Raises a clear error if the folder is not a bundle.
+        # This raises a clear error if the folder is not a bundle.
         read_manifest(arguments.bundle)
         bound = float(read_schema(arguments.bundle).options["max_reject_fraction"])
     if not 0 <= bound <= 1:

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from app.auto.settle import settle
 from app.batches import verify_files
-from app.cli.baseline import find_cross_effects
-from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
 from app.distributed.mpirun import CHOSEN_PRECISION, check_rank_table, launch
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup, started_by_mpi
 from app.run import rank
 from app.run.claim import FIRST_RANK, RunIsFinishedError, check_name
 from app.training.start import plan_launch, report_finished
-from app.training.warm_start.source import source_settings
 from common import yaml_settings
 from common.text import show
-from data_prep.prepared.schema import read_schema
 
 CONFIG = Path("configs/auto.yaml")
 
@@ -54,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command: train, and return the exit status."""
     check_name(arguments.name)
     path = Path.cwd() / arguments.name
-    config, lines = settle(
+    config, crosses = settle(
         lambda base: yaml_settings.resolve(Config, arguments.config, arguments.settings, base),
         arguments.dataset,
         path,
@@ -62,17 +58,17 @@ def run(arguments: argparse.Namespace) -> int:
     )
     num_processes = arguments.ranks + arguments.servers
     # Opening the run folder may rename an older run, so check everything that may be wrong with the settings first.
-    plan = plan_launch(config, arguments.dataset, path, arguments.ranks, arguments.servers, lines)
+    plan = plan_launch(config, arguments.dataset, path, arguments.ranks, arguments.servers, [crosses.line])
     if arguments.rank_table != "-":
         check_rank_table(Path(arguments.rank_table), arguments.ranks)
     if not started_by_mpi() and not arguments.dry_run:
-        # Checked before the slow import of MindSpore. `open_run` checks it again.
+        # Check the folder before the slow import of MindSpore. `open_run` checks it again.
         try:
             plan.check_folder()
         except RunIsFinishedError as finished:
             return report_finished(finished)
     if num_processes > 1 and not started_by_mpi() and not arguments.dry_run:
-        os.environ[CHOSEN_PRECISION] = plan.config.device.precision
+        os.environ.update({CHOSEN_PRECISION: plan.config.device.precision, **crosses.as_message()})
         return launch(num_processes, arguments.hostfile, arguments.words)
     group: ProcessGroup = ONE_PROCESS
     if started_by_mpi():
@@ -87,29 +83,11 @@ def run(arguments: argparse.Namespace) -> int:
     target = plan.select_device()
     if arguments.dry_run:
         plan.describe_steps(plan.config)
-        for line in filter(None, lines):
-            show(line)
+        if crosses.line:
+            show(crosses.line)
         _print_placement(plan.config, target, plan.backend)
         return 0
     return plan.train(target, group)
-
-
-def settle(
-    resolve: Callable[[Config], Config], dataset: Path, path: Path, dry: bool = False
-) -> tuple[Config, list[str]]:
-    """Choose the settings for a prepared folder and the run folder `path`. Return them with lines for the log.
-
-    `resolve` returns the settings over given base settings. With `dry`, no regression is fitted to choose settings, and
-    a line says so.
-    """
-    lines: list[str] = []
-    config = resolve_by_rows(
-        resolve,
-        lambda: read_schema(dataset),
-        lambda config: source_settings(config, path),
-        lambda schema, by_effects: find_cross_effects(dataset, path, schema, by_effects, lines, dry),
-    )
-    return config, lines
 
 
 def _print_placement(config: Config, target: str, backend: str) -> None:

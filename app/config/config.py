@@ -6,6 +6,7 @@ The comment at a field, or the comment lines above it, is printed in docs/config
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
@@ -17,8 +18,9 @@ from app.config.optimizer_settings import (
     TowerOptimizer,
     WideOptimizer,
 )
+from app.config.removed import REMOVED
 from app.config.run_settings import CheckpointOptions, ClusterOptions, DeviceOptions, EvalOptions, TablesOptions
-from common.settings import Bounds, Checked, Count, CountOrZero, Fraction, NotNegative, Seed
+from common.settings import Bounds, Checked, Count, CountOrZero, Fraction, NotNegative, Removed, Seed
 from data_prep.options.prepare_options import PrepareOptions
 
 FirstLayer = Literal["auto", "direct", "distinct"]
@@ -59,9 +61,6 @@ class LossOptions(Checked):
     # Coefficient of the deep table's L2 term, l2_coef · ½ Σ‖row‖². The sum is over the batch's unique rows. With
     # deep_optimizer.name=adam it is over the whole table.
     l2_coef: NotNegative = 8e-5
-    wide_l2_coef: NotNegative = 0.0  # Coefficient of the L2 term of the wide table.
-    # Each value of a unique row's gradient is clipped to ± this bound, before the L2 term is added. 0 clips nothing.
-    row_clip_value: NotNegative = 0.0
     # The norm of all the tower's gradients together is clipped to this bound. 0 clips nothing.
     tower_clip_norm: NotNegative = 0.0
     label_smoothing: Fraction = 0.0  # For the value s, training labels become (1 - s) · label + s / 2.
@@ -84,7 +83,6 @@ class TrainOptions(Checked):
     # Decay of a running mean of all weights. Evaluation, export and scoring then use the mean. 0.999 averages about the
     # last 1,000 steps. 0 switches it off. The mean doubles the memory of the weights.
     ema_decay: Annotated[float, Bounds(least=0, below=1, expected="0 (no running mean) or more and below 1")] = 0.0
-    pool_blocks: Count = 256  # The number of blocks whose rows are mixed at a time.
     # Steps between lines of metrics.jsonl and updates of the progress bar. loss.log has every step.
     log_every_steps: Count = 10
     # auto: an unfinished run with the same settings and data is resumed, or else a new one starts. never: a new run
@@ -97,19 +95,13 @@ class TrainOptions(Checked):
     init_from: str = ""
     init_take: Literal["all", "tables", "tower"] = "all"  # The parts of the model in init_from to take over.
     init_optimizer: bool = False  # Also take over the optimizer states of the model in init_from.
-    # The prepared folder on which the model in init_from was trained, if that has moved since.
-    init_dataset: str = ""
 
 
 @dataclass(frozen=True)
 class Config:
     """All settings of a run."""
 
-    # What to do in place of a setting that earlier releases had.
-    REMOVED: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("parallel", "checkpoint.tower_slices"),
-        "ranks no longer split the tower; examples/tower_over_ranks has a program for each parallel mode",
-    )
+    REMOVED: ClassVar[Mapping[str, Removed]] = REMOVED
 
     prepare: PrepareOptions = field(default_factory=PrepareOptions)
     device: DeviceOptions = field(default_factory=DeviceOptions)

@@ -20,6 +20,10 @@ CPU_INFO = Path("/proc/cpuinfo")
 BFLOAT16_FLAGS, MATH_MODE_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}, {"amx_bf16", "bf16"}
 
 ONEDNN_MATH_MODE = "ONEDNN_DEFAULT_FPMATH_MODE"
+# The environment variable for debugging: if it is set, the tower runs as MindSpore's graph on a CPU too. Without it
+# native kernels take the whole step there if they cover the model (ReLU, no batch normalization, no distinct first
+# layer) and its optimizers (FTRL, Adam).
+GRAPH = "WIDE_DEEP_GRAPH"
 
 
 def prepare_environment(options: DeviceOptions) -> None:

@@ -24,16 +24,8 @@ class CheckpointOptions(Checked):
     shards: Count = 1  # The number of files of each table.
     # Write checkpoints while the next steps run. This takes memory for the rows that these steps update.
     background: bool = True
-    delta: bool = False  # Write only the rows that changed since the checkpoint before.
-    full_every: Count = 10  # With delta, every full_every-th checkpoint is written in full.
-    # With delta, only the first checkpoint is written in full. When a kept delta depends on full_every others, it is
-    # turned into a full checkpoint from the files on disk.
-    compact: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.compact and not self.delta:
-            raise ValueError("checkpoint.compact=true needs checkpoint.delta=true, which is false")
+    # Write only the rows that changed since the checkpoint before. Every tenth checkpoint is written in full.
+    delta: bool = False
 
 
 Target = Literal["auto", "CPU", "GPU", "Ascend"]
@@ -51,9 +43,6 @@ class DeviceOptions(Checked):
     # bfloat16: the inputs of the tower's products are rounded to it. All else stays float32. auto: both are timed on
     # the CPU before the first training of a tower of this size, and the faster is taken. A run keeps its choice.
     precision: Precision = "float32"
-    # true: the tower runs as MindSpore's graph on a CPU too. false: native kernels take the whole step there if they
-    # cover the model (ReLU, no batch normalization, no distinct first layer) and its optimizers (FTRL, Adam).
-    graph: bool = False
 
     @property
     def num_threads(self) -> int:
@@ -75,7 +64,6 @@ class EvalOptions(Checked):
     every_steps: CountOrZero = 0  # Steps between additional evaluations within an epoch. 0 makes none.
     metric: str = "auc"  # The metric that decides which checkpoints are the best.
     patience: CountOrZero = 0  # Stop after so many evaluations in a row without improvement. 0 never stops.
-    min_improvement: NotNegative = 0.0  # Only a larger change of the metric is an improvement.
     # The field (or column of kind id) whose values are the groups of grouped_auc, the mean AUC within groups. Rows
     # whose value is missing or has no id of its own are left out. With kind id every value counts.
     group_field: str = ""

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from common.settings import Bounds, Checked, Count, CountOrZero, NotNegative
+from common.settings import Bounds, Checked, Count, CountOrZero
 
 DropFactor = Annotated[float, Bounds(above=0, below=1, expected="between 0 and 1")]
 
@@ -62,13 +62,14 @@ class StepSchedule(_Schedule):
 
 @dataclass(frozen=True)
 class PlateauSchedule(_Schedule):
-    """A drop when evaluations on the split valid stop improving (the defaults are those of BARS's recipes)."""
+    """A drop when evaluations on the split valid stop improving (the defaults are those of BARS's recipes).
+
+    Only a change of eval.metric by more than 1e-6 is an improvement. Drops stop at a learning rate of 1e-6.
+    """
 
     name: Literal["plateau"] = "plateau"
     drop_factor: DropFactor = 0.1  # Factor of the learning rate at each drop.
     patience: Count = 1  # The number of evaluations in a row without improvement before a drop.
-    min_improvement: NotNegative = 1e-6  # Only a larger change of eval.metric is an improvement.
-    min_learning_rate: NotNegative = 1e-6  # Lower bound of the learning rate.
 
 
 Schedule = ConstantSchedule | CosineSchedule | StepSchedule | PlateauSchedule

@@ -54,9 +54,8 @@ class Selection:
         """Log message that says why the run ends early."""
         state, options = self._state, self._options
         way = "fallen below" if METRICS[state.metric].better == "lower" else "risen above"
-        by = f" by more than {options.min_improvement:g}" if options.min_improvement else ""
         return (
-            f"{state.metric} on valid has not {way} {state.reference:.6f}{by} for {state.since_reference} "
+            f"{state.metric} on valid has not {way} {state.reference:.6f} for {state.since_reference} "
             f"evaluations (eval.patience={options.patience}); the best is {state.best:.6f}, of step {state.best_step}"
         )
 
@@ -75,14 +74,14 @@ class Selection:
                 "other rows, and values without an id of their own are none; choose eval.metric=log_loss, another "
                 "eval.group_field, or the kind id for its column"
             )
-        score, least_gain = as_score(state.metric, value), self._options.min_improvement
+        score = as_score(state.metric, value)
         is_best = state.best is None or score > as_score(state.metric, state.best)
         if is_best:
             state.best, state.best_step = value, step
         state.last_step = step
         if is_extra:
             return is_best
-        if state.reference is None or score - as_score(state.metric, state.reference) > least_gain:
+        if state.reference is None or score > as_score(state.metric, state.reference):
             state.reference, state.since_reference = value, 0
         else:
             state.since_reference += 1

@@ -57,8 +57,8 @@ class NativeTower:
     def covers(model: WideDeep) -> bool:
         """Return True if the model can run without a graph.
 
-        The setting device.graph must be off. All hidden layers must be native, and none may use distinct rows or batch
-        normalization.
+        The tower must not be wanted as a graph (`app.config.device.GRAPH`). All hidden layers must be native, and none
+        may use distinct rows or batch normalization.
         """
         tower = model.tower
         if tower.as_graph or tower.distinct_layer is not None:

@@ -11,6 +11,7 @@ function.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 
 import mindspore as ms
@@ -18,6 +19,7 @@ import numpy as np
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 
 from app.config.config import Config
+from app.config.device import GRAPH
 from app.model.batch_norm import BatchNorm, NormalizedLayer
 from app.model.dense_layer import MatMul
 from app.model.distinct_layer import NativeSumRows, distinct_layer
@@ -241,10 +243,10 @@ def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
 
     If numeric fields are not `folded` into the first layer, they are looked up like categorical ones.
     """
-    model, device = config.model, config.device
+    model = config.model
     arrays = initial_tower(config, schema, folded)
     is_distinct = model.first_layer == "distinct"
-    first = distinct_layer(device, model.activation, plain=not model.batch_norm) if is_distinct else None
+    first = distinct_layer(config.device, model.activation, plain=not model.batch_norm) if is_distinct else None
     numeric_fields = NumericFields(arrays)
     tower = Tower(
         numeric_fields,
@@ -252,7 +254,7 @@ def make_model(config: Config, schema: Schema, folded: bool = True) -> WideDeep:
         hidden_layers(config, schema),
         MatMul(),
         distinct_layer=first,
-        as_graph=device.graph,
+        as_graph=GRAPH in os.environ,
     )
     return WideDeep(tower, WideHead(numeric_fields.num), None if first is None else NativeSumRows())
 

@@ -40,7 +40,7 @@ class EventFile(LogFile):
         }
         if not numbers:
             return
-        # Imported late because the import takes 0.2 s and more.
+        # Import these late, because the import takes 0.2 s and more.
         with without_torch():
             from tensorboardX.proto.event_pb2 import Event, SessionLog
             from tensorboardX.proto.summary_pb2 import Summary

@@ -58,6 +58,7 @@ class RunFolder:
         self._started = time.monotonic()
 
     def append_losses(self, lines: list[str]) -> None:
+        """Append lines to loss.log."""
         self._losses.append("".join(f"{line}\n" for line in lines))
 
     def append_metrics(self, **values: Any) -> None:
@@ -78,6 +79,7 @@ class RunFolder:
         self._metrics.append(json.dumps(plain) + "\n")
 
     def append_eval(self, line: str) -> None:
+        """Append a line to eval.log."""
         self._evals.append(line + "\n")
 
     def write_evaluation(self, content: dict[str, Any]) -> None:

@@ -13,10 +13,10 @@ from app.run.older import upgraded
 from common import settings
 from data_prep.prepared.schema import FIRST_VOCABULARY, CategoricalField, Schema
 
-# May differ between a run and its continuation, as none of it changes a step that was taken.
+# These settings may differ between a run and its continuation, because they do not change steps already taken.
 FREE_SECTIONS = ("prepare", "eval", "checkpoint", "cluster")
 FREE_DEVICE_KEYS = ("target", "threads")
-FREE_TRAIN_KEYS = ("auto", "epochs", "steps", "log_every_steps", "resume", "profile", "time_limit", "init_dataset")
+FREE_TRAIN_KEYS = ("auto", "epochs", "steps", "log_every_steps", "resume", "profile", "time_limit")
 # The plateau schedule reacts to evaluations, so their frequency and metric affect the learning rate.
 PLATEAU_EVAL_KEYS = ("every_steps", "metric", "group_field")
 

@@ -2,9 +2,9 @@
 
 If you add a setting that changes a run's result (see `app.run.identity`), add it to `ADDED` with the value that
 describes how the program behaved without the setting. This value may differ from today's default. A resumed run keeps
-it, so its arithmetic never changes halfway. If you remove a setting, add it to `REMOVED` with the value that describes
-how the program behaves now. Keep the config.yaml of a run of each release in tests/app/run, where tests compare it with
-both tables.
+it, so its arithmetic never changes halfway. If you remove a setting, add it to `app.config.removed.REMOVED` with the
+value that describes how the program behaves now. Keep the config.yaml of a run of each release in tests/app/run, where
+tests compare it with both tables.
 """
 
 from __future__ import annotations
@@ -25,10 +25,7 @@ FORMAT_VERSION, OLDEST_VERSION = 4, 3
 # "deep_optimizer.schedule[cosine].floor".
 ADDED: dict[int, dict[str, Any]] = {4: {"tables.dtype": "float32"}}
 
-# Settings by the format version that removed them, with the only value that a run can be continued with.
-REMOVED: dict[int, dict[str, Any]] = {}
-
-# Removed settings that said where a run computes and not what: setting -> its default. A run continues without them.
+# Removed settings that only chose where a run computes, with their defaults. A run continues without them.
 WITHOUT_EFFECT: dict[str, Any] = {
     "checkpoint.tower_slices": False,
     "parallel.tensor_parallel": 1,
@@ -46,30 +43,20 @@ WITHOUT_EFFECT: dict[str, Any] = {
 
 def upgraded(sections: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings that a run of any release wrote, by section, with the keys of this release."""
-    result = copy.deepcopy(dict(sections))
+    result = settings.without_removed(sections, Config.REMOVED)
     for setting, value in added():
         section, key = section_of(result, setting)
         section.setdefault(key, copy.deepcopy(value))
-    for of_form in REMOVED.values():
-        for setting, value in of_form.items():
-            section, key = section_of(result, setting)
-            if key in section and section[key] == value:
-                del section[key]
     prepare = result.get("prepare", {})
     if of_fields := fields_as_set(prepare):
         prepare["fields"] = of_fields
     for name in RECORDED:  # These settings are now part of prepare.fields.
         prepare.pop(name, None)
-    for setting in WITHOUT_EFFECT:
-        name, _, key = setting.partition(".")
-        result.get(name, {}).pop(key, None)
-    if result.get("parallel") == {}:  # The section has no setting left.
-        del result["parallel"]
     return result
 
 
 def ignored(sections: Mapping[str, Any]) -> list[str]:
-    """Return the settings of a run of any release, as `section.key=value`, that are ignored today."""
+    """Return the settings in a run of any release that are now ignored, as `section.key=value`."""
     values = WITHOUT_EFFECT | settings.flatten(dict(sections))
     return [f"{name}={values[name]}" for name, default in WITHOUT_EFFECT.items() if values[name] != default]
 

@@ -33,7 +33,7 @@ Points = tuple[list[float], list[float]]  # x and y values.
 class RunRecord:
     """The content of one run's files."""
 
-    name: str  # Unique within the report.
+    name: str  # The name is unique within the report.
     state: dict[str, Any]
     config: dict[str, Any]
     wide_losses: np.ndarray  # wide_loss of each step, from the first.
@@ -84,6 +84,7 @@ class RunRecord:
         return [*source, *map(_evaluation_line, self.evaluations)]
 
     def test_evaluation(self) -> dict[str, Any] | None:
+        """Return the newest evaluation on the test rows, or None if there is none."""
         return next((content for content in reversed(self.evaluations) if content["split"] == "test"), None)
 
     def shown_evaluation(self) -> dict[str, Any] | None:
@@ -100,7 +101,8 @@ class RunRecord:
             if line["seconds"] < before:
                 lines_by_launch.append([])
             before = line["seconds"]
-            if line.get("samples_per_second"):  # 0 in earlier releases, if all rows of an interval had weight 0
+            # Earlier releases logged 0 if all rows of an interval had weight 0.
+            if line.get("samples_per_second"):
                 lines_by_launch[-1].append(line)
         return lines_by_launch
 
@@ -122,6 +124,7 @@ class RunRecord:
 
     @property
     def steps(self) -> int:
+        """Number of steps that the run has taken."""
         return len(self.wide_losses)
 
 

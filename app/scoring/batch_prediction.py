@@ -124,7 +124,8 @@ def predict(
     executor = executor or ExecutorChoice()
     predictor = Predictor.open(bundle)
     finished = Path(f"{output}.partial", FINISHED)
-    _check_output(output, overwrite or (finished.exists() and not restart))  # A kill may have left it after the output.
+    # If a process was killed after the output got its name, the file FINISHED shows that the output is its own.
+    _check_output(output, overwrite or (finished.exists() and not restart))
     for place, name in enumerate(keep):
         if name in (LINE, FILE, SCORE, REASON) or name in keep[:place]:
             raise ValueError(f"--keep {name}: the output has a column of that name already")

@@ -6,7 +6,7 @@
     tables.safetensors, checksums.safetensors   see bundle_tables.py. A delta holds only the changed rows
     lookup.bin         the vocabulary in a form that can be searched. A delta holds only the added values
     expired.npy        deltas only: [g] int64, ascending ids whose values are out of vocabulary now
-    golden.parquet     made-up rows with logits, scores and tolerances, so that a user can check his installation
+    golden.parquet     made-up rows with logits, scores and tolerances, so that users can check their installation
     code/, MLmodel, python_env.yaml, requirements.txt, README.md
 
 Opening a bundle checks every file completely except the tables, of which it checks the headers and sizes. `verify`
@@ -50,7 +50,7 @@ class Manifest:
     # Deltas only: id and folder name of the parent bundle.
     parent: dict[str, str] | None = None
     generation: int = 0  # A delta's generation is its parent's plus one.
-    # If deltas were folded into this whole bundle: the id of the newest of them.
+    # Id of the newest delta that was folded into this whole bundle, if any.
     folded: str = ""
     whole_serial: int = 0  # Serial number of the whole bundle at the beginning of this bundle's chain.
     serial: int = 0  # Serial number of the export, above those of all bundles in the same folder.
@@ -204,15 +204,16 @@ def check_files(folder: Path, manifest: Manifest, every_byte: bool) -> None:
 
 @contextmanager
 def opening(folder: Path) -> Iterator[None]:
-    """Let whatever goes wrong with the content of a bundle's files be a ValueError that names the bundle.
+    """Convert errors about the content of a bundle's files to a ValueError that names the bundle.
 
-    Files with the right checksums may still hold what no release of this program writes.
+    Files with the right checksums may still contain something that no release of this program writes.
     """
     try:
         yield
     except (OSError, MemoryError, ImportError):
         raise
-    except Exception as error:  # Numpy, pyarrow and onnxruntime have many kinds.
+    # NumPy, pyarrow and onnxruntime raise many kinds of errors.
+    except Exception as error:
         if isinstance(error, ValueError) and str(folder.parent) in str(error):
             raise
         advice = reexport_advice(folder)

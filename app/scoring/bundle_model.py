@@ -88,6 +88,7 @@ class BundleModel:
 
     @property
     def log_format(self) -> LogFormat:
+        """Format of the log that the bundle's model was trained on."""
         return self.encoder.log_format
 
     @cached_property

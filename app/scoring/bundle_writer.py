@@ -242,7 +242,7 @@ def fold(delta: str | Path, output: str | Path, overwrite: bool = False) -> Mani
     """
     chain = read_chain(Path(delta))
     newest = replace(chain[-1][1], format_version=version_of(chain[-1][1].rows))
-    # Entered before the chain is read, because it raises an error if the output cannot be written.
+    # Enter `new_bundle` before reading all files, because it fails at once if the output cannot be written.
     with new_bundle(Path(output), overwrite) as folder:
         for link in chain:
             check_files(*link, every_byte=True)

@@ -37,6 +37,7 @@ class Distribution:
 
     @property
     def num_rows(self) -> int:
+        """Number of rows counted so far."""
         return int(self.scores.sum())
 
     def add(self, ids: np.ndarray, numeric: np.ndarray, logits: np.ndarray) -> None:

@@ -11,7 +11,7 @@ TOWER = "tower.onnx"
 # The bits of a matrix product may depend on its number of rows, so only these numbers are used. `Tower` checks which of
 # them give the same bits as MANY.
 ONE, FEW, MANY = 1, 8, 256
-# For more rows than this, one run of the next size is faster.
+# Maximum number of rows for which runs of this size are faster than one run of the next size.
 MOST_ROWS = {ONE: 2, FEW: 96}
 
 
@@ -20,7 +20,7 @@ class Tower:
 
     def __init__(self, path: Path, num_threads: int) -> None:
         """Load the model. Raise ValueError if onnxruntime cannot read the file."""
-        # Imported late because every command of `app` imports this file, and this takes a third of a second.
+        # Import onnxruntime late: it takes a third of a second, and every command of `app` imports this file.
         import onnxruntime
 
         options = onnxruntime.SessionOptions()

@@ -43,7 +43,7 @@ REFUSALS_A_SECOND = 250
 FREE_REFUSALS = 25  # Number of refusals that may be given at once without delay.
 # Longest delay of a refusal in seconds. Clients often give up after two seconds. With 1.6 some did, on a busy machine.
 MOST_DELAY = 1.5
-# Minimum delay in seconds of a refusal that exceeds the maximum rate by too much.
+# A refusal that would be due after MOST_DELAY gets a random delay between this one and MOST_DELAY.
 LEAST_LATE = 1.1
 
 Decode = Callable[[], RowsToScore]
@@ -59,7 +59,7 @@ class Work:
     predictor: Predictor
     decode: Decode
     num_bytes: int
-    deadline: float  # In seconds of time.monotonic.
+    deadline: float  # Deadline in seconds of time.monotonic.
     future: asyncio.Future[np.ndarray]
 
 
@@ -82,6 +82,7 @@ class Batcher:
 
     @property
     def num_waiting(self) -> int:
+        """Number of requests that wait in all queues or are being scored."""
         return self.small.num_waiting + self.large.num_waiting + self.huge.num_waiting
 
     def admit(self, num_bytes: int) -> None:
@@ -139,11 +140,11 @@ class _Queue:
         self.limits, self._observe, self._loop_bytes = limits, observe, loop_bytes
         self._thread = ThreadPoolExecutor(1, "scoring")
         self._waiting: deque[Work] = deque()
-        self.num_waiting = 0  # Includes the requests that are being scored.
+        self.num_waiting = 0  # Requests that are being scored count, too.
         self._num_coming = 0
         self._next: asyncio.Handle | None = None  # Handle of the scheduled start of the next batch.
         self._is_scoring = False  # True while the thread scores a batch.
-        # For each recent batch: the mean milliseconds per request, and the number of requests.
+        # Mean milliseconds per request and number of requests of each recent batch.
         self._last: deque[tuple[float, int]] = deque(maxlen=TIMED_BATCHES)
         # Mean milliseconds per request, computed from `_last` on demand. None if it must be computed again.
         self._request_ms: float | None = 0.0
@@ -288,6 +289,7 @@ class _Stopwatch:
         self._began, self._had_ms, self._num_read = time.monotonic(), processor_ms(), _num_read()
 
     def milliseconds(self) -> float:
+        """Return the milliseconds since the construction."""
         if _num_read() > self._num_read:
             return 1000 * (time.monotonic() - self._began)
         return processor_ms() - self._had_ms

@@ -167,6 +167,7 @@ class BoundedRequests(HttpToolsProtocol):
     flow: _Flow
 
     def connection_made(self, transport: Any) -> None:
+        """Set up the state of a connection. Abort it if there are too many connections."""
         super().connection_made(transport)
         self.flow = _Flow(transport, self.pipeline)
         self._unparsed = b""  # Received bytes that are parsed when no request waits any more.
@@ -261,6 +262,7 @@ class BoundedRequests(HttpToolsProtocol):
             self.send_400_response(INVALID)
 
     def on_response_complete(self) -> None:
+        """Start the next pipelined request after an answer, or wait for one until IDLE_SECONDS have passed."""
         if self.transport.is_closing():
             return
         if self.pipeline:
@@ -327,6 +329,7 @@ class BoundedRequests(HttpToolsProtocol):
                 rest = rest[offer.args[0] :]
 
     def on_message_begin(self) -> None:
+        """Start the deadline for the headers of a new request."""
         super().on_message_begin()
         self._idle_until = math.inf
         self._bytes_without_body = self._discarded_bytes = self._body_left = 0
@@ -340,6 +343,7 @@ class BoundedRequests(HttpToolsProtocol):
         self.headers[:] = [host if header[0] == b"host" else header for header in self.headers]
 
     def on_headers_complete(self) -> None:
+        """Check a request after its headers: refuse it, or pass it on to uvicorn."""
         if self.parser.should_upgrade():
             return
         if self.parser.get_http_version() not in ("1.0", "1.1"):
@@ -350,7 +354,7 @@ class BoundedRequests(HttpToolsProtocol):
         self._idle_until = math.inf
         self._body_left = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
         refusal = self._refusal()
-        # The list now collects trailers, which are not used.
+        # From now on the parser adds trailers to `headers`, and trailers are not used.
         self.headers = []
         if refusal is None:
             self._headers_until = math.inf
@@ -375,6 +379,7 @@ class BoundedRequests(HttpToolsProtocol):
             self.on_response_complete()
 
     def on_body(self, body: bytes) -> None:
+        """Pass part of a body on to the request, or drop it if the request was already answered."""
         self._bytes_without_body = 0
         self._body_left -= len(body)
         if isinstance(self.cycle, _Refused) or self.cycle.response_complete:
@@ -385,6 +390,7 @@ class BoundedRequests(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        """Finish a request after its body has arrived."""
         if self.parser.should_upgrade():
             return
         if not isinstance(self.cycle, _Refused):

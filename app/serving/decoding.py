@@ -37,7 +37,7 @@ DECODE_SECONDS = 10.0  # Time for decoding a body, before the process is killed.
 MEMORY_OF_BODIES = 16
 NICE = 5  # The process has a lower priority than the event loop.
 
-# Returns the rows of a body, and anything else that the answer needs.
+# Function that returns the rows of a body, and anything else that the answer needs.
 Decode = Callable[[bytes], tuple[RowsToScore, Any]]
 
 

@@ -65,7 +65,7 @@ def _kind(chunk: RowsToScore) -> str:
 class _BundleState:
     """State of a bundle in the folder. It is made anew when the manifest file changes."""
 
-    stamp: tuple[int, ...]  # Identifies the version of the manifest file.
+    stamp: tuple[int, ...]  # Times, inode and size of the manifest file, to detect a change.
     since: float  # Time when the bundle was first seen or refused.
     manifest: Manifest | None = None
     is_newer: bool = False  # True if the bundle is newer than the current model, or pinned in its place.
@@ -136,7 +136,7 @@ class Generations:
         """
         with self._lock:
             if self._is_folder:
-                # Asked before the folder is read, so that a fold that has just ended is found.
+                # Ask this before reading the folder, so that the bundle of a fold that has just ended is found.
                 may_fold = self._may_fold()
                 self._follow()
                 if may_fold:
@@ -265,7 +265,7 @@ class Generations:
         Raise ValueError if a score is wrong.
         """
         predictor.check_golden()
-        # Read now and kept, because the bundle's folder may be removed later.
+        # Read these properties now, because the bundle's folder may be removed later.
         _ = predictor.example, held_out_rows(predictor)
         recent_rows = list(self._recent)
         formats = {id(log_format): log_format for log_format, _ in recent_rows}

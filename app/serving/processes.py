@@ -124,11 +124,12 @@ class _Seat:
 
     number: int
     recent: mmap.mmap  # Memory that all workers share.
-    # Shared with the supervisor: 1 when the worker's model is open.
+    # Byte shared with the supervisor: 1 when the worker's model is open.
     serving: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 1))
     pulse: mmap.mmap = field(
         default_factory=lambda: mmap.mmap(-1, 1)
-        # Shared with the supervisor: changes with each beat of the event loop, and is 0 before and after it runs.
+        # Byte shared with the supervisor. It changes with each beat of the event loop, and is 0 when the loop is not
+        # running.
     )
     last_pulse: int = 0  # Last value of `pulse` that the supervisor saw.
     # Time when `last_pulse` changed. Like `start_time` and `due`, in seconds of time.monotonic.
@@ -180,7 +181,7 @@ class _Supervisor:
         return status
 
     def _kill_hung(self) -> None:
-        """Kill workers whose event loop hangs. They are restarted like all that end."""
+        """Kill workers whose event loop hangs. They are restarted like all workers that end."""
         before, self._looked = self._looked, time.monotonic()
         for seat in self._seats:
             if self._looked - before > PAUSED_SECONDS:
@@ -308,6 +309,7 @@ class _Watch(threading.Thread):
         self.status = 0
 
     def run(self) -> None:
+        """Open the model, then check for newer models until the worker stops."""
         try:
             service = self._open()
         except Exception as error:

@@ -50,7 +50,7 @@ _PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "connect-src 'self'; img-src data:; frame-ancestors 'none'"
 }
-_CLOSE = {"connection": "close"}  # Used if a request is answered before its body was read.
+_CLOSE = {"connection": "close"}  # Headers of an answer to a request whose body was not read.
 _REFUSAL = b"HTTP/1.1 %d Too Many Requests\r\n%s: " % (REFUSED, ID_HEADER.encode())
 _HEADERS_OF = {408: _CLOSE, 413: _CLOSE, REFUSED: {"retry-after": "1"}, 503: {"retry-after": "1"}}
 
@@ -189,7 +189,7 @@ class Service:
             response = JSONResponse({"error": str(error)}, error.status, headers)
         except ClientDisconnect:
             response = Response(status_code=400)
-        # For example a damaged block of the bundle, or a lack of memory. The client may try another server.
+        # A block of the bundle may be damaged, or memory may be short. The client may try another server.
         except Exception as error:
             log.exception("%s, request %s: %s", path, number, type(error).__name__)
             message = "the model cannot score this now; see the server's log"
@@ -205,7 +205,7 @@ class Service:
             response.headers["allow"] = ", ".join(methods)
         seconds = time.perf_counter() - start
         noted = number, scope["method"], path, response.status_code, request.num_rows, seconds
-        asyncio.get_running_loop().call_soon(self._note, *noted)  # Called after the answer is written.
+        asyncio.get_running_loop().call_soon(self._note, *noted)  # `_note` runs after the answer is written.
         return response
 
     def _note(self, number: str, method: str, path: str, status: int, num_rows: int | None, seconds: float) -> None:

@@ -75,9 +75,6 @@ class TablesSpec:
     l2_coef: float
     wide_optimizer: WideOptimizer
     deep_optimizer: DeepOptimizer
-    wide_l2_coef: float = 0.0
-    # Each value of a row's gradient is clipped to ± this bound before L2 is added. 0: no clipping.
-    row_clip_value: float = 0.0
     tables: tuple[str, ...] = (WIDE, DEEP)  # Names of the tables that are kept.
     dtype: TableDtype = "float32"  # Dtype of the deep arrays with D values per row. Wide arrays are always float32.
     ema_decay: float = 0.0  # Decay of the running mean of rows (`RunningMean`). 0 means that no mean is kept.

@@ -148,7 +148,7 @@ class RunningMean:
 def table_step(states: States, gradient: np.ndarray, options: TableOptimizer, learning_rate: float, step: int) -> None:
     """Take step number `step` (from 1 on) of any optimizer but `adam`. Changes `states` in place.
 
-    `gradient` [U, width] already includes clipping and L2.
+    `gradient` [U, width] already includes L2.
     """
     match options:
         case LazyAdamOptions():
@@ -163,11 +163,6 @@ def table_step(states: States, gradient: np.ndarray, options: TableOptimizer, le
             rowwise_adagrad_step(states, gradient, options, learning_rate)
         case SgdOptions():
             sgd_step(states, gradient, learning_rate)
-
-
-def clipped(gradient: np.ndarray, clip_value: float) -> np.ndarray:
-    """Return `gradient` with each value clipped to ±clip_value. A clip_value of 0 means no clipping."""
-    return np.clip(gradient, np.float32(-clip_value), np.float32(clip_value)) if clip_value else gradient
 
 
 def sgd_step(states: States, gradient: np.ndarray, learning_rate: float) -> None:

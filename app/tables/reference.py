@@ -35,7 +35,6 @@ from app.tables.optimizers import (
     MEAN,
     MEAN_STEP,
     RunningMean,
-    clipped,
     history_of_steps,
     state_arrays,
     table_step,
@@ -223,7 +222,7 @@ class ReferenceTables(WholeTables, HostTables):
         states = self._deep_states(unique.values)
         if self._history is not None:
             self._history.append(rate)
-            gradient = clipped(summed * np.float32(gradients.scale), self.spec.row_clip_value)
+            gradient = summed * np.float32(gradients.scale)
             self._history.update(_own_states(self.spec, DEEP, states), gradient)
         else:
             step_rows(self.spec, DEEP, states, summed, gradients.scale, rate, self.step)
@@ -272,11 +271,11 @@ def step_rows(
 ) -> None:
     """Take one step of any optimizer but `adam`, in place.
 
-    `summed` [U, width] are the summed gradients, which are multiplied by `scale`, clipped, and extended by L2 before
-    the step. `states` are the state arrays of the rows by name.
+    `summed` [U, width] are the summed gradients, which are multiplied by `scale`. In the deep table L2 is added to
+    them. `states` are the state arrays of the rows by name.
     """
-    gradient = clipped(summed * np.float32(scale), spec.row_clip_value)
-    gradient += np.float32(spec.wide_l2_coef if table == WIDE else spec.l2_coef) * states["rows"]
+    gradient = summed * np.float32(scale)
+    gradient += np.float32(spec.l2_coef if table == DEEP else 0.0) * states["rows"]
     table_step(_own_states(spec, table, states), gradient, spec.optimizer(table), rate, step)
 
 

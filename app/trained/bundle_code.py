@@ -38,7 +38,7 @@ def write_code(folder: Path) -> None:
             shutil.copyfile(PROJECT / file, package / file)
 
 
-# Cached because each part of an online run writes a bundle, and parsing the modules takes 0.25 s.
+# The cache helps online runs: each part writes a bundle, and parsing the modules takes 0.25 s.
 @functools.cache
 def code_files(roots: tuple[str, ...]) -> tuple[Path, ...]:
     """Return the files of the modules `roots` and of all modules of the project that they import, directly or

@@ -65,7 +65,8 @@ def _card(
     options = schema.options
     log_name = re.sub(r"[^\w ./-]", lambda match: f"&#{ord(match[0])};", printable(str(schema.source.get("name"))))
     sections = dump_yaml({**settings.as_dict(config), "prepare": options}).rstrip()
-    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", sections)), default=0))  # longer than any in a name
+    # A fence must be longer than any run of backticks in a name.
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", sections)), default=0))
     lines = [
         "# Wide&Deep click model",
         "",

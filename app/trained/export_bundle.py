@@ -25,7 +25,8 @@ from data_prep.encoding.encoder import RowEncoder
 
 log = logging.getLogger("app")
 
-MOST_OFF = 0.1  # of the sum of scores from that of the clicks, before a user is told to calibrate
+# A user is advised to calibrate if the sum of the scores differs from that of the clicks by more than this share.
+MOST_OFF = 0.1
 
 
 def export(
@@ -74,12 +75,14 @@ def _export(
 
 
 def _why_no_probabilities(label_smoothing: float, evaluated: card.Evaluated | None) -> str:
-    """Return why scores are far from click rates, or "" if they are not. Without `evaluated` the rows are unknown."""
+    """Return why scores are far from click rates, or "" if they are not. `evaluated` is None if nothing was
+    measured.
+    """
     smoothed = f"loss.label_smoothing={label_smoothing:g} draws scores toward 0.5" if label_smoothing else ""
     if evaluated is None:
         return smoothed
     metrics = evaluated.metrics
-    noise = 3 / math.sqrt(max(metrics.click_rate * metrics.rows, 1))  # three standard errors of the clicks
+    noise = 3 / math.sqrt(max(metrics.click_rate * metrics.rows, 1))  # Three standard errors of the number of clicks.
     if not abs(metrics.calibration - 1) > max(MOST_OFF, noise):
         return ""
     found = f"the scores of {evaluated.split} sum to {metrics.calibration:.2f} times its clicks"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 OPSET, IR_VERSION = 20, 9
 # Size of a model above which its weights go to a second file, because protobuf cannot read more than 2 GiB.
 MOST_BYTES = 2_000_000_000
-NORM_EPSILON = 1e-5  # Equal to the constant in app/model/batch_norm.py.
+NORM_EPSILON = 1e-5  # The same constant is in app/model/batch_norm.py.
 # Error of a float32 sum, relative to the root of its terms' sum of squares. See `rounding_bound`.
 ROUNDING = 2.0**-20
 
@@ -135,11 +135,14 @@ def rounding_bound(
 ) -> np.ndarray:
     """Return a bound on the difference between two correct float32 evaluations of each logit, [n].
 
-    A sum of n terms in float32 is off by some √n · 2⁻²⁴ of its terms, as roundings are like random steps (Higham &
-    Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019). `ROUNDING` has n = 256: longer sums are
-    added up in blocks. Terms and errors pass the layers as sums of squares, as of random signs. No activation is much
-    steeper than 1. Terms that share a sign, as those behind a ReLU may, add up to more than the root of their squares:
-    a sum is then as large as its value, which is computed as if each activation were ReLU.
+    `wide_rows` [n, C] must not be summed over fields.
+
+    A float32 sum of n terms has an error of about √n · 2⁻²⁴ relative to the root of its terms' sum of squares, because
+    rounding errors behave like random steps (Higham & Mary, "A New Approach to Probabilistic Rounding Error Analysis",
+    2019). `ROUNDING` corresponds to n = 256, because longer sums are computed in blocks. Terms and errors are
+    propagated through the layers as sums of squares, as if their signs were random. No activation is much steeper than
+    1. If the terms have the same sign, as after a ReLU, their sum exceeds the root of their squares. The error is then
+    relative to the sum itself, which is computed as if each activation were ReLU.
     """
     layers, last = folded_layers(dense)
     values = np.concatenate([deep_rows, numeric], axis=1).astype(np.float64)

@@ -5,6 +5,6 @@
 - `assemble`: builds tables, model, optimizers and step from the settings. `loop` trains.
 - `step/`: one training step.
 - `learning_rates`, `epoch_progress`, `saving`, `stop_signals`: schedules, logs, checkpoints and early ends.
-- `parallel/`: towers that are spread over ranks.
+- `parallel/`: training on several ranks, and servers that own rows.
 - `warm_start/`: a new run that begins with the weights of a trained model.
 """

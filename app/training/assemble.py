@@ -71,7 +71,7 @@ class TrainingState:
         self._take_dense(dense, saved.step)
 
     def dense_values(self) -> dict[str, np.ndarray]:
-        """Return copies of the dense arrays."""
+        """Return copies of the dense arrays: parameters, statistics and optimizer state."""
         return {name: parameter.asnumpy().copy() for name, parameter in self._dense().items()}
 
     def _take_dense(self, values: dict[str, np.ndarray], step: int) -> None:
@@ -81,12 +81,12 @@ class TrainingState:
         self.optimizers.resume_learning_rates(rates["wide"], rates["tower"])
 
     def check_dense(self, arrays: dict[str, np.ndarray], names: Iterable[str]) -> None:
-        """Raise ValueError unless `arrays` are those of the model that `names` lists."""
+        """Raise ValueError unless `arrays` has exactly the arrays `names`, with the shapes of the model."""
         dense = self._dense()
         check_dense(arrays, {name: dense[name].shape for name in names})
 
     def write_dense(self, values: dict[str, np.ndarray]) -> None:
-        """Write dense arrays."""
+        """Write dense arrays into the model and the optimizers."""
         dense = self._dense()
         for name, value in values.items():
             write_parameter(dense[name], value)

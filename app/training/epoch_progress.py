@@ -89,7 +89,7 @@ class EpochProgress:
         speed, wait_share = self._rows / seconds, (waited - self._waited) / seconds
         parts = {part: self._seconds[part] - before for part, before in self._seconds_before.items()}
         self._seconds_before = dict(self._seconds)
-        # Counts private and shared memory.
+        # Private and shared memory count.
         resident_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         self._run.append_losses(self._lines)
         values = {

@@ -24,6 +24,8 @@ from app.tables.optimizers import RunningMean, StepHistory, history_of_steps
 from data_prep.prepared.schema import Schema
 
 STEPS_BEFORE = "steps_before"
+# A plateau: only a larger change of the metric is an improvement, and drops stop at the least rate. Both as BARS has.
+LEAST_GAIN, LEAST_RATE = 1e-6, 1e-6
 
 
 @dataclass
@@ -50,7 +52,7 @@ class LearningRate:
         rate = self.base * self.schedule.factor(step)
         if isinstance(self.schedule, PlateauSchedule):
             num_drops = bisect.bisect_left(self.plateau.drops, step)
-            least = min(self.base, self.schedule.min_learning_rate)
+            least = min(self.base, LEAST_RATE)
             return max(rate * self.schedule.drop_factor**num_drops, least) if num_drops else rate
         return rate
 
@@ -59,7 +61,7 @@ class LearningRate:
         if not isinstance(self.schedule, PlateauSchedule):
             return False
         state = self.plateau
-        if state.best is None or merit > state.best + self.schedule.min_improvement:
+        if state.best is None or merit > state.best + LEAST_GAIN:
             state.best, state.bad_evaluations = merit, 0
             return False
         state.bad_evaluations += 1
@@ -123,8 +125,6 @@ def table_spec(config: Config, schema: Schema, numeric: tuple[str, ...] = ()) ->
         l2_coef=config.loss.l2_coef,
         wide_optimizer=config.wide_optimizer,
         deep_optimizer=config.deep_optimizer,
-        wide_l2_coef=config.loss.wide_l2_coef,
-        row_clip_value=config.loss.row_clip_value,
         ema_decay=config.train.ema_decay,
         dtype=config.tables.dtype,
     )

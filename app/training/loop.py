@@ -114,7 +114,7 @@ class Trainer:
         ids.
         """
         options, position = self.config.train, self.position
-        order = training_order(self.schema, options.seed, position.epoch, options.pool_blocks)
+        order = training_order(self.schema, options.seed, position.epoch)
         dataset, size = self.context.dataset, options.batch_size
         for batch in read_batches(dataset, self.schema, "train", order, size, first_batch=position.epoch_step):
             counting = batch.rows_that_count(self.mean_weight)

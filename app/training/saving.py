@@ -17,7 +17,7 @@ import numpy as np
 
 from app.checkpoint.manifest import Manifest, ManifestReader, ParentRecord, Position
 from app.checkpoint.read import Checkpoint
-from app.checkpoint.retention import compact, delta_to_compact, open_if_whole, remove_old
+from app.checkpoint.retention import open_if_whole, remove_old
 from app.checkpoint.write import ModelState, write_checkpoint
 from app.distributed.process_group import first_error, is_collective
 from app.evaluation.metrics import Metrics, defined
@@ -33,11 +33,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Returns the arrays of a checkpoint's file EXPIRY. The argument says if the checkpoint is a delta.
+# Function that returns the arrays of a checkpoint's file EXPIRY. Its argument says if the checkpoint is a delta.
 ExpiryArrays = Callable[[bool], Mapping[str, np.ndarray]]
 
 # Share of one core's time that a background save may use. docs/results.md has measurements on two training cores.
 BACKGROUND_SHARE = 0.25
+FULL_EVERY = 10  # With checkpoint.delta, one of so many checkpoints is full.
 # Maximum number of values that are read from a table to compute its statistics.
 SAMPLED_VALUES = 2**22
 
@@ -53,7 +54,7 @@ class Throttle:
         self.slept_seconds = 0.0
         self._rest_over_work = 1 / share - 1
         self._hurried = hurried
-        # Measured with the thread's CPU clock, which stands still while the thread waits.
+        # Time on the thread's CPU clock, which stands still while the thread waits.
         self._worked_until: float | None = None
 
     def __call__(self, _: int) -> None:
@@ -67,10 +68,10 @@ class Throttle:
 
 @dataclass(frozen=True)
 class Written:
-    """A finished checkpoint. `tidy_error` is set if older checkpoints could not be removed or compacted."""
+    """A finished checkpoint. `tidy_error` is set if older checkpoints could not be removed."""
 
     checkpoint: Checkpoint
-    seconds: float  # Without the time that the throttle slept.
+    seconds: float  # Duration of the save without the time that the throttle slept.
     tidy_error: OSError | ValueError | None
 
 
@@ -93,11 +94,12 @@ class CheckpointManager:
 
     def __init__(self, context: RunContext, training: TrainingState, selection: Selection) -> None:
         self.saved: Position | None = None
-        # Stored in the next checkpoint's manifest, like `schema` and `dataset`.
+        # The next checkpoint's manifest stores these values, like `schema` and `dataset`.
         self.online: dict[str, Any] = {}
         self.schema, self.dataset = context.schema, context.dataset
         self.expiry: ExpiryArrays | None = None
         self.wants_full = False  # If True, the next checkpoint is a full one.
+        self.full_every = FULL_EVERY
         self._context = context
         self._run, self._group = context.run, context.group
         self._options = context.config.checkpoint
@@ -198,7 +200,7 @@ class CheckpointManager:
         options, newest = self._options, self._newest
         if self.wants_full or not options.delta or newest is None or newest.manifest.step >= step:
             return None
-        if not options.compact and len(newest.older) + 1 >= options.full_every:
+        if len(newest.older) + 1 >= self.full_every:
             return None
         if isinstance(open_if_whole(newest.path, self._read_manifest), str):
             return None
@@ -254,23 +256,21 @@ class CheckpointManager:
         folder = self._run.checkpoints
         try:
             path = write_checkpoint(folder, state, manifest, self._options.shards, progress, self._group)
-            self._newest = None  # if this one cannot be opened, a full one follows: servers count its rows as saved
+            # If reopening fails, the next checkpoint must be full, because servers already marked these rows as saved.
+            self._newest = None
             self._newest = written = self._group.on_rank0(lambda: Checkpoint.open(path, self._read_manifest))
             saved, self.wants_full = True, False
         finally:
             snapshot.release(saved)
-        tidy_error = self._group.on_rank0(lambda: self._tidy(progress))
+        tidy_error = self._group.on_rank0(self._tidy)
         slept = progress.slept_seconds if isinstance(progress, Throttle) else 0.0
         return Written(written, time.perf_counter() - start - slept, tidy_error)
 
-    def _tidy(self, progress: Progress) -> OSError | ValueError | None:
-        """Remove old checkpoints. If a kept delta needs too many of them, compact it first."""
-        keep = (self._run.checkpoints, self._options, self._context.config.eval.metric, self._read_manifest)
+    def _tidy(self) -> OSError | ValueError | None:
+        """Remove the checkpoints that the settings do not keep. Return the error if that fails."""
+        metric = self._context.config.eval.metric
         try:
-            if self._options.compact and (delta := delta_to_compact(*keep)):
-                compact(delta, self._options.shards, progress)
-                log.info("compacted %s", delta.path)
-            remove_old(*keep)
+            remove_old(self._run.checkpoints, self._options, metric, self._read_manifest)
         except (OSError, ValueError) as error:
             return error
         return None

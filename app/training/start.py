@@ -6,6 +6,7 @@ The command `train` and `app.api.train` both use this module.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING
 from app.batches import check_files
 from app.checkpoint.read import DamagedCheckpointError
 from app.config import device
-from app.config.by_rows import describe_by_rows, describe_few_steps
 from app.config.config import Config
 from app.distributed.mpirun import DID_NOT_LEARN
 from app.distributed.process_group import ONE_PROCESS, ProcessGroup
@@ -34,8 +34,8 @@ from app.training.validate import fits_stock, validate
 from app.training.warm_start.source import check_source
 from common.console import PrintableFormatter
 from common.files import message_of
-from data_prep.options.prepare_options import read_recorded
-from data_prep.prepared.schema import SCHEMA_FILE, Schema, read_schema
+from data_prep.options.options_file import read_recorded
+from data_prep.prepared.schema import SCHEMA_FILE, Schema, Split, read_schema
 
 if TYPE_CHECKING:
     from app.training.loop import Trainer  # This module imports MindSpore.
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("app")
 
 
+FEW_STEPS = 100  # A model that has taken fewer steps has hardly begun to learn.
 USELESS_BECAUSE = "useless_because"  # Key in run.json of the reason why the model has learned nothing.
 
 
@@ -72,13 +73,15 @@ class Launch:
         check_launch(self.path, self.config, self.schema, self._find_source)
 
     def select_device(self) -> str:
-        """Import MindSpore and return its target. Raise ValueError for a target that cannot be used here."""
+        """Import MindSpore and return its device target. Raise ValueError if the target cannot be used on this
+        machine.
+        """
         return device.select_device(self.config.device)
 
     def train(self, target: str, group: ProcessGroup = ONE_PROCESS) -> int:
         """Train on the device `target` as one rank of `group`, and return the exit status.
 
-        Raise the errors of `Trainer.train`, except those after which the state was saved.
+        Raise the errors of `Trainer.train` except Stopped and NotSavedError, which become exit statuses.
         """
         # A single process detects a damaged checkpoint while loading it, so each byte is read once. Several ranks
         # verify it before they load it.
@@ -87,7 +90,7 @@ class Launch:
             try:
                 return self._train_in_folder(target, group, damaged)
             except RunIsFinishedError as finished:
-                with group:  # Entering the group makes the servers end.
+                with group:  # Leaving the group ends the servers.
                     return report_finished(finished)
             except DamagedCheckpointError as error:
                 if damaged is None or error.checkpoint is None or error.checkpoint in damaged:
@@ -172,6 +175,44 @@ def plan_launch(
     way, line = first_layer.choose(asked.model.first_layer, config, schema, dataset, backend, num_processes)
     config = replace(config, model=replace(config.model, first_layer=way))
     return Launch(path, asked, config, dataset, schema, backend, (*choices, precision_line, line))
+
+
+def num_steps(num_rows: int, epochs: int, batch_size: int, steps: int) -> int:
+    """Return the number of steps of a whole training."""
+    of_epochs = epochs * math.ceil(num_rows / batch_size)
+    return min(steps, of_epochs) if steps else of_epochs
+
+
+def describe_by_rows(config: Config, train: Split) -> str:
+    """Return a line for the log with the settings of a run with `train.auto` on the training rows `train`."""
+    among = "" if train.num_counting == train.rows else f" that count, of {train.rows:,}"
+    rows = f"{train.num_counting:,} training rows{among}"
+    steps = f", at most {config.train.steps:,} steps" if config.train.steps else ""
+    wide, widths = config.wide_optimizer, "-".join(map(str, config.model.hidden_widths))
+    return (
+        f"settings for {rows} (train.auto): D {config.model.embedding_dim}, tower {widths}, L2 "
+        f"{config.loss.l2_coef:g}; rates wide {wide.learning_rate:g}, deep {config.deep_optimizer.learning_rate:g}, "
+        f"tower {config.tower_optimizer.learning_rate:g}; {config.train.epochs} epochs of batches of "
+        f"{config.train.batch_size:,} rows{steps}. config.yaml has all of them"
+    )
+
+
+def describe_few_steps(config: Config, num_rows: int) -> str:
+    """Return a warning if a training has too few steps or a batch larger than its data, else ""."""
+    epochs, batch_size = config.train.epochs, config.train.batch_size
+    steps = num_steps(num_rows, epochs, batch_size, config.train.steps)
+    is_asked_for = steps == config.train.steps or config.train.init_from
+    if (steps >= FEW_STEPS and batch_size <= num_rows) or is_asked_for:
+        return ""
+    fitting = max(1, min(num_rows * epochs // FEW_STEPS, num_rows))
+    digits = 10 ** (len(str(fitting)) - 1)
+    is_few = steps < FEW_STEPS
+    return (
+        f"the training takes {steps:,} step(s) in all, {f'fewer than {FEW_STEPS}' if is_few else 'each on all rows'}: "
+        f"{num_rows:,} training rows, train.batch_size={batch_size}, train.epochs={epochs}; set train.batch_size="
+        f"{fitting // digits * digits} or less{', or more train.epochs' if is_few else ''}"
+        f"{'' if config.train.auto else ', or train.auto=true (configs/auto.yaml), which finds both by the rows'}"
+    )
 
 
 def report_finished(finished: RunIsFinishedError) -> int:

@@ -30,7 +30,7 @@ from scipy.stats import t as student
 from sklearn.metrics import log_loss, roc_auc_score
 
 from app.api import describe, evaluate, prepare, train
-from app.cli import baseline
+from app.auto import regression
 from app.config import device
 from app.config.run_settings import DeviceOptions
 from app.evaluation.metrics import Metrics
@@ -136,8 +136,8 @@ def measure(prepared: Path, changes: list[str], host: DeviceOptions, work: Path,
 
     def of_peers() -> dict[str, Any]:
         begin = time.perf_counter()
-        fitted = baseline.fit(prepared, schema)
-        metrics, seconds = baseline.evaluate(fitted, prepared, schema, "test"), time.perf_counter() - begin
+        fitted = regression.fit(prepared, schema)
+        metrics, seconds = regression.evaluate(fitted, prepared, schema, "test"), time.perf_counter() - begin
         of_trees = trees(prepared, schema)
         return {
             "baseline": {**figures_of(metrics, seconds), "c": fitted.inverse_penalty},

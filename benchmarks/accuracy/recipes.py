@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from sklearn.metrics import log_loss, roc_auc_score
 
-from app.config.by_rows import resolve_by_rows
+from app.auto.by_rows import resolve_by_rows
 from app.config.config import Config
 from benchmarks.harness.commands import folder_of, read_rows, remembered, run_command, work_folder
 from benchmarks.harness.score_rows import train_and_score
@@ -188,7 +188,7 @@ def epochs_of(recipe: str, prepared: Path) -> int:
     def resolve(defaults: Config) -> Config:
         return yaml_settings.resolve(Config, recipe_file(recipe), base=defaults)
 
-    return resolve_by_rows(resolve, lambda: read_schema(prepared)).train.epochs
+    return resolve_by_rows(resolve, read_schema(prepared)).train.epochs
 
 
 def line(name: str, figures: Figures) -> str:

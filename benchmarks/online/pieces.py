@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from app.__main__ import main as app
-from app.cli.online import online_trainer
-from app.cli.online.candidate import Samples
-from app.cli.online.log_parts import Source
-from app.cli.online.online_trainer import OnlineTrainer
-from app.cli.online.progress import Progress
-from app.cli.online.publish import Publisher
+from app.online import online_trainer
+from app.online.candidate import Samples
+from app.online.log_parts import Source
+from app.online.online_trainer import OnlineTrainer
+from app.online.progress import Progress
+from app.online.publish import Publisher
 from data_prep.encoding.encoder import RowEncoder
 from data_prep.encoding.growing import GrowingVocabulary
 from data_prep.statistics.sketch import ValueSketch

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.cli.baseline import MAX_ROWS, Solver, fit, read_features
+from app.auto.regression import MAX_ROWS, Solver, fit, read_features
 from app.evaluation.score_bins import sigmoid
 from data_prep.prepared.features import one_hot
 from data_prep.prepared.reader import read_blocks

@@ -30,9 +30,9 @@ from typing import Any
 
 import numpy as np
 
+from app.auto.by_rows import resolve_by_rows
 from app.batches import Batch, read_batches, training_order
 from app.config import device
-from app.config.by_rows import resolve_by_rows
 from app.config.config import Config
 from app.config.run_settings import Precision
 from app.training.step import precision
@@ -67,13 +67,13 @@ def recipe(schema: Schema, batch_size: int) -> Config:
     """Return the default settings for these rows. They choose the batch size too if it is 0."""
     train = {"auto": True} | ({"batch_size": batch_size} if batch_size else {})
     changes = {"device": {"target": "CPU"}, "train": train}
-    return resolve_by_rows(lambda base: settings.merge(base, changes, where="--batch"), lambda: schema)
+    return resolve_by_rows(lambda base: settings.merge(base, changes, where="--batch"), schema)
 
 
 def batches(folder: Path, schema: Schema, config: Config) -> Iterator[Batch]:
     """Yield the batches of a run, epoch after epoch, without the last one of each, which is smaller."""
     for epoch in itertools.count(1):
-        order = training_order(schema, config.train.seed, epoch, config.train.pool_blocks)
+        order = training_order(schema, config.train.seed, epoch)
         for batch in read_batches(folder, schema, "train", order, config.train.batch_size):
             if batch.num_rows == config.train.batch_size:
                 yield batch

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common import settings
 from data_prep.encoding.encoder import whole_numbers
 from data_prep.encoding.vocabulary import FieldVocabulary, without
 from data_prep.encoding.vocabulary_file import VocabularyReader
@@ -22,6 +21,7 @@ from data_prep.kernels.strings import Strings
 from data_prep.options.columns import CategoricalColumn, EncodingOptions
 from data_prep.options.kinds import Kind
 from data_prep.options.log_format import LogFormat
+from data_prep.options.options_file import read_recorded
 from data_prep.options.prepare_options import RECORDED, PrepareOptions, fields_as_set
 from data_prep.prepared.expired import read_expired
 from data_prep.prepared.schema import SCHEMA_FILE, Schema, first_added_id, read_schema
@@ -35,7 +35,7 @@ _DECISIVE = (
     "crosses",
     "field_max_length",
     "numeric_transform",
-    "missing_indicator",
+    "layout",
 )
 _LIMITS = ("min_count", "field_min_count", "field_max_size")  # options that decide which values have ids
 
@@ -62,7 +62,7 @@ class BaseVocabulary:
     @functools.cached_property
     def log_format(self) -> LogFormat:
         """The format of the log that the folder was prepared from."""
-        return settings.merge(LogFormat(), self.schema.options["data"], where=str(self.folder / SCHEMA_FILE))
+        return read_recorded(self.schema.options, str(self.folder / SCHEMA_FILE)).data
 
     @functools.cached_property
     def whole_numbers(self) -> dict[str, bool | None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
@@ -251,9 +251,16 @@ def open_lookup(chain: Sequence[tuple[Path, dict[str, Any]]], schema: Schema) ->
     lookup, *additions = tables = [tables_of(*link) for link in chain]
     for each in tables:
         each.check(schema.vocabulary_size)
-    names = schema.options.keys() & {field.name for field in dataclasses.fields(EncodingOptions)}
-    options = from_dict({name: schema.options[name] for name in names}, EncodingOptions)
+    recorded = _fields_of(EncodingOptions, schema.options)
+    recorded["data"] = _fields_of(LogFormat, recorded["data"])
+    options = from_dict(recorded, EncodingOptions)
     return RowEncoder(schema.numeric, lookup, schema.ids_dtype, options.without_label(), additions, expired_of(chain))
+
+
+def _fields_of(cls: type, recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the recorded options that are fields of `cls`. Earlier releases recorded options that were removed."""
+    names = recorded.keys() & {field.name for field in dataclasses.fields(cls)}
+    return {name: recorded[name] for name in names}
 
 
 def tables_of(folder: Path, description: dict[str, Any]) -> LookupTables:

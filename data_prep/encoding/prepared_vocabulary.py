@@ -23,7 +23,8 @@ from data_prep.encoding.vocabulary import (
     without,
     write_lookup_tables,
 )
-from data_prep.options.prepare_options import PrepareOptions, read_recorded
+from data_prep.options.options_file import read_recorded
+from data_prep.options.prepare_options import PrepareOptions
 from data_prep.prepared.schema import SCHEMA_FILE, CategoricalField, Schema, read_schema
 
 

@@ -161,7 +161,9 @@ def _plain(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
 def _unpack(path: Path, content: mmap.mmap) -> Any:
     """Return the object in the piece at `path`, whose file has this content."""
     size = len(content) - _CHECKSUM_BYTES
-    arrays = arrays_in(content, take_entries(path, content.read, size, most_header_bytes=size))
+    mapped = arrays_in(content, take_entries(path, content.read, size, most_header_bytes=size))
+    # A view keeps the whole file mapped, which costs more than to copy an array of less than a page.
+    arrays = {name: array.copy() if array.nbytes < mmap.PAGESIZE else array for name, array in mapped.items()}
     kinds: dict[str, Callable[[Any], Any]] = {
         "tuple": tuple,
         "dict": dict,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -218,19 +217,38 @@ class ParsedChunk:
     def of(cls, chunk: Chunk, rows: ParsedRows, *rejects: NDArray[np.integer]) -> ParsedChunk:
         """Return `rows` with the rejected lines of `chunk`, as four arrays [rejects].
 
-        These are the line's number in the chunk, its start and end in `chunk.lines`, and the code of the reason. A log
-        may consist of rejects, so none of them keeps objects in memory, only its line of text.
+        These are the line's number in the chunk, its start and end in `chunk.lines` in ascending order, and the code
+        of the reason. A log may consist of rejects, so they are written all at once, without an object for each.
         """
-        name = chunk.file.name.encode() + b":" if chunk.file.name else b""
-        codes, text = [reason.encode() for reason in REASONS], io.BytesIO()
-        for first in range(0, len(rejects[0]), _ROWS_AT_ONCE):
-            of_block = (array[first : first + _ROWS_AT_ONCE].tolist() for array in rejects)
-            for line, start, end, code in zip(*of_block, strict=True):
-                raw = chunk.lines[start : min(end, start + MAX_LINE_BYTES)]
-                text.write(b"%s%d\t%s\t%s\n" % (name, chunk.first_line_number + line, codes[code], raw))
         counts = np.bincount(rejects[-1]).tolist()
         by_reason = Counter({REASONS[code]: count for code, count in enumerate(counts) if count})
-        return cls(rows, by_reason, text.getvalue())
+        return cls(rows, by_reason, _rejects_tsv(chunk, *rejects) if by_reason else b"")
+
+
+def _rejects_tsv(
+    chunk: Chunk,
+    lines: NDArray[np.integer],
+    starts: NDArray[np.integer],
+    ends: NDArray[np.integer],
+    codes: NDArray[np.integer],
+) -> bytes:
+    """Return rejects as lines of text. See `ParsedChunk.of`."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    text = pa.large_binary()
+    # The offsets of an array in which rejected lines alternate with what lies between them.
+    offsets = np.stack([starts, np.minimum(ends, starts + MAX_LINE_BYTES)], axis=1).astype(np.int64)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(chunk.lines)]
+    raw = pa.Array.from_buffers(text, 2 * len(lines) - 1, buffers).take(pa.array(np.arange(0, 2 * len(lines), 2)))
+    name = f"{chunk.file.name}:" if chunk.file.name else ""
+    numbers = pa.array(chunk.first_line_number + lines).cast(pa.large_string()).cast(text)
+    reasons = pa.array([f"\t{reason}\t".encode() for reason in REASONS], text).take(pa.array(codes))
+    rows = pc.binary_join_element_wise(
+        pa.scalar(name.encode(), text), numbers, reasons, raw, pa.scalar(b"\n", text), pa.scalar(b"", text)
+    )
+    _, places, data = rows.buffers()
+    return memoryview(data)[: np.frombuffer(places, np.int64)[len(rows)]].tobytes()
 
 
 # A bucket is stored as its distance from this one, which keeps the integers' order. Smaller integers share it.

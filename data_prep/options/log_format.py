@@ -98,7 +98,6 @@ class LogFormat:
     booleans: dict[str, tuple[str, ...]] = field(default_factory=dict)
     # String and list columns that have the whole number 7 of a table as 7.0. Without it the vocabulary's values decide.
     point_zero: tuple[str, ...] = ()
-    archive_member: str = "train.txt"  # The name of the log in a .tar.gz file.
 
     origin = "prepare.data.columns (--data FILE, which describe proposes)"  # of the columns, in errors
     key_fields = _of_kind("id")

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from common import settings, yaml_settings
-from data_prep.options.prepare_options import PrepareOptions
+from common.settings import Removed
+from data_prep.options.prepare_options import RECORDED, PrepareOptions, fields_as_set
 
 # `app` checks the other sections of the file.
 PREPARE_SECTION = "prepare"
 DOWNLOAD_SECTION = "download"
+REMOVED = {  # The settings of the section `prepare` that earlier releases had.
+    "prepare.block_rows": Removed("a MindRecord sample has 1,000 rows"),
+    "prepare.missing_indicator": Removed("numeric fields have indicators, but not in prepare.layout=zoo"),
+    "prepare.data.archive_member": Removed("the log in a .tar.gz is its file named train; else unpack it"),
+}
 
 
 def read_data(path: Path) -> dict[str, Any]:
@@ -33,6 +39,8 @@ def read_data(path: Path) -> dict[str, Any]:
 class _Run:
     prepare: PrepareOptions = field(default_factory=PrepareOptions)
 
+    REMOVED: ClassVar[Mapping[str, Removed]] = REMOVED
+
 
 def read_options(
     yaml_path: Path | None = None, overrides: Iterable[str] = (), data_path: Path | None = None
@@ -48,3 +56,10 @@ def read_options(
     if data_path is not None:
         run = settings.merge(run, {PREPARE_SECTION: {"data": read_data(data_path)}}, where=str(data_path))
     return yaml_settings.override(run, overrides).prepare
+
+
+def read_recorded(recorded: Mapping[str, Any], where: str) -> PrepareOptions:
+    """Return the options that a prepared folder records. `where` names their file in errors (ValueError)."""
+    plain = {name: value for name, value in recorded.items() if name not in RECORDED}
+    sections = {PREPARE_SECTION: plain | {"fields": fields_as_set(recorded)}}
+    return settings.merge(_Run(), settings.without_removed(sections, REMOVED), where=where).prepare

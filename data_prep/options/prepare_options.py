@@ -22,13 +22,10 @@ RECORDED = {
     "field_hash_size": "hash_size",
     "field_max_length": "max_length",
 }
-ZOO_BLOCK_ROWS = 1000  # of layout: zoo
+# The rows of a MindRecord sample, which the zoo's layout prescribes. A reader goes by block_rows in schema.json.
+BLOCK_ROWS = ZOO_BLOCK_ROWS = 1_000
 MAX_CROSSED = 4  # fields of a cross
 MOST_OF_A_CROSS = 1 << 24  # values with ids, unless its max_size is set
-MAX_BLOCK_ROWS = 100_000  # eight blocks of 300 bytes a row still fit MindRecord's largest page, 256 MB
-
-
-BlockRows = Annotated[int, Bounds(least=1, most=MAX_BLOCK_ROWS, expected=f"between 1 and {MAX_BLOCK_ROWS:,}")]
 SplitFraction = Annotated[float, Bounds(least=0, expected=">= 0 and sum to 1")]
 
 
@@ -73,10 +70,9 @@ class PrepareOptions(Checked):
     integer_buckets: bool = False
     # Each entry adds a categorical field: [C1, C2] becomes C1*C2, whose values are pairs of theirs.
     crosses: tuple[tuple[str, ...], ...] = ()
-    missing_indicator: bool = True  # Each numeric field has a second column, 1 if its cell is missing.
     shuffle_window_rows: Count = 1_000_000  # So many training rows are shuffled together, in memory.
-    block_rows: BlockRows = 1_000  # The number of rows of a MindRecord sample.
-    layout: Literal["blocks", "zoo"] = "blocks"  # zoo: MindRecord as the MindSpore model zoo's Wide&Deep reads it.
+    # zoo: MindRecord as the MindSpore model zoo's Wide&Deep reads it, without columns that tell missing numbers.
+    layout: Literal["blocks", "zoo"] = "blocks"
     # The preparation fails if more than this share of the lines is rejected.
     max_reject_fraction: Annotated[float, Bounds(least=0, most=1, expected="between 0 and 1")] = 0.01
     # The number of processes. None: one a core, if memory_limit allows.
@@ -122,15 +118,12 @@ class PrepareOptions(Checked):
                 f"layout zoo has no place for columns of kind weight or id; found {', '.join(beside)}. Give them the "
                 "kind ignored, or leave --layout zoo out"
             )
-        needed = {"missing_indicator": False, "integer_buckets": False, "block_rows": ZOO_BLOCK_ROWS}
         if self.crosses:
             raise ValueError("layout zoo has one id a field of the log, so it takes no prepare.crosses; leave one out")
-        wrong = [f"{name} {getattr(self, name)}" for name, value in needed.items() if getattr(self, name) != value]
-        if wrong:
+        if self.integer_buckets:
             raise ValueError(
-                f"layout zoo has samples of {ZOO_BLOCK_ROWS} rows and one id a field of the log; found "
-                f"{', '.join(wrong)}. Set {' '.join(f'prepare.{k}={str(v).lower()}' for k, v in needed.items())}, as "
-                "the flag --layout zoo does"
+                "layout zoo has one id a field of the log; found integer_buckets True. Set "
+                "prepare.integer_buckets=false, as the flag --layout zoo does"
             )
 
     def _check_crosses(self) -> None:
@@ -204,6 +197,16 @@ class PrepareOptions(Checked):
             )
 
     @property
+    def block_rows(self) -> int:
+        """The number of rows of a MindRecord sample."""
+        return ZOO_BLOCK_ROWS if self.layout == "zoo" else BLOCK_ROWS
+
+    @property
+    def has_indicators(self) -> bool:
+        """True if each numeric field has a second column, which is 1 if its cell is missing."""
+        return self.layout != "zoo"
+
+    @property
     def needs_counting(self) -> bool:
         """True if anything is fitted to the training rows, which takes a first pass over the log."""
         return (
@@ -267,12 +270,6 @@ def fields_as_set(recorded: Mapping[str, Any]) -> dict[str, dict[str, int]]:
         for field_name, number in recorded.get(name, {}).items():
             of_fields.setdefault(field_name, {})[key] = number
     return of_fields
-
-
-def read_recorded(recorded: Mapping[str, Any], where: str) -> PrepareOptions:
-    """Return the options that a prepared folder records. `where` names their file in errors (ValueError)."""
-    plain = {name: value for name, value in recorded.items() if name not in RECORDED}
-    return settings.merge(PrepareOptions(), plain | {"fields": fields_as_set(recorded)}, where=where)
 
 
 def parse_bytes(text: str) -> int:

@@ -140,7 +140,7 @@ def numeric_fields(
             field = dataclasses.replace(field, quantiles=_quantiles(before_transform(field, numbers)))
         values.append(field)
     indicators = [NumericField(f"{field.source}_missing", field.source, INDICATOR, {}) for field in values]
-    fields = tuple(values + indicators if options.missing_indicator else values)
+    fields = tuple(values + indicators if options.has_indicators else values)
     check_names([field.name for field in fields])
     return fields
 

@@ -160,7 +160,7 @@ def open_log(file: LogFile, log_format: LogFormat) -> Iterator[LogReader]:
     Raises ValueError, inside the `with` block too, if the file is damaged, vanished or is an archive without a log.
     """
     with _stored(file) as (stored, buffered):
-        with unpacked(file.location, buffered, log_format.archive_member) as stream:
+        with unpacked(file.location, buffered) as stream:
             _check_text(file.location, stream)
             plain_location = file.location if stream is buffered else None
             least_line_bytes = max(len(log_format.columns), _SHORT_LINE_BYTES)  # of a cell a byte, with what ends it
@@ -234,7 +234,7 @@ def _names_in(line: bytes, log_format: LogFormat) -> list[str]:
 
 def header_columns(file: LogFile, log_format: LogFormat) -> tuple[str, ...]:
     """Return the columns of a file of text in their order, from its first line. Raises as `open_log`."""
-    with _stored(file) as (_, buffered), unpacked(file.location, buffered, log_format.archive_member) as stream:
+    with _stored(file) as (_, buffered), unpacked(file.location, buffered) as stream:
         _check_text(file.location, stream)
         line = stream.readline(MAX_LINE_BYTES)
         _check_encoding(file.location, line)

@@ -22,6 +22,7 @@ from data_prep.raw_log import storage
 from data_prep.raw_log.log_files import PACKED_ENDINGS, TAR_ENDINGS
 
 _READ_BYTES = 1 << 20
+_LOG_STEM = "train"  # The name of a log in an archive, without its ending.
 # An archive of a log has a few members with short names. One beyond these limits was made to fill the memory.
 _MOST_MEMBERS = 10_000
 _MOST_EXTENSION_BYTES = 1 << 20  # of a header before a member's own, such as a long name or pax
@@ -75,7 +76,7 @@ def binary_kind(start: bytes) -> str:
 
 
 @contextmanager
-def unpacked(location: str, stored: io.BufferedReader[Any], member: str) -> Iterator[io.BufferedIOBase]:
+def unpacked(location: str, stored: io.BufferedReader[Any]) -> Iterator[io.BufferedIOBase]:
     """Open the log's text, decompressed according to the file's name."""
     name = storage.file_name(location)
     if name.endswith((*PACKED_ENDINGS, *TAR_ENDINGS)) and not stored.peek(1):
@@ -87,7 +88,7 @@ def unpacked(location: str, stored: io.BufferedReader[Any], member: str) -> Iter
             what = binary_kind(start) or "if it is plain text, rename it without that ending"
             raise ValueError(f"{location} does not hold what the ending {ending} of its name says: {what}")
     if name.endswith(TAR_ENDINGS):
-        with IGzipFile(fileobj=stored) as unzipped, _log_in_tar(location, unzipped, log_name=member) as text:
+        with IGzipFile(fileobj=stored) as unzipped, _log_in_tar(location, unzipped) as text:
             yield text
     elif name.endswith(".gz"):
         with IGzipFile(fileobj=stored) as unzipped:
@@ -172,15 +173,15 @@ class _Archive(tarfile.TarFile):
 
 
 @contextmanager
-def _log_in_tar(location: str, unzipped: io.BufferedIOBase, log_name: str) -> Iterator[io.BufferedIOBase]:
-    """Open the member `log_name` of an archive, which is read as a stream. On leaving, read and check the rest."""
+def _log_in_tar(location: str, unzipped: io.BufferedIOBase) -> Iterator[io.BufferedIOBase]:
+    """Open the log in an archive, which is read as a stream. On leaving, read and check the rest."""
     try:
         with _Archive.open(fileobj=unzipped, mode="r|", bufsize=_READ_BYTES) as archive:
             members = _safe_members(archive)
             names = []
             for member in members:
                 names.append(member.name)
-                if _is_log(member, log_name):
+                if _is_log(member):
                     stream = archive.extractfile(member)
                     assert stream is not None
                     yield cast(io.BufferedIOBase, stream)
@@ -188,12 +189,13 @@ def _log_in_tar(location: str, unzipped: io.BufferedIOBase, log_name: str) -> It
             else:
                 shown = ", ".join(names[:_NAMES_SHOWN]) + (", …" if len(names) > _NAMES_SHOWN else "")
                 raise ValueError(
-                    f"{location} holds no {log_name} (prepare.data.archive_member); it holds: {shown or 'nothing'}"
+                    f"{location} holds no file named {_LOG_STEM}, with any ending; it holds: {shown or 'nothing'}. "
+                    "Unpack it and give the log itself"
                 )
             for member in members:
-                if _is_log(member, log_name):
+                if _is_log(member):
                     raise ValueError(
-                        f"{location} holds {log_name} twice, as {names[-1]} and {member.name}; unpack it and give the "
+                        f"{location} holds {_LOG_STEM} twice, as {names[-1]} and {member.name}; unpack it and give the "
                         "right file"
                     )
     except _Distrusted as error:
@@ -202,8 +204,8 @@ def _log_in_tar(location: str, unzipped: io.BufferedIOBase, log_name: str) -> It
         pass
 
 
-def _is_log(member: tarfile.TarInfo, log_name: str) -> bool:
-    return member.isfile() and PurePosixPath(member.name).name == log_name
+def _is_log(member: tarfile.TarInfo) -> bool:
+    return member.isfile() and PurePosixPath(member.name).stem == _LOG_STEM
 
 
 def _safe_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:

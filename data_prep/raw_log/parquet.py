@@ -42,6 +42,11 @@ NO_INT128 = (
     "pl.String for larger ones. polars.read_parquet_schema(FILE) names the columns of a file"
 )
 _READABLE = "strings, whole numbers, floats, decimals or booleans"
+_ALSO_READABLE = {  # by what a kind of column takes besides
+    "moments": "timestamps, dates, ",
+    "times": "times of a known zone, ",
+    "lists": "lists of texts, numbers or times of a known zone, ",
+}
 
 
 @dataclass(frozen=True)
@@ -188,10 +193,10 @@ def check_columns(location: str, schema: pa.Schema, log_format: LogFormat) -> No
         )
     for name, kind in expected.items():
         if not is_readable(schema.field(name).type, kind):
-            times = "timestamps, dates, " if "moments" in KINDS[kind].arrow else ""
+            others = "".join(_ALSO_READABLE[each] for each in KINDS[kind].arrow)
             raise ValueError(
                 f"{location}: column {name!r} is of type {schema.field(name).type}; expected for kind {kind}: "
-                f"{times}{_READABLE}"
+                f"{others}{_READABLE}"
             )
         if name in to_keep and log_format.columns[name] == "ignored":
             continue
@@ -341,8 +346,16 @@ def is_readable(of_type: pa.DataType, kind: Kind) -> bool:
     is_text |= pa.types.is_binary(of_type) or pa.types.is_large_binary(of_type)
     is_number = pa.types.is_integer(of_type) or pa.types.is_floating(of_type) or pa.types.is_boolean(of_type)
     is_number |= pa.types.is_decimal(of_type)
-    is_time = ("times" in types and pa.types.is_temporal(of_type)) or ("moments" in types and is_moment(of_type))
+    is_time = ("times" in types and _is_written_time(of_type)) or ("moments" in types and is_moment(of_type))
     return is_text or is_number or is_time or pa.types.is_null(of_type)
+
+
+def _is_written_time(of_type: pa.DataType) -> bool:
+    """Return True for times that pyarrow can write as text: no intervals, and no zone that it does not know."""
+    try:
+        return bool(pa.types.is_temporal(of_type)) and pa.nulls(1, of_type).cast(pa.large_string()).null_count == 1
+    except pa.ArrowException:
+        return False
 
 
 def cells_as_text(

@@ -72,7 +72,7 @@ class Training:
     def train_epoch(self, epoch: int) -> list[Losses]:
         """Train an epoch (1, 2, …). Return the losses of its steps, which are those of the whole batches."""
         options, losses = self.config.train, []
-        order = training_order(self.schema, options.seed, epoch, options.pool_blocks)
+        order = training_order(self.schema, options.seed, epoch)
         for batch in read_batches(self.dataset, self.schema, "train", order, options.batch_size):
             batch = batch.rows_that_count(self.mean_weight)
             losses.append(self.step(batch, self.step.prepare(batch)))

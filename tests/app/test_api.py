@@ -372,11 +372,13 @@ def test_a_finished_run_is_returned_and_more_epochs_continue_it_to_another_bundl
 def test_a_process_of_other_threads_exports_in_another_one(trained, monkeypatch, tmp_path):
     run, commands = trained[0], []
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    monkeypatch.setattr("app.api._run_command", lambda *words: commands.append(words))
+    monkeypatch.setattr("app.api.run_module", lambda *words: commands.append(words))
     monkeypatch.setattr(type(run), "_open", lambda *_: None)
     run.export(tmp_path / "bundle", rows="float16", calibrate=True)
     best = whole_checkpoints(run.path / "checkpoints")[-1].path
-    assert commands == [("export", str(best), str(tmp_path / "bundle"), "rows=float16", "--overwrite", "--calibrate")]
+    assert commands == [
+        ("app", "export", str(best), str(tmp_path / "bundle"), "rows=float16", "--overwrite", "--calibrate")
+    ]
 
 
 def test_a_report_is_shown_in_a_frame(trained):

@@ -199,7 +199,7 @@ def prepared(request, tiny_dataset, tiny_log, tmp_path_factory):
     folder = tiny_dataset
     if request.param == "zoo":
         folder = tmp_path_factory.mktemp("zoo") / "prepared"
-        words = ("layout=zoo", "missing_indicator=false", "block_rows=1000", "workers=1")
+        words = ("layout=zoo", "workers=1")
         prepare(tiny_log, folder, read_options(TINY_CONFIG, [f"prepare.{word}" for word in words]))
     return folder, all_rows(folder)
 

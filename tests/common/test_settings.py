@@ -1,12 +1,12 @@
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 
 from common import settings, yaml_settings
-from common.settings import Bounds, did_you_mean
+from common.settings import Bounds, Removed, did_you_mean, without_removed
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,8 @@ class Run(settings.Checked):
     shuffle: bool = True
     target: Literal["auto", "CPU"] = "auto"
     tower: Tower = field(default_factory=Tower)
+
+    REMOVED: ClassVar = {"speed": Removed("all is fast"), "tower.scale": Removed("nothing is scaled", 1)}
 
 
 def test_a_yaml_file_changes_defaults_and_arguments_change_both(tmp_path):
@@ -181,3 +183,18 @@ def test_a_file_of_configs_is_the_project_s_unless_there_is_one_here(tmp_path, m
 )
 def test_an_unknown_name_is_answered_by_the_nearest_or_all(name, said):
     assert did_you_mean(name, ["auc", "log_loss"]) == said
+
+
+@pytest.mark.parametrize("word", ["speed=2", "tower.scale=1"])
+def test_a_removed_setting_is_refused_with_advice(word):
+    advice = r"unknown key '(speed|tower\.scale)'; it was removed, so leave it out: (all is fast|nothing is scaled)"
+    with pytest.raises(ValueError, match=advice):
+        yaml_settings.resolve(Run, overrides=[word])
+
+
+def test_recorded_settings_lose_what_was_removed():
+    recorded = {"speed": 2, "steps": 3, "tower": {"scale": 1, "dropout": 0.5}}
+    left = {"steps": 3, "tower": {"dropout": 0.5}}
+    assert without_removed(recorded, Run.REMOVED) == left
+    assert without_removed(left | {"tower": {"scale": 2}}, Run.REMOVED) == {"steps": 3, "tower": {"scale": 2}}
+    assert without_removed({"tower": None}, Run.REMOVED) == {"tower": None}

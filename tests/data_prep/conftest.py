@@ -43,7 +43,7 @@ def make_log_fixture():
 @pytest.fixture(scope="session")
 def small_options():
     """Options under which a log of some thousand rows has many blocks and shuffle windows."""
-    return PrepareOptions(min_count=3, block_rows=64, shuffle_window_rows=500, workers=1)
+    return PrepareOptions(min_count=3, shuffle_window_rows=500, workers=1)
 
 
 @pytest.fixture(scope="session")

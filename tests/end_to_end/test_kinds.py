@@ -44,7 +44,6 @@ OPTIONS = PrepareOptions(
     min_count=2,
     split="chronological",
     shuffle_window_rows=64,
-    block_rows=50,
     max_reject_fraction=1,
     workers=1,
 )

@@ -190,7 +190,7 @@ class Merge(Scene):
 
 # Preparations
 
-OPTIONS = PrepareOptions(min_count=3, block_rows=64, shuffle_window_rows=200, workers=1)
+OPTIONS = PrepareOptions(min_count=3, shuffle_window_rows=200, workers=1)
 
 
 class Prepare(Scene):
@@ -206,7 +206,8 @@ class Prepare(Scene):
 
     def _prepare(self, output: Path, min_count: int, **named: bool) -> None:
         options = dataclasses.replace(OPTIONS, min_count=min_count)
-        prepare(self.inputs / "log.txt", output, options, chunk_bytes=200_000, file_rows=320, **named)
+        with mock.patch("data_prep.options.prepare_options.BLOCK_ROWS", 64):  # this may be a process of its own
+            prepare(self.inputs / "log.txt", output, options, chunk_bytes=200_000, file_rows=320, **named)
 
     def act(self, root: Path) -> None:
         self._prepare(root / "out", min_count=3, overwrite=self.overwrite)
@@ -255,7 +256,7 @@ class PrepareAgain(Prepare):
 # A training
 
 SETTINGS = ("train.epochs=2", "train.log_every_steps=1", "train.batch_size=500", "checkpoint.every_steps=3")
-SETTINGS += ("checkpoint.keep_last=2", "checkpoint.delta=true", "checkpoint.full_every=3", "eval.metric=auc")
+SETTINGS += ("checkpoint.keep_last=2", "checkpoint.delta=true", "eval.metric=auc")
 SETTINGS += ("model.first_layer=direct",)  # what auto chooses, as the plan looks for it
 OLDER = ("train.seed=2", "model.first_layer=direct")
 
@@ -279,7 +280,8 @@ class Train(Scene):
     def act(self, root: Path) -> None:
         from app.__main__ import main  # MindSpore, after the environment is set
 
-        assert main(["train", "--config", str(TINY_CONFIG), "--dataset", str(self.dataset), *SETTINGS]) == 0
+        with mock.patch("app.training.saving.FULL_EVERY", 3):
+            assert main(["train", "--config", str(TINY_CONFIG), "--dataset", str(self.dataset), *SETTINGS]) == 0
 
     def begin(self, recording: Recording) -> None:
         self.safe = [(end, int(name[-8:])) for end, name in synced_renames(recording.operations, r"step-\d+")]

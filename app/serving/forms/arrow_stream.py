@@ -15,18 +15,24 @@ from app.serving.options import Limits
 from data_prep.options.log_format import LogFormat
 
 _FILE = b"ARROW1\0\0"
-_SHORT_VIEW = 12  # bytes of a text that its view holds itself
-_OLD_COMPRESSION = b"ARROW:experimental_compression"  # of one release, beside the format: nothing else names the sizes
+_SHORT_VIEW = 12  # Texts of at most this many bytes are stored in the view itself.
+# Metadata key of compression in Arrow 0.17. Streams with it do not state their decompressed sizes.
+_OLD_COMPRESSION = b"ARROW:experimental_compression"
 
 
 def to_chunk(body: bytes, log_format: LogFormat, limits: Limits) -> RowsToScore:
-    """Return the rows of a stream as a chunk. A file (Feather) is a stream after eight bytes, with a footer."""
+    """Return the rows of a stream or of a Feather file. Raise RequestError if they are wrong or too many.
+
+    A Feather file consists of eight bytes, a stream and a footer.
+    """
     body = body[len(_FILE) :] if body.startswith(_FILE) else body
     try:
         _check_claims(body, limits)
         table = pa.ipc.open_stream(body).read_all()
         table.validate()
-        # Checked first, because full validation reads all these bytes.
+        columns = [pa.chunked_array(map(_guarded, column.chunks), column.type) for column in table.columns]
+        table = pa.Table.from_arrays(columns, schema=table.schema)
+        # Check the total size first, because full validation reads all these bytes.
         _check_bytes(sum(map(_view_bytes, table.columns)), limits)
         table.validate(full=True)
     except (pa.ArrowException, OSError, UnicodeError, struct.error) as error:
@@ -107,36 +113,70 @@ def _dictionary_bytes(column: pa.ChunkedArray) -> int:
 
 def _view_bytes(column: pa.ChunkedArray) -> int:
     """Return the bytes that a column of views takes with each text written out. Many views may share a text."""
-    chunks = [chunk.values if _is_list(column.type) else chunk for chunk in column.chunks]
-    return sum(int(_view_lengths(chunk).sum()) for chunk in chunks)
+    return sum(int(_view_lengths(_innermost(chunk)).sum()) for chunk in column.chunks)
 
 
 def _is_list(of_type: pa.DataType) -> bool:
     return pa.types.is_list(of_type) or pa.types.is_large_list(of_type) or pa.types.is_fixed_size_list(of_type)
 
 
-def _view_lengths(texts: pa.Array) -> np.ndarray:
-    """Return the lengths [n] of texts that are views, or an empty array for other types. Raise RequestError for bad
-    views.
+def _are_views(cells: pa.Array) -> bool:
+    return bool(pa.types.is_string_view(cells.type) or pa.types.is_binary_view(cells.type))
 
-    A view has 16 bytes. The first four are the length.
+
+def _innermost(cells: pa.Array) -> pa.Array:
+    """Return the values of lists and the entries of dictionaries, however deep, or the array itself."""
+    while (is_list := _is_list(cells.type)) or pa.types.is_dictionary(cells.type):
+        cells = cells.values if is_list else cells.dictionary
+    return cells
+
+
+def _guarded(cells: pa.Array) -> pa.Array:
+    """Return an array whose views of texts, in lists and dictionaries too, all lie in their buffers.
+
+    A cast of an array with a view outside its buffer was not safe in pyarrow 26, even after full validation.
+    Raises RequestError if the view of a text that is present is wrong. Views of missing texts become empty.
     """
-    if not (pa.types.is_string_view(texts.type) or pa.types.is_binary_view(texts.type)):
-        return np.zeros(0, np.int64)
-    _, places, *data = texts.buffers()
-    views = np.frombuffer(places or b"", np.uint8)
-    views = views[: len(views) // 16 * 16].view(np.int32).reshape(-1, 4)[texts.offset : texts.offset + len(texts)]
-    lengths = views[:, 0].astype(np.int64)
-    # pyarrow 26 casts a view without checking its position, and its validation skips views of missing texts.
-    _, numbers, starts = views[lengths > _SHORT_VIEW, 1:].T.astype(np.int64)
-    # The last size, -1, is used for buffer numbers out of range.
-    sizes = np.array([*(buffer.size for buffer in data), -1])
-    ends = sizes[np.where((numbers >= 0) & (numbers < len(data)), numbers, -1)]
-    if len(views) < len(texts) or min(lengths.min(initial=0), starts.min(initial=0)) < 0:
-        raise RequestError(400, "the body is no Arrow IPC stream: a view of a text is cut or negative")
-    if np.any(starts + lengths[lengths > _SHORT_VIEW] > ends):
-        raise RequestError(400, "the body is no Arrow IPC stream: a view is of bytes outside its buffer")
-    return lengths
+    if not _are_views(_innermost(cells)):
+        return cells
+    if pa.types.is_dictionary(cells.type):
+        return pa.DictionaryArray.from_arrays(cells.indices, _guarded(cells.dictionary), ordered=cells.type.ordered)
+    if _is_list(cells.type):
+        own = cells.buffers()[: cells.type.num_buffers]
+        children = [_guarded(cells.values)]
+        return pa.Array.from_buffers(cells.type, len(cells), own, offset=cells.offset, children=children)
+    data = cells.buffers()[2:]
+    valid = np.asarray(cells.is_valid())
+    views = good_views(_views(cells), valid, np.array([buffer.size for buffer in data], np.int64))
+    bits = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(cells.type, len(cells), [bits, pa.py_buffer(views), *data])
+
+
+def _views(texts: pa.Array) -> np.ndarray:
+    """Return the views [n, 4] of texts: the length, then the text itself or its beginning, buffer and place there."""
+    data = np.frombuffer(texts.buffers()[1] or b"", np.uint8)
+    return data[: len(data) // 16 * 16].view(np.int32).reshape(-1, 4)[texts.offset :][: len(texts)]
+
+
+def good_views(views: np.ndarray, valid: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Return views [n, 4], empty ones for the texts that are missing, which may have any.
+
+    `valid` [n] tells which are present, and `sizes` has the bytes of each buffer of texts. Raises RequestError for a
+    present view that is cut, negative, or of bytes outside its buffer.
+    """
+    if len(views) < len(valid):
+        raise RequestError(400, "the body is no Arrow IPC stream: the views of its texts are cut")
+    views = np.where(valid[:, None], views, np.int32(0))
+    lengths, _, numbers, starts = views[(views[:, 0] < 0) | (views[:, 0] > _SHORT_VIEW)].T.astype(np.int64)
+    ends = np.append(sizes, -1)[np.where((numbers >= 0) & (numbers < len(sizes)), numbers, -1)]
+    if np.any((lengths < 0) | (starts < 0) | (starts + lengths > ends)):
+        raise RequestError(400, "the body is no Arrow IPC stream: the view of a text is of bytes outside its buffer")
+    return views
+
+
+def _view_lengths(texts: pa.Array) -> np.ndarray:
+    """Return the lengths [n] of texts that are views, and none for other cells."""
+    return _views(texts)[:, 0].astype(np.int64) if _are_views(texts) else np.zeros(0, np.int64)
 
 
 def _check_bytes(num_bytes: int, limits: Limits) -> None:

@@ -52,11 +52,13 @@ def _records(body: bytes) -> Iterator[tuple[int, list[str]]]:
     try:
         for cells in reader:
             width = width or len(cells)
-            if cells or width == 1:  # a blank line is a missing value of the only column
+            # A blank line is a missing value of the only column.
+            if cells or width == 1:
                 if blank:
                     yield blank, [""]
                 yield line, cells or [""]
-            blank = 0 if cells or width == 1 else blank or line  # ignored at the body's end
+            # A blank line at the end of the body is ignored.
+            blank = 0 if cells or width == 1 else blank or line
             line = reader.line_num + 1
     except csv.Error as error:
         raise RequestError(400, f"line {line} is not quoted as in RFC 4180: {error}") from None

@@ -48,9 +48,9 @@ class Form:
 
     content_type: str
     title: str  # Name of the form in a list of all forms.
-    # Converts a body to rows. Raises RequestError.
+    # Function that converts a body to rows. It raises RequestError.
     to_chunk: Callable[[bytes, LogFormat, Limits], RowsToScore]
-    # Returns the schema for /docs, with the given row as an example.
+    # Function that returns the schema for /docs, with the given row as an example.
     describe: Callable[[LogFormat, dict[str, Any]], dict[str, Any]]
     # True if a small body can have so many rows that the event loop must not score them.
     has_small_rows: bool = True
@@ -70,7 +70,7 @@ def rows_to_chunk(rows: Any, log_format: LogFormat, limits: Limits) -> RowsToSco
 
 
 def rejected_row(chunk: Chunk, row: int, reason: str, log_format: LogFormat) -> RequestError:
-    """Return the error of a line that is none of the log's."""
+    """Return the error for a line that the log's parser rejects."""
     return RequestError(400, f"row {row}: rejected as {reason!r}: {bad_cell(chunk, row, log_format, reason)}")
 
 

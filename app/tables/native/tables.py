@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -253,6 +252,5 @@ class NativeTables(HostTables):
         rate = self._learning_rates[table](self.step) * options.correction(self.step)
         if options.name in ("adam", "partial_rowwise_adam"):
             settings["epsilon"] = options.uncorrected_epsilon(self.step)
-        l2_coef = self.spec.wide_l2_coef if table == WIDE else self.spec.l2_coef
-        clip_value = self.spec.row_clip_value or math.inf
-        return Step(learning_rate=rate, **settings, l2_coef=l2_coef, row_clip_value=clip_value)
+        l2_coef = self.spec.l2_coef if table == DEEP else 0.0
+        return Step(learning_rate=rate, **settings, l2_coef=l2_coef)

@@ -1,1 +1,1 @@
-"""Several ranks: data_parallel (each trains on its slice of a batch) and server (a rank that owns rows alone)."""
+"""Train on several ranks: `data_parallel` (each rank computes a slice of the batch) and `server` (owns rows only)."""

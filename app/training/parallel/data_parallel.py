@@ -1,8 +1,8 @@
-"""Data parallelism: each rank computes its slice of the batch. Gradients are summed over the ranks.
+"""Train data-parallel: each rank computes its slice of the batch, and gradients are summed over the ranks.
 
-On a CPU the step's graph is cut in two, forward and backward before, the dense optimizers after the sum
-(`app/distributed/gradient_sum.py`), which stays outside. On Ascend and GPU the sum is MindSpore's AllReduce (HCCL,
-NCCL) inside the one graph. No such device was at hand, so that part was never run.
+On a CPU, the step's graph is cut in two: forward and backward pass before the sum, and the dense optimizers after it.
+The sum itself is computed outside the graph (`app/distributed/gradient_sum.py`). On Ascend and GPU, the sum is
+MindSpore's AllReduce (HCCL, NCCL) within a single graph. This part was never run, because no such device was available.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from app.training.step.step import OVERFLOWED, HostTablesScorer, HostTablesStep,
 
 
 def step_graph(settings: StepSettings, group: ProcessGroup) -> HostGraph:
-    """Return the graph of a step as a function of host arrays, with sums over the ranks of `group`, if it has several.
+    """Return the graph of a step as a function of host arrays. With several ranks in `group`, it sums over them.
 
-    It is one of native kernels if they cover the whole model, else one of MindSpore's.
+    It consists of native kernels if these support the whole model, and otherwise is MindSpore's graph.
     """
     if NativeStep.takes(settings.model, settings.optimizers):
         loss, drops = settings.shared_by(group.size).loss, settings.noise.rate > 0
@@ -50,9 +50,9 @@ def step_graph(settings: StepSettings, group: ProcessGroup) -> HostGraph:
 
 
 class SummedGraph:
-    """`DeviceGraph` on a CPU, with losses, flag and dense gradients summed over the ranks.
+    """`DeviceGraph` on a CPU, with losses, finite flag and dense gradients summed over the ranks.
 
-    The numeric fields' rows are rows of every rank's batch, so each rank adds its share of their L2 term.
+    Every rank's batch contains the numeric fields' rows, so each rank adds its share of their L2 term.
     """
 
     def __init__(self, settings: StepSettings, group: ProcessGroup) -> None:
@@ -63,7 +63,7 @@ class SummedGraph:
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         deep_gradients, wide_gradients, *rank_values = self._gradients(*inputs)
-        # Each rank's values may be finite and their sum not.
+        # The sum may overflow even if the values of each rank are finite.
         (sums, *gradients), finite = self.sum([values.asnumpy() for values in rank_values])
         finite = finite and sums[NUM_BAD] == 0
         if finite:
@@ -73,7 +73,7 @@ class SummedGraph:
 
 
 class DataParallelStep(TrainStep):
-    """Step on whole batches, of which each rank takes its slice."""
+    """A step on whole batches. Each rank computes its slice."""
 
     def __init__(self, step: HostTablesStep, group: ProcessGroup) -> None:
         self.tables, self.seconds = step.tables, step.seconds
@@ -92,14 +92,15 @@ class DataParallelStep(TrainStep):
         rank_batch = self._slice(batch)
         try:
             return self._step(rank_batch, unique)
-        except FloatingPointError as error:  # all ranks have one here, the reason is known to some
+        # All ranks raise this error, but only some know the reason.
+        except FloatingPointError as error:
             where = f"rank {self._group.rank}, whose rows begin at the batch's row {rank_batch.first_row}"
             reasons = self._group.gather(f"{where}: {error}")
             reason = next((reason for reason in reasons if OVERFLOWED not in reason), str(error))
             raise mark_collective(FloatingPointError(reason)) from error
 
     def score(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
-        """Return the logits of the whole batch, on every rank."""
+        """Return the logits of the whole batch on every rank."""
         logits = self._step.score(self._slice(batch), unique)
         return gather_logits(logits, batch, self._group)
 
@@ -111,13 +112,14 @@ class DataParallelStep(TrainStep):
 
 
 class DataParallelScorer:
-    """`HostTablesScorer` on whole batches, of which each rank scores its slice. Every rank gets all logits."""
+    """`HostTablesScorer` for whole batches. Each rank scores its slice, and every rank gets all logits."""
 
     def __init__(self, scorer: HostTablesScorer, group: ProcessGroup) -> None:
         self._scorer = scorer
         self._group = group
 
     def prepare(self, batch: Batch) -> UniqueIds:
+        """Return the distinct ids of this rank's slice of a batch."""
         return self._scorer.prepare(slice_of_batch(batch, self._group.rows_of(batch.num_rows)))
 
     def __call__(self, batch: Batch, unique: UniqueIds) -> np.ndarray:
@@ -126,13 +128,13 @@ class DataParallelScorer:
 
 
 def gather_logits(logits: np.ndarray, batch: Batch, group: ProcessGroup) -> np.ndarray:
-    """Join the ranks' logits to those of the whole batch, on every rank."""
+    """Concatenate the logits of all ranks' slices. Every rank gets the result."""
     slices = [group.rows_of(batch.num_rows, rank) for rank in range(group.size)]
     return group.gather_rows(logits, [part.stop - part.start for part in slices])
 
 
 class AllReducedGraph(nn.Cell):
-    """`DeviceGraph` on Ascend or GPU, with MindSpore's AllReduce inside the graph. Never run."""
+    """`DeviceGraph` on Ascend or GPU, with MindSpore's AllReduce within the graph. It was never run."""
 
     def __init__(self, settings: StepSettings, group: ProcessGroup) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""A server: a rank that owns rows and does not train. It has both tables with their optimizers, and no MindSpore.
+"""Run a server: a rank that owns rows of both tables with their optimizers, but does not train or import MindSpore.
 
-It takes part in every exchange of those that train, and carries out their requests: load and save its rows, take
-over learning rates that an evaluation has lowered, end.
+It takes part in every exchange of the training ranks, and carries out their requests: load and save rows, adopt
+learning rates that an evaluation has lowered, and end.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ LOG = "server{0}.log"
 
 
 def serve(config: Config, schema: Schema, backend: str, group: MpiGroup, run: Path) -> int:
-    """Serve until the ranks that train have ended. Return the exit status. The log lies beside the folder `run`."""
+    """Serve until the training ranks have ended. Return the exit status. The log is written next to the folder
+    `run`.
+    """
     server = group.world.rank
     folder = server_folder(run, server)
     folder.mkdir(exist_ok=True)
@@ -43,7 +45,8 @@ def serve(config: Config, schema: Schema, backend: str, group: MpiGroup, run: Pa
     log_file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logging.getLogger().addHandler(log_file)
     for number in (signal.SIGINT, *FORWARDED_SIGNALS):
-        signal.signal(number, signal.SIG_IGN)  # ranks that train finish their step, for which they need the rows
+        # The training ranks finish their step, and need the rows for it.
+        signal.signal(number, signal.SIG_IGN)
     log.info("server %d of %d: the tables are %s", server, group.num_servers, backend)
     ParameterServer(config, schema, backend, group).run()
     log.info("the ranks that train have ended")
@@ -51,7 +54,7 @@ def serve(config: Config, schema: Schema, backend: str, group: MpiGroup, run: Pa
 
 
 class ParameterServer:
-    """This server's rows, and the calls that it answers."""
+    """The rows of this server, and the requests that it answers."""
 
     def __init__(self, config: Config, schema: Schema, backend: str, group: MpiGroup) -> None:
         self._group = group
@@ -74,6 +77,7 @@ class ParameterServer:
         }
 
     def run(self) -> None:
+        """Answer requests of the training ranks until they end."""
         while True:
             header = self._shards[0].exchange.start(Operation.NONE)
             if header.operation != Operation.RPC:
@@ -87,7 +91,9 @@ class ParameterServer:
             checkpoint.read_once(self._tables.spec, place)
 
     def _warm_start(self, dataset: Path, init_from: str) -> None:
-        """Take the rows of `init_from`, by which the training ranks may name `train.init_from` anew."""
+        """Take over rows from `init_from`, which replaces `train.init_from` because training ranks may have
+        changed it.
+        """
         config = replace(self._config, train=replace(self._config.train, init_from=init_from))
         source = open_source(config, self._schema, dataset)
         take_rows(self._tables.loading, self._tables.spec, self._rates, config, self._schema, source)

@@ -35,7 +35,7 @@ class KernelProfile:
         self._step = step
         self._folder = folder
         self._host_runs: list[tuple[str, float]] = []  # Kernels that ran outside the graph, with their microseconds.
-        self._profiler: Any = None  # None unless the profiler is running.
+        self._profiler: Any = None  # The profiler while it is running, otherwise None.
         self._made_in = Path()
         self._steps = 0
 

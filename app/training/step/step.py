@@ -52,7 +52,9 @@ class TrainStep(ABC):
 
     @abstractmethod
     def prepare(self, batch: Batch) -> UniqueIds:
-        """Return what can be computed from a batch in advance. The prefetch thread calls this."""
+        """Return the distinct ids of a batch, and whatever else can be computed before its step. The prefetch
+        thread calls this.
+        """
 
     @abstractmethod
     def __call__(self, batch: Batch, unique: UniqueIds) -> Losses:
@@ -138,7 +140,7 @@ class ByPosition:
     def places(self, batch: Batch, unique: UniqueIds, rows: Rows) -> tuple[Watched, Watched, Watched]:
         """Return deep rows, wide rows and sums of wide rows, in which to search for a value that is not finite."""
         spec, wide_ids = self.tables.spec, ids_of(unique.of(WIDE))
-        # Copied because the next lookup may overwrite `rows`.
+        # Copy the rows, because the next lookup may overwrite them.
         deep = Watched("deep row", rows.deep.copy(), spec.deep_names, ids_of(unique.of(DEEP)))
         wide_names = tuple(spec.field_names[place] for place in spec.columns_of(WIDE))
         wide = Watched("wide row", self._wide_rows_of_bad_sum(wide_ids, rows.wide), wide_names, wide_ids)

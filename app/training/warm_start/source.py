@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +12,6 @@ import numpy as np
 from app.checkpoint.manifest import MANIFEST, Manifest
 from app.checkpoint.read import Checkpoint, scoring_arrays
 from app.checkpoint.write import ModelState
-from app.config.by_rows import OF_TOWER
 from app.config.config import Config
 from app.config.run_settings import TableDtype
 from app.run.decision import ASKED, read_state
@@ -29,6 +29,8 @@ from common import settings
 from data_prep.prepared.expired import schema_at
 from data_prep.prepared.schema import CategoricalField, NumericField, Schema, read_schema
 
+OF_TOWER = ("hidden_widths", "activation", "batch_norm")  # Settings of the model that describe its tower.
+
 
 @dataclass(frozen=True)
 class Source:
@@ -42,7 +44,7 @@ class Source:
     # Ids [V of the new run] in the source. None if all ids are the same.
     origins: np.ndarray | None = None
     rescaled: tuple[str, ...] = ()  # Columns that are scaled or pooled differently in the new run.
-    # Returns the deep rows of ids that were never trained.
+    # Function that returns the deep rows of ids that were never trained.
     untouched: Callable[[np.ndarray], TableSnapshot] | None = None
     own_initial: bool = False  # True if untrained rows of the source differ from the initial rows of the new run.
     steps: int = 0  # Number of steps that its optimizers have taken.
@@ -69,7 +71,7 @@ def check_source(config: Config, schema: Schema) -> Path | None:
             advice = "; train.init_take=tables leaves the tower out" if key in OF_TOWER else ""
             raise ValueError(f"train.init_from={path} has model.{key}={actual}, expected {expected}{advice}")
     if _needs_mapping(manifest, config, schema):
-        _open_dataset(manifest, config)
+        _open_dataset(manifest)
     return path
 
 
@@ -127,7 +129,7 @@ def open_source(config: Config, schema: Schema, dataset: Path) -> Source:
         schema=columns,
         fields=fields_of_model(columns, trained.model),
         folded=trained.model.fold_numeric,
-        origins=row_origins(*_open_dataset(manifest, config), dataset, schema) if has_other_ids else None,
+        origins=row_origins(*_open_dataset(manifest), dataset, schema) if has_other_ids else None,
         rescaled=_rescaled(columns, schema),
         untouched=untouched,
         own_initial=_initial_values(trained) != _initial_values(config) or moves_untouched_rows,
@@ -234,24 +236,25 @@ def _scale(column: NumericField) -> tuple[object, ...]:
     return column.transform, column.parameters, column.quantiles
 
 
-def _open_dataset(manifest: Manifest, config: Config) -> tuple[Path, Schema]:
+def _open_dataset(manifest: Manifest) -> tuple[Path, Schema]:
     """Return the prepared folder that the source was trained on, and its schema.
 
     Raise FileNotFoundError if it does not exist, and ValueError if it is another folder.
     """
-    old_folder = Path(config.train.init_dataset or manifest.dataset)
+    old_folder = Path(manifest.dataset)
     try:
         old = schema_at(read_schema(old_folder), manifest.data)
     except FileNotFoundError as error:
         raise FileNotFoundError(
-            f"{error}: rows are mapped by that folder's vocabulary; give its new path with train.init_dataset=DIR"
+            f"{error}: rows are mapped by that folder's vocabulary; if it was moved, link it: ln -s NEW_PLACE "
+            f"{shlex.quote(str(old_folder))}"
         ) from error
     identity = data_identity(old)
     for key, title in (("vocabulary", "vocabulary"), ("fields", "categorical fields")):
         if identity[key] != manifest.data[key]:
             raise ValueError(
-                f"{old_folder} has {title} {identity[key]}, the checkpoint was trained with {manifest.data[key]}; give "
-                "the path of that folder with train.init_dataset=DIR"
+                f"{old_folder} has {title} {identity[key]}, the checkpoint was trained with {manifest.data[key]}; put "
+                "the folder that it was trained on in its place"
             )
     return old_folder, old
 

@@ -31,7 +31,7 @@ OPTIONAL_ARRAYS = LAST_RATE, MEAN, MEAN_STEP  # The source may have or lack thes
 # Memory limit for copying untrained rows (raised to the size of the trained rows if that is larger).
 UNTOUCHED_BYTES = 1 << 26
 
-# Returns a mask of the ids whose fields are used.
+# Function that returns a mask of the ids whose fields are used.
 Seen = Callable[[np.ndarray], np.ndarray]
 # Function `loading` of all tables, or of the tables of one owner.
 Loading = Callable[[int], AbstractContextManager[PlaceRows]]
@@ -148,11 +148,11 @@ def _pieces(
 
 def _check_tables(source: Source, spec: TablesSpec, with_optimizer: bool) -> None:
     for table, rows in source.state.tables.items():
+        # The source's rows are given in a widened layout.
+        layout_here = widened_layout(spec.layout(table))
         # Two kinds of arrays are optional. FTRL's last learning rates are not needed by an FTRL with another schedule.
         # The last steps of rows are not needed by tables that update only looked-up rows, because the source's rows
         # were brought up to date.
-        # The source's rows are given in a widened layout.
-        layout_here = widened_layout(spec.layout(table))
         unneeded = OPTIONAL_ARRAYS if LAST_STEP in layout_here else (*OPTIONAL_ARRAYS, LAST_STEP)
         actual, expected = (
             {name: array for name, array in layout.items() if name == ROWS or (with_optimizer and name not in unneeded)}

@@ -13,7 +13,7 @@ import pytest
 
 from app.checkpoint.manifest import read_manifest
 from app.checkpoint.read import Checkpoint
-from app.checkpoint.retention import compact, delta_to_compact, remove_old, step_folders
+from app.checkpoint.retention import compact, remove_old, step_folders, whole_checkpoints
 from app.checkpoint.write import ModelState, clear_leftovers, step_name, write_checkpoint
 from app.config.run_settings import CheckpointOptions
 from app.tables.interface import DEEP, TableState
@@ -85,7 +85,7 @@ def test_a_write_error_at_each_call_leaves_what_was_whole(tmp_path, code, step):
     assert number > 20  # faults that were tried
 
 
-OPTIONS = CheckpointOptions(keep_last=1, keep_best=0, delta=True, compact=True, full_every=1)
+OPTIONS = CheckpointOptions(keep_last=1, keep_best=0, delta=True)
 
 
 def make_chain(folder):
@@ -100,10 +100,8 @@ def make_chain(folder):
 
 
 def compact_and_tidy(folder):
-    """Compact the newest checkpoint and remove those that it needed, as after a save."""
-    delta = delta_to_compact(folder, OPTIONS, "auc")
-    if delta is not None:
-        compact(delta, 2)
+    """Compact the newest checkpoint and remove those that it needed."""
+    compact(whole_checkpoints(folder)[-1], 2)
     remove_old(folder, OPTIONS, "auc")
 
 

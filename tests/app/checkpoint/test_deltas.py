@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from app.__main__ import main
 from app.checkpoint.manifest import ParentRecord, read_manifest
 from app.checkpoint.read import Checkpoint
-from app.checkpoint.retention import compact, delta_to_compact, remove_old, rewrite, whole_checkpoints
+from app.checkpoint.retention import compact, remove_old, rewrite, whole_checkpoints
 from app.checkpoint.write import ModelState, write_checkpoint
 from app.config.run_settings import CheckpointOptions
 from app.tables.interface import DEEP, WIDE, TableState
@@ -143,17 +143,13 @@ def test_a_chain_that_nothing_needs_is_removed(run):
 
 
 def test_a_delta_is_made_full_in_place_and_later_ones_stay_valid(run, assert_same_bits):
-    options = CheckpointOptions(keep_last=2, keep_best=0, delta=True, compact=True, full_every=2)
-    assert delta_to_compact(run.folder, options, "auc").path == path_of(run, 3)
     compact(Checkpoint.open(path_of(run, 3)), 2)
     assert read_manifest(path_of(run, 3)).parent is None
-    assert delta_to_compact(run.folder, options, "auc") is None
-    remove_old(run.folder, options, "auc")
+    remove_old(run.folder, CheckpointOptions(keep_last=2, keep_best=0, delta=True), "auc")
     assert steps_in(run.folder) == [3, 4]
     for step in (3, 4):
         assert_same_bits(load(path_of(run, step))[1], run.states[step])
     run.save(5, {1})
-    assert delta_to_compact(run.folder, options, "auc") is None  # one older one is there for 4's sake, not two
     assert_same_bits(load(path_of(run, 5))[1], run.states[5])
 
 

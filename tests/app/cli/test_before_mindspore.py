@@ -79,7 +79,7 @@ def test_a_folder_that_another_process_uses(command, tmp_path, folder, message):
         (("--ranks", "2", "train.init_from=nowhere"), "train.init_from=nowhere: expected a checkpoint"),
         (("train.resume=require",), "train.resume=require, but"),
         (("tables.backend=stock", "deep_optimizer.name=sgd"), "stock has lazy_adam only"),
-        (("tables.backend=stock", "loss.row_clip_value=1"), "stock has none"),
+        (("tables.backend=stock", "train.ema_decay=0.5"), "stock has none"),
         (("tables.backend=stock", "tower_optimizer.name=sgd"), "stock has adam and adamw only"),
     ],
 )
@@ -92,11 +92,11 @@ def test_a_training_that_cannot_begin_leaves_nothing(command, tmp_path, words, m
 
 @pytest.mark.parametrize("words", [(), ("--ranks", "2")])
 def test_a_source_whose_prepared_folder_was_removed(command, checkpoint_of, tmp_path, tiny_schema, words):
-    path = checkpoint_of(data={**data_identity(tiny_schema), "vocabulary_size": 7})
-    status, log = command("train", *words, f"train.init_from={path}", "train.init_dataset=moved")
+    path = checkpoint_of(data={**data_identity(tiny_schema), "vocabulary_size": 7}, dataset="moved")
+    status, log = command("train", *words, f"train.init_from={path}")
     assert status == 2
     assert "no prepared data in moved" in log
-    assert "give its new path with train.init_dataset=DIR" in log
+    assert "if it was moved, link it: ln -s NEW_PLACE moved" in log
     assert not (tmp_path / "device_0").exists()
 
 

@@ -49,6 +49,7 @@ class Training:
         selection, stop = SimpleNamespace(state=dict), SimpleNamespace(note_save=lambda seconds: None)
         context = RunContext(config, Path(), schema, self.run, stop, ProcessGroup())
         self.manager = CheckpointManager(context, StateOfTables(self._tables), selection)
+        self.manager.full_every = 4
         self.step = 0
 
     def save(self):
@@ -64,7 +65,7 @@ class Training:
             self.save()
 
 
-DELTAS = ("checkpoint.delta=true", "checkpoint.full_every=4", "checkpoint.keep_last=6")
+DELTAS = ("checkpoint.delta=true", "checkpoint.keep_last=6")
 
 
 @pytest.fixture

@@ -135,7 +135,7 @@ def test_numbers_of_any_size_are_no_reason_to_refuse_a_model(run_here, tmp_path,
     columns = "{y: label, a: float, b: float, c: string}"
     data = {"prepare.data.separator": "','", "prepare.data.header": "true", "prepare.data.columns": columns}
     words = [f"{name}={value}" for name, value in data.items()]
-    words += ["prepare.numeric_transform=standardize", "prepare.workers=1", "prepare.block_rows=100"]
+    words += ["prepare.numeric_transform=standardize", "prepare.workers=1"]
     prepare(tmp_path / "log.csv", tmp_path / "prepared", read_options(None, words))
     small = ("model.embedding_dim=8", "model.hidden_widths=[32, 16]", "train.epochs=2", "train.batch_size=100")
     run_here(app, "train", "--dataset", tmp_path / "prepared", *small)

@@ -43,7 +43,6 @@ def dataset(tmp_path, project):
         "prepare.crosses=[[item,site],[history,item]]",
         "prepare.min_count=2",
         "prepare.workers=1",
-        "prepare.block_rows=100",
     ]
     return words
 

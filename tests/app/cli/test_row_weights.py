@@ -9,6 +9,7 @@ import pytest
 
 from app.__main__ import main
 from app.batches import mean_training_weight, read_batches, training_order
+from app.config.device import GRAPH
 from data_prep.options.log_format import LogFormat
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
@@ -39,18 +40,18 @@ def weighted(tmp_path_factory):
     return folder / "prepared"
 
 
-def losses_in_numpy(folder, schema, rate=0.5, epochs=3, batch_size=7, seed=1, pool_blocks=16):
+def losses_in_numpy(folder, schema, rate=0.5, epochs=3, batch_size=7, seed=1):
     """Return the loss of each step of the logistic regression.
 
     Gradient descent on Σ weight · loss / (rows · mean weight) over the rows of a batch that have a weight.
     """
     of_id, bias, losses = np.zeros(schema.vocabulary_size), 0.0, []
     weights = np.concatenate(
-        [batch.weights for batch in read_batches(folder, schema, "train", training_order(schema, 1, 1, 64), 7)]
+        [batch.weights for batch in read_batches(folder, schema, "train", training_order(schema, 1, 1), 7)]
     )
     mean = weights[weights > 0].mean()
     for epoch in range(1, epochs + 1):
-        order = training_order(schema, seed, epoch, pool_blocks)
+        order = training_order(schema, seed, epoch)
         for batch in read_batches(folder, schema, "train", order, batch_size):
             counts = batch.weights > 0
             ids, labels = batch.ids[counts, 0], batch.labels[counts]
@@ -64,9 +65,11 @@ def losses_in_numpy(folder, schema, rate=0.5, epochs=3, batch_size=7, seed=1, po
 
 
 @pytest.mark.parametrize("tower", ["native", "graph"])
-def test_a_weighted_training_descends_as_the_numpy_model(run_here, project, weighted, tmp_path, tower):
+def test_a_weighted_training_descends_as_the_numpy_model(run_here, project, weighted, tmp_path, tower, monkeypatch):
+    if tower == "graph":
+        monkeypatch.setenv(GRAPH, "1")
     words = ["train", "--config", project / "configs" / "tiny.yaml", "--dataset", weighted, *WIDE_ALONE]
-    run_here(main, *words, f"device.graph={str(tower == 'graph').lower()}")
+    run_here(main, *words)
     lines = (tmp_path / "device_0" / "loss.log").read_text()
     found = [float(loss) for loss in re.findall(r"wide_loss is ([^,]+)", lines)]
     np.testing.assert_allclose(found, losses_in_numpy(weighted, read_schema(weighted)), rtol=1e-4, atol=1e-6)

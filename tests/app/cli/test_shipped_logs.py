@@ -25,7 +25,7 @@ def train_on(prepared, config, run):
 
 def test_a_model_learns_from_movielens(cpu, tiny_config, tmp_path):
     (tmp_path / "ratings.csv").write_text(make_movielens(3_000))
-    settings = ["prepare.min_count=1", "prepare.workers=1", "prepare.split=chronological", "prepare.block_rows=100"]
+    settings = ["prepare.min_count=1", "prepare.workers=1", "prepare.split=chronological"]
     options = read_options(data_path=SHIPPED / "movielens.yaml", overrides=settings)
     schema = prepare(tmp_path / "ratings.csv", tmp_path / "prepared", options)
     assert schema.num_positions > schema.num_categorical
@@ -40,7 +40,7 @@ def test_a_model_is_trained_by_the_proposed_description(cpu, tiny_config, tiny_l
         log = tmp_path / "log.csv"
         log.write_text(make_avazu(2_000) if form == "avazu" else make_movielens(2_000))
     (tmp_path / "my.yaml").write_text(describe(str(log)).as_yaml())
-    settings = ["prepare.min_count=1", "prepare.workers=1", "prepare.block_rows=100"]
+    settings = ["prepare.min_count=1", "prepare.workers=1"]
     options = read_options(data_path=tmp_path / "my.yaml", overrides=settings)
     assert prepare(log, tmp_path / "prepared", options).rejected_rows == 0
     assert train_on(tmp_path / "prepared", tiny_config(), tmp_path / "run")[-1]["auc"] > 0.55

@@ -72,7 +72,7 @@ def test_unknown_keys_and_wrong_types_are_named(word, message):
         ("model.initial_row_scale=.nan", "model.initial_row_scale must be 0 or more, and finite; found nan"),
         ("model.dropout=1", r"model.dropout must be in \[0, 1\); found 1"),
         ("loss.label_smoothing=-0.1", "loss.label_smoothing must be in"),
-        ("loss.row_clip_value=-1", "loss.row_clip_value must be 0 or more"),
+        ("loss.l2_coef=-1", "loss.l2_coef must be 0 or more"),
         (
             "deep_optimizer.schedule.name=plataeu",
             "'deep_optimizer.schedule.name' must be one of .*; did you mean 'plat",

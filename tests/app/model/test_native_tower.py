@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 
+from app.config.device import GRAPH
 from app.model import dense_layer
 from app.model.dense_layer import memory_of
 from app.model.layer_library import LIBRARY
@@ -44,7 +45,10 @@ def both(request, make_parts, make_schema):
     overrides = [word for word in CASES[request.param] if "=" in word and not word.startswith("num_")]
     schema = make_schema(num_numeric=0 if "num_numeric=0" in CASES[request.param] else 3)
     words = (f"train.batch_size={BATCH_SIZE}", "model.initial_row_scale=0.1", *overrides)
-    native, graph = (make_parts("reference", schema, *words, *more) for more in ((), ("device.graph=true",)))
+    native = make_parts("reference", schema, *words)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(GRAPH, "1")
+        graph = make_parts("reference", schema, *words)
     assert (native.step.is_native, graph.step.is_native) == (True, False)
     return request.param, schema, native, graph
 
@@ -84,7 +88,6 @@ def test_scores_of_the_same_weights_are_the_graph_s(both, random_batch):
 @pytest.mark.parametrize(
     "overrides",
     [
-        ("device.graph=true",),
         ("model.batch_norm=true",),
         ("model.activation=gelu",),
         ("model.first_layer=distinct",),

@@ -12,6 +12,7 @@ from app.run.decision import describe_kept
 from app.run.folder import best_of_run, run_config
 from app.run.older import ignored, read_config, upgraded
 from common import settings
+from common.settings import Removed
 
 
 def forget(run, section, key):
@@ -95,7 +96,7 @@ def with_removed_setting(run, value):
 
 
 def test_a_run_with_a_removed_setting_resumes_if_that_changed_nothing(start, monkeypatch):
-    monkeypatch.setitem(older_runs.REMOVED, 3, {"loss.halve": 1})
+    monkeypatch.setattr(Config, "REMOVED", {"loss.halve": Removed("a loss is halved once", 1)})
     run = start(steps=(7,), status="stopped").path
     with_removed_setting(run, 1)
     saved = read_config(best_of_run(run).manifest.config, where="manifest.json")
@@ -104,9 +105,11 @@ def test_a_run_with_a_removed_setting_resumes_if_that_changed_nothing(start, mon
 
 
 def test_a_run_that_used_a_removed_setting_cannot_resume(start, monkeypatch):
-    monkeypatch.setitem(older_runs.REMOVED, 3, {"loss.halve": 1})
+    monkeypatch.setattr(Config, "REMOVED", {"loss.halve": Removed("a loss is halved once", 1)})
     run = start(steps=(7,), status="stopped").path
     with_removed_setting(run, 2)
+    with pytest.raises(ValueError, match=r"key 'loss.halve'; it was removed, so leave it out: a loss is halved once"):
+        run_config(run)
     plan = start().plan
     assert (plan.kind, plan.reason) == ("new", "the run there differs: loss.halve was 2, is None")
 

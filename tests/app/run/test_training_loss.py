@@ -49,7 +49,7 @@ def test_rows_count_by_their_weights(tmp_path, kinds, cell, expected):
     rows = [f"{int(row % 10 == 0)},{cell(row % 10 == 0)},{row % 7}" for row in range(2000)]
     log.write_text("\n".join(["y,w,c", *rows, ""]))
     words = ["prepare.data.separator=','", "prepare.data.header=true", f"prepare.data.columns={{{kinds}}}"]
-    options = read_options(None, [*words, "prepare.workers=1", "prepare.block_rows=50"])
+    options = read_options(None, [*words, "prepare.workers=1"])
     schema = prepare(log, tmp_path / "prepared", options)
     assert trained_click_rate(tmp_path / "prepared", schema) == pytest.approx(expected, abs=0.03)
 

@@ -364,6 +364,7 @@ VIEWS = pa.Array.from_buffers(pa.string_view(), 10_000, [None, pa.py_buffer(PLAC
         (pa.DictionaryArray.from_arrays(CODES, ["0" * 2**20]), None, 1, "bytes"),
         (VIEWS, None, 1, "bytes"),
         (pa.DictionaryArray.from_arrays(CODES, ONE), None, 1, "bytes"),
+        (pa.DictionaryArray.from_arrays(CODES[:9], VIEWS[:20]), None, 1, "bytes"),
         (pa.ListArray.from_arrays(pa.array([0, MANY], pa.int32()), pa.nulls(MANY)), None, 1, "bytes"),
         (pa.FixedSizeListArray.from_arrays(pa.nulls(MANY), MANY), None, 1, "bytes"),
         (pa.ListArray.from_arrays([0, 10_000], pa.DictionaryArray.from_arrays(CODES, ["0" * 2**20])), None, 1, "bytes"),

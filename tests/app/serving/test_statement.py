@@ -22,10 +22,11 @@ from common.files import lock_folder
 from tests.app.serving.life import Life, seeded
 
 NUMBERS = itertools.count()
+CHECKPOINT = {"id": "xxh3:0", "step": 1}
 
 
 def whole(name, **numbers):
-    return {Path(name): Manifest({}, {}, {}, {}, {}, id=f"xxh3:{name}", **numbers)}
+    return {Path(name): Manifest({}, {}, {}, CHECKPOINT, {}, id=f"xxh3:{name}", **numbers)}
 
 
 def delta(name, parent, generation, **numbers):
@@ -89,7 +90,7 @@ def test_a_statement_that_is_damaged_is_an_error(tmp_path, text):
 
 def write_bundle(folder, parent, beside):
     """A bundle of two small files."""
-    manifest = Manifest({}, {}, {}, {}, {})
+    manifest = Manifest({}, {}, {}, CHECKPOINT, {})
     if parent is not None:
         before = bundle_folder.read_manifest(parent)
         named = {"id": before.version, "name": parent.name}
@@ -107,7 +108,7 @@ def fold(delta, output):
     with bundle_writer.new_bundle(output, overwrite=False) as folder:
         (folder / "lookup.bin").write_bytes((delta / "lookup.bin").read_bytes())
         (folder / bundle_folder.TABLES).write_text("all rows")
-        folded = Manifest({}, {}, {}, {}, {}, generation=manifest.generation, folded=manifest.version)
+        folded = Manifest({}, {}, {}, CHECKPOINT, {}, generation=manifest.generation, folded=manifest.version)
         numbers = {"whole_serial": manifest.whole_serial, "serial": manifest.serial}
         bundle_writer.write_manifest(folder, Manifest(**{**vars(folded), **numbers}))
 

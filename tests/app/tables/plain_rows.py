@@ -29,14 +29,14 @@ def rate_of(options, step, drops=()):
     elif schedule.name == "step":
         rate = base * schedule.drop_factor ** ((after - 1) // schedule.every_steps)
     fallen = sum(drop < step for drop in drops)
-    return max(rate * schedule.drop_factor**fallen, min(schedule.min_learning_rate, base)) if fallen else rate
+    return max(rate * schedule.drop_factor**fallen, min(1e-6, base)) if fallen else rate
 
 
 class PlainTable:
     """A table of V rows; `most_exact` is the number of missed steps of `adam` that the tables take one by one."""
 
-    def __init__(self, options, initial, l2, clip, most_exact):
-        self.options, self.l2, self.clip, self.most_exact = options, l2, clip, most_exact
+    def __init__(self, options, initial, l2, most_exact):
+        self.options, self.l2, self.most_exact = options, l2, most_exact
         self.step = self.steps_before = 0
         self.drops = []
         self.rows = initial.astype(np.float64)
@@ -84,8 +84,8 @@ class PlainTable:
         self.left[now] = self.rows[now]
 
     def _gradient(self, summed, at):
-        """The batch's gradient, clipped, with L2; and how wrong float32 may be about it."""
-        gradient = np.clip(summed[at], -self.clip, self.clip) if self.clip else summed[at]
+        """The batch's gradient with L2, and how wrong float32 may be about it."""
+        gradient = summed[at]
         total = gradient + self.l2 * self.rows[at]
         wrong = EPS * (np.abs(gradient) + self.l2 * np.abs(self.rows[at])) + self.l2 * self.error[at]
         return total, wrong + TINY
@@ -150,7 +150,7 @@ class PlainTable:
 
     def remove(self, at, initial):
         """Make the rows `at` [V] what they were before any step."""
-        fresh = PlainTable(self.options, initial, self.l2, self.clip, self.most_exact)
+        fresh = PlainTable(self.options, initial, self.l2, self.most_exact)
         for name in ("rows", "error", "squares", "sums", "sums_error", "last_rate", "touched", "last_touch", "left"):
             getattr(self, name)[at] = getattr(fresh, name)[at]
 

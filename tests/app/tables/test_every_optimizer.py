@@ -32,7 +32,7 @@ def test_native_deep_rows_have_the_reference_s_bits(
     isa, make_spec, run_steps, assert_same_state, deep, embedding_dim, ema_decay, dtype
 ):
     """A kernel that fused, reordered or divided differently on one instruction set or thread would show here."""
-    spec = make_spec(300, embedding_dim, deep=deep, row_clip_value=0.4, ema_decay=ema_decay, dtype=dtype)
+    spec = make_spec(300, embedding_dim, deep=deep, ema_decay=ema_decay, dtype=dtype)
     reference, ids, norms = reference_tables(spec, deep=falling), np.arange(300).reshape(-1, 3), set()
     run_steps(reference)
     expected = reference.lookup(reference.unique(ids), means=ema_decay > 0)
@@ -55,7 +55,7 @@ def test_native_tables_take_steps_without_a_kernel(
 ):
     """An optimizer needs no more than its definition in NumPy; its kernel may come later."""
     monkeypatch.setattr(library, "OPTIMIZER_NUMBERS", {})
-    options = {"row_clip_value": 0.4, "l2_coef": 0.1, "ema_decay": ema_decay, "dtype": dtype}
+    options = {"l2_coef": 0.1, "ema_decay": ema_decay, "dtype": dtype}
     spec = make_spec(300, 20, deep=deep, wide=FtrlOptions(), **options)
     tables, reference = native_tables(spec, num_threads=2, deep=falling), reference_tables(spec, deep=falling)
     for each in (tables, reference):
@@ -71,7 +71,7 @@ def test_native_tables_take_steps_without_a_kernel(
 
 @every_wide
 def test_native_wide_rows_have_the_reference_s_bits(isa, make_spec, run_steps, assert_same_state, wide):
-    spec = make_spec(300, 2, wide=wide, wide_l2_coef=0.1, row_clip_value=0.5)
+    spec = make_spec(300, 2, wide=wide)
     tables, reference = native_tables(spec, num_threads=2, wide=falling), reference_tables(spec, wide=falling)
     for each in (tables, reference):
         run_steps(each)
@@ -91,9 +91,9 @@ def test_a_frequent_id_is_split_among_threads_with_the_same_bits(
     assert_same_state(tables, reference)
 
 
-def test_clipping_and_wide_l2_by_hand(make_tables, make_spec):
-    """Two positions of one id: 0.5 · (1 + 3) is clipped to 1, wide 0.5 · (6 + 2) too; then L2 adds to both."""
-    options = {"wide": SgdOptions(), "deep": SgdOptions(), "row_clip_value": 1.0, "l2_coef": 10.0, "wide_l2_coef": 2.0}
+def test_l2_by_hand_is_of_the_deep_table_alone(make_tables, make_spec):
+    """Two positions of one id have the gradients 0.5 · (1 + 3), wide 0.5 · (6 + 2). L2 adds to the deep one."""
+    options = {"wide": SgdOptions(), "deep": SgdOptions(), "l2_coef": 10.0}
     rates = dict.fromkeys((WIDE, DEEP), lambda step: 0.25)
     tables = make_tables(make_spec(embedding_dim=1, num_fields=2, **options), **rates)
     ids = np.array([[4, 9], [0, 4]])
@@ -102,6 +102,6 @@ def test_clipping_and_wide_l2_by_hand(make_tables, make_spec):
     tables.update(tables.unique(ids), gradients)
     tables.update(tables.unique(ids), gradients)
     state = tables.state()
-    after_one = row - 0.25 * (1 + 10 * row)
-    assert state[DEEP].arrays["rows"][1, 0] == pytest.approx(after_one - 0.25 * (1 + 10 * after_one), rel=1e-5)
-    assert state[WIDE].arrays["rows"][1, 0] == pytest.approx(-0.25 - 0.25 * (1 + 2 * -0.25), rel=1e-6)
+    after_one = row - 0.25 * (2 + 10 * row)
+    assert state[DEEP].arrays["rows"][1, 0] == pytest.approx(after_one - 0.25 * (2 + 10 * after_one), rel=1e-5)
+    assert state[WIDE].arrays["rows"][1, 0] == pytest.approx(-2 * 0.25 * 4, rel=1e-6)

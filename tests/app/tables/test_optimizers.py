@@ -14,7 +14,6 @@ from app.config.optimizer_settings import (
 from app.config.schedules import StepSchedule
 from app.tables.optimizers import (
     adagrad_step,
-    clipped,
     ftrl_step,
     lazy_adam_step,
     mean_square,
@@ -128,11 +127,6 @@ def test_squares_are_averaged(width):
     gradient = np.random.default_rng(0).standard_normal((5, width)).astype(np.float32)
     expected = np.square(gradient.astype(np.float64)).mean(axis=1, keepdims=True)
     np.testing.assert_allclose(mean_square(gradient), expected, rtol=1e-6)
-
-
-def test_values_are_clipped():
-    assert clipped(column(-3, 0.5, 2), 1.0)[:, 0].tolist() == [-1, 0.5, 1]
-    assert clipped(column(-3, 2), 0.0)[:, 0].tolist() == [-3, 2]
 
 
 @pytest.mark.parametrize(

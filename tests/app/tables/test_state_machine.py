@@ -47,7 +47,7 @@ SCHEDULES = {  # each goes far enough down to be no rate at all, where its optim
         warmup_steps=warmup, decay_steps=8, final_factor=0.01 if name == "ftrl" else 0.0
     ),
     "step": lambda name, warmup: StepSchedule(warmup_steps=warmup, every_steps=4, drop_factor=1e-3),
-    "plateau": lambda name, warmup: PlateauSchedule(warmup_steps=warmup, drop_factor=0.1, min_learning_rate=0.0),
+    "plateau": lambda name, warmup: PlateauSchedule(warmup_steps=warmup, drop_factor=0.1),
 }
 DEEP_OPTIMIZERS, WIDE_OPTIMIZERS = get_args(DeepOptimizer), get_args(WideOptimizer)
 OF_EVERY_DAY = "cosine", "plateau"  # the other schedules are left to make test-long
@@ -133,13 +133,7 @@ class TablesMachine(RuleBasedStateMachine):
                 found["initial_accumulator"] = data.draw(st.sampled_from([0.0, 0.1]))
             return cls(**found)
 
-        coefficient = st.sampled_from([0.0, 1e-2])
-        loss = dataclasses.replace(
-            config.loss,
-            l2_coef=data.draw(coefficient),
-            wide_l2_coef=data.draw(coefficient),
-            row_clip_value=data.draw(st.sampled_from([0.0, 0.5])),
-        )
+        loss = dataclasses.replace(config.loss, l2_coef=data.draw(st.sampled_from([0.0, 1e-2])))
         wide, deep = options(WIDE), options(DEEP)
         dtypes = ["float32"] if deep.name == "ftrl" else ["float32", "bfloat16"]
         return dataclasses.replace(
@@ -169,10 +163,9 @@ class TablesMachine(RuleBasedStateMachine):
         self.saved, self.parent, self.changed = {}, None, np.zeros(self.vocabulary_size, bool)
         self.gone = np.zeros(self.vocabulary_size, bool)  # removed since the last snapshot that was saved
         self.initial = initial = self.lookup_all("reference")
-        clip = self.spec.row_clip_value
         self.plain = {
-            WIDE: PlainTable(spec.wide_optimizer, initial[WIDE], spec.wide_l2_coef, clip, MOST_EXACT),
-            DEEP: PlainTable(spec.deep_optimizer, initial[DEEP], spec.l2_coef, clip, MOST_EXACT),
+            WIDE: PlainTable(spec.wide_optimizer, initial[WIDE], 0.0, MOST_EXACT),
+            DEEP: PlainTable(spec.deep_optimizer, initial[DEEP], spec.l2_coef, MOST_EXACT),
         }
         self.plain[DEEP].is_exact = spec.dtype == "float32"
         self.check()
@@ -433,7 +426,7 @@ class TablesMachine(RuleBasedStateMachine):
         )
         stays = ~source[DEEP].touched[origins] & (origins == np.arange(self.vocabulary_size)) & (not initial_differs)
         to = np.flatnonzero((origins >= 0) & ~stays)
-        without_l2 = dataclasses.replace(config.loss, l2_coef=0.0, wide_l2_coef=0.0)
+        without_l2 = dataclasses.replace(config.loss, l2_coef=0.0)
         probes = {False, with_optimizer}
         for memory, loss in (*((probe, without_l2) for probe in sorted(probes)), (with_optimizer, config.loss)):
             train = dataclasses.replace(config.train, init_from=str(path), init_optimizer=memory)

@@ -142,21 +142,23 @@ def train_and_save(manager, tables, step, folder):
     return parent and parent["step"]
 
 
-def test_full_ones_and_deltas_take_turns(make_manager, tmp_path):
+def test_full_ones_and_deltas_take_turns(make_manager, tmp_path, monkeypatch):
+    monkeypatch.setattr(saving, "FULL_EVERY", 3)
     tables = reference_tables(SPEC)
-    manager, _ = make_manager(tables, full_every=3)
+    manager, _ = make_manager(tables)
     parents = [train_and_save(manager, tables, step, tmp_path) for step in range(1, 8)]
     assert parents == [None, 1, 2, None, 4, 5, None]
 
 
 @pytest.mark.parametrize(("resumed", "saved", "parent"), [(5, 6, 5), (5, 5, None), (6, 7, None)])
-def test_a_resumed_run_keeps_the_turns_of_full_and_delta(make_manager, tmp_path, resumed, saved, parent):
+def test_a_resumed_run_keeps_the_turns_of_full_and_delta(make_manager, tmp_path, monkeypatch, resumed, saved, parent):
     """A checkpoint cannot hold changes since the one that it replaces."""
+    monkeypatch.setattr("app.training.saving.FULL_EVERY", 3)
     tables = reference_tables(SPEC)
-    manager, _ = make_manager(tables, full_every=3)
+    manager, _ = make_manager(tables)
     for step in range(1, resumed + 1):
         train_and_save(manager, tables, step, tmp_path)
-    again, _ = make_manager(tables, full_every=3)
+    again, _ = make_manager(tables)
     again._training.restore = lambda checkpoint: None
     again._selection.load_state = lambda state: None
     assert again.restore(Checkpoint.open(path_of(tmp_path, resumed))) == at(resumed)
@@ -222,16 +224,6 @@ def test_a_checkpoint_that_cannot_be_opened_once_written_is_followed_by_a_full_o
         assert train_and_save(manager, tables, 2, tmp_path) == 1
     assert (len(run.failed), manager.saved) == (1, at(1))
     assert train_and_save(manager, tables, 3, tmp_path) is None
-
-
-def test_compaction_keeps_the_chain_short(make_manager, tmp_path):
-    tables = reference_tables(SPEC)
-    manager, run = make_manager(tables, keep_last=2, keep_best=0, full_every=2, compact=True)
-    for step in range(1, 10):
-        train_and_save(manager, tables, step, tmp_path)
-        assert_holds(path_of(tmp_path, step), tables.state())
-        assert len(list(tmp_path.iterdir())) <= 4
-    assert run.failed == []
 
 
 class Hurried:

@@ -82,7 +82,6 @@ def test_what_fits_together_passes(check, words, others):
         (("wide_optimizer.name=sgd",), STOCK, r"wide_optimizer\.name=sgd is for .*; stock has ftrl only"),
         (("tower_optimizer.name=sgd",), STOCK, r"tower_optimizer\.name=sgd is for .*; stock has adam and adamw only"),
         (("wide_optimizer.schedule.warmup_steps=5",), STOCK, "learning rate of MindSpore's FTRL operator is fixed"),
-        (("loss.row_clip_value=1",), STOCK, r"loss\.row_clip_value=1\.0 is for .*; stock has none"),
         (("train.ema_decay=0.9",), STOCK, r"train\.ema_decay=0\.9 is for .*; stock has none"),
         (("tables.dtype=bfloat16",), STOCK, r"tables\.dtype=bfloat16 is for .*; stock has float32 only"),
         (
@@ -90,7 +89,6 @@ def test_what_fits_together_passes(check, words, others):
             {},
             r"does not go with deep_optimizer\.name=ftrl, which",
         ),
-        (("loss.wide_l2_coef=1",), STOCK, r"loss\.wide_l2_coef=1\.0 is for .*; stock has none"),
         (("wide_optimizer.schedule.warmup_steps=5",), {"num_servers": 1}, "must be constant, without a warm-up, where"),
         (("deep_optimizer.schedule.name=step",), {"num_servers": 1}, "must be constant, without a warm-up, where"),
         # the tower over ranks

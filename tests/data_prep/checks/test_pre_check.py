@@ -109,7 +109,7 @@ def test_rows_of_a_large_parquet_file_are_counted_not_estimated(lines, tmp_path,
     monkeypatch.setattr("data_prep.raw_log.sample._CHUNK_BYTES", 50_000)
     as_parquet(lines, tmp_path / "log.parquet")
     pre_check(tmp_path / "log.parquet", 100)
-    assert re.search(r"about (4,99\d|5,00\d) lines; looked at the first 100", capsys.readouterr().out)
+    assert " 5,000 lines; looked at the first 100" in capsys.readouterr().out
 
 
 def test_only_the_first_rows_are_looked_at(lines, tmp_path, capsys):

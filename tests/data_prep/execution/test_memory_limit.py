@@ -41,7 +41,7 @@ def test_workers_write_files_at_a_time_in_the_memory_that_is_left():
 
 
 def test_the_zoos_layout_needs_mindspore_besides():
-    options = PrepareOptions(memory_limit="500 MiB", layout="zoo", missing_indicator=False)
+    options = PrepareOptions(memory_limit="500 MiB", layout="zoo")
     with pytest.raises(MemoryError, match="the process itself takes 680 MiB"):
         memory_limit.check_limit(options)
 

@@ -188,3 +188,10 @@ def test_what_was_being_written_is_cleared(tmp_path):
     pieces.write("two", 2)
     pieces.clear_unfinished()
     assert [path.name for path in tmp_path.iterdir()] == ["two"]
+
+
+def test_short_arrays_let_go_of_the_file(tmp_path):
+    pieces = Pieces(tmp_path)
+    pieces.write("one", {"short": np.arange(3), "long": np.arange(10_000)})
+    found = pieces.read("one")
+    assert [found[name].flags.owndata for name in ("short", "long")] == [True, False]

@@ -423,7 +423,7 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
 
     shares = options.data.shares
     owners = [name for name, *_ in fields if name not in shares]
-    num_numeric = len(numeric) * (2 if options.missing_indicator else 1)
+    num_numeric = len(numeric) * (2 if options.layout != "zoo" else 1)
     num_oov = {name: options.of_fields("hash_size").get(name, options.oov_buckets) for name in owners}
     next_id, vocabulary, ids = num_numeric + sum(num_oov.values()), [], {}
     first_oov = {name: num_numeric + sum(list(num_oov.values())[:place]) for place, name in enumerate(owners)}
@@ -457,7 +457,7 @@ def _encode(rows, splits: list[str], num_lines: int, rejects: bytes, options) ->
             of_row += [-1] * (length - len(values))
         found = [number_of(cells, name) for name in numeric]
         numbers = [0.0 if x is None else transforms[name](x) for name, x in zip(numeric, found, strict=True)]
-        numbers += [float(x is None) for x in found] if options.missing_indicator else []
+        numbers += [float(x is None) for x in found] if options.layout != "zoo" else []
         weight = next((cells[name] for name, kind in kinds.items() if kind == "weight"), 1.0)
         weight, label = (0.0, 0) if label is None else (weight, label)
         keys = {name: _key(cells[name]) for name, kind in kinds.items() if kind == "id"}

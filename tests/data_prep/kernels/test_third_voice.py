@@ -70,9 +70,7 @@ def draw_options(random_: random.Random, log) -> PrepareOptions:
         numeric_transform=random_.choice(["log1p", "max", "standardize", "quantile"]),
         integer_buckets=with_buckets,
         crosses=crosses,
-        missing_indicator=random_.random() < 0.7,
         shuffle_window_rows=random_.choice([7, 100, 10_000] if is_small else [1_000, 10_000]),
-        block_rows=random_.choice([1, 50, 1_000] if is_small else [100, 1_000]),  # a block of one row takes 5 ms
         max_reject_fraction=1.0,
         workers=1,
     )

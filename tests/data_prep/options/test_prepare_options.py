@@ -1,6 +1,6 @@
 import pytest
 
-from data_prep.options.options_file import read_options
+from data_prep.options.options_file import read_options, read_recorded
 from data_prep.options.prepare_options import PrepareOptions
 
 
@@ -45,7 +45,7 @@ def test_a_config_without_the_section_changes_nothing(tmp_path):
         ("prepare.train_fraction=0.9", r"must be >= 0 and sum to 1"),
         ("prepare.train_fraction=.nan", r"must be >= 0 and sum to 1"),
         ("prepare.max_reject_fraction=2", r"max_reject_fraction must be between 0 and 1; found 2"),
-        ("prepare.block_rows=100001", r"block_rows must be between 1 and 100,000; found 100001"),
+        ("prepare.block_rows=64", r"it was removed, so leave it out: a MindRecord sample has 1,000 rows"),
         ("prepare.memory_limit=much", r"memory_limit must be a size such as '4 GiB' or '512 MiB'; found 'much'"),
         ("prepare.split=files", r"split: files and valid_files or test_files belong together"),
         ("prepare.test_files=[a]", r"belong together; found split 'hash'"),
@@ -95,3 +95,11 @@ def test_a_data_file_that_says_nothing_is_not_criteos(tmp_path, text):
     (tmp_path / "mine.yaml").write_text(text)
     with pytest.raises(ValueError, match=r"mine.yaml does not describe a log.s format; expected columns:"):
         read_options(data_path=tmp_path / "mine.yaml")
+
+
+def test_recorded_options_that_were_removed_are_read():
+    options = PrepareOptions(min_count=3)
+    recorded = options.decisive()
+    recorded["data"]["archive_member"] = "log.txt"
+    recorded |= {"missing_indicator": False, "block_rows": 64}
+    assert read_recorded(recorded, "schema.json") == options

@@ -21,11 +21,12 @@ from data_prep.statistics.statistics_file import read_statistics
 
 COLUMNS = {"click": "label", "user": "id", "w": "weight", "site": "string"}
 OPTIONS = PrepareOptions(
-    data=LogFormat(COLUMNS, ","), min_count=1, workers=1, block_rows=3, shuffle_window_rows=5, max_reject_fraction=1
+    data=LogFormat(COLUMNS, ","), min_count=1, workers=1, shuffle_window_rows=5, max_reject_fraction=1
 )
 
 
-def test_weights_and_keys_stay_with_their_rows_through_the_shuffle(tmp_path):
+def test_weights_and_keys_stay_with_their_rows_through_the_shuffle(tmp_path, monkeypatch):
+    monkeypatch.setattr("data_prep.options.prepare_options.BLOCK_ROWS", 3)
     lines = [f"{number % 2},user {number},{number}.5,site {number}" for number in range(40)]
     lines += ["1,u,-1,s", "1,u,nan,s", "1,u,,s", "1,u,1e39,s", "1,u,one,s"]
     (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
@@ -64,7 +65,7 @@ def test_a_description_that_cannot_be_kept_is_refused(columns, message):
 
 def test_the_zoos_layout_has_no_place_for_them():
     with pytest.raises(ValueError, match="no place for columns of kind weight or id; found user, w"):
-        PrepareOptions(data=OPTIONS.data, layout="zoo", missing_indicator=False)
+        PrepareOptions(data=OPTIONS.data, layout="zoo")
 
 
 def test_a_label_by_rule_and_rows_without_one(tmp_path, caplog):

@@ -175,7 +175,7 @@ def chunk_of(lines):
         ("[[C1, C1]]", r"\[C1, C1\] names a field twice"),
         ("[[C1, C2], [C2, C1]]", r"\[C2, C1\] is listed twice"),
         ("[C1, C2]", r"crosses: \[C1\] has 1 fields; write two to 4 of them, such as \[\[C1, C2\], \[C1, C3\]\]"),
-        ("[[C1, C2]] layout=zoo missing_indicator=false", r"layout zoo .* takes no prepare.crosses"),
+        ("[[C1, C2]] layout=zoo", r"layout zoo .* takes no prepare.crosses"),
     ],
 )
 def test_bad_crosses_say_what_to_write(crosses, message):

@@ -74,7 +74,6 @@ def test_the_layout_of_the_zoo_takes_room_beside_ours(tmp_path, make_log, small_
     assert whole_bytes(10**9, 200, 300) == 10**9 * 500
     assert least_bytes(100, 200, 300) > least_bytes(100, 200) * 2
     (tmp_path / "train.txt").write_text(make_log(2_000))
-    small_options = dataclasses.replace(small_options, missing_indicator=False, block_rows=1000)
     with_free(monkeypatch, whole_bytes(2_000, usual_row_bytes(small_options)))
     monkeypatch.setattr("data_prep.pipeline.prepare._make_files", interrupt)
     for layout, is_told in (("blocks", False), ("zoo", True)):
@@ -150,11 +149,13 @@ ON_SMALL_DISK = """
 import subprocess, sys
 from pathlib import Path
 from resource import RLIM_INFINITY, RLIMIT_FSIZE, setrlimit
+from data_prep.options import prepare_options
 from data_prep.options.prepare_options import PrepareOptions
 from data_prep.pipeline.prepare import prepare
 
+prepare_options.BLOCK_ROWS = 64
 folder, log_path, whole, kind = *map(Path, sys.argv[1:4]), sys.argv[4]
-options = PrepareOptions(min_count=3, block_rows=64, shuffle_window_rows=500, workers=2)
+options = PrepareOptions(min_count=3, shuffle_window_rows=500, workers=2)
 disk = folder / "disk"
 disk.mkdir()
 if kind == "disk":

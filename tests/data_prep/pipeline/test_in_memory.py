@@ -56,7 +56,7 @@ def drawn_frame(seed, num_rows=200):
 
 
 def options_of(log_format):
-    return PrepareOptions(data=log_format, min_count=1, workers=1, block_rows=64, shuffle_window_rows=100)
+    return PrepareOptions(data=log_format, min_count=1, workers=1, shuffle_window_rows=100)
 
 
 def contents(folder):

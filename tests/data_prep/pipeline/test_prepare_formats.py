@@ -21,7 +21,7 @@ FIELDS = 22
 
 @pytest.fixture(scope="module")
 def options(pytestconfig):
-    words = ["min_count=3", "block_rows=64", "shuffle_window_rows=500", "workers=1", "max_reject_fraction=0.5"]
+    words = ["min_count=3", "shuffle_window_rows=500", "workers=1", "max_reject_fraction=0.5"]
     words = [f"prepare.{word}" for word in words]
     return read_options(None, words, pytestconfig.rootpath / "configs" / "data" / "avazu.yaml")
 
@@ -95,7 +95,7 @@ def test_a_log_of_another_form_says_which(tmp_path, log_path, options, small_opt
 
 
 def test_the_zoos_layout_takes_a_log_without_numeric_fields(tmp_path, folder, log_path, options):
-    words = {"layout": "zoo", "missing_indicator": False, "block_rows": 1000}
+    words = {"layout": "zoo"}
     schema = prepare(log_path, tmp_path / "zoo", dataclasses.replace(options, **words))
     blocks = list(read_blocks(tmp_path / "zoo", schema, "test"))
     assert {block.numeric.shape[1] for block in blocks} == {0}

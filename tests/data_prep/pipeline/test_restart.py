@@ -27,9 +27,9 @@ from tests.kills import in_child, num_kills
 from tests.prepared_folders import contents
 
 OPTIONS = {
-    "counted": PrepareOptions(min_count=3, block_rows=64, shuffle_window_rows=500),
-    "hash": PrepareOptions(vocabulary="hash", oov_buckets=50, block_rows=64, shuffle_window_rows=500),
-    "stratified": PrepareOptions(split="stratified", min_count=3, block_rows=64, shuffle_window_rows=700),
+    "counted": PrepareOptions(min_count=3, shuffle_window_rows=500),
+    "hash": PrepareOptions(vocabulary="hash", oov_buckets=50, shuffle_window_rows=500),
+    "stratified": PrepareOptions(split="stratified", min_count=3, shuffle_window_rows=700),
 }
 
 
@@ -323,7 +323,7 @@ def test_a_finished_folder_has_the_modes_of_new_ones(tmp_path, make_log, umask, 
     log_path.write_text(make_log(300))
     options = PrepareOptions(min_count=3, workers=1)
     if layout == "zoo":
-        options = dataclasses.replace(options, layout="zoo", missing_indicator=False)
+        options = dataclasses.replace(options, layout="zoo")
     before = os.umask(umask)
     try:
         prepare(log_path, tmp_path / "out", options, report=True)

@@ -47,7 +47,6 @@ all_options = st.builds(
     numeric_transform=st.sampled_from(["log1p", "max", "standardize"]),
     integer_buckets=st.booleans(),
     shuffle_window_rows=st.sampled_from([7, 50, 1000]),
-    block_rows=st.sampled_from([1, 10, 64]),
     max_reject_fraction=st.just(1.0),
     workers=st.just(1),
 )

@@ -31,9 +31,9 @@ def make_encoder(numeric, lookup, options, num_lines):
     return Encoder(RowEncoder(numeric, lookup, "int32", options.encoding), counter, counts=False)
 
 
-def encode(lookup, line, transform, missing_indicator=True):
+def encode(lookup, line, transform, layout="blocks"):
     options = PrepareOptions(
-        numeric_transform=transform, missing_indicator=missing_indicator, train_fraction=1, valid_fraction=0,
+        numeric_transform=transform, layout=layout, train_fraction=1, valid_fraction=0,
         test_fraction=0,
     )  # fmt: skip
     numeric = numeric_fields(options, [STATISTICS] * 13)
@@ -62,7 +62,7 @@ def test_numeric_transforms(make_line, lookup, transform, cell, expected):
     assert np.array_equal(rows.numeric[0, :13], np.full(13, expected, np.float32))
     assert np.array_equal(rows.numeric[0, 13:], np.full(13, cell == "", np.float32))
     assert np.array_equal(
-        encode(lookup, make_line(integer=cell), transform, missing_indicator=False).numeric, rows.numeric[:, :13]
+        encode(lookup, make_line(integer=cell), transform, layout="zoo").numeric, rows.numeric[:, :13]
     )
 
 

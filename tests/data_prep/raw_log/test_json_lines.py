@@ -129,7 +129,7 @@ ROWS = [
     }
     for number in range(400)
 ]
-OPTIONS = PrepareOptions(min_count=2, block_rows=64, workers=1, data=FORMAT)
+OPTIONS = PrepareOptions(min_count=2, workers=1, data=FORMAT)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

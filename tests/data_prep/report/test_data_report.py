@@ -138,7 +138,7 @@ def test_a_folder_without_a_run_has_a_report_too(folder, tmp_path):
     [
         ["prepare.vocabulary=hash", "prepare.oov_buckets=50"],
         ["prepare.integer_buckets=true", "prepare.numeric_transform=standardize"],
-        ["prepare.numeric_transform=max", "prepare.missing_indicator=false", "prepare.split=chronological"],
+        ["prepare.numeric_transform=max", "prepare.split=chronological"],
         ["--layout", "zoo"],
     ],
 )

@@ -6,9 +6,10 @@ For N = 1 … 4, hybrid and with servers: one step from equal state, 20 steps, a
 ones against a control that starts one rounding away.
 """
 
+import os
 import sys
 import traceback
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -136,7 +137,9 @@ def main(config_path):
     nudge(control)
     drift = np.maximum.accumulate(np.abs(take_steps(control, STEPS).losses - alone.losses))[CLOSE_STEPS:]
     for size, servers, as_graph in JOBS:
-        config = replace(config, device=replace(config.device, graph=as_graph))
+        os.environ.pop(device.GRAPH, None)
+        if as_graph:
+            os.environ[device.GRAPH] = "1"
         part = world.Split(int(world.rank < size))
         if world.rank >= size:
             continue

@@ -83,9 +83,8 @@ typedef struct {
 typedef struct {
   float learning_rate;  // for Adam multiplied by the bias corrections of this step
   float beta1, beta2, epsilon;
-  float l1, l2;          // FTRL only
-  float l2_coef;         // l2_coef * row is added to the gradient of each distinct row
-  float row_clip_value;  // Gradient values are clipped to +-row_clip_value before L2 is added; may be infinite.
+  float l1, l2;   // FTRL only
+  float l2_coef;  // l2_coef * row is added to the gradient of each distinct row
 } HostTablesStep;
 
 // HOST_TABLES_ADAM only: the data that rows need to take missed steps of 1 ... `step`. Arrays are indexed by step

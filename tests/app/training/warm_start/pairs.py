@@ -57,7 +57,6 @@ class Side:
     min_count: int = 2
     seed: int = 1
     transform: str = "log1p"
-    missing_indicator: bool = True
     integer_buckets: bool = False
     model_seed: int = 1
     initial_scale: float = 0.1
@@ -82,7 +81,6 @@ class Side:
             oov_buckets=self.oov_buckets,
             seed=self.seed,
             numeric_transform=self.transform,
-            missing_indicator=self.missing_indicator,
             integer_buckets=self.integer_buckets,
             crosses=crosses,
             workers=1,
@@ -193,7 +191,6 @@ SETTINGS = {
     "min_count": st.integers(1, 4),
     "seed": st.integers(1, 3),
     "transform": st.sampled_from(["log1p", "max", "standardize", "quantile"]),
-    "missing_indicator": st.booleans(),
     "integer_buckets": st.booleans(),
     "model_seed": st.integers(1, 2),
     "initial_scale": st.sampled_from([0.1, 0.05]),

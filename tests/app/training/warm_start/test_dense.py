@@ -241,18 +241,21 @@ def test_a_field_s_values_are_found_among_row_groups_by_the_field_s_name(tmp_pat
 
 def test_a_folder_that_moved(start, trained, other_dataset, tiny_dataset, tmp_path, tiny_config, tiny_schema):
     path, _ = trained
-    moved = shutil.copytree(path, tmp_path / path.name)
-    write_manifest(moved, dataclasses.replace(read_manifest(moved), dataset="/nowhere"))
+    moved, old_path = shutil.copytree(path, tmp_path / path.name), tmp_path / "nowhere"
+    write_manifest(moved, dataclasses.replace(read_manifest(moved), dataset=str(old_path)))
     other = read_schema(other_dataset)
     check_source(tiny_config(f"train.init_from={moved}"), tiny_schema)  # the same ids: no need for the folder
     check_source(tiny_config(f"train.init_from={moved}", "train.init_take=tower"), other)  # which has no ids
-    with pytest.raises(FileNotFoundError, match=r"give its new path with train\.init_dataset=DIR"):
+    with pytest.raises(FileNotFoundError, match=r"if it was moved, link it: ln -s NEW_PLACE .*/nowhere"):
         check_source(tiny_config(f"train.init_from={moved}"), other)
-    with pytest.raises(FileNotFoundError, match=r"give its new path with train\.init_dataset=DIR"):
+    with pytest.raises(FileNotFoundError, match=r"if it was moved, link it: ln -s NEW_PLACE .*/nowhere"):
         start(other, other_dataset, moved)
+    old_path.symlink_to(other_dataset)
     with pytest.raises(ValueError, match=r"has vocabulary .* the checkpoint was trained with"):
-        start(other, other_dataset, moved, f"train.init_dataset={other_dataset}")
-    assert start(other, other_dataset, moved, f"train.init_dataset={tiny_dataset}").state().tables[DEEP].row_ids.size
+        start(other, other_dataset, moved)
+    old_path.unlink()
+    old_path.symlink_to(tiny_dataset)
+    assert start(other, other_dataset, moved).state().tables[DEEP].row_ids.size
 
 
 @pytest.mark.parametrize(

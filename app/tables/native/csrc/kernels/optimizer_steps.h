@@ -32,10 +32,7 @@ struct StepInput {
 
 static inline __attribute__((always_inline)) float gradient_of(float sum, float row, float scale,
                                                                const HostTablesStep& options) {
-  const float scaled = sum * scale;
-  const float above = scaled < -options.row_clip_value ? -options.row_clip_value : scaled;
-  const float clipped = above > options.row_clip_value ? options.row_clip_value : above;
-  return clipped + options.l2_coef * row;
+  return sum * scale + options.l2_coef * row;
 }
 
 STEP_FUNCTION adam_columns(float* __restrict row, float* __restrict first_moment, float* __restrict second_moment,

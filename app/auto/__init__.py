@@ -1,0 +1,7 @@
+"""What a program can decide in place of a user: settings, a floor for the metrics, and the best of many runs.
+
+The modules:
+- `by_rows`: settings that follow from the prepared rows. `settle`: the settings of a training.
+- `regression`: logistic regression. `crosses`: its gain from crosses, which `settle` asks for.
+- `sweep_runs`: train a run for each of many settings, and compare them.
+"""

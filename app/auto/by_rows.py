@@ -1,0 +1,204 @@
+"""Choose settings by the size of the prepared data, for `train.auto=true` (configs/auto.yaml).
+
+Settings were searched by hand for two sizes, a hundred thousand and four million training rows (docs/recipes.md).
+Between these sizes, values are interpolated in the logarithm of the number of rows. Outside, the values of the
+nearer size are used, except that one epoch is enough for the whole Criteo log.
+
+These rules carry settings over to other data:
+
+- Fewer rows take as many steps, in smaller batches.
+- L2 on the whole table is added to the mean loss, so its coefficient falls as 1 / rows. It is expressed as a number
+  of rows. That number grows with the number of fields that the deep part sees, and is at most a tenth of the rows.
+- FTRL sums gradients of batch means, so its l1 and l2 fall as 1 / batch size.
+- Both parts see crosses. If clicks follow the crosses, as logistic regressions with and without them show on the
+  split valid, the wide part gets a higher learning rate, less l2 and more epochs. The stronger the effects, the
+  lower the l2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+from app.config.config import Config
+from app.config.optimizer_settings import FtrlOptions
+from app.training.start import num_steps
+from app.training.warm_start.source import OF_TOWER
+from common import settings
+from data_prep.prepared.schema import CategoricalField, Schema
+
+_FEW, _MANY = 94_000, 4_000_000  # Numbers of training rows for which settings were searched.
+_WHOLE = 36_670_760  # Training rows of Criteo's whole log. One epoch has AUC 0.8074 there, three epochs 0.8073.
+# Lower bound of the steps per epoch, which is that of the smaller size. With 24 steps, Adult's AUC is 0.010 lower;
+# 188 change nothing.
+_STEPS = 94
+# L2 of the deep table, as a number of rows. Upper bound: with 1,900, L2 holds all deep rows at 0 for some sizes of
+# Criteo's log. Per field: Criteo's 26 fields need 1,500, while the 4 and 11 fields of MovieLens and the 9 of a
+# bank's table are best with 500. Share of all rows: the 600 rows of the Titanic are best with 15 to 50, and with 500
+# no interactions are left.
+_MOST_L2_ROWS, _L2_ROWS_OF_FIELD, _L2_SHARE_OF_ROWS = 1500.0, 1500 / 26, 0.1
+# l1 of the wide part for batches of 2,000 rows. With it, values that were seen a few times keep the weight 0.
+_L1_FOR_MANY = 1e-3
+# Below both bounds, on the rows and on the rows per value of the other fields, no part sees the fields of
+# prepare.integer_buckets. On 94,000 rows of Criteo's log (1.6 per value) these fields cost 0.0015 AUC. On tables
+# with 5 to 850 rows per value they gain 0 to 0.005.
+_ROWS_FOR_BUCKETS, _ROWS_OF_VALUE_FOR_BUCKETS = 200_000, 3
+# Lower bound of L2 if there are crosses, which the deep part sees too. With less L2 it memorizes the few rows of
+# each value. With crosses alone, 1,500 or fewer than 12 epochs are better, but they cost MovieLens 0.006 and Adult
+# 0.001.
+_LEAST_L2_ROWS_WITH_CROSSES = 800.0
+# Epochs, learning rate and l2 of the wide part at the smaller size, by the strength of the crosses' effects. A cross
+# has about a dozen rows per value, and large effects if clicks follow it. With a rate and l2 that suppress noise,
+# FTRL then reaches only a fraction of these weights, and the deep part memorizes the rows instead (AUC 0.006 lower,
+# log loss 0.02 higher). If clicks do not follow the crosses, the other settings cost MovieLens 0.018. The numbers of
+# rows and values do not tell which case it is. If logistic regression needs a strong penalty, the lowest l2 costs
+# 0.001 AUC and 0.008 log loss; if it needs a weak one, three times that l2 costs 0.004 to 0.016 AUC. For slight
+# effects, values in the middle are better than both ends by 0.002 to 0.004 AUC.
+CrossEffects = Literal["none", "slight", "weak", "strong"]
+_WIDE_OF_FEW: dict[CrossEffects, tuple[int, float, float]] = {
+    "none": (12, 6e-2, 3e-2),
+    "slight": (16, 0.134, 1.73e-2),
+    "weak": (20, 0.3, 1e-2),
+    "strong": (20, 0.3, 3e-3),
+}
+_FINAL_FACTOR = 0.05  # Factor of the learning rates at the end of the last epoch.
+# Factor of the learning rates for a warm start. Measured by the AUC on the next 100,000 rows, relative to the source
+# model: -0.0003 instead of -0.0011 with full rates on a log without drift, +0.0010 instead of +0.0022 on a log that
+# drifts.
+_WARM_RATE = 0.3
+
+
+def resolve_by_rows(
+    resolve: Callable[[Config], Config],
+    schema: Schema,
+    source: Config | None = None,
+    cross_effects: CrossEffects = "none",
+) -> Config:
+    """Return `resolve(defaults)`, where `train.auto` replaces the defaults by those for the prepared folder.
+
+    `resolve` applies the settings of a file and the command line, which take precedence over the rules. If they set
+    epochs or batch size, the rules adapt the other settings to these. `schema` is the schema of the prepared folder,
+    `source` the settings of the model from which the run starts, if any, and `cross_effects` the strength of the
+    effects of the table's crosses on clicks. Errors of `resolve` are passed on.
+    """
+    config = resolve(Config())
+    if not config.train.auto:
+        return config
+
+    def by_rows(epochs: int = 0, batch_size: int = 0, steps: int = 0, init_optimizer: bool = False) -> Config:
+        values = settings_by_rows(schema, epochs, batch_size, steps, cross_effects)
+        if source is not None:
+            values = _from_model(values, source, schema, config.train.init_take, init_optimizer)
+        return resolve(settings.merge(Config(), values, where="train.auto"))
+
+    first = by_rows()
+    init_optimizer = source is not None and _have_same_optimizers(source, first)
+    return by_rows(first.train.epochs, first.train.batch_size, first.train.steps, init_optimizer)
+
+
+def settings_by_rows(
+    schema: Schema, epochs: int = 0, batch_size: int = 0, steps: int = 0, cross_effects: CrossEffects = "none"
+) -> dict[str, Any]:
+    """Return the settings, by section, for a prepared folder. Epochs and batch size of 0 are found as well.
+
+    Only rows with a label and a weight count as rows. Batches are cut from all rows, so where some do not count, a
+    batch is larger: it has as many rows that count as a batch of a table of those alone.
+    The training ends after `steps` steps, if these are fewer than those of the epochs and not 0. `cross_effects` are
+    those of the table's crosses on clicks.
+    """
+    train = schema.splits["train"]
+    num_rows, counting = train.num_counting, train.counting_share
+
+    share = _part_of_way(num_rows, _FEW, _MANY)
+
+    def between(few: float, many: float) -> float:
+        return float(f"{few * (many / few) ** share:.3g}")
+
+    searched_batch_size = round(between(1000, 2000), -2)
+    batch_size = batch_size or round(min(searched_batch_size, max(num_rows // _STEPS, 1)) / counting)
+    few_epochs, few_rate, few_l2 = _WIDE_OF_FEW[cross_effects]
+    epochs = epochs or round(between(few_epochs, 3) / 3 ** _part_of_way(num_rows, _MANY, _WHOLE))
+    width = 2 ** round(math.log2(between(64, 256)))
+    fields = _seen_fields(schema, num_rows)
+    crosses = [field for field in fields if field.cross]
+    by_fields = max(_L2_ROWS_OF_FIELD * (len(fields) - len(crosses)), _LEAST_L2_ROWS_WITH_CROSSES if crosses else 0)
+    l2_rows = min(_MOST_L2_ROWS, by_fields, _L2_SHARE_OF_ROWS * num_rows)
+    schedule = {
+        "name": "cosine",
+        "decay_steps": max(1, num_steps(train.rows, epochs, batch_size, steps)),
+        "final_factor": _FINAL_FACTOR,
+    }
+    return {
+        "model": {"embedding_dim": 8, "hidden_widths": [width, width // 2], **_parts(schema, fields)},
+        "loss": {"l2_coef": float(f"{l2_rows / max(num_rows, 1):.3g}")},
+        "wide_optimizer": {
+            "name": "ftrl",
+            "learning_rate": between(few_rate, 2.5e-1),
+            "initial_accumulator": between(1e-6, 1e-8),
+            "l1": float(f"{_L1_FOR_MANY * share * 2000 / (batch_size * counting):.3g}"),
+            "l2": float(f"{between(few_l2, 1.8e-3) * searched_batch_size / (batch_size * counting):.3g}"),
+            "schedule": schedule,
+        },
+        "deep_optimizer": {"name": "adam", "learning_rate": between(3e-3, 2.2e-3), "schedule": schedule},
+        "tower_optimizer": {"name": "adam", "learning_rate": between(3e-3, 1.1e-3), "schedule": schedule},
+        "train": {"epochs": epochs, "batch_size": batch_size},
+    }
+
+
+def _part_of_way(num_rows: int, start: int, end: int) -> float:
+    """Return the position of `num_rows` between `start` and `end` on a logarithmic scale, limited to 0 … 1."""
+    return min(max(math.log(max(num_rows, 1) / start) / math.log(end / start), 0.0), 1.0)
+
+
+def _from_model(
+    values: dict[str, Any], source: Config, schema: Schema, take: str, init_optimizer: bool
+) -> dict[str, Any]:
+    """Adapt `values`, the settings of a run by its rows, to a run that starts from a model with the settings `source`.
+
+    Sizes and fields are those of the model. If `take` is "all", the run continues that model's training: L2 and
+    batch size are also the model's, because all rows it has seen count, and one epoch with lower rates is enough.
+    The rates are not derived from the source's rates, which may have been lowered in the same way.
+    """
+    model = {**values["model"], "embedding_dim": source.model.embedding_dim}
+    if take != "tables":
+        model |= {name: getattr(source.model, name) for name in OF_TOWER}
+    names = [field.name for field in schema.categorical]
+    for part in ("wide_fields", "deep_fields"):
+        seen = getattr(source.model, part)
+        model[part] = None if seen is None else [name for name in names if name in seen]
+    values = {**values, "model": model}
+    if take != "all":
+        return values
+    for section in (f"{group}_optimizer" for group in source.optimizers):
+        rate = _WARM_RATE * values[section]["learning_rate"]
+        values[section] = values[section] | {"learning_rate": float(f"{rate:.3g}")}
+    wide, batches = source.wide_optimizer, source.train.batch_size / values["train"]["batch_size"]
+    if isinstance(wide, FtrlOptions):
+        penalties = {"l1": float(f"{wide.l1 * batches:.3g}"), "l2": float(f"{wide.l2 * batches:.3g}")}
+        values["wide_optimizer"] |= {"initial_accumulator": wide.initial_accumulator, **penalties}
+    values["loss"] = {"l2_coef": source.loss.l2_coef}
+    values["train"] = {"epochs": 1, "batch_size": source.train.batch_size, "init_optimizer": init_optimizer}
+    return values
+
+
+def _have_same_optimizers(source: Config, config: Config) -> bool:
+    """Return True if the source's optimizer states belong to its weights, and the run has the same optimizers."""
+    theirs, ours = ([optimizer.name for optimizer in each.optimizers.values()] for each in (source, config))
+    return source.train.ema_decay == 0 and theirs == ours
+
+
+def _seen_fields(schema: Schema, num_rows: int) -> list[CategoricalField]:
+    """Return the fields that the model sees: all, or those besides the buckets of integers."""
+    buckets = schema.bucket_fields
+    without_buckets = [field for field in schema.categorical if field.name not in buckets]
+    num_values = sum(field.num_values for field in without_buckets if not field.cross)
+    enough = min(_ROWS_FOR_BUCKETS, _ROWS_OF_VALUE_FOR_BUCKETS * num_values)
+    return list(schema.categorical) if num_rows >= enough else without_buckets
+
+
+def _parts(schema: Schema, fields: list[CategoricalField]) -> dict[str, Any]:
+    """Return the settings with which both parts of the model see `fields`."""
+    if len(fields) == len(schema.categorical) and not any(field.cross for field in fields):
+        return {}
+    return {part: [field.name for field in fields] for part in ("wide_fields", "deep_fields")}

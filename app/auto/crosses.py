@@ -1,0 +1,179 @@
+"""The gain of logistic regression from crosses, by which `train.auto` decides how strong their effects are."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, astuple, dataclass
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.auto.by_rows import CrossEffects
+from app.auto.regression import Solver, fit_best, read_features
+from app.config.config import Config
+from app.distributed.mpirun import CHOICE_OF_CROSSES
+from app.distributed.process_group import started_by_mpi
+from app.evaluation.metrics import MetricStream
+from app.run.decision import is_run_of
+from common.process import run_module
+from data_prep.prepared.schema import Schema, checksum_of
+
+# Crosses count for `train.auto` if they raise the AUC on valid rows by LEAST_AUC_OF_CROSSES, and lower the log loss by
+# CERTAIN of its standard errors. From LARGE_AUC_OF_CROSSES on, their effects are more than slight. If clicks
+# hardly depend on a cross, a limit of 0.005 would be better. But the crosses suggested for real tables, which cost up
+# to 0.014 AUC at that limit, raise the AUC by up to 0.0066. For larger tables the gain is not measured.
+LEAST_AUC_OF_CROSSES, LARGE_AUC_OF_CROSSES, CERTAIN = 0.0075, 0.015, 2.0
+STRONG_C = 0.5  # The effects of crosses are strong if the best inverse penalty is at least this large.
+MAX_CROSSED_ROWS, MAX_CROSSED_IDS = 400_000, 2_000_000
+
+
+@dataclass(frozen=True)
+class CrossesChoice:
+    """The strength of the effects of crosses that `train.auto` uses, and a line about it for the log, or "".
+
+    `data` is the checksum of the schema for which the effects were measured, or "" if they were not.
+    """
+
+    effects: CrossEffects = "none"
+    line: str = ""
+    data: str = ""
+
+    def as_message(self) -> dict[str, str]:
+        """Return the environment variable with which another process is started that takes over this choice."""
+        return {CHOICE_OF_CROSSES: json.dumps(astuple(self))}
+
+
+@dataclass(frozen=True)
+class CrossesGain:
+    """Gain of logistic regression from crosses, measured on valid rows.
+
+    `auc` is the rise of the AUC, `log_loss` the fall of the log loss, and `error` the standard error of the latter.
+    `inverse_penalty` is the best one with crosses.
+    """
+
+    auc: float
+    log_loss: float
+    error: float
+    inverse_penalty: float
+
+    @property
+    def effects(self) -> CrossEffects:
+        """Strength of the crosses' effects: none, slight, weak or strong."""
+        if self.auc < LEAST_AUC_OF_CROSSES or self.log_loss <= CERTAIN * self.error:
+            return "none"
+        if self.auc < LARGE_AUC_OF_CROSSES:
+            return "slight"
+        return "strong" if self.inverse_penalty >= STRONG_C else "weak"
+
+    def __str__(self) -> str:
+        faster = f"their effects are {self.effects}, so the wide part learns them faster, in more epochs"
+        then = "that changes no setting" if self.effects == "none" else faster
+        return (
+            f"crosses change the AUC of logistic regression on valid rows by {self.auc:+.4f}, its log loss by "
+            f"{-self.log_loss:+.4f} ± {self.error:.4f}: {then} (train.auto)"
+        )
+
+
+def find_cross_effects(
+    folder: Path, run: Path, schema: Schema, by_effects: Callable[[CrossEffects], Config], dry: bool = False
+) -> CrossesChoice:
+    """Return how strong the effects of crosses on clicks are.
+
+    If there is a run in `run` with the settings `by_effects(answer)`, its answer is kept. The ranks of a job take over
+    the answer of the process that started them, because results may be rounded differently on other processors. With
+    `dry`, nothing is fitted, and the line for the log says so.
+    """
+    if started_by_mpi():
+        return _received()
+    if not _is_measured(schema):
+        return CrossesChoice()
+    for effects in get_args(CrossEffects):
+        if is_run_of(run, by_effects(effects), schema):
+            return CrossesChoice(effects)
+    if dry:
+        line = "a training fits regressions with and without the crosses first, which may change settings"
+        return CrossesChoice("none", line)
+    return measure_cross_effects(folder, schema)
+
+
+def measure_cross_effects(folder: Path, schema: Schema) -> CrossesChoice:
+    """Measure the effects of crosses by fitting regressions.
+
+    An earlier result for the same `schema` is returned again, if this process or the sweep that started it has one.
+    """
+    data = checksum_of(asdict(schema))
+    if (received := _received()).data == data:
+        return received
+    gain = _measured_gain(folder, data) if _is_measured(schema) else None
+    return CrossesChoice(gain.effects, str(gain), data) if gain else CrossesChoice(data=data)
+
+
+def _received() -> CrossesChoice:
+    """Return the choice of the process that started this one, or the default without such a message."""
+    return CrossesChoice(*json.loads(os.environ.get(CHOICE_OF_CROSSES, "[]")))
+
+
+@functools.cache
+def _measured_gain(folder: Path, data: str) -> CrossesGain | None:
+    """Return the gain from crosses in a prepared folder whose schema has the checksum `data`."""
+    try:
+        # Reading rows imports MindSpore, whose environment may not be prepared yet in this process.
+        values = json.loads(run_module("app", "baseline", str(folder), "--crosses", "--json"))
+    except ValueError as error:
+        raise ValueError(f"the crosses of {folder} could not be tried (train.auto): {error}") from None
+    return CrossesGain(**values) if values else None
+
+
+def _is_measured(schema: Schema) -> bool:
+    splits, has_crosses = schema.splits, any(field.cross for field in schema.categorical)
+    is_small = splits["train"].rows <= MAX_CROSSED_ROWS and schema.vocabulary_size <= MAX_CROSSED_IDS
+    return has_crosses and is_small and splits["train"].rows > 0 and splits["valid"].rows > 0
+
+
+def crosses_gain(folder: Path, schema: Schema) -> CrossesGain | None:
+    """Return the gain from all crosses, by comparing the best fits with and without them.
+
+    Return None if there are no crosses or no valid rows, if all rows of a split have the same label, or if the table is
+    larger than MAX_CROSSED_ROWS or MAX_CROSSED_IDS. Raise the errors of reading the folder.
+    """
+    if not _is_measured(schema):
+        return None
+    features, labels, weights = read_features(folder, schema, "train")
+    valid, valid_labels, of_valid = read_features(folder, schema, "valid", MAX_CROSSED_ROWS)
+    if len(np.unique(labels)) < 2 or len(np.unique(valid_labels)) < 2:
+        return None
+
+    def losses(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+        of_rows: NDArray[np.float64] = np.logaddexp(0.0, logits.astype(np.float64)) - valid_labels * logits
+        return of_rows
+
+    def fit_rows() -> tuple[NDArray[np.float32], float]:
+        solver = Solver(features, labels, weights)
+        best = fit_best(solver, lambda fitted: float(np.average(losses(fitted.logits(valid)), weights=of_valid)))
+        return best.logits(valid), best.inverse_penalty
+
+    crossed, inverse_penalty = fit_rows()
+    is_cross = np.zeros(features.shape[1], bool)
+    ranges = [ids for field in schema.categorical if field.cross for ids in (field.oov_ids, *field.id_ranges)]
+    for begin, end in ranges:
+        is_cross[schema.num_numeric + begin : schema.num_numeric + end] = True
+    for matrix in (features, valid):
+        matrix.data[is_cross[matrix.indices]] = 0
+    plain, _ = fit_rows()
+    rows = np.ones(len(plain)) if of_valid is None else of_valid.astype(np.float64)
+    lowered = losses(plain) - losses(crossed)
+    mean = float(np.average(lowered, weights=rows))
+    error = float(np.sqrt(rows**2 @ (lowered - mean) ** 2) / rows.sum())
+    auc = _auc(crossed, valid_labels, of_valid) - _auc(plain, valid_labels, of_valid)
+    return CrossesGain(auc, mean, error, inverse_penalty)
+
+
+def _auc(logits: NDArray[np.float32], labels: NDArray[np.float32], weights: NDArray[np.float32] | None) -> float:
+    stream = MetricStream()
+    stream.add(logits, labels, weights)
+    return float(stream.result().auc)

@@ -1,0 +1,131 @@
+"""Logistic regression on a prepared folder, by scikit-learn.
+
+Features are the one-hot ids of the categorical fields and the numeric columns. The training rows are held in memory.
+Rows of valid and test are read in batches. Shapes use N for the number of numeric columns and V for the vocabulary
+size.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.evaluation.metrics import Metrics, MetricStream
+from data_prep.prepared.examples import Examples, concatenate
+from data_prep.prepared.features import one_hot, read_spread
+from data_prep.prepared.reader import read_blocks
+from data_prep.prepared.schema import Schema
+
+log = logging.getLogger("app")
+
+MAX_ROWS = 1_000_000
+# Inverse penalty C: first value, factor between values, and the limits of the search.
+FIRST_C, STEP_OF_C, SMALLEST_C, LARGEST_C = 10**-1.5, 10**0.5, 1e-4, 1e2
+MAX_NEWTON_STEPS = 100
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fitted logistic regression, the inverse penalty C that was best on valid rows, and the number of
+    training rows.
+    """
+
+    weights: NDArray[np.float64]  # Weights of the numeric columns, then of the ids, [N + V].
+    intercept: float
+    inverse_penalty: float
+    train_rows: int
+
+    def logits(self, features: Any) -> NDArray[np.float32]:
+        """Return the logits, float32 [n], of `features`, a sparse matrix [n, N + V]."""
+        logits: NDArray[np.float32] = features @ np.float32(self.weights) + np.float32(self.intercept)
+        return logits
+
+
+def fit(folder: Path, schema: Schema, max_rows: int = MAX_ROWS) -> Fitted:
+    """Fit to the training rows, and choose the penalty by log loss on the valid rows, if there are any.
+
+    Raise ValueError if all training rows have the same label.
+    """
+    features, labels, weights = read_features(folder, schema, "train", max_rows)
+    if len(np.unique(labels)) < 2:
+        raise ValueError(
+            f"the {len(labels):,} training rows of {folder} have one class only; there is nothing to learn"
+        )
+    log.info("logistic regression on %s of %s training rows", f"{len(labels):,}", f"{schema.splits['train'].rows:,}")
+    solver = Solver(features, labels, weights)
+    if not schema.splits["valid"].rows:
+        return solver.fit(FIRST_C)
+
+    def valid_loss(fitted: Fitted) -> float:
+        loss = float(evaluate(fitted, folder, schema, "valid").log_loss)
+        log.info("inverse penalty C %.2g: log loss %.6f on valid rows", fitted.inverse_penalty, loss)
+        return loss
+
+    return fit_best(solver, valid_loss)
+
+
+def fit_best(solver: Solver, valid_loss: Callable[[Fitted], float]) -> Fitted:
+    """Search the penalty with the smallest loss, and return its fit."""
+    first = best = solver.fit(FIRST_C)
+    least = valid_loss(best)
+    # Step up until the loss gets worse. If the first step up is already worse, step down.
+    for factor in (STEP_OF_C, 1 / STEP_OF_C):
+        while SMALLEST_C <= best.inverse_penalty * factor <= LARGEST_C:
+            fitted = solver.fit(best.inverse_penalty * factor)
+            loss = valid_loss(fitted)
+            if loss >= least:
+                break
+            best, least = fitted, loss
+        if best is not first:
+            break
+    return best
+
+
+class Solver:
+    """Fits logistic regressions to the same rows with different L2 penalties, using scikit-learn.
+
+    A fit minimizes Σ weight · log loss + |w|² / 2C, without a penalty on the intercept. Each fit starts from the
+    solution of the previous one.
+    """
+
+    def __init__(self, features: Any, labels: NDArray[np.float32], weights: NDArray[np.float32] | None) -> None:
+        """`features` is a sparse float32 matrix [n, N + V]. `labels` and `weights` have shape [n]."""
+        from sklearn.linear_model import LogisticRegression
+
+        self._rows = (features, labels, weights)
+        self._model = LogisticRegression(solver="newton-cg", warm_start=True, max_iter=MAX_NEWTON_STEPS)
+
+    def fit(self, inverse_penalty: float) -> Fitted:
+        """Fit with the inverse penalty C."""
+        model = self._model.set_params(C=inverse_penalty).fit(*self._rows)
+        weights = model.coef_[0].astype(np.float64)
+        return Fitted(weights, float(model.intercept_[0]), inverse_penalty, len(self._rows[1]))
+
+
+def evaluate(fitted: Fitted, folder: Path, schema: Schema, split: str) -> Metrics:
+    """Return the metrics of all rows of a split, reading one block at a time."""
+    stream = MetricStream()
+    for rows in read_blocks(folder, schema, split):
+        stream.add(fitted.logits(one_hot(rows, schema)), rows.labels, rows.weights)
+    return stream.result()
+
+
+def read_features(
+    folder: Path, schema: Schema, split: str, max_rows: int | None = None
+) -> tuple[Any, np.ndarray, np.ndarray | None]:
+    """Return features, sparse [rows, N + V], labels [rows], and weights [rows] or None, of the rows of a split.
+
+    With `max_rows`, read only about that many rows, in blocks spread over the split. Rows with weight 0 are left out.
+    """
+    from scipy import sparse
+
+    blocks = list(read_spread(folder, schema, split, max_rows))
+    features = sparse.vstack([one_hot(rows, schema) for rows in blocks], format="csr")
+    rows = concatenate([Examples(rows.ids[:, :0], rows.numeric[:, :0], rows.labels, rows.weights) for rows in blocks])
+    return features, rows.labels, rows.weights

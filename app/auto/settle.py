@@ -1,0 +1,35 @@
+"""The settings of a training: the given ones, and with `train.auto` those that follow from the prepared folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from app.auto.by_rows import CrossEffects, resolve_by_rows
+from app.auto.crosses import CrossesChoice, find_cross_effects
+from app.config.config import Config
+from app.training.warm_start.source import source_settings
+from data_prep.prepared.schema import read_schema
+
+
+def settle(
+    resolve: Callable[[Config], Config], dataset: Path, path: Path, dry: bool = False
+) -> tuple[Config, CrossesChoice]:
+    """Return the settings of a training in the run folder `path` on the prepared folder `dataset`.
+
+    `resolve` applies the given settings to defaults, as for `resolve_by_rows`. A run with `train.auto` that starts from
+    no other model, on a table with crosses, also needs to know how strong their effects on clicks are: this is the
+    second value. With `dry`, nothing is fitted to find it. Raise the errors of `resolve`, of reading the folder, and of
+    finding the model to start from.
+    """
+    config, choice = resolve(Config()), CrossesChoice()
+    if not config.train.auto:
+        return config, choice
+    schema, source = read_schema(dataset), source_settings(config, path)
+
+    def by_effects(effects: CrossEffects) -> Config:
+        return resolve_by_rows(resolve, schema, source, effects)
+
+    if source is None and any(field.cross for field in schema.categorical):
+        choice = find_cross_effects(dataset, path, schema, by_effects, dry)
+    return by_effects(choice.effects), choice

@@ -1,0 +1,278 @@
+"""The runs of a sweep: train one for each of many settings, stop the losers early, and compare all runs.
+
+Each run is a `python -m app train` in its own folder. A rung is a number of epochs. All remaining runs train up to it,
+and the best of them by `eval.metric` on valid continue.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import logging
+import math
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from signal import SIGTERM
+from typing import IO, Any
+
+import numpy as np
+import xxhash
+
+from app.auto.crosses import measure_cross_effects
+from app.config.config import Config
+from app.distributed.mpirun import DID_NOT_LEARN
+from app.evaluation.metrics import METRICS, as_score
+from app.run.decision import read_state
+from app.run.folder import CONFIG_FILE
+from app.run.identity import data_identity
+from app.run.record import read_run
+from app.run.report import REPORT_FILE, RUN, write_sweep_report
+from app.training.stop_signals import StopRequest
+from common import settings, yaml_settings
+from common.files import FolderInUse, is_locked, lock_folder, write_whole
+from common.packages import project_environment
+from common.process import die_with_parent, num_cores
+from data_prep.prepared.schema import read_schema
+
+log = logging.getLogger("app")
+
+LOG = "train.log"
+RESULTS = "results.csv"
+BASIS = "sweep.json"  # File with the settings and data that all runs of a sweep share.
+POLL_SECONDS = 0.2
+MAX_NAME_BYTES = 255  # Maximum length of a file name on common file systems.
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """Content of a sweep's file without `settings`, which lists the values to try."""
+
+    # File with the other settings. If empty, the defaults are used.
+    config: str = ""
+    dataset: str = "prepared"
+    runs: int = 0  # Number of points drawn at random from the grid. 0 takes all.
+    seed: int = 1  # Random seed of the draw.
+    parallel: int = 1  # Number of runs that train at the same time and share the cores.
+    # Epochs after which losers stop. The winners stop after the last one. If empty, all runs train for train.epochs.
+    rungs: tuple[int, ...] = ()
+    keep: float = 0.5  # Share of the runs that continues after a rung.
+
+    def __post_init__(self) -> None:
+        rising = list(self.rungs) == sorted({*self.rungs}) and min(self.rungs, default=1) >= 1
+        if not rising or self.runs < 0 or self.parallel < 1 or not 0 < self.keep <= 1:
+            raise ValueError(f"expected runs >= 0, parallel >= 1, 0 < keep <= 1, and rising rungs; found {self}")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One point of the sweep: its settings as `words` of a command line, and its run folder `run`."""
+
+    words: tuple[str, ...]
+    run: Path
+
+    def best(self, metric: str, epochs: int) -> dict[str, Any] | None:
+        """Return the line of the best evaluation on valid within the first `epochs` epochs, or None."""
+        lines = read_run(self.run, "").lines if (self.run / CONFIG_FILE).is_file() else []
+        of_valid = [line for line in lines if line.get("split") == "valid" and 0 < line["epoch"] <= epochs]
+        compared = [line for line in of_valid if line[metric] is not None]
+        return max(compared, key=lambda line: as_score(metric, line[metric]), default=None)
+
+    def score(self, metric: str, epochs: int) -> float:
+        """Return the best value of the metric on valid within the first `epochs` epochs, negated if lower is better.
+
+        Return -inf if there was no evaluation.
+        """
+        best = self.best(metric, epochs)
+        return as_score(metric, best[metric]) if best else -math.inf
+
+    def result(self, metric: str, epochs: int) -> dict[str, Any]:
+        """Return the run's folder, settings, metrics at its best epoch, epochs, status and seconds."""
+        best, state = self.best(metric, epochs) or {}, read_state(self.run)
+        is_there = (self.run / CONFIG_FILE).is_file()
+        pairs = (word.partition("=") for word in self.words)
+        return {
+            RUN: str(self.run),
+            **{name: json.loads(text) for name, _, text in pairs},
+            **{name: best.get(name) for name in ("epoch", "step", *METRICS)},
+            "epochs": state.get("epochs", 0),
+            "status": state.get("status") if is_there else None,
+            "seconds": read_run(self.run, "").seconds if is_there else None,
+        }
+
+    def has_trained(self, epochs: int) -> bool:
+        """Return True if the run has reached this rung, or had passed it when the sweep was stopped."""
+        state = read_state(self.run)
+        return state.get("epochs", 0) > epochs or (state.get("epochs") == epochs and state["status"] == "finished")
+
+
+def sweep(values: Any, options: SweepOptions, output: Path, where: str) -> tuple[str, list[dict[str, Any]]]:
+    """Train a run for each point of `values`, which lists the values of each setting, in subfolders of `output`.
+
+    Return the metric and the results, best first. A result has the run's folder, its settings, the metrics on valid at
+    its best epoch, and epochs, status and seconds. Missing values are None. The results are also written to results.csv
+    and report.html in `output`. `where` is the start of error messages about `values`. Raise ValueError for wrong
+    settings, Stopped after a signal.
+    """
+    output, points = output.absolute(), find_points(values, options, where)
+    trials = [Trial(words, output / folder_name(words) / "device_0") for words in points]
+    config_path, dataset = Path(options.config) if options.config else None, Path(options.dataset)
+    configs = [yaml_settings.resolve(Config, config_path, trial.words) for trial in trials]
+    lock = _begin(output, yaml_settings.resolve(Config, config_path), dataset, where)
+    rungs = options.rungs or (max(config.train.epochs for config in configs),)
+    metric, remaining = configs[0].eval.metric, trials
+    messages: dict[str, str] = {}
+
+    def ranked(some: list[Trial], epochs: int) -> list[Trial]:
+        return sorted(some, key=lambda trial: trial.score(metric, epochs), reverse=True)
+
+    with lock, StopRequest(0, ending="stopping the runs, which save") as stop:
+        for epochs in rungs:
+            unfinished = [trial for trial in remaining if not trial.has_trained(epochs)]
+            if unfinished and any(config.train.auto and not config.train.init_from for config in configs):
+                # Measured once, and reused by all runs.
+                # Measure the effects once. All runs reuse the result.
+                messages = measure_cross_effects(dataset, read_schema(dataset)).as_message()
+            _train_all(unfinished, epochs, options, stop, messages)
+            remaining = ranked(remaining, epochs)
+            best = " ".join(remaining[0].words)
+            log.info("the best of %d run(s) up to epoch %d: %s", len(remaining), epochs, best)
+            remaining = remaining[: math.ceil(options.keep * len(remaining))]
+        results = [trial.result(metric, rungs[-1]) for trial in ranked(trials, rungs[-1])]
+        lines = io.StringIO()
+        writer = csv.DictWriter(lines, list(results[0]))
+        writer.writeheader()
+        writer.writerows(results)
+        write_whole(output / RESULTS, lines.getvalue())
+        write_sweep_report(results, values, metric, output / REPORT_FILE)
+    return metric, results
+
+
+def find_points(values: Any, options: SweepOptions, where: str) -> list[tuple[str, ...]]:
+    """Return the words of each point of the grid, or of `options.runs` points drawn from it.
+
+    Raise ValueError if `values` does not map settings to lists, or contains train.epochs, which the rungs decide.
+    """
+    if not isinstance(values, dict) or not all(isinstance(tried, list) and tried for tried in values.values()):
+        raise ValueError(f"{where}: 'settings' must map settings to lists of values to try; found {values!r}")
+    if "train.epochs" in values:
+        raise ValueError(f"{where}: every run trains up to the same epochs; give these as rungs, not as train.epochs")
+    every = (
+        tuple(f"{name}={json.dumps(value)}" for name, value in zip(values, point, strict=True))
+        for point in itertools.product(*values.values())
+    )
+    points = list(dict.fromkeys(every))  # Remove values that are listed twice.
+    order = np.random.default_rng(options.seed).permutation(len(points))[: options.runs]
+    return [points[place] for place in order] if options.runs else points
+
+
+def folder_name(words: tuple[str, ...]) -> str:
+    """Return the name of a run's folder, which consists of its settings. If it is too long, a checksum replaces the
+    end.
+
+    Different points get different names: `x=1` and `x="1"`, `"a b"` and `"ab"` are different values.
+    """
+    settings_of = (word.partition("=") for word in words)
+    name = ",".join(f"{setting}={_in_name(json.loads(text))}" for setting, _, text in settings_of)
+    if len(content := name.encode()) <= MAX_NAME_BYTES:
+        return name
+    checksum = xxhash.xxh3_64_hexdigest(content)
+    return content[: MAX_NAME_BYTES - len(checksum) - 1].decode(errors="ignore") + f"-{checksum}"
+
+
+def _in_name(value: Any) -> str:
+    """Return a value in the form used in folder names: JSON, with quotes only around text that could be another
+    value.
+    """
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_in_name(key)}:{_in_name(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_in_name, value)) + "]"
+    if not isinstance(value, str):
+        return json.dumps(value)
+    text = re.sub(r'[\x00- "%,/:=\[\]{}\x7f\ud800-\udfff]', lambda match: f"%{ord(match[0]):02X}", value)
+    with suppress(ValueError):
+        json.loads(text)
+        return f'"{text}"'
+    return text
+
+
+def _begin(output: Path, config: Config, dataset: Path, where: str) -> IO[str]:
+    """Create the sweep's folder, or check that it belongs to the same settings and data. Return the lock on it.
+
+    Raise ValueError if the folder belongs to another sweep, or if a sweep is running in it.
+    """
+    try:
+        schema = read_schema(dataset)
+    except FileNotFoundError as error:
+        start = "" if dataset.is_absolute() else f", which starts from the working folder, {Path.cwd()}"
+        raise FileNotFoundError(f"{where}: dataset: {dataset}{start}: {error}") from error
+    basis = {"config": settings.as_dict(config), "data": data_identity(schema)}
+    text, path = json.dumps(basis, indent=1) + "\n", output / BASIS
+    if path.is_file() and path.read_text(encoding="utf-8") != text:
+        raise ValueError(f"{output} holds a sweep over other settings or data; give another --output")
+    try:
+        lock = lock_folder(output)
+    except FolderInUse:
+        raise FolderInUse(f"another sweep runs in {output}; wait for its end, or give another --output") from None
+    write_whole(path, text)
+    return lock
+
+
+def _train_all(
+    trials: list[Trial], epochs: int, options: SweepOptions, stop: StopRequest, messages: Mapping[str, str]
+) -> None:
+    """Train all trials up to `epochs` epochs, `options.parallel` runs at a time.
+
+    Raise ValueError for wrong settings, Stopped after a signal.
+    """
+    queue, running = list(trials), dict[subprocess.Popen[bytes], Trial]()
+    # Runs of a sweep that was just killed may still be ending.
+    for trial in filter(lambda trial: is_locked(trial.run), queue):
+        log.info("%s: another process trains there still; its end is waited for", trial.run)
+    try:
+        while queue or running:
+            free = [trial for trial in queue if not is_locked(trial.run)]
+            for trial in free[: options.parallel - len(running)]:
+                queue.remove(trial)
+                running[_start(trial, epochs, options, messages)] = trial
+            for process in [process for process in running if process.poll() is not None]:
+                folder, status = running.pop(process).run.parent, process.returncode
+                last = (folder / LOG).read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
+                if status == 2:
+                    raise ValueError(f"{folder.name}: {last.removeprefix('error: ')}")
+                if status not in (0, DID_NOT_LEARN):  # A run that did not learn is ranked by its result.
+                    log.warning("warning: %s ended with status %d: %s", folder.name, status, last)
+            time.sleep(POLL_SECONDS)
+            stop.check()
+    finally:
+        for process in running:
+            process.send_signal(SIGTERM)
+        for process in running:
+            process.wait()
+
+
+def _start(trial: Trial, epochs: int, options: SweepOptions, messages: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    trial.run.parent.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "app", "train", "--dataset", str(Path(options.dataset).absolute())]
+    command += ["--config", str(yaml_settings.find_config(Path(options.config)).absolute())] if options.config else []
+    command += [f"device.threads={max(1, num_cores() // options.parallel)}"] if options.parallel > 1 else []
+    with (trial.run.parent / LOG).open("ab") as output:
+        return subprocess.Popen(  # noqa: S603 (this program)
+            [*command, *trial.words, f"train.epochs={epochs}"],
+            cwd=trial.run.parent,
+            env={**project_environment(), **messages},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            # Ctrl-C must reach only this process, which then sends one signal to each run.
+            start_new_session=True,
+            preexec_fn=partial(die_with_parent, SIGTERM),
+        )

@@ -1,0 +1,159 @@
+"""`python -m app online`: train on the parts of a log as they come, and publish a bundle after each."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from app.online.candidate import MOST_WORSE
+from app.online.expiry import IN_ROWS, IN_SECONDS, ExpiryOptions
+from app.online.log_parts import Bounds
+from app.online.online_options import ADMISSION_MIB, KEPT, OnlineOptions
+from app.online.online_start import plan_online
+from app.online.state import release, status_of
+from common.files import room_for
+from common.packages import require
+from common.text import show
+
+# Options of the guard, each with the condition for holding a part aside. X stands for the option's value.
+BOUNDS = {
+    "change": "its click rate differs from that of the last parts by more than factor X",
+    "miscalibration": "its calibration (expected clicks per click) differs from the last parts' by more than factor X",
+    "missing": "the share of missing cells in a column exceeds the maximum of the last parts by more than X",
+    "unknown": "the share of values without ids in a column exceeds the maximum of the last parts by more than X",
+}
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to `python -m app`."""
+    parser = commands.add_parser("online", help="train on the parts of a log as they come, and publish bundles")
+    parser.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="folder into which complete parts of the log are renamed; or `status`, which prints the status of the run "
+        "in --work as JSON (exit status 5: parts are held aside, 6: the run ended with an error); or `release PART`, "
+        "which allows training on a part that is held aside",
+    )
+    parser.add_argument("--from", dest="run", type=Path, metavar="RUN", help="run or checkpoint to start from")
+    parser.add_argument("--serve", type=Path, metavar="FOLDER", help="folder for the bundles, which `serve` watches")
+    parser.add_argument("--once", action="store_true", help="exit when no part is left, for example in a cron job")
+    parser.add_argument(
+        "--work", type=Path, default=Path("online"), metavar="DIR", help="folder of the online run itself (%(default)s)"
+    )
+    parser.add_argument("--dataset", type=Path, metavar="DIR", help="prepared folder (the one RUN was trained on)")
+    for bound, help_text in BOUNDS.items():
+        text = f"hold a part aside if {help_text} (%(default)g)"
+        parser.add_argument(f"--most-{bound}", type=float, default=getattr(Bounds, bound), metavar="X", help=text)
+    parser.add_argument(
+        "--label-delay",
+        dest="delay_seconds",
+        type=_seconds,
+        default=0.0,
+        metavar="TIME",
+        help="wait this long (90s, 30m, 2h, 1d) after the last change of a part's file, until its labels are complete",
+    )
+    parser.add_argument(
+        "--most-worse",
+        type=float,
+        default=MOST_WORSE,
+        metavar="X",
+        help="do not publish a model whose log loss on rows of the last parts exceeds that of the served model by more "
+        "than the share X (%(default)g)",
+    )
+    parser.add_argument(
+        "--keep",
+        type=int,
+        default=KEPT,
+        metavar="N",
+        help="number of checkpoints, bundles and records of removed parts to keep, in addition to what these need "
+        "(%(default)s; 0: all)",
+    )
+    parser.add_argument(
+        "--admission-mib",
+        type=int,
+        default=ADMISSION_MIB,
+        metavar="N",
+        help="memory for counting values without ids over all parts (%(default)s; 0: count in each part separately)",
+    )
+    parser.add_argument(
+        "--expire-after",
+        type=_age,
+        default=(0.0, IN_ROWS),
+        metavar="AGE",
+        help="expire the id of a value whose embedding row was not touched for AGE: a number of rows (5000000), or a "
+        "time (12h, 30d) measured by the times of the parts' files; a value that returns gets a new id (0: never)",
+    )
+    parser.add_argument(
+        "--most-ids",
+        type=int,
+        default=0,
+        metavar="N",
+        help="keep at most N ids of values after a part; the least recently touched expire first (%(default)s: no "
+        "limit)",
+    )
+    parser.add_argument(
+        "--frozen", type=Path, metavar="BUNDLE", help="for comparison, score parts with this bundle, too"
+    )
+    parser.add_argument(
+        "settings", nargs="*", default=(), metavar="section.key=value", help="settings (docs/configuration.md)"
+    )
+    parser.set_defaults(command=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command: train until no part is left or a signal arrives, or print or change the state of the run.
+
+    Return the exit status.
+    """
+    work = arguments.work.absolute()
+    if arguments.source == "status" and not arguments.settings:
+        content, exit_status = status_of(work)
+        show(json.dumps(content, indent=1))
+        return exit_status
+    if arguments.source == "release" and len(arguments.settings) == 1:
+        (part,) = arguments.settings
+        show(f"{part} is released; it was held aside because {release(work, part)}")
+        return 0
+    if missing := [flag for flag, given in (("--from", arguments.run), ("--serve", arguments.serve)) if given is None]:
+        raise ValueError(
+            f"online {arguments.source} lacks {' and '.join(missing)}; expected: online SOURCE --from RUN --serve "
+            "FOLDER, online status, or online release PART"
+        )
+    require("onnx", "onnxruntime")
+    for name, least in (("change", 1), ("miscalibration", 1), ("missing", 0), ("unknown", 0), ("worse", 0)):
+        if not (found := getattr(arguments, f"most_{name}")) > least:
+            raise ValueError(f"--most-{name} must be above {least}, found {found:g}")
+    for name in ("keep", "admission_mib", "most_ids"):
+        if (found := getattr(arguments, name)) < 0:
+            raise ValueError(f"--{name.replace('_', '-')} must be 0 or more, found {found}")
+    after, ages_in = arguments.expire_after
+    same = ("source", "serve", "once", "frozen", "delay_seconds", "most_worse", "keep", "admission_mib")
+    options = OnlineOptions(
+        **{name: getattr(arguments, name) for name in same},
+        bounds=Bounds(**{bound: getattr(arguments, f"most_{bound}") for bound in BOUNDS}),
+        expiry=ExpiryOptions(after, ages_in, arguments.most_ids),
+    )
+    launch = plan_online(work, arguments.run, arguments.dataset, options, arguments.settings)
+    target = launch.select_device()
+    with room_for(work):
+        return launch.train(target)
+
+
+def _age(text: str) -> tuple[float, str]:
+    if text.isdecimal():
+        return float(text), IN_ROWS
+    try:
+        return _seconds(text), IN_SECONDS
+    except argparse.ArgumentTypeError:
+        message = f"expected a number of rows, such as 5000000, or a time, such as 12h or 30d; found {text!r}"
+        raise argparse.ArgumentTypeError(message) from None
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if not match:
+        raise argparse.ArgumentTypeError(f"expected a number and one of s, m, h, d, such as 2h; found {text!r}")
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]

@@ -1,0 +1,149 @@
+"""Decide if the model after a part may be published, and measure how much a part differs from the last parts.
+
+A model that scores rows of the last parts worse than the served model is not published. These rows are kept in files,
+so that a process that was killed decides the same after its restart.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from app.checkpoint.write import step_name
+from app.online.state import write_arrays
+from app.scoring.distribution import Distribution, stability_index
+from app.scoring.predictor import Predictor
+from common.files import make_folder
+from data_prep.options.log_format import TIME_FEATURES, LogFormat
+from data_prep.prepared.examples import Examples, concatenate
+from data_prep.prepared.schema import Schema
+
+log = logging.getLogger("app")
+
+SAMPLE_ROWS = 4000  # Number of rows kept from each part.
+LAST_PARTS = 3  # Number of last parts whose rows a candidate is compared on.
+# Default limit for the log loss of a candidate, as a share above that of the served model.
+MOST_WORSE = 0.02
+# A difference of the mean loss below this number of standard errors is attributed to chance.
+CHANCE = 2.0
+
+
+class Samples:
+    """Rows of the last parts, stored in files of a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        make_folder(folder)
+        self._folder = folder
+
+    def add(self, step: int, rows: Examples, keep: int) -> str:
+        """Store rows of the part that ended with `step`, and return the file's name.
+
+        With `keep`, remove all files except those of the last `keep` + LAST_PARTS parts.
+        """
+        name = f"{step_name(step)}.npz"
+        self._write(name, _sampled(rows))
+        # The pattern does not match renumbered files, which have longer names.
+        of_parts = sorted(self._folder.glob("step-????????.npz"))
+        oldest = of_parts[-(keep + LAST_PARTS) :][0].stem if keep else ""
+        for path in self._folder.glob("step-*.npz"):
+            if path.stem[: len(oldest)] < oldest:
+                path.unlink()
+        return name
+
+    def renumber(self, names: Sequence[str], new_ids: np.ndarray, step: int) -> list[str]:
+        """Write copies of the files for a new numbering of ids after `step`, in which the id i becomes `new_ids[i]`.
+
+        Return the names of the new files.
+        """
+        renumbered = []
+        for name, rows in self._load(names):
+            renumbered.append(f"{name[: len(step_name(0))]}-{step:08d}.npz")
+            self._write(renumbered[-1], replace(rows, ids=new_ids[rows.ids]))
+        return renumbered
+
+    def read(self, names: Sequence[str]) -> Examples:
+        """Return the rows of these files. At least one of them must exist and be undamaged."""
+        return concatenate([rows for _, rows in self._load(names)])
+
+    def _write(self, name: str, rows: Examples) -> None:
+        weights = np.ones(len(rows), np.float32) if rows.weights is None else rows.weights
+        write_arrays(self._folder / name, ids=rows.ids, numeric=rows.numeric, labels=rows.labels, weights=weights)
+
+    def _load(self, names: Sequence[str]) -> Iterator[tuple[str, Examples]]:
+        """Yield the names and rows of the files. Skip a file that is missing or damaged, with a warning."""
+        for name in names:
+            path = self._folder / name
+            try:
+                yield name, Examples(**np.load(path))
+            except (OSError, ValueError, EOFError, BadZipFile, TypeError) as error:
+                log.warning("warning: models are compared without the rows of %s: %s", path, error)
+
+    def shift(self, names: Sequence[str], part: Examples, schema: Schema, log_format: LogFormat) -> dict[str, Any]:
+        """Return the field whose values in a part differ most from those in the files `names`, with its PSI.
+
+        Fields derived from times are left out, because a part of one day naturally has a single weekday.
+        """
+        earlier = [rows for _, rows in self._load(names)]
+        if not earlier:
+            return {}
+        here, before = Distribution(schema), Distribution(schema)
+        for counts, rows in ((here, _sampled(part)), (before, concatenate(earlier))):
+            counts.add(rows.ids, rows.numeric, np.zeros(len(rows)))
+        of_time = {f"{name}{ending}" for name in log_format.time_fields for ending in TIME_FEATURES.values()}
+        for field in here.drift_from(before):
+            if of_time.isdisjoint(field["field"].split("*")):  # Crosses with such fields are left out, too.
+                return {"shifted_field": field["field"], "fields_psi": field["psi"]}
+        return {}
+
+
+def _sampled(rows: Examples) -> Examples:
+    weights = np.ones(len(rows), np.float32) if rows.weights is None else rows.weights
+    counting = np.flatnonzero(weights > 0)
+    return rows.take(counting[:: -(-len(counting) // SAMPLE_ROWS)])
+
+
+def scores_shift(scores: np.ndarray, recent: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the PSI between a part's counts of scores and those of the last parts, or {} if there are none."""
+    before = [counts["scores"] for counts in recent if counts.get("scores")]
+    return {"scores_psi": float(stability_index(scores[None], np.sum(before, 0)[None])[0])} if before else {}
+
+
+def served_logits(served: Predictor, rows: Examples, schema: Schema) -> np.ndarray | None:
+    """Return the logits [n] that a bundle gives to encoded rows, or None if the bundle does not fit them.
+
+    `schema` is the schema of the rows' ids. Ids that the bundle lacks count as out-of-vocabulary.
+    """
+    ours, theirs = ([(f.name, f.oov_ids, f.max_length) for f in each.categorical] for each in (schema, served.schema))
+    if ours != theirs or served.schema.numeric != schema.numeric:
+        return None
+    fields = zip(served.schema.categorical, schema.categorical, strict=True)
+    if any(there != here for old, new in fields for there, here in zip(old.id_ranges, new.id_ranges, strict=False)):
+        return None  # The bundle's ids belong to other values.
+    of_positions = np.repeat([oov[0] for _, oov, _ in ours], [length for _, _, length in ours])
+    ids = np.where(rows.ids >= served.schema.vocabulary_size, of_positions, rows.ids).astype(rows.ids.dtype)
+    return served.logits_of_ids(ids, rows.numeric)
+
+
+def why_worse(candidate: np.ndarray, served: np.ndarray, rows: Examples, most_worse: float) -> str:
+    """Return why a candidate must not replace the served model, or "" if it may.
+
+    `candidate` and `served` are the logits [n] of the two models on `rows`.
+    """
+    losses, served_losses = (
+        np.logaddexp(0, logits.astype(np.float64)) - rows.labels * logits for logits in (candidate, served)
+    )
+    weights = rows.weights
+    loss, served_loss = (float(np.average(each, weights=weights)) for each in (losses, served_losses))
+    error = float(np.std(losses - served_losses)) / np.sqrt(len(rows))
+    if loss - served_loss <= max(most_worse * served_loss, CHANCE * error):
+        return ""
+    return (
+        f"its log loss on {len(rows):,} rows of the last parts is {loss:.4f}, that of the served model "
+        f"{served_loss:.4f}: worse by more than {most_worse:.0%} (--most-worse)"
+    )

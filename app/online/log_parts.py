@@ -1,0 +1,385 @@
+"""Find and check the parts of a growing log: which one is next, which were trained on, and which are held aside.
+
+A part is a file that is complete when it gets its name. Parts are taken in the natural order of their names.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from common.text import natural_order, shortened
+from data_prep.encoding.encoder import ParsedRows, RowEncoder
+from data_prep.prepared.examples import Examples, concatenate
+from data_prep.raw_log.chunks import StoredFile
+from data_prep.raw_log.log_files import LogFile, find_log, is_part
+from data_prep.raw_log.reading import file_of_log, open_reader
+from data_prep.raw_log.storage import FileState, file_name, file_state, files_in, is_uri, open_stream
+
+log = logging.getLogger("app")
+
+T = TypeVar("T")
+
+CHUNK_BYTES = 8 << 20
+NO_STATE = FileState(-1, -1)  # State of something that is not a file.
+# Number of last parts from which the guard knows the usual click rate.
+RECENT = 14
+# Retry pauses in seconds after an error of a disk or network. Afterwards the part is held aside and retried every
+# READ_AGAIN_SECONDS. So later parts need not wait for a bad disk, and are not taken first after a short interruption.
+READ_PAUSES, READ_AGAIN_SECONDS = (0.5, 1.0, 2.0, 4.0), 60.0
+# Deviations below this number of standard deviations of the counts are attributed to chance, whatever the bounds say.
+FEW_CLICKS = 5.0
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rows of a part, all in memory."""
+
+    file: LogFile
+    checksum: str
+    parsed: Sequence[ParsedRows]  # The good lines in parsed form, in their order, in several pieces.
+    rows: Examples  # The good lines in encoded form.
+    num_lines: int
+    first_reject: str  # Reason and text of the first bad line, "" if all lines are good.
+    missing: Sequence[float] = ()  # Share of missing cells of each column, see GrowingVocabulary.shares.
+    # Share of each categorical column's rows whose value had no id before this part.
+    unknown: Sequence[float] = ()
+    calibration: float | None = None  # Calibration of the previous model on the part's rows.
+    scores: Sequence[int] = ()  # Numbers of rows by the score of the previous model, see count_scores.
+
+    @property
+    def row_numbers(self) -> np.ndarray:
+        """Numbers [n] of the good lines, starting at 0."""
+        return np.concatenate([rows.row_numbers for rows in self.parsed])
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        """Numbers of lines, rows and clicks, and the other figures that the guard compares.
+
+        For weighted rows, the sums of weights replace the numbers of rows and clicks.
+        """
+        weights = np.ones(len(self.rows)) if self.rows.weights is None else self.rows.weights.astype(np.float64)
+        clicks = float((weights * self.rows.labels).sum())
+        looked_at = {name: getattr(self, name) for name in ("missing", "unknown", "calibration", "scores")}
+        return {"lines": self.num_lines, "rows": float(weights.sum()), "clicks": clicks} | looked_at
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bounds of the guard. A part beyond one of them is held aside."""
+
+    rejected: float = 0.0  # Share of bad lines in a part. An online run takes prepare.max_reject_fraction.
+    change: float = 3.0  # Factor, in both directions, between the part's click rate and that of the last parts.
+    # Factor, in both directions, between the part's calibration and that of the last parts.
+    miscalibration: float = 2.0
+    # Maximum rise of the share of a column's missing cells above the highest share in the last parts.
+    missing: float = 0.2
+    # Maximum rise of the share of a column's values without ids above the highest share in the last parts.
+    unknown: float = 0.3
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The record of the parts that a model was trained on. A checkpoint's manifest stores it as JSON."""
+
+    # Parts by name, in order, each with the checksum of its file and the file's `state`, which shows
+    # without reading the file that it is unchanged.
+    trained: dict[str, dict[str, Any]] = field(default_factory=dict)
+    recent: list[dict[str, Any]] = field(default_factory=list)  # `Part.counts` of the last parts.
+    samples: list[str] = field(default_factory=list)  # Files with rows of the last parts, see `candidate`.
+    withheld: str = ""  # Reason why the model is not published, or "".
+    ages_in: str = ""  # Unit of the values' ages: rows or seconds. "" if no value expires.
+
+    def after(self, part: Part, existing: Collection[str] = (), keep: int = 0) -> Ledger:
+        """Return the ledger including `part`.
+
+        With `keep`, drop all records except the last `keep` and those of files that still exist.
+        """
+        record = {"checksum": part.checksum, "state": asdict(part.file.state)}
+        recent = [*self.recent, part.counts][-RECENT:]
+        trained = self.trained | {part.file.name: record}
+        needed = {*existing, *list(trained)[-keep:], max(trained, key=_order)} if keep else trained
+        return replace(self, trained={name: trained[name] for name in trained if name in needed}, recent=recent)
+
+    def has(self, file: LogFile) -> bool:
+        """Return True if a part was trained on, and its file has not changed since."""
+        record = self.trained.get(file.name)
+        return record is not None and record["state"] == vars(file.state)
+
+    def why_never(self, name: str, checksum: str) -> str | None:
+        """Return a reason if a part must never be trained on, "" if it was trained on already, and None if it
+        may be.
+        """
+        if name in self.trained:
+            if self.trained[name]["checksum"] == checksum:
+                return ""
+            return "it was trained on with another content; give new rows a new name, after those of the others"
+        if twin := next((other for other, record in self.trained.items() if record["checksum"] == checksum), None):
+            return f"it has the content of {twin}, which was trained on"
+        return None
+
+    def why_late(self, name: str) -> str | None:
+        """Return a reason if a part comes before one that was trained on, otherwise None."""
+        if self.trained and _order(name) < _order(last := max(self.trained, key=_order)):
+            return f"it comes before {last}, which was trained on; rename it to a name after that to train on it now"
+        return None
+
+
+class Source:
+    """The parts in a folder.
+
+    `held` maps the name of each part that was held aside to the reason. A part stays there until its file changes. The
+    parts in `can_be_released`, which maps their names to checksums, are also taken when a user releases them. To
+    release a part, a file with its name, containing its checksum, is written into the folder `released`.
+    """
+
+    def __init__(self, folder: str, released: Path, delay_seconds: float = 0.0) -> None:
+        """Open the folder of parts. A part, and all after it, waits until `delay_seconds` after the last change of its
+        file.
+
+        Raise FileNotFoundError if the folder does not exist.
+        """
+        self.folder, self._released, self._delay_seconds = folder, released, delay_seconds
+        self.waiting = ""  # Name of the part that the others wait for.
+        self.held: dict[str, str] = {}
+        self.can_be_released: dict[str, str] = {}
+        self._looked_at: dict[str, FileState] = {}
+        # Times at which parts that could not be read are tried again, by name.
+        self._read_again: dict[str, float] = {}
+        self._no_parts: set[str] = set()  # Names of files that were already logged as not being parts.
+        self._files()
+
+    def names(self) -> set[str]:
+        """Return the names of the parts in the folder."""
+        return {file.name for file in self._files()}
+
+    def is_released(self, name: str, checksum: str) -> bool:
+        """Return True if a user has released this content of the part."""
+        path = self._released / name
+        return path.is_file() and path.read_bytes().strip() == checksum.encode()
+
+    def next_part(self, ledger: Ledger) -> tuple[LogFile, str] | None:
+        """Return the next part and its checksum, or None if none is left. Hold aside the parts that must not be trained
+        on.
+        """
+        files, self.waiting = self._files(), ""
+        no_files = self._no_files(files)
+        for name in self._looked_at.keys() - {file.name for file in files} - no_files.keys():
+            self._forget(name)
+        for name, kind in no_files.items():
+            what = f"it is {kind}, and a part is a file; move it elsewhere, or put the file in its place"
+            self.hold(LogFile(f"{self.folder}/{name}", name, NO_STATE), what)
+        for file in files:
+            if ledger.has(file) or (self._is_known(file) and not self._is_wanted(file.name)):
+                continue
+            # Without a delay, the time of the file is ignored, because the clock that set it may be ahead of this one.
+            if self._delay_seconds and time.time() - file.state.modified_ns / 1e9 < self._delay_seconds:
+                self.waiting = file.name
+                return None
+            if (checksum := self.read(file, partial(_checksum, file))) is None:
+                continue
+            if (reason := ledger.why_never(file.name, checksum)) is not None:
+                self.hold(file, reason)
+            elif (reason := ledger.why_late(file.name)) and not self.is_released(file.name, checksum):
+                self.hold(file, reason, checksum)
+            else:
+                self._forget(file.name)
+                return file, checksum
+        return None
+
+    def read(self, file: LogFile, reading: Callable[[], T]) -> T | None:
+        """Call `reading` and return its result. Return None if the part was removed, or hold it aside if it cannot be
+        read.
+        """
+        pauses = () if file.name in self._read_again else READ_PAUSES
+        for pause in (*pauses, None):
+            try:
+                return reading()
+            # The part was removed. The next call of `next_part` forgets it.
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                if pause is None or isinstance(error, PermissionError):
+                    why = error.strerror or str(error)
+                    why += "; let this user read it" * isinstance(error, PermissionError)
+                    self.hold(file, f"it cannot be read: {why}; it is tried again every {READ_AGAIN_SECONDS:g} s")
+                    self._read_again[file.name] = time.monotonic() + READ_AGAIN_SECONDS
+                    return None
+                time.sleep(pause)
+        return None
+
+    def hold(self, file: LogFile, reason: str, checksum: str = "") -> None:
+        """Hold a part aside until its file changes or, with a `checksum`, until it is released. Record and log the
+        reason.
+
+        Without a reason, the part is passed over silently.
+        """
+        before = self.held.get(file.name)
+        self._forget(file.name)
+        self._looked_at[file.name] = file.state
+        if checksum:
+            self.can_be_released[file.name] = checksum
+        if reason:
+            self.held[file.name] = reason
+        if reason and reason != before:
+            log.warning("warning: %s is held aside: %s", file.location, reason)
+
+    def _forget(self, name: str) -> None:
+        for of_parts in (self._looked_at, self.held, self.can_be_released, self._read_again):
+            of_parts.pop(name, None)
+
+    def _is_known(self, file: LogFile) -> bool:
+        next_try = self._read_again.get(file.name, math.inf)
+        return self._looked_at.get(file.name) == file.state and time.monotonic() < next_try
+
+    def _is_wanted(self, name: str) -> bool:
+        return name in self.can_be_released and self.is_released(name, self.can_be_released[name])
+
+    def _no_files(self, files: Sequence[LogFile]) -> dict[str, str]:
+        """Return entries that have the name of a part but are not files: what each one is, by name.
+
+        A folder whose name lacks a log's ending is ignored, because it may contain old parts.
+        """
+        kinds: dict[str, str] = {}
+        names = set() if is_uri(self.folder) else {path.name for path in Path(self.folder).iterdir()}
+        for name in filter(is_part, sorted(names - {file.name for file in files})):
+            path = Path(self.folder, name)
+            if path.is_dir():
+                kinds |= {name: "a folder"} if path.suffix else {}
+            elif not path.is_file() and os.path.lexists(path):
+                kinds[name] = "a link to nothing" if path.is_symlink() else "a pipe or a device"
+        return kinds
+
+    def _files(self) -> list[LogFile]:
+        paths = files_in(self.folder)
+        # A listing is not atomic: it may contain a later part and miss an earlier one. List until nothing changes.
+        while paths != (again := files_in(self.folder)):
+            paths = again
+        if paths is None:
+            raise FileNotFoundError(f"SOURCE {self.folder}: there is no such folder; parts are renamed into it")
+        names = {path: file_name(path) for path in paths}
+        self._log_no_parts({name for name in names.values() if not is_part(name)})
+        parts = sorted((path for path, name in names.items() if is_part(name)), key=lambda path: _order(names[path]))
+        states = {path: file_state(path) for path in parts}  # The state is None if the file was removed meanwhile.
+        return [LogFile(path, names[path], state) for path, state in states.items() if state is not None]
+
+    def _log_no_parts(self, names: set[str]) -> None:
+        """Log, once each, files that were perhaps intended as parts but do not have the name of one."""
+        names = {name for name in names if not name.startswith((".", "_")) and not name.endswith(".truth.parquet")}
+        if new := shortened(sorted(names - self._no_parts), 5):
+            log.warning(
+                "warning: not read as parts of the log, by their names: %s; a part's name ends in .csv, .jsonl, "
+                ".parquet or another ending of a log, or has none",
+                new,
+            )
+        self._no_parts = names
+
+
+def _checksum(file: LogFile) -> str:
+    with open_stream(file.location) as raw, StoredFile(raw) as stored:
+        return stored.fingerprint().checksum
+
+
+def read_part(file: LogFile, checksum: str, encoder: RowEncoder) -> Part:
+    """Read a part in the same way as a preparation reads a log.
+
+    Raise ValueError if the part is damaged, has other columns or changes meanwhile. Data that is appended is not read.
+    """
+    find_log(file.location)  # This raises an error for a wrong name.
+    pieces, examples, num_lines, first_reject = [], [], 0, ""
+    log_format = encoder.log_format
+    with open_reader(file, log_format) as reader:
+        for task, _ in reader.chunks(CHUNK_BYTES, file_of_log(0, file.name, 0, file, log_format)):
+            parsed, rows = encoder.encode(task.load())
+            examples.append(rows)
+            pieces.append(parsed.rows)
+            num_lines += task.num_lines
+            first_reject = first_reject or parsed.rejects_tsv.split(b"\n")[0].decode(errors="replace")
+            if file_state(file.location) != file.state:
+                raise ValueError("it changed while it was read; rename a part into the folder when it is whole")
+    if not examples:
+        raise ValueError("it has no lines")
+    return Part(file, checksum, pieces, concatenate(examples), num_lines, first_reject)
+
+
+def why_suspicious(
+    part: Part, ledger: Ledger, click_rate: float, bounds: Bounds, columns: Sequence[str] = ()
+) -> str | None:
+    """Return why a part should not be trained on, or None if it is similar to the last parts.
+
+    `click_rate` is that of the training before the first part. `columns` are the names of the columns in the part's
+    shares.
+    """
+    counts = part.counts
+    num_rejected = part.num_lines - len(part.rows)
+    if num_rejected > bounds.rejected * part.num_lines:
+        return (
+            f"{num_rejected:,} of its {part.num_lines:,} lines are bad, more than prepare.max_reject_fraction "
+            f"{bounds.rejected:g}; the first: {part.first_reject[:200]!r}"
+        )
+    if ledger.recent:
+        click_rate = sum(each["clicks"] for each in ledger.recent) / sum(each["rows"] for each in ledger.recent)
+    rate, expected = counts["clicks"] / counts["rows"], counts["rows"] * click_rate
+    is_chance = abs(counts["clicks"] - expected) <= FEW_CLICKS * np.sqrt(expected + 1)
+    if not is_chance and _is_far(rate, click_rate, bounds.change):
+        return (
+            f"its click rate is {rate:.4f}, that of the last parts {click_rate:.4f}: more than a factor of "
+            f"{bounds.change:g} apart (--most-change)"
+        )
+    for name, what, bound in (("missing", "are missing", bounds.missing), ("unknown", "have no id", bounds.unknown)):
+        shares = np.array(counts[name])
+        last = [each[name] for each in ledger.recent if each.get(name)] or [np.full(shares.size, np.inf)]
+        most = np.array(last).max(axis=0)
+        rise = shares - most - bound - FEW_CLICKS * np.sqrt(shares * (1 - shares) / max(len(part.rows), 1))
+        if rise.size and rise.max() > 0:
+            worst = int(rise.argmax())
+            return (
+                f"{shares[worst]:.1%} of the values of {columns[worst]} {what}, in the last parts at most "
+                f"{most[worst]:.1%}: a rise of more than {bound:.0%} (--most-{name})"
+            )
+    return None
+
+
+def why_miscalibrated(part: Part, ledger: Ledger, bounds: Bounds) -> str | None:
+    """Return a reason if the model's expectation differs too much from a part's labels, otherwise None.
+
+    A model that was not published is no evidence against a part.
+    """
+    last = [each["calibration"] for each in ledger.recent if each.get("calibration")]
+    clicks, actual = part.counts["clicks"], part.calibration
+    if not last or not actual or ledger.withheld:
+        return None
+    usual = float(np.median(last))
+    is_chance = abs(actual / usual - 1) * clicks <= FEW_CLICKS * np.sqrt(actual / usual * clicks + 1)
+    if is_chance or not _is_far(actual, usual, bounds.miscalibration):
+        return None
+    return (
+        f"the model expects {actual:.3f} times its clicks, of the last parts {usual:.3f} times: more than a factor of "
+        f"{bounds.miscalibration:g} apart (--most-miscalibration)"
+    )
+
+
+def _is_far(value: float, usual: float, factor: float) -> bool:
+    return not usual / factor <= value <= usual * factor
+
+
+def why_useless(part: Part) -> str | None:
+    """Return why nothing can be learned from a part, or None if something can."""
+    if 0 < part.counts["clicks"] < part.counts["rows"]:
+        return None
+    if not len(part.rows):
+        return f"{part.num_lines:,} of its {part.num_lines:,} lines are bad; the first: {part.first_reject[:200]!r}"
+    return "the labels of all its rows that count are equal"
+
+
+def _order(name: str) -> tuple[list[tuple[int, str]], str]:
+    return natural_order(name), name

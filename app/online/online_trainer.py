@@ -1,0 +1,418 @@
+"""Run the loop over the parts of a log: score, train on each row once, save, publish."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.batches import Batch, Prefetcher, batches_of
+from app.checkpoint.manifest import Position
+from app.checkpoint.read import Checkpoint
+from app.evaluation.measure import Scorer, intervals_of
+from app.evaluation.metrics import MetricStream, defined
+from app.evaluation.results import Measurement, interval_ends
+from app.online.candidate import LAST_PARTS, Samples, scores_shift, served_logits, why_worse
+from app.online.expiry import IN_SECONDS, Expiry
+from app.online.log_parts import Ledger, Part, Source, read_part, why_miscalibrated, why_suspicious, why_useless
+from app.online.online_options import OnlineOptions
+from app.online.progress import Progress
+from app.online.publish import Publisher
+from app.online.state import (
+    HELD_ASIDE,
+    PREPARED,
+    RELEASED,
+    STATUS,
+    VALUE_COUNTS,
+    load_counts,
+    remove_old_bundles,
+    remove_old_folders,
+    save_counts,
+)
+from app.scoring.distribution import SCORE_BINS, count_scores
+from app.scoring.predictor import Predictor
+from app.tables.fields import columns_of
+from app.tables.interface import UniqueIds
+from app.tables.model_fields import fields_of_model
+from app.training.context import RunContext
+from app.training.loop import Trainer
+from app.training.step.step import HostTablesStep
+from app.training.stop_signals import Stopped
+from app.training.warm_start.source import find_source
+from common.arrays.pages import give_back_freed_memory
+from common.files import write_whole
+from common.text import natural_order, shortened
+from data_prep.encoding.growing import GrowingVocabulary, open_to_grow
+from data_prep.prepared.examples import Examples
+from data_prep.prepared.expired import out_of_vocabulary
+from data_prep.prepared.schema import NO_ID
+from data_prep.prepared.truth import best_possible, truth_path
+from data_prep.raw_log.log_files import LogFile
+
+log = logging.getLogger("app")
+
+SAMPLES = "samples"  # Folder within the run's folder that holds rows of the last parts.
+POLL_SECONDS = 0.5
+FULL_EVERY = 24  # Number of checkpoints between full ones.
+# Pause between two looks into the folder, as a multiple of the last look's time. A folder with many parts is slow.
+REST = 20
+# Bins of a part's logits for confidence intervals. With 8 times as many, the intervals change no more than with another
+# random draw, and take 0.5 s of CPU time instead of 0.1 s.
+INTERVAL_BINS = 2000
+# Share of --expire-after by which a file's time may be ahead of the clock.
+MOST_AHEAD = 0.1
+
+
+class OnlineTrainer(Trainer):
+    """Trains on the parts of a log as they come. Each part is an epoch."""
+
+    def __init__(self, context: RunContext, backend: str, options: OnlineOptions) -> None:
+        saved, prepared = context.run.plan.checkpoint, context.run.path / PREPARED
+        moment = None if saved is None else saved.manifest.data
+        if saved is not None:
+            prepared = context.run.path / Path(saved.manifest.dataset).name
+        is_own = context.dataset.resolve().parent == context.run.path.resolve()
+        schema = open_to_grow(prepared if is_own else context.dataset, prepared, moment)
+        super().__init__(replace(context, dataset=prepared, schema=schema), backend)
+        self.checkpoints.full_every = FULL_EVERY
+        self.options, self.source = options, Source(options.source, self.run.path / RELEASED, options.delay_seconds)
+        self.ledger = Ledger(**saved.manifest.online) if saved is not None else self._ledger_of_source()
+        self.expiry = self._open_expiry()
+        self.vocabulary = GrowingVocabulary(prepared, options.admission_mib << 20)
+        # Step whose counts of values without ids were saved.
+        self._counted_at: int | None = None
+        if options.admission_mib and saved is not None:
+            counts = load_counts(self.run.path / VALUE_COUNTS, saved.manifest.step)
+            self.vocabulary.load_counts(counts)
+            self._counted_at = saved.manifest.step if counts else None
+        self.samples = Samples(self.run.path / SAMPLES)
+        scorer = Scorer(self.training.step.prepare, self.training.step.score)
+        self.publisher = Publisher(options.serve, self.config, self.vocabulary, scorer)
+        self.frozen = self._open_frozen(options.frozen) if options.frozen else None
+        self._last: dict[str, Any] = {}  # Measurements of the last part.
+        self._status, self._is_shown = "", False
+        self.progress = Progress(self.run.path, options.serve, self.position.step)
+        self._click_rate = self.schema.splits["train"].click_rate
+
+    def train(self) -> None:
+        """Train on the parts as they come. Raise Stopped after a signal, or with `once` when no part is left.
+
+        Raise FloatingPointError and NotSavedError like `Trainer.train`, and OSError if a bundle cannot be written.
+        """
+        try:
+            self._save_and_publish()
+            while True:
+                self.context.stop.check()
+                start = time.monotonic()
+                if (part_and_checksum := self.source.next_part(self.ledger)) is not None:
+                    self._take_part(*part_and_checksum)
+                    give_back_freed_memory()  # The part's rows and files are no longer needed.
+                    continue
+                self._write_status(is_idle=True)
+                if self.options.once:
+                    raise Stopped("no part is left", HELD_ASIDE if self.source.held or self.ledger.withheld else 0)
+                time.sleep(max(POLL_SECONDS, REST * (time.monotonic() - start)))
+        finally:
+            self.checkpoints.close()
+            self.publisher.close()
+
+    def _take_part(self, file: LogFile, checksum: str) -> None:
+        """Score a part, train on it, save and publish. If the guard finds a fault, hold the part aside instead."""
+        start = time.perf_counter()
+        try:
+            part = self.source.read(file, lambda: read_part(file, checksum, self.vocabulary.encoder))
+        except ValueError as error:
+            self.source.hold(file, str(error))
+            return
+        if part is None:
+            return
+        if reason := why_useless(part):
+            self.source.hold(file, reason)
+            return
+        missing, unknown = self.vocabulary.shares(part.parsed, part.rows.ids)
+        part = replace(part, missing=missing, unknown=unknown)
+        bounds, is_released = self.options.bounds, self.source.is_released(file.name, checksum)
+        reason = why_suspicious(part, self.ledger, self._click_rate, bounds, self.vocabulary.columns)
+        reason = reason or self._why_ahead(file)
+        if reason and not is_released:
+            self.source.hold(file, reason, checksum)
+            return
+        line: dict[str, Any] = {"part": file.name, "rows": len(part.rows), "rejected": part.num_lines - len(part.rows)}
+        values, scores = self._measure_part(part)
+        line |= values | scores_shift(scores, self.ledger.recent)
+        line |= self.samples.shift(self.ledger.samples, part.rows, self.schema, self.vocabulary.encoder.log_format)
+        part = replace(part, calibration=line["calibration"], scores=scores.tolist())
+        if (reason := why_miscalibrated(part, self.ledger, bounds)) and not is_released:
+            self.source.hold(file, reason, checksum)
+            return
+        try:
+            line["new_values"], rows = self.vocabulary.add_values_of(part.parsed, part.rows)
+        except ValueError as error:
+            self.source.hold(file, str(error))
+            return
+        part = replace(part, rows=rows)
+        if line["new_values"]:
+            self._take_new_ids()
+        line["pending_values"] = self.vocabulary.num_pending
+        line |= self._train_part(part)
+        self.ledger = self.ledger.after(part, self.source.names(), self.options.keep)
+        self.position = Position(self.position.step, self.position.epoch + 1, 0)
+        self._judge(part)
+        line["expired_values"] = self._expire(part) if self.expiry is not None else 0
+        self._last = line | {"ids_in_use": self.vocabulary.num_in_use}
+        self._note({"epoch": self.position.last_epoch, **self._last})
+        bundle = self._save_and_publish()
+        published = bundle.name if bundle else "not published"
+        log.info("%s; %s after %.1f s", _described(self._last), published, time.perf_counter() - start)
+        self._write_status(is_idle=False)
+
+    def _why_ahead(self, file: LogFile) -> str | None:
+        """Return why the file's time would make too many values expire, or None if it would not.
+
+        A file time ahead of this machine's clock makes values look older than they are.
+        """
+        ahead, after = file.state.modified_ns / 1e9 - time.time(), self.options.expiry.after
+        if not after or self.options.expiry.ages_in != IN_SECONDS or ahead <= MOST_AHEAD * after:
+            return None
+        return (
+            f"the time of its file is {ahead:,.0f} s ahead of this machine's clock, and by it values that it does not "
+            f"have would lose their ids (--expire-after); set it right: touch {shlex.quote(file.location)}"
+        )
+
+    def _note(self, values: dict[str, Any]) -> None:
+        """Write a line about the last part to metrics.jsonl, and pass it to the page."""
+        line = {"step": self.position.step, **values}
+        self.run.write_metrics(line)
+        self.progress.add(line)
+
+    def _ledger_of_source(self) -> Ledger:
+        """Return the ledger of a new run. It contains the parts that the source model was trained on, which are passed
+        over.
+        """
+        source = find_source(Path(self.config.train.init_from))
+        known = source.manifest.online.get("trained", {}) if isinstance(source, Checkpoint) else {}
+        if there := sorted(self.source.names() & known.keys(), key=natural_order):
+            names = shortened(there, 5)
+            log.info("passed over, as %s was trained on them: %s", self.config.train.init_from, names)
+        return Ledger(trained=dict(known))
+
+    def _judge(self, part: Part) -> None:
+        """Decide whether the model after `part` is published, and record the decision in the ledger.
+
+        The model is withheld if the served one scores rows of the last parts better.
+        """
+        names = [*self.ledger.samples, self.samples.add(self.position.step, part.rows, self.options.keep)][-LAST_PARTS:]
+        rows, served, reason = self.samples.read(names), self.publisher.served(), ""
+        if len(expired := self.vocabulary.expired):
+            rows = replace(rows, ids=out_of_vocabulary(self.schema, expired).astype(rows.ids.dtype)[rows.ids])
+        there = None if served is None else served_logits(served, rows, self.schema)
+        if there is not None:
+            candidate = np.concatenate([self._score(*each) for each in self._batches(rows)])
+            reason = why_worse(candidate, there, rows, self.options.most_worse)
+        self.ledger = replace(self.ledger, samples=names, withheld=reason)
+
+    def _open_expiry(self) -> Expiry | None:
+        """Return the ages of rows, or None if no value of this run ever expires.
+
+        Raise ValueError if ages are given in another unit than before.
+        """
+        saved, options = self.run.plan.checkpoint, self.options.expiry
+        expiry = Expiry(self.schema.vocabulary_size, saved)
+        if expiry.is_new and not options.is_wanted:
+            return None
+        if options.after and not expiry.is_new and self.ledger.ages_in not in ("", options.ages_in):
+            raise ValueError(
+                f"--expire-after counts in {options.ages_in}, and this run has the ages of its values in "
+                f"{self.ledger.ages_in}; give it in {self.ledger.ages_in}"
+            )
+        ages_in = options.ages_in if expiry.is_new or options.after else self.ledger.ages_in
+        self.ledger = replace(self.ledger, ages_in=ages_in)
+        self.checkpoints.expiry, self.checkpoints.wants_full = expiry.arrays, expiry.is_new
+        return expiry
+
+    def _expire(self, part: Part) -> int:
+        """Expire values whose rows were not touched for long, and return their number.
+
+        If the next checkpoint is a full one, ids are renumbered without the expired ones.
+        """
+        expiry, rows = self.expiry, part.rows
+        assert expiry is not None
+        moment = expiry.moment + len(rows)
+        if self.ledger.ages_in == IN_SECONDS:
+            moment = part.file.state.modified_ns // 10**9
+        ids = rows.ids if rows.weights is None else rows.ids[rows.weights > 0]
+        expiry.touch(ids[:, self._seen_positions()], self.schema.vocabulary_size, moment)
+        can, most_ids = self.vocabulary.can_expire(), self.options.expiry.most_ids
+        touched = np.zeros(len(can), np.bool_)
+        touched[ids[ids >= 0]] = True
+        if most_ids and (num_touched := np.count_nonzero(touched & can)) > most_ids:
+            log.warning(
+                "warning: the rows of %s have %s values, and --most-ids %s may have ids: many lose theirs before their "
+                "next row; give several times as many",
+                *(part.file.name, f"{num_touched:,}", f"{most_ids:,}"),
+            )
+        expired = expiry.expire(can, self.vocabulary.counts_of_ids(), self.options.expiry)
+        if len(expired):
+            self.vocabulary.expire(expired)
+            self.schema = self.checkpoints.schema = self.vocabulary.schema
+            self._tables_step().remove(expired)
+        if self.schema.num_expired and not self.ledger.withheld and self.checkpoints.is_full(self.position.step):
+            self._renumber()
+        return len(expired)
+
+    def _seen_positions(self) -> list[int]:
+        """Return the columns of `ids` that the model uses. Other columns have no rows in the tables."""
+        fields = fields_of_model(self.schema, self.config.model)
+        return sorted({*columns_of(fields, "wide"), *columns_of(fields, "deep")})
+
+    def _renumber(self) -> None:
+        """Renumber the ids without the expired ones: in a new prepared folder, the tables, the samples and the ages."""
+        counts, expired = self.vocabulary.counts(), self.vocabulary.expired
+        folder = self.run.path / f"{PREPARED}-{self.position.step:08d}"
+        new_ids = self.vocabulary.renumbered(folder)
+        self.vocabulary = GrowingVocabulary(folder, self.options.admission_mib << 20)
+        self.vocabulary.load_counts([counts] if counts else [])
+        of_samples = np.append(new_ids, NO_ID)[out_of_vocabulary(self.schema, expired)]
+        samples = self.samples.renumber(self.ledger.samples, of_samples, self.position.step)
+        self.ledger = replace(self.ledger, samples=samples)
+        schema = self.schema = self.checkpoints.schema = self.vocabulary.schema
+        self._tables_step().renumber(new_ids, schema.vocabulary_size)
+        assert self.expiry is not None
+        self.expiry.renumber(new_ids, schema.vocabulary_size)
+        self.checkpoints.dataset, self.publisher.vocabulary = folder, self.vocabulary
+        log.info("ids are given anew, in %s: %s of %s are left", folder, schema.vocabulary_size, len(new_ids))
+
+    def _save_counts(self) -> None:
+        """Save the counts of values without ids: all with a full checkpoint, otherwise the changes since the
+        last save.
+        """
+        step, since = self.position.step, self._counted_at
+        if since is None or self.checkpoints.is_full(step):
+            save_counts(self.run.path / VALUE_COUNTS, step, self.vocabulary.counts())
+        else:
+            save_counts(self.run.path / VALUE_COUNTS, step, self.vocabulary.added_counts(), since)
+        self._counted_at = step
+
+    def _tables_step(self) -> HostTablesStep:
+        step = self.training.step
+        assert isinstance(step, HostTablesStep)  # `run` has checked this.
+        return step
+
+    def _save_and_publish(self) -> Path | None:
+        """Save a checkpoint and publish its bundle, if they do not exist yet for this state. Return the bundle.
+
+        Return None if the model is withheld because it is worse than the served one.
+        """
+        if self.options.admission_mib and self.checkpoints.saved != self.position:
+            self._save_counts()
+        self.checkpoints.online = asdict(self.ledger)
+        self.checkpoints.finish(self.position, None)
+        newest = self.checkpoints.newest
+        assert newest is not None
+        remove_old_folders(self.run.path, self.vocabulary.folder)
+        if self.ledger.withheld:
+            log.warning("warning: %s is not published: %s", newest.path.name, self.ledger.withheld)
+            return None
+        bundle = self.publisher.publish(newest)
+        if self.progress.awaits_publishing(self.position.step):
+            closed = list(self.ledger.trained.values())[-1]["state"]["modified_ns"] / 1e9
+            # Setting the clock back could make the difference negative.
+            self._note({"lag_seconds": max(0.0, round(time.time() - closed, 3))})
+        try:
+            remove_old_bundles(self.options.serve, self.options.keep)
+        except (OSError, ValueError) as error:  # Old bundles do no harm.
+            log.warning("warning: old bundles stay: %s", error)
+        return bundle
+
+    def _take_new_ids(self) -> None:
+        """Add the vocabulary's new ids to the tables, the checkpoints and the bundles."""
+        schema = self.schema = self.checkpoints.schema = self.vocabulary.schema
+        self._tables_step().grow(schema.vocabulary_size)
+
+    def _batches(self, rows: Examples) -> Iterator[tuple[Batch, UniqueIds]]:
+        for batch in batches_of(rows, self.config.train.batch_size):
+            counting = batch.rows_that_count(self.mean_weight)
+            if counting.num_rows:
+                yield counting, self.training.step.prepare(counting)
+
+    def _measure_part(self, part: Part) -> tuple[dict[str, Any], np.ndarray]:
+        """Measure the model on rows that it was not trained on yet. Return the metrics, and the number of rows by
+        score.
+
+        The metrics include those of the bundle `frozen` and of the true probabilities, if there are any. For the
+        numbers of rows see `count_scores`.
+        """
+        stream, scores = MetricStream(), np.zeros(SCORE_BINS, np.int64)
+        with Prefetcher(self._batches(part.rows)) as batches:
+            for batch, unique in batches:
+                logits = self._score(batch, unique)
+                stream.add(logits, batch.labels, batch.weights)
+                scores += count_scores(logits)
+        values = self._values(stream)
+        if self.frozen is not None:
+            of_frozen = MetricStream()
+            logits = np.concatenate([self.frozen.logits_of_parsed(rows) for rows in part.parsed])
+            of_frozen.add(logits, part.rows.labels, part.rows.weights)
+            values |= {f"frozen_{name}": value for name, value in self._values(of_frozen).items()}
+        if (truth := truth_path(Path(part.file.location))).is_file():
+            best = best_possible(truth, part.row_numbers)
+            values |= {"best_auc": best.auc, "best_log_loss": best.log_loss}
+        return values, scores
+
+    def _values(self, stream: MetricStream) -> dict[str, Any]:
+        """Return metrics with their confidence intervals."""
+        metrics, bins = stream.result_and_bins()
+        measured = Measurement(metrics, bins.coarsened(INTERVAL_BINS))
+        return defined(metrics) | interval_ends(intervals_of(measured, self.config))
+
+    def _train_part(self, part: Part) -> dict[str, float]:
+        """Train on each row of a part once, in order. Return the mean losses of the steps."""
+        losses = []
+        with Prefetcher(self._batches(part.rows)) as batches:
+            for batch, unique in batches:
+                # After a stop, the steps of the unfinished part are lost with the process.
+                self.context.stop.check()
+                losses.append(self._take_step(batch, unique))
+        return {name: float(np.mean([getattr(each, name) for each in losses])) for name in ("wide_loss", "deep_loss")}
+
+    def _open_frozen(self, bundle: Path) -> Predictor:
+        """Open the bundle given by --frozen. Raise ValueError if it is for other columns."""
+        frozen = Predictor.open(bundle, self.config.device.num_threads)
+        if frozen.log_format.fields != self.vocabulary.encoder.log_format.fields:
+            raise ValueError(f"--frozen {bundle} is for a log with other columns than this run's; leave it out")
+        return frozen
+
+    def _write_status(self, is_idle: bool) -> None:
+        """Write status.json and update the page, if anything in them has changed."""
+        content = {
+            "step": self.position.step,
+            "parts": len(self.ledger.trained),
+            "last": self._last,
+            "held": self.source.held,
+            "can_be_released": self.source.can_be_released,
+            "waiting": self.source.waiting,
+            "withheld": self.ledger.withheld,
+        }
+        text = json.dumps(content, indent=1) + "\n"
+        if text != self._status:
+            write_whole(self.run.path / STATUS, text)
+            self._status, self._is_shown = text, False
+        if not self._is_shown:
+            self._is_shown = self.progress.show(content, is_idle)
+
+
+def _described(values: dict[str, Any]) -> str:
+    """Return the measurements of a part as a line of the log."""
+    beside = [f"{of} {values[f'{of}_auc']:.4f}" for of in ("frozen", "best") if f"{of}_auc" in values]
+    between = f" ({', '.join(beside)})" if beside else ""
+    return (
+        f"{values['part']}: {values['rows']:,} rows, AUC {values['auc']:.4f}{between}, log loss "
+        f"{values['log_loss']:.4f}, calibration {values['calibration']:.3f}"
+    )

@@ -1,0 +1,77 @@
+"""Keep the measurements of the last parts, and write them for the run's page and for the service."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from app.online.online_page import online_page
+from app.run.logs import METRICS
+from app.run.record import read_lines
+from app.scoring.trained_parts import write_trained_parts
+from common.files import message_of, write_whole
+
+log = logging.getLogger("app")
+
+PAGE = "online.html"
+# Minimum time between two pages while parts wait, because drawing a page takes as long as a small part.
+PAGE_SECONDS = 10.0
+ON_PAGE, BESIDE_BUNDLES = 200, 40  # Number of parts on the page and in parts.json.
+# Bytes at the end of metrics.jsonl that are read. They contain more than the lines of ON_PAGE parts.
+TAIL_BYTES = 1 << 20
+# Keys of a part's line that are passed to the service.
+PRINTED = (
+    *("part", "rows", "rejected", "auc", "auc_low", "auc_high", "frozen_auc", "best_auc", "log_loss", "calibration"),
+    *("new_values", "pending_values", "expired_values", "ids_in_use"),
+    *("scores_psi", "fields_psi", "shifted_field", "lag_seconds"),
+)
+
+
+class Progress:
+    """The lines of metrics.jsonl about the last parts, each with the seconds until its model was published."""
+
+    def __init__(self, work: Path, serve: Path, step: int) -> None:
+        """Read the lines of parts up to `step`. Later lines are of a part that was not saved and will be repeated."""
+        self._work, self._serve = work, serve
+        self._page_time = float("-inf")
+        by_step: dict[int, dict[str, Any]] = {}
+        for line in read_lines(work / METRICS, TAIL_BYTES):
+            if line["step"] <= step and ("part" in line or line["step"] in by_step):
+                by_step[line["step"]] = by_step.get(line["step"], {}) | line
+        self._lines = [line for _, line in sorted(by_step.items())][-ON_PAGE:]
+
+    def add(self, line: dict[str, Any]) -> None:
+        """Add the line of a part, or add later values to the line of the last part."""
+        if self._lines and self._lines[-1]["step"] == line["step"]:
+            self._lines[-1] |= line
+        else:
+            self._lines = [*self._lines[1 - ON_PAGE :], dict(line)]
+
+    def awaits_publishing(self, step: int) -> bool:
+        """Return True if `step` is the step after the last part and its model has not been published yet."""
+        return bool(self._lines) and self._lines[-1]["step"] == step and "lag_seconds" not in self._lines[-1]
+
+    def show(self, status: dict[str, Any], is_idle: bool) -> bool:
+        """Write parts.json for the service, and the page. Return True if the page was written.
+
+        While parts wait, the page is not written more often than every PAGE_SECONDS. An error is logged and does not
+        end the training.
+        """
+        beside = {name: status[name] for name in ("held", "waiting", "withheld")}
+        last = self._lines[-BESIDE_BUNDLES:]
+        parts = [_plain({name: line[name] for name in PRINTED if name in line}) for line in last]
+        try:
+            write_trained_parts(self._serve, {"written": round(time.time(), 1), "parts": parts, **beside})
+            if not is_idle and time.monotonic() - self._page_time < PAGE_SECONDS:
+                return False
+            self._page_time = time.monotonic()
+            write_whole(self._work / PAGE, online_page(self._work.name, list(map(_plain, self._lines)), beside))
+        except OSError as error:
+            log.warning("warning: the last parts are not shown: %s", message_of(error))
+        return True
+
+
+def _plain(line: dict[str, Any]) -> dict[str, Any]:
+    return {name: None if value != value else value for name, value in line.items()}  # JSON has no NaN.

@@ -1,0 +1,116 @@
+"""Write the bundle of each checkpoint into a folder that a service reads: as a delta if possible, otherwise whole."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from app.checkpoint.read import Checkpoint
+from app.checkpoint.write import EXPIRED_IDS, ModelState, step_name
+from app.config.config import Config
+from app.evaluation.measure import Scorer
+from app.scoring.bundle_folder import MANIFEST, chains, rank, read_manifests, short
+from app.scoring.bundle_writer import new_bundle
+from app.scoring.predictor import Predictor
+from app.tables.interface import DEEP, WIDE
+from app.trained.export_bundle import exported_model, finish_bundle, write_compared
+from app.trained.trained_model import Trained
+from app.trained.write_bundle import ExportedModel
+from common.files import FolderInUse, lock_folder, make_folder
+from data_prep.encoding.growing import GrowingVocabulary
+from data_prep.prepared.expired import union
+
+log = logging.getLogger("app")
+
+
+class Publisher:
+    """Writes bundles into `folder`. Their content depends only on the checkpoint and the folder."""
+
+    def __init__(self, folder: Path, config: Config, vocabulary: GrowingVocabulary, scorer: Scorer) -> None:
+        """`scorer` runs the training code with the newest weights, for comparison with each bundle.
+
+        Raise ValueError if the folder is itself a bundle, or if another online run publishes into it, because each run
+        would remove parents of the other's deltas.
+        """
+        make_folder(folder)
+        if (folder / MANIFEST).exists():
+            raise ValueError(f"--serve {folder} is one bundle; give a folder of bundles, or a new one")
+        try:
+            self._lock = lock_folder(folder)
+        except FolderInUse:
+            raise ValueError(
+                f"another online run publishes into {folder}; give each --serve a folder of its own"
+            ) from None
+        self._folder, self._config, self._scorer = folder, config, scorer
+        self.vocabulary = vocabulary
+        self._newest: Predictor | None = None
+
+    def close(self) -> None:
+        """Release the folder for other processes."""
+        self._lock.close()
+
+    def served(self) -> Predictor | None:
+        """Return the newest bundle in the folder, or None if none can be opened."""
+        newest = max(chains(read_manifests(self._folder)).values(), key=rank, default=None)
+        if newest is None:
+            return None
+        # A service may fold deltas into a whole bundle of the same version. The deltas are then removed, so use the
+        # whole bundle.
+        if self._newest is None or [path for path, _ in self._newest.chain] != [path for path, _ in newest]:
+            try:
+                self._newest = Predictor.open(newest[-1][0], self._config.device.num_threads)
+            except (OSError, ValueError) as error:
+                log.warning("warning: the newest bundle cannot be used, so the next one is whole: %s", error)
+                return None
+        return self._newest
+
+    def publish(self, checkpoint: Checkpoint) -> Path:
+        """Write the bundle of a checkpoint unless it exists. Return its folder.
+
+        It is a delta if the folder's newest bundle belongs to the checkpoint's parent, otherwise a whole bundle. It is
+        named after its step. If that name belongs to another run's bundle, or to a damaged one that may be another
+        run's, the id of the checkpoint is appended. Bundles of other runs are never replaced.
+        """
+        manifests = read_manifests(self._folder)
+        for path, manifest in manifests.items():
+            if manifest.checkpoint["id"] == checkpoint.manifest.id:
+                return path
+        newest, of_checkpoint = self.served(), checkpoint.manifest.parent
+        is_parent = newest and of_checkpoint and newest.manifest.checkpoint["id"] == of_checkpoint["id"]
+        parent = newest if is_parent else None
+        vocabulary = self.vocabulary
+        trained = Trained(checkpoint, self._config, vocabulary.folder, vocabulary.schema)
+        output = self._folder / step_name(checkpoint.manifest.step)
+        if output.exists() or output.is_symlink():
+            log.warning(
+                "warning: %s is of another run or damaged, and stays; the new bundle gets a longer name", output
+            )
+            output = output.with_name(f"{output.name}-{short(checkpoint.manifest.id)}")
+        with new_bundle(output, overwrite=True) as folder:
+            model = _changes_of(trained) if parent else exported_model(trained)
+            encoder = vocabulary.encoder if parent else None
+            comparison = write_compared(folder, trained, model, self._scorer, "float32", parent, encoder)
+            finish_bundle(folder, self._folder, trained, comparison.predictor.manifest)
+        self._newest = parent.with_delta(output) if parent else Predictor.open(output, self._config.device.num_threads)
+        return output
+
+
+def _changes_of(trained: Trained) -> ExportedModel:
+    """Return the model of a delta checkpoint with only the rows that it changed.
+
+    The rows are read from the checkpoint's own files if both tables changed the same rows, as tables of the same fields
+    do, and otherwise from the whole chain.
+    """
+    alone = Trained(replace(trained.checkpoint, older=()), trained.config, trained.folder, trained.schema)
+    alone.checkpoint.verify()
+    model = exported_model(alone)
+    wide, deep = (model.state.tables[table].row_ids for table in (WIDE, DEEP))
+    model = replace(model, expired=alone.checkpoint.expiry().get(EXPIRED_IDS))
+    if np.array_equal(wide, deep):
+        return replace(model, changed=np.sort(wide))
+    trained.checkpoint.verify()
+    model = replace(model, state=ModelState(model.state.dense, trained.checkpoint.state().tables))
+    return replace(model, changed=union(wide, deep))

@@ -1,0 +1,44 @@
+"""The settings of a training on a prepared folder, and what they need to know of it."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+from app.auto import settle as module
+from app.auto.crosses import CrossesChoice
+from app.auto.settle import settle
+from app.config.config import Config
+from common import yaml_settings
+from data_prep.prepared.schema import CategoricalField, Split
+
+
+def test_nothing_is_read_without_train_auto():
+    assert settle(lambda base: base, Path("nowhere"), Path("nowhere")) == (Config(), CrossesChoice())
+
+
+def test_crosses_are_asked_for_in_a_new_training(project, tiny_schema, monkeypatch):
+    asked = []
+
+    def find(dataset, path, schema, by_effects, dry):
+        asked.append([by_effects(effects) for effects in ("none", "strong")])
+        return CrossesChoice("strong", f"dry: {dry}")
+
+    def settled(has_cross, *words, source=None):
+        cross = CategoricalField("C1*C2", (0, 1), ((1, 9),), cross=("C1", "C2"))
+        fields = (*tiny_schema.categorical, cross) if has_cross else tiny_schema.categorical
+        schema = dataclasses.replace(tiny_schema, categorical=fields, splits={"train": Split(50_000, 0, ())})
+        monkeypatch.setattr(module, "read_schema", lambda _: schema)
+        monkeypatch.setattr(module, "source_settings", lambda *_: source)
+        path = project / "configs" / "auto.yaml"
+        return settle(lambda base: yaml_settings.resolve(Config, path, words, base), Path(), Path(), dry=True)
+
+    monkeypatch.setattr(module, "find_cross_effects", find)
+    (plain, line), (warm, _) = settled(False), settled(True, source=settled(False)[0])
+    assert plain.train.epochs == warm.train.epochs + 11 == 12 and line == CrossesChoice()
+    assert settled(True, "train.auto=false")[0].train == Config().train and not asked
+    config, choice = settled(True, "wide_optimizer.l2=0.5")
+    assert choice == CrossesChoice("strong", "dry: True")
+    assert (config.train.epochs, config.wide_optimizer.learning_rate, config.wide_optimizer.l2) == (20, 0.3, 0.5)
+    assert config.tower_optimizer.schedule.decay_steps == 20 * math.ceil(50_000 / config.train.batch_size)
+    ((one, other),) = asked
+    assert other == config and (one.train.epochs, one.wide_optimizer.l2) == (12, 0.5)

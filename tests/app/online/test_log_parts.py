@@ -1,0 +1,432 @@
+"""The next part, and those that are held aside: files only, no model."""
+
+import argparse
+import dataclasses
+import errno
+import gzip
+import json
+import os
+import random
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from app.cli import online as command
+from app.online import log_parts
+from app.online.log_parts import (
+    RECENT,
+    Bounds,
+    Ledger,
+    Part,
+    Source,
+    read_part,
+    why_miscalibrated,
+    why_suspicious,
+    why_useless,
+)
+from common.files import checksum
+from data_prep.encoding.prepared_vocabulary import open_encoder
+from data_prep.prepared.examples import Examples
+from data_prep.raw_log.log_files import LogFile
+from data_prep.raw_log.storage import FileState
+
+
+def part_of(clicks, rows, name="part-1", lines=None, weights=None, checksum="", state=None):
+    labels = np.zeros(rows, np.float32)
+    labels[:clicks] = 1
+    empty = np.zeros((rows, 0))
+    examples = Examples(empty.astype(np.int32), empty.astype(np.float32), labels, weights)
+    file = LogFile(name, name, state or FileState(1, 1))
+    return Part(file, checksum, (), examples, lines or rows, "1\ttoo few cells\tx")
+
+
+def take_all(source, ledger):
+    """Train on what comes, as the trainer does; gives the ledger and the checksums in their order."""
+    trained = []
+    while (found := source.next_part(ledger)) is not None:
+        file, content = found
+        ledger = ledger.after(part_of(1, 2, file.name, checksum=content, state=file.state))
+        trained.append(content)
+    return ledger, trained
+
+
+def move_in(folder, name, text):
+    (folder / ".coming").write_text(text)
+    (folder / ".coming").rename(folder / name)
+
+
+def test_what_has_a_part_s_name_and_is_no_file_is_held(tmp_path, caplog):
+    source, ledger = Source(str(tmp_path), tmp_path / "released"), Ledger()
+    (tmp_path / "old").mkdir()
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / "part-1.parquet").mkdir()
+    os.mkfifo(tmp_path / "part-2.csv")
+    (tmp_path / "part-3").symlink_to(tmp_path / "gone")
+    (tmp_path / "part-4.txt").symlink_to("part-4.txt")
+    kinds = {"part-1.parquet": "a folder", "part-2.csv": "a pipe", "part-3": "a link", "part-4.txt": "a link"}
+    for _ in range(2):
+        assert source.next_part(ledger) is None
+        assert source.held.keys() == kinds.keys()
+        assert all(f"it is {kind}" in source.held[name] for name, kind in kinds.items())
+    assert caplog.text.count("is held aside") == len(kinds)
+    assert not source.can_be_released
+    for name in kinds:
+        (tmp_path / name).rmdir() if name.endswith("parquet") else (tmp_path / name).unlink()
+        move_in(tmp_path, name, f"rows of {name}")
+    assert len(take_all(source, ledger)[1]) == len(kinds)
+    assert source.held == {}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_content_is_trained_on_twice_and_none_is_lost_in_silence(tmp_path, seed):
+    """Deliveries, repeats, changes, removals and restarts in a random order."""
+    chance, ledger, trained = random.Random(seed), Ledger(), []
+    source = Source(str(tmp_path), tmp_path / "released")
+    for _ in range(60):
+        name, text = f"part-{chance.randrange(12)}.txt", f"rows {chance.randrange(15)}"
+        action = chance.choice(["deliver", "deliver", "deliver", "remove", "touch", "restart"])
+        if action == "deliver":
+            move_in(tmp_path, name, text)
+        elif action == "remove":
+            (tmp_path / name).unlink(missing_ok=True)
+        elif action == "touch" and (tmp_path / name).exists():
+            os.utime(tmp_path / name, ns=(0, chance.randrange(10**9)))
+        elif action == "restart":
+            source = Source(str(tmp_path), tmp_path / "released")
+        ledger, new = take_all(source, ledger)
+        trained += new
+        for path in tmp_path.iterdir():  # each file that lies there was trained on as it is, or is named
+            known = ledger.trained.get(path.name)
+            assert (path.name in source.held) != (known is not None and known["checksum"] == checksum(path)), path
+    assert max(Counter(trained).values()) == 1
+    names = list(ledger.trained)
+    assert names == sorted(names, key=lambda name: int(name[5:-4]))
+
+
+def test_parts_come_in_natural_order_and_what_is_no_part_does_not(tmp_path):
+    for name in ("part-10.txt", "part-9.txt", "part-9.txt.truth.parquet", "_SUCCESS", ".hidden", "README.md"):
+        (tmp_path / name).write_text(name)
+    ledger, _ = take_all(Source(str(tmp_path), tmp_path / "released"), Ledger())
+    assert list(ledger.trained) == ["part-9.txt", "part-10.txt"]
+
+
+def test_a_file_whose_name_keeps_it_from_being_a_part_is_logged_once(tmp_path, caplog):
+    for name in ("part-1.psv", "part-2.xlsx", "_SUCCESS", ".hidden", "part-1.truth.parquet"):
+        move_in(tmp_path, name, name)
+    source = Source(str(tmp_path), tmp_path / "released")
+    ledger, _ = take_all(source, Ledger())
+    assert list(ledger.trained) == ["part-1.psv"]
+    move_in(tmp_path, "part-3.json", "{}")
+    take_all(source, ledger)
+    named = [record.args[0] for record in caplog.records if "not read as parts" in record.msg]
+    assert named == ["part-2.xlsx", "part-3.json"]
+
+
+def test_a_part_that_is_held_is_not_read_again_until_it_changes(tmp_path):
+    (tmp_path / "part-1.txt").write_text("a")
+    source = Source(str(tmp_path), tmp_path / "released")
+    file, _ = source.next_part(Ledger())
+    source.hold(file, "why not")
+    assert source.next_part(Ledger()) is None
+    assert source.held == {"part-1.txt": "why not"}
+    move_in(tmp_path, "part-1.txt", "other")
+    assert source.next_part(Ledger())[0].name == "part-1.txt"
+    (tmp_path / "part-1.txt").unlink()
+    assert source.next_part(Ledger()) is None
+    assert source.held == {}
+
+
+def test_there_must_be_a_folder(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no such folder"):
+        Source(str(tmp_path / "nowhere"), tmp_path)
+
+
+def test_a_part_is_read_with_its_labels_and_the_numbers_of_its_lines(tmp_path, tiny_log, tiny_dataset):
+    lines = tiny_log.read_bytes().splitlines(keepends=True)[:50]
+    lines[7] = b"no row\n"
+    path = tmp_path / "part-1.txt"
+    path.write_bytes(b"".join(lines))
+    source = Source(str(tmp_path), tmp_path / "released")
+    part = read_part(*source.next_part(Ledger()), open_encoder(tiny_dataset, with_labels=True))
+    assert part.num_lines == 50
+    assert part.row_numbers.tolist() == [number for number in range(50) if number != 7]
+    assert part.rows.labels.tolist() == [float(line[:1]) for line in lines if line != lines[7]]
+    assert part.first_reject.startswith("part-1.txt:8\t")
+
+
+GUARD = {"click_rate": 0.2, "bounds": Bounds(rejected=0.01), "columns": ("C1", "C2", "I1")}
+
+
+@pytest.mark.parametrize(
+    ("part", "reason"),
+    [
+        (part_of(200, 1000), None),
+        (part_of(200, 1000, lines=1011), "11 of its 1,011 lines are bad"),
+        (part_of(200, 1000, lines=1010), None),
+        (part_of(650, 1000), "its click rate is 0.6500, that of the last parts 0.2000"),
+        (part_of(60, 1000), "its click rate is 0.0600"),
+        (part_of(1, 20), None),  # chance explains it
+        (part_of(7, 10), None),
+    ],
+)
+def test_a_suspicious_part_is_named_with_the_reason(part, reason):
+    found = why_suspicious(part, Ledger(), **GUARD)
+    assert found is None if reason is None else reason in found
+
+
+@pytest.mark.parametrize("part", [part_of(0, 9), part_of(9, 9), part_of(2, 9, weights=np.zeros(9, np.float32))])
+def test_nothing_can_be_learned_of_one_label(part):
+    assert "are equal" in why_useless(part)
+    assert "7 of its 7 lines are bad; the first: '1" in why_useless(part_of(0, 0, lines=7))
+    assert why_useless(part_of(1, 9)) is None
+
+
+def test_a_part_that_came_late_is_taken_once_it_is_released_and_only_as_it_was(tmp_path):
+    source, released = Source(str(tmp_path), tmp_path / "released"), tmp_path / "released"
+    released.mkdir()
+    move_in(tmp_path, "part-2", "b")
+    ledger, _ = take_all(source, Ledger())
+    move_in(tmp_path, "part-1", "a")
+    move_in(tmp_path, "part-3", "b")
+    assert source.next_part(ledger) is None
+    assert source.held.keys() == {"part-1", "part-3"}
+    assert source.can_be_released == {"part-1": checksum(tmp_path / "part-1")}
+    (released / "part-1").write_text(source.can_be_released["part-1"] + "\n")
+    move_in(tmp_path, "part-1", "other")
+    assert source.next_part(ledger) is None
+    move_in(tmp_path, "part-1", "a")
+    for again in (source, Source(str(tmp_path), released)):  # after a restart, too
+        file, content = again.next_part(ledger)
+        assert (file.name, again.held.get("part-1")) == ("part-1", None)
+        assert content == checksum(tmp_path / "part-1")
+
+
+def test_records_of_parts_that_are_gone_are_kept_for_a_while():
+    ledger, there = Ledger(), {"part-1", "part-5"}
+    for number in [1, 2, 3, 5, 6, 99, 7, 8, 9]:  # 99 is the last by its name
+        ledger = ledger.after(part_of(1, 2, f"part-{number}", checksum=f"{number}"), there, keep=2)
+    assert list(ledger.trained) == ["part-1", "part-5", "part-99", "part-8", "part-9"]
+    assert ledger.why_late("part-98")
+    assert ledger.why_never("part-10", "5") == "it has the content of part-5, which was trained on"
+    everything = Ledger().after(part_of(1, 2, "a")).after(part_of(1, 2, "b"), {"b"})
+    assert list(everything.trained) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("missing", "unknown", "reason"),
+    [
+        ([0.1, 0.0, 0.4], [0.1, 0.5], None),
+        ([0.1, 0.0, 0.64], [0.1, 0.5], None),  # 0.4 was seen, 0.2 more is allowed, the rest is chance
+        ([0.1, 0.0, 0.7], [0.1, 0.5], "70.0% of the values of I1 are missing, in the last parts at most 40.0%"),
+        ([0.1, 0.3, 0.0], [0.1, 0.5], "30.0% of the values of C2 are missing, in the last parts at most 0.0%"),
+        ([0.1, 0.0, 0.4], [0.55, 0.5], "55.0% of the values of C1 have no id, in the last parts at most 10.0%"),
+        ([0.1, 0.0, 0.4], [0.1, 0.84], None),
+    ],
+)
+def test_a_share_of_a_column_that_jumps_is_named(missing, unknown, reason):
+    usual = [([0.1, 0.0, 0.1], [0.1, 0.2]), ([0.0, 0.0, 0.4], [0.0, 0.5])]
+    ledger = Ledger()
+    for number, shares in enumerate(usual):
+        last = dataclasses.replace(part_of(20, 100, f"part-{number}"), missing=shares[0], unknown=shares[1])
+        assert why_suspicious(last, Ledger(), **GUARD) is None  # of the first part nothing is known
+        ledger = ledger.after(last)
+    part = dataclasses.replace(part_of(200, 1000), missing=missing, unknown=unknown)
+    found = why_suspicious(part, Ledger(**json.loads(json.dumps(dataclasses.asdict(ledger)))), **GUARD)
+    assert found is None if reason is None else reason in found
+    few = dataclasses.replace(part_of(1, 4), missing=missing, unknown=unknown)
+    assert why_suspicious(few, ledger, **GUARD) is None
+
+
+def test_a_ledger_of_an_earlier_release_has_no_shares():
+    ledger = Ledger({}, [{"lines": 10, "rows": 10.0, "clicks": 2.0}])
+    part = dataclasses.replace(part_of(200, 1000), missing=[0.9] * 3, unknown=[0.9] * 2, calibration=9.0)
+    assert why_suspicious(part, ledger, **GUARD) is None
+    assert why_miscalibrated(part, ledger, GUARD["bounds"]) is None
+
+
+@pytest.mark.parametrize(
+    ("clicks", "calibration", "is_held"),
+    [(200, 1.0, False), (200, 2.1, False), (200, 2.5, True), (200, 0.5, True), (1, 3, False)],
+)
+def test_a_part_on_which_the_model_is_far_off_is_named(clicks, calibration, is_held):
+    ledger = Ledger()
+    for number, usual in enumerate([1.1, 9.0, 1.1]):
+        ledger = ledger.after(dataclasses.replace(part_of(200, 1000, f"part-{number}"), calibration=usual))
+    part = dataclasses.replace(part_of(clicks, 1000), calibration=calibration)
+    reason = why_miscalibrated(part, ledger, GUARD["bounds"])
+    assert (reason is not None) == is_held
+    assert why_miscalibrated(part, dataclasses.replace(ledger, withheld="worse"), GUARD["bounds"]) is None
+    assert not is_held or f"the model expects {calibration:.3f} times its clicks, of the last parts 1.100" in reason
+
+
+def test_the_last_parts_decide_which_click_rate_is_usual():
+    ledger = Ledger()
+    for number in range(RECENT + 5):
+        ledger = ledger.after(part_of(50, 1000, f"part-{number}"))
+    assert len(ledger.recent) == RECENT
+    assert "those" not in (why_suspicious(part_of(200, 1000), ledger, **GUARD) or "those")
+    assert why_suspicious(part_of(100, 1000), ledger, **GUARD) is None
+    assert Ledger(**dataclasses.asdict(ledger)) == ledger
+
+
+def test_a_part_waits_for_its_labels_and_those_after_it_with_it(tmp_path, monkeypatch):
+    now = 1_000_000.0
+    monkeypatch.setattr(log_parts.time, "time", lambda: now)
+    source = Source(str(tmp_path), tmp_path / "released", delay_seconds=7200)
+    for name, age in (("part-1", 7300), ("part-2", 7100), ("part-3", 9000)):
+        move_in(tmp_path, name, name)
+        os.utime(tmp_path / name, (now - age, now - age))
+    ledger, trained = take_all(source, Ledger())
+    assert (list(ledger.trained), source.waiting, source.held) == (["part-1"], "part-2", {})
+    now += 150
+    ledger, trained = take_all(source, ledger)
+    assert (list(ledger.trained), len(trained), source.waiting) == (["part-1", "part-2", "part-3"], 2, "")
+
+
+def test_without_a_delay_a_file_of_a_clock_that_is_ahead_is_taken(tmp_path):
+    move_in(tmp_path, "part-1", "1")
+    os.utime(tmp_path / "part-1", (2**33, 2**33))
+    for delay, waiting in ((1.0, "part-1"), (0.0, "")):
+        source = Source(str(tmp_path), tmp_path / "released", delay)
+        assert (source.next_part(Ledger()) is None, source.waiting) == (bool(waiting), waiting)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("1.5h", 5400), ("2d", 172_800), ("3m", 180)])
+def test_delays(text, seconds):
+    assert command._seconds(text) == seconds
+    with pytest.raises(argparse.ArgumentTypeError, match="expected a number and one of s, m, h, d"):
+        command._seconds(text[:-1])
+
+
+def test_a_listing_that_missed_a_part_is_made_again(tmp_path, monkeypatch):
+    """Names that appear while a folder is listed may be in the list or not, in any order."""
+    for name in ("part-1", "part-2"):
+        move_in(tmp_path, name, name)
+    source, listings = Source(str(tmp_path), tmp_path / "released"), [[str(tmp_path / "part-2")]]
+    files_in = log_parts.files_in
+    monkeypatch.setattr(log_parts, "files_in", lambda folder: listings.pop() if listings else files_in(folder))
+    assert source.next_part(Ledger())[0].name == "part-1"
+
+
+def test_a_part_that_is_removed_or_cannot_be_read_ends_nothing(tmp_path, monkeypatch, caplog):
+    for number in range(1, 6):
+        move_in(tmp_path, f"part-{number}", f"{number}")
+    source, open_stream, slept, clock = Source(str(tmp_path), tmp_path / "released"), log_parts.open_stream, [], [0.0]
+    io_error = OSError(errno.EIO, "Input/output error")
+    errors = {
+        "part-1": [FileNotFoundError(2, "gone")],
+        "part-2": [PermissionError(13, "Permission denied")],
+        "part-3": [io_error] * (2 * len(log_parts.READ_PAUSES)),
+        "part-4": [io_error] * 2,  # a network that was away for a moment
+    }
+
+    def fail(location):
+        if left := errors.get(Path(location).name):
+            raise left.pop()
+        return open_stream(location)
+
+    monkeypatch.setattr(log_parts, "open_stream", fail)
+    monkeypatch.setattr(log_parts.time, "sleep", slept.append)
+    monkeypatch.setattr(log_parts.time, "monotonic", lambda: clock[0])
+    file, checksum = source.next_part(Ledger())
+    assert file.name == "part-4"  # after those that cannot be read
+    assert slept == [*log_parts.READ_PAUSES, *log_parts.READ_PAUSES[:2]]
+    again = "; it is tried again every 60 s"
+    reasons = {
+        "part-2": f"it cannot be read: Permission denied; let this user read it{again}",
+        "part-3": f"it cannot be read: {io_error.strerror}{again}",
+    }
+    assert source.held == reasons
+    ledger = Ledger().after(part_of(1, 2, file.name, checksum=checksum, state=file.state))
+    del errors["part-1"], errors["part-2"]
+    assert source.next_part(ledger)[0].name == "part-5"
+    assert source.held == reasons | {"part-1": source.held["part-1"]}  # it is back, too late
+    clock[0] += 60
+    assert source.next_part(ledger)[0].name == "part-5"
+    assert len(slept) == len(log_parts.READ_PAUSES) + 2  # not again
+    assert source.held["part-3"] == reasons["part-3"] and "it comes before part-4" in source.held["part-2"]
+    assert sum("part-3 is held aside" in record.message for record in caplog.records) == 1
+    assert source.can_be_released.keys() == {"part-1", "part-2"}
+    errors.clear()
+    clock[0] += 60
+    source.next_part(ledger)
+    assert source.can_be_released.keys() == {"part-1", "part-2", "part-3"}
+
+
+def cut_parquet(path, lines):
+    pq.write_table(pa.table({"x": range(1000)}), path)
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def other_columns(path, lines):
+    pq.write_table(pa.table({"x": range(1000)}), path)
+
+
+def cut_gzip(path, lines):
+    path.write_bytes(gzip.compress(b"".join(lines))[:-40])
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "reason"),
+    [
+        ("part-1.parquet", cut_parquet, "part-1.parquet"),
+        ("part-1.parquet", other_columns, "lacks columns of .*found x"),
+        ("part-1.txt.gz", cut_gzip, "is damaged or was not downloaded to its end"),
+        ("part-1.txt", lambda path, lines: path.write_bytes(b""), "it has no lines"),
+    ],
+)
+def test_a_part_that_is_not_whole_or_of_another_log_is_named(tmp_path, tiny_log, tiny_dataset, name, make, reason):
+    make(tmp_path / name, tiny_log.read_bytes().splitlines(keepends=True)[:500])
+    source = Source(str(tmp_path), tmp_path / "released")
+    with pytest.raises(ValueError, match=reason):
+        read_part(*source.next_part(Ledger()), open_encoder(tiny_dataset, with_labels=True))
+
+
+def test_a_part_of_json_lines_is_that_of_the_text(tmp_path, tiny_log, tiny_dataset):
+    encoder = open_encoder(tiny_dataset, with_labels=True)
+    lines = tiny_log.read_bytes().splitlines(keepends=True)[:500]
+    names = list(encoder.log_format.columns)
+    cells = [line.decode().rstrip("\n").split("\t") for line in lines]
+    (tmp_path / "part-1.txt").write_bytes(b"".join(lines))
+    objects = [json.dumps({k: v for k, v in zip(names, row, strict=True) if v}) for row in cells]
+    (tmp_path / "part-2.jsonl").write_text("\n".join(objects))
+    source, parts = Source(str(tmp_path), tmp_path / "released"), {}
+    for file in source._files():
+        parts[file.name] = read_part(file, "", encoder)
+    text, json_lines = parts["part-1.txt"], parts["part-2.jsonl"]
+    assert (json_lines.num_lines, json_lines.counts) == (text.num_lines, text.counts)
+    assert np.array_equal(json_lines.rows.ids, text.rows.ids)
+
+
+def test_a_part_that_changes_while_it_is_read_is_named(tmp_path, tiny_log, tiny_dataset):
+    path = tmp_path / "part-1.txt"
+    lines = tiny_log.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:50]))
+    encoder = open_encoder(tiny_dataset, with_labels=True)
+    file, content = Source(str(tmp_path), tmp_path / "released").next_part(Ledger())
+    encode = encoder.encode
+
+    def write_meanwhile(chunk):
+        with path.open("ab") as more:
+            more.writelines(lines[50:60])
+        return encode(chunk)
+
+    encoder.encode = write_meanwhile
+    with pytest.raises(ValueError, match="it changed while it was read"):
+        read_part(file, content, encoder)
+
+
+def test_a_part_that_is_there_is_known_by_its_state_alone(tmp_path):
+    """The state is that of a checkpoint's manifest: plain values, any of which makes another state if it changes."""
+    (tmp_path / "part-1.txt").write_text("x")
+    file, checksum = Source(str(tmp_path), tmp_path / "released").next_part(Ledger())
+    state = json.loads(json.dumps(dataclasses.asdict(file.state)))
+    known = Ledger({file.name: {"checksum": checksum, "state": state}})
+    assert known.has(file)
+    for name in state:
+        changed = dataclasses.replace(file, state=dataclasses.replace(file.state, **{name: state[name] + 1}))
+        assert not known.has(changed)

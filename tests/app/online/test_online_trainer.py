@@ -1,0 +1,423 @@
+"""An online run: each row is trained on once, and whatever stops it, the same command ends with the same bits."""
+
+import errno
+import itertools
+import json
+import random
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, nullcontext
+
+import numpy as np
+import pytest
+
+from app.batches import batches_of
+from app.checkpoint import write
+from app.checkpoint.manifest import read_manifest
+from app.checkpoint.retention import step_folders, whole_checkpoints
+from app.distributed.process_group import ONE_PROCESS
+from app.online import online_trainer
+from app.online.online_options import ADMISSION_MIB
+from app.online.online_trainer import OnlineTrainer
+from app.online.publish import Publisher
+from app.run.folder import run_config
+from app.scoring.bundle_folder import chains, read_chain, read_manifests
+from app.scoring.bundle_folder import read_manifest as read_bundle
+from app.scoring.bundle_writer import fold
+from app.scoring.predictor import Predictor
+from app.scoring.trained_parts import read_trained_parts
+from app.trained import export_bundle
+from app.training.start import plan_launch
+from common.files import checksum, lock_folder
+from data_prep.encoding import growing
+from data_prep.encoding.growing import GrowingVocabulary, open_to_grow
+from data_prep.kernels.parsed import Chunk
+from tests.app.online.conftest import SETTINGS, Online
+from tests.checkpoints import load
+from tests.damage import flip_bit
+from tests.kills import num_kills
+
+STEPS_A_PART = 3
+
+
+@pytest.fixture(scope="module")
+def never_killed(make_online, parts):
+    """The folder of a run over three parts that nothing disturbed."""
+    folder = make_online("never-killed")
+    for part in parts[:3]:
+        folder.deliver(part)
+    assert folder.run() == 0
+    return folder
+
+
+def checkpoints_of(folder):
+    return {path.name: read_manifest(path) for path in step_folders(folder.path / "online/checkpoints")}
+
+
+def bundle_bytes(folder):
+    """The files of all bundles that a score follows from."""
+    return {
+        str(path.relative_to(folder.path)): path.read_bytes()
+        for path in sorted((folder.path / "bundles").glob("step-*/*"))
+        if path.name in ("tables.safetensors", "tower.onnx", "lookup.bin", "golden.parquet")
+    }
+
+
+def metrics_of(folder):
+    """The lines of metrics.jsonl on parts."""
+    text = (folder.path / "online/metrics.jsonl").read_text()
+    return [line for line in map(json.loads, text.splitlines()) if "part" in line]
+
+
+def assert_same_end(folder, expected):
+    """Compare all files of checkpoints, and those of bundles, with those of another folder."""
+    assert {name: saved.files for name, saved in checkpoints_of(folder).items()} == {
+        name: saved.files for name, saved in checkpoints_of(expected).items()
+    }
+    here, there = bundle_bytes(folder), bundle_bytes(expected)
+    assert here.keys() == there.keys()
+    assert [name for name in there if here[name] != there[name]] == []
+    vocabularies = [
+        {path.name: checksum(path) for path in (each.path / "online/prepared").glob("vocabulary*")}
+        for each in (folder, expected)
+    ]
+    assert vocabularies[0] == vocabularies[1]
+
+
+def trained_by_hand(folder, parts, dataset, schema, work):
+    """Train a run's model, with its optimizers' state, by one plain step after the other. Return its parts and the
+    sizes of the vocabulary after each part, for which `test_growing` has what they must be.
+    """
+    from app.training.assemble import assemble
+    from app.training.warm_start.dense import warm_start
+
+    config = run_config(folder.path / "online")
+    by_hand = assemble(config, schema, "native")
+    warm_start(by_hand, config, schema, dataset, ONE_PROCESS)
+    open_to_grow(dataset, work, None)
+    vocabulary, sizes = GrowingVocabulary(work, ADMISSION_MIB << 20), [schema.vocabulary_size]
+    for part in parts:
+        lines = part.read_bytes()
+        parsed, encoded = vocabulary.encoder.encode(Chunk(0, lines.count(b"\n"), lines))
+        vocabulary.add_values_of([parsed.rows], encoded)
+        sizes.append(vocabulary.schema.vocabulary_size)
+        by_hand.step.grow(sizes[-1])
+        for batch in batches_of(vocabulary.encoder.encode_rows(parsed.rows), config.train.batch_size):
+            by_hand.step(batch, by_hand.step.prepare(batch))
+    return by_hand, sizes
+
+
+def test_each_row_is_trained_on_once_in_the_log_s_order(
+    never_killed, parts, cpu, tiny_dataset, tiny_schema, assert_same_bits, tmp_path
+):
+    assert run_config(never_killed.path / "online").deep_optimizer.name == "lazy_adam"
+    by_hand, sizes = trained_by_hand(never_killed, parts[:3], tiny_dataset, tiny_schema, tmp_path)
+    manifest, state = load(never_killed.path / "online/checkpoints/step-00000009")
+    assert_same_bits(state, by_hand.state())
+    assert manifest.data["vocabulary_size"] == sizes[-1]
+    assert sizes[0] < sizes[1] < sizes[2] < sizes[3]
+    new_values = [line["new_values"] for line in metrics_of(never_killed)]
+    assert new_values == np.diff(sizes).tolist()
+    assert np.diff([line["ids_in_use"] for line in metrics_of(never_killed)]).tolist() == new_values[1:]
+    assert min(line["pending_values"] for line in metrics_of(never_killed)) > 0
+    assert list(manifest.online["trained"]) == [part.name for part in parts[:3]]
+
+
+def test_running_statistics_go_on_and_are_published(
+    cpu, parts, tiny_config, tiny_dataset, tiny_schema, tmp_path, assert_same_bits
+):
+    """Batch normalization online, in one launch or in several: it goes on from the statistics of the run."""
+    trained = tmp_path / "device_0"
+    words = (*SETTINGS, "model.batch_norm=true", "train.batch_size=130")
+    assert plan_launch(tiny_config(*words), tiny_dataset, trained).train(cpu) == 0
+    one, two = Online(tmp_path / "one", trained), Online(tmp_path / "two", trained)
+    for part in parts[:2]:
+        one.deliver(part)
+        two.deliver(part)
+        assert two.run() == 0
+    assert one.run() == 0
+    assert_same_end(two, one)
+    before = load(whole_checkpoints(trained / "checkpoints")[-1].path)[1]
+    start = load(step_folders(one.path / "online/checkpoints")[0])[1]
+    state = load(step_folders(one.path / "online/checkpoints")[-1])[1]
+    assert_same_bits(state, trained_by_hand(one, parts[:2], tiny_dataset, tiny_schema, tmp_path / "by hand")[0].state())
+    for name in (f"tower.running_{of}_{layer}" for of in ("mean", "variance") for layer in (0, 1)):
+        np.testing.assert_array_equal(start.dense[name], before.dense[name])
+        assert (state.dense[name] != start.dense[name]).any()
+
+
+def test_moments_of_adam_and_the_floor_of_rates_come_along(never_killed, trained_run):
+    source = whole_checkpoints(trained_run / "checkpoints")[-1]
+    _, state = load(never_killed.path / "online/checkpoints/step-00000000")
+    saved = source.state().tables["deep"]
+    moments = saved.read("second_moment", slice(None))
+    assert moments.any()
+    assert set(state.tables["deep"].arrays) == {"rows", "first_moment", "second_moment"}
+    places = np.searchsorted(state.tables["deep"].row_ids, saved.row_ids)
+    decay = 0.999 ** (source.manifest.step - saved.read("last_step", slice(None)))
+    np.testing.assert_allclose(state.tables["deep"].arrays["second_moment"][places], moments * decay, rtol=0.05)
+    config = run_config(never_killed.path / "online")
+    assert config.tower_optimizer.schedule.name == "constant"
+    assert config.tower_optimizer.learning_rate == pytest.approx(
+        0.3 * run_config(trained_run).tower_optimizer.learning_rate
+    )
+
+
+def test_what_is_measured_is_of_the_model_before_the_part(never_killed, parts):
+    lines = metrics_of(never_killed)
+    assert [line["part"] for line in lines] == [part.name for part in parts[:3]]
+    for line, before in zip(lines, ("step-00000000", "step-00000003", "step-00000006"), strict=True):
+        rows = parts[lines.index(line)].read_text().splitlines()
+        scores = Predictor.open(never_killed.path / "bundles" / before).score(rows)
+        labels = np.array([row[0] == "1" for row in rows])
+        assert line["calibration"] == pytest.approx(scores.sum() / labels.sum(), rel=1e-5)
+        assert 0.5 < line["best_auc"] < 1
+    assert ["scores_psi" in line for line in lines] == ["fields_psi" in line for line in lines] == [False, True, True]
+    shown = read_trained_parts(never_killed.path / "bundles")["parts"]
+    assert [(part["part"], part["auc"]) for part in shown] == [(line["part"], line["auc"]) for line in lines]
+    assert all(part["lag_seconds"] > 0 for part in shown)
+    assert parts[2].name in (never_killed.path / "online/online.html").read_text()
+    status = json.loads((never_killed.path / "online/status.json").read_text())
+    assert status["parts"] == 3
+    assert status["last"]["part"] == parts[2].name
+
+
+def test_a_part_follows_a_bundle_that_a_service_has_folded(make_online, parts, monkeypatch):
+    """The trainer removes the deltas that the fold stands for, and must not use them any more."""
+    folder, take_part = make_online("folded"), OnlineTrainer._take_part
+    for part in parts[:3]:
+        folder.deliver(part)
+
+    def fold_before(trainer, *arguments):
+        newest = max(folder.path.glob("bundles/step-*"))
+        if read_bundle(newest).parent is not None:
+            fold(newest, newest.with_name(f"{newest.name}-folded"))
+        take_part(trainer, *arguments)
+
+    monkeypatch.setattr(OnlineTrainer, "_take_part", fold_before)
+    assert folder.run("--keep", "1") == 0
+    names = [path.name for path, _ in read_chain(folder.path / "bundles/step-00000009")]
+    assert names == ["step-00000006-folded", "step-00000009"]
+    assert not (folder.path / "bundles/step-00000003").exists()
+
+
+class Killed(BaseException):
+    """An error that no handler of the product expects."""
+
+
+# Where it is killed, one launch after the other: a function, and at which of its calls.
+DEATHS = [
+    (write, "write_manifest", 1),  # in the first checkpoint
+    (Publisher, "publish", 1),  # before the first bundle
+    (export_bundle, "finish", 1),  # in it
+    (online_trainer, "read_part", 1),
+    (GrowingVocabulary, "_write", 1),  # before its new values are on disk
+    (growing, "data_file", 1),  # before schema.json names them
+    (OnlineTrainer, "_take_new_ids", 1),  # before any step knows them
+    (OnlineTrainer, "_take_step", 2),  # in a part
+    (write, "write_manifest", 1),  # in its checkpoint
+    (Publisher, "publish", 2),  # after its checkpoint: the first call is that of the launch
+    (export_bundle, "finish", 1),  # in its bundle
+    (OnlineTrainer, "_take_part", 2),  # between parts
+    (OnlineTrainer, "_write_status", 1),  # after all
+]
+
+
+@contextmanager
+def fails_at(owner, name, number, error):
+    """Let the `number`-th call of a function raise an error."""
+    calls, function = itertools.count(1), getattr(owner, name)
+
+    def failing(*arguments, **keywords):
+        if next(calls) == number:
+            raise error
+        return function(*arguments, **keywords)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, failing)
+        yield
+
+
+WRITES = ("write_manifest", "publish", "finish", "_write", "data_file", "_write_status")
+
+
+FULL_DISK = OSError(errno.ENOSPC, "no space left")
+
+
+@pytest.mark.parametrize(
+    "error", [Killed(), pytest.param(FULL_DISK, marks=pytest.mark.slow)], ids=["killed", "full disk"]
+)
+def test_a_run_that_ends_at_each_boundary_goes_on_to_the_same_bits(error, make_online, never_killed, parts, caplog):
+    folder = make_online("ended")
+    for part in parts[:3]:
+        folder.deliver(part)
+    for owner, name, number in [each for each in DEATHS if isinstance(error, Killed) or each[1] in WRITES]:
+        end = pytest.raises(Killed) if isinstance(error, Killed) else nullcontext()
+        with fails_at(owner, name, number, error), end:
+            assert folder.run() in (1, 2, 3)
+            assert isinstance(error, Killed) or "make room" in caplog.text
+        caplog.clear()
+    assert folder.run() == 0
+    assert_same_end(folder, never_killed)
+
+
+def test_what_was_trained_on_or_cannot_be_is_held_aside_and_changes_nothing(make_online, parts, caplog):
+    folder = make_online("held")
+    folder.deliver(parts[1])
+    assert folder.run() == 0
+    before = checkpoints_of(folder)
+    lines = parts[2].read_bytes().splitlines(keepends=True)
+    folder.deliver(parts[0])  # comes before
+    folder.deliver(parts[1], "part-00020.txt")  # the same content
+    folder.deliver(parts[2], "part-00021.txt", b"".join(line.replace(b"\t", b",") for line in lines))
+    folder.deliver(parts[2], "part-00022.txt", b"".join(b"1" + line[1:] for line in lines))
+    folder.deliver(parts[2], "part-00023.txt.gz", b"\x1f\x8b cut")
+    folder.deliver(parts[2], "part-00024.txt", b"")
+    cells = [line.split(b"\t") for line in lines]
+    emptied = [b"\t".join([*of_line[:14], b"", *of_line[15:]]) for of_line in cells]
+    folder.deliver(parts[2], "part-00025.txt", b"".join(emptied))
+    others = [b"\t".join([*of_line[:14], b"abcdef%02d" % (n % 9), *of_line[15:]]) for n, of_line in enumerate(cells)]
+    folder.deliver(parts[2], "part-00026.txt", b"".join(others))
+    assert folder.run() == 5
+    assert checkpoints_of(folder) == before
+    held = json.loads((folder.path / "online/status.json").read_text())["held"]
+    reasons = {
+        parts[0].name: f"it comes before {parts[1].name}",
+        "part-00020.txt": f"it has the content of {parts[1].name}",
+        "part-00021.txt": "300 of its 300 lines are bad",
+        "part-00022.txt": "labels of all its rows that count are equal",
+        "part-00023.txt.gz": "is damaged",
+        "part-00024.txt": "it has no lines",
+        "part-00025.txt": "100.0% of the values of C1 are missing",
+        "part-00026.txt": "100.0% of the values of C1 have no id",
+    }
+    assert held.keys() == reasons.keys()
+    for name, reason in reasons.items():
+        assert reason in held[name]
+        assert reason in caplog.text
+    folder.deliver(parts[1], text=parts[2].read_bytes())  # a known name
+    folder.deliver(parts[2], "part-00022.txt")  # repaired
+    for name in reasons.keys() - {"part-00022.txt"}:
+        (folder.source / name).unlink()
+    assert folder.run() == 5
+    status = json.loads((folder.path / "online/status.json").read_text())
+    assert list(status["held"]) == [parts[1].name]
+    assert "another content" in status["held"][parts[1].name]
+    assert (status["parts"], status["step"]) == (2, 2 * STEPS_A_PART)
+    folder.deliver(parts[0])
+    (folder.source / parts[1].name).unlink()
+    assert folder.run() == 5
+    work = ("--work", folder.path / "online")
+    assert folder.app("online", "status", *work) == 5
+    assert folder.app("online", "release", parts[0].name, *work) == 0
+    assert folder.run() == 0
+    assert folder.app("online", "status", *work) == 0
+    assert json.loads((folder.path / "online/status.json").read_text())["parts"] == 3
+
+
+def test_a_model_that_got_worse_is_saved_and_not_published(make_online, parts, caplog):
+    folder = make_online("worse")
+    rates = [f"{group}_optimizer.learning_rate=20" for group in ("wide", "tower")]
+    folder.deliver(parts[0])
+    assert folder.run(*rates) == 5
+    assert list(checkpoints_of(folder)) == ["step-00000000", "step-00000003"]
+    for _ in range(2):  # the same command again publishes it no more
+        assert [path.name for path in sorted((folder.path / "bundles").glob("step-*"))] == ["step-00000000"]
+        status = json.loads((folder.path / "online/status.json").read_text())
+        assert "worse by more than 2% (--most-worse)" in status["withheld"]
+        assert f"step-00000003 is not published: {status['withheld']}" in caplog.text
+        caplog.clear()
+        assert folder.run(*rates) == 5
+    folder.deliver(parts[1])
+    assert folder.run(*rates, "--most-worse", "1e9") == 0
+    assert read_chain(folder.path / "bundles/step-00000006")[0][0].name == "step-00000006"  # it is whole
+
+
+def test_another_run_does_not_go_on_in_the_folder(never_killed, trained_run, caplog):
+    before = checkpoints_of(never_killed)
+    assert never_killed.run("deep_optimizer.learning_rate=0.5") == 2
+    assert "deep_optimizer.learning_rate was " in caplog.text
+    assert never_killed.run("--from", never_killed.path / "online") == 2
+    assert f"began from {trained_run}/checkpoints/step-" in caplog.text
+    assert checkpoints_of(never_killed) == before
+
+
+def test_two_runs_do_not_publish_into_one_folder(make_online, parts, caplog):
+    folder = make_online("two-publish")
+    folder.deliver(parts[0])
+    with lock_folder(folder.path / "bundles"):
+        assert folder.run() == 2
+    assert "another online run publishes into" in caplog.text
+    assert folder.run() == 0
+    assert folder.run() == 0  # the first one has let it go
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_leads_to_the_same_bits(
+    make_online, never_killed, parts, caplog
+):
+    folder = make_online("damaged")
+    shutil.copytree(never_killed.path, folder.path, dirs_exist_ok=True)
+    flip_bit(folder.path / "online/checkpoints/step-00000009/dense.safetensors")
+    assert folder.run() == 2
+    assert "train.resume=auto resumes from" in caplog.text
+    frozen = folder.path / "bundles/step-00000000"
+    assert folder.run("train.resume=auto", "--frozen", frozen) == 0
+    assert_same_end(folder, never_killed)
+    line = json.loads((folder.path / "online/status.json").read_text())["last"]
+    rows = parts[2].read_text().splitlines()
+    labels = np.array([row[0] == "1" for row in rows])
+    assert line["frozen_calibration"] == pytest.approx(Predictor.open(frozen).score(rows).sum() / labels.sum())
+
+
+def test_it_waits_for_the_next_part_and_ends_on_a_signal(make_online, parts, command_environment):
+    folder = make_online("waits")
+    words = [word for word in folder.words() if word != "--once"]
+    process = subprocess.Popen([sys.executable, "-m", "app", *words], cwd=folder.path, env=command_environment)
+    status = folder.path / "online/status.json"
+    try:
+        for count, part in enumerate(parts[:2], 1):
+            folder.deliver(part)
+            deadline = time.monotonic() + 120
+            while not status.exists() or json.loads(status.read_text())["parts"] < count:
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+        process.terminate()
+        assert process.wait(60) == 143
+    finally:
+        process.kill()
+    assert list(checkpoints_of(folder)) == ["step-00000000", "step-00000003", "step-00000006"]
+    assert folder.run() == 0  # nothing is left
+
+
+@pytest.mark.kills
+def test_kills_at_random_moments_lose_and_repeat_nothing(make_online, never_killed, parts, command_environment):
+    folder, chance = make_online("at-random"), random.Random(5)
+    for part in parts[:3]:
+        folder.deliver(part)
+    launch = [sys.executable, "-m", "app", *folder.words()]
+    start = time.monotonic()
+    kills, longest = 0, 60.0
+    while kills < num_kills("online"):
+        process = subprocess.Popen(launch, cwd=folder.path, env=command_environment, stderr=subprocess.DEVNULL)
+        try:
+            process.wait(chance.uniform(0, longest))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            kills += 1
+            there = read_manifests(folder.path / "bundles") if (folder.path / "bundles").exists() else {}
+            assert len(chains(there)) == len(there)  # whatever is served, nothing that it needs is missing
+            for path in there:
+                Predictor.open(path)
+            continue
+        assert process.returncode == 0
+        longest = time.monotonic() - start
+        assert_same_end(folder, never_killed)
+        for name in ("online", "bundles"):
+            shutil.rmtree(folder.path / name)
+        start = time.monotonic()
+    assert folder.run() == 0
+    assert_same_end(folder, never_killed)
