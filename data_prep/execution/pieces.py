@@ -121,7 +121,8 @@ def _pack(value: object) -> list[bytes | memoryview]:
     names = sorted(arrays, key=lambda name: -arrays[name].itemsize)
     whole = {name: arrays[name] for name in names} | {_JSON: np.frombuffer(plain, np.uint8)}
     header = make_header({name: (array.dtype.name, array.shape) for name, array in whole.items()}, _ALIGNMENT)
-    parts = [header, *(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in whole.values())]
+    flat = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in whole.values())
+    parts: list[bytes | memoryview] = [header, *map(memoryview, flat)]
     digest = xxhash.xxh3_64()
     for part in parts:
         digest.update(part)
