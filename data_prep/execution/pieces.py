@@ -119,10 +119,10 @@ def _pack(value: object) -> list[bytes | memoryview]:
     plain = json.dumps(_plain(value, arrays), separators=(",", ":")).encode()
     # Arrays of wide numbers go first, so that each array is aligned.
     names = sorted(arrays, key=lambda name: -arrays[name].itemsize)
-    whole = {name: arrays[name] for name in names} | {_JSON: np.frombuffer(plain, np.uint8)}
+    whole: dict[str, NDArray[Any]] = {name: arrays[name] for name in names} | {_JSON: np.frombuffer(plain, np.uint8)}
     header = make_header({name: (array.dtype.name, array.shape) for name, array in whole.items()}, _ALIGNMENT)
-    flat = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in whole.values())
-    parts: list[bytes | memoryview] = [header, *map(memoryview, flat)]
+    parts: list[bytes | memoryview] = [header]
+    parts += [np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in whole.values()]
     digest = xxhash.xxh3_64()
     for part in parts:
         digest.update(part)
