@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common.arrays.disk import Part, Progress, Rows, no_progress, write_file
+from common.arrays.disk import Part, Progress, RowSource, no_progress, write_file
 from common.arrays.format import make_header
 from common.files import FileRecord
 
@@ -16,21 +16,21 @@ ALIGNMENT = 8  # The first array of a file begins at a multiple of this number o
 
 
 @dataclass(frozen=True)
-class Column:
+class ArraySource:
     """An array that will be written to a file."""
 
     dtype: str
     shape: tuple[int, ...]
-    pieces: Callable[[], Iterable[np.ndarray | Rows]]  # Returns the values in order. Arrays are C-contiguous.
+    pieces: Callable[[], Iterable[np.ndarray | RowSource]]  # Returns the values in order. Arrays are C-contiguous.
 
 
-def column_of(array: np.ndarray) -> Column:
+def column_of(array: np.ndarray) -> ArraySource:
     """Return a column with the values of an array in memory."""
-    return Column(array.dtype.name, array.shape, lambda: [np.ascontiguousarray(array)])
+    return ArraySource(array.dtype.name, array.shape, lambda: [np.ascontiguousarray(array)])
 
 
 def write_arrays(
-    path: Path, columns: dict[str, Column], progress: Progress = no_progress, alignment: int = ALIGNMENT
+    path: Path, columns: dict[str, ArraySource], progress: Progress = no_progress, alignment: int = ALIGNMENT
 ) -> FileRecord:
     """Write and sync a file of the given columns, by name. Return its size and checksum.
 
@@ -39,8 +39,8 @@ def write_arrays(
     return write_file(path, _parts(columns, alignment), progress)
 
 
-def _parts(columns: dict[str, Column], alignment: int) -> Iterator[Part]:
+def _parts(columns: dict[str, ArraySource], alignment: int) -> Iterator[Part]:
     yield make_header({name: (column.dtype, column.shape) for name, column in columns.items()}, alignment)
     for column in columns.values():
         for piece in column.pieces():
-            yield piece if isinstance(piece, Rows) else piece.reshape(-1).view(np.uint8).data
+            yield piece if isinstance(piece, RowSource) else piece.reshape(-1).view(np.uint8).data

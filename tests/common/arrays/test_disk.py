@@ -71,7 +71,7 @@ def test_rows_are_read_where_they_are_written_from(folder, before, row_bytes, co
         asked.append((rows.start, rows.stop))
         out.reshape(-1, row_bytes)[:] = values[rows]
 
-    parts = [head, disk.Rows(count, row_bytes, read), b"end"]
+    parts = [head, disk.RowSource(count, row_bytes, read), b"end"]
     record = disk.write_file(folder / "rows", parts, progress.append)
     content = head + values.tobytes() + b"end"
     assert (folder / "rows").read_bytes() == content
